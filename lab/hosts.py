@@ -75,7 +75,10 @@ class Lab:
         self.share = f"trainyard-{name}-share"
         self.job_gpus = job_gpus
         self.volumes = {**VOLUMES, **(JOB_VOLUMES if job_gpus else {})}
-        self.hosts = {f"{name}-{letter}": str(self.subnet[11 + rank]) for rank, letter in enumerate(string.ascii_lowercase[:count])}
+        self.hosts = {
+            f"{name}-{letter}": str(self.subnet[11 + rank])
+            for rank, letter in enumerate(string.ascii_lowercase[:count])
+        }
         self.key = state / "ssh" / "id_ed25519"
         self.known_hosts = state / "ssh" / "known_hosts"
 
@@ -83,7 +86,9 @@ class Lab:
 
     def _objects(self, kind, template):
         arguments = [kind, "ls", "--filter", f"label={LABEL}={self.name}", "--format", template]
-        return self.engine.docker(*arguments[:2], *(["--all"] if kind == "container" else []), *arguments[2:]).stdout.split()
+        return self.engine.docker(
+            *arguments[:2], *(["--all"] if kind == "container" else []), *arguments[2:]
+        ).stdout.split()
 
     def containers(self):
         return self._objects("container", "{{.Names}}")
@@ -97,7 +102,11 @@ class Lab:
         network = self._inspect("network", self.network)
         owner = (network or {}).get("Labels", {}).get(f"{LABEL}.state")
         if network and owner != str(self.state) and (owner is None or pathlib.Path(owner).exists()):
-            whose = f"created by {owner}: run make lab-down there" if owner else "which the lab did not create: remove or rename it"
+            whose = (
+                f"created by {owner}: run make lab-down there"
+                if owner
+                else "which the lab did not create: remove or rename it"
+            )
             raise LabError(f"this machine already has a Docker network {self.network}, {whose}")
 
     # Up
@@ -110,10 +119,14 @@ class Lab:
             self.remove_host(host)
         found = self._inspect("image", image)
         if not found:
-            raise LabError(f"LAB_IMAGE={image} is not on this machine: run docker pull or docker load first")
+            raise LabError(
+                f"LAB_IMAGE={image} is not on this machine: run docker pull or docker load first"
+            )
         image_id = found["Id"]
         if self.job_gpus and not os.path.exists("/dev/fuse"):
-            raise LabError("this machine has no /dev/fuse, which jobs in containers need: run modprobe fuse as root")
+            raise LabError(
+                "this machine has no /dev/fuse, which jobs in containers need: run modprobe fuse as root"
+            )
         machine.check_inotify(len(set(self.hosts) - set(self.containers())))
         for host, address in self.hosts.items():
             self._make_host(host, address, image_id)
@@ -121,10 +134,17 @@ class Lab:
         for host, address in self.hosts.items():
             self._wait_for(host)
             if self.job_gpus:
-                self.on(host, "sh", "-ec", JOB_HOST.format(gpus=" ".join(map(str, range(self.job_gpus)))))
+                self.on(
+                    host,
+                    "sh",
+                    "-ec",
+                    JOB_HOST.format(gpus=" ".join(map(str, range(self.job_gpus)))),
+                )
             keys += [f"{host},{address} {key}" for key in self._provision(host)]
         _write(self.known_hosts, "\n".join(keys) + "\n")
-        say(f"hosts are up: {', '.join(f'{host} {address}' for host, address in self.hosts.items())}")
+        say(
+            f"hosts are up: {', '.join(f'{host} {address}' for host, address in self.hosts.items())}"
+        )
 
     def _make_key(self):
         if self.key.exists() and self.key.with_suffix(".pub").exists():
@@ -133,11 +153,26 @@ class Lab:
         unfinished = self.key.parent.with_name("ssh.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700, parents=True)
-        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"operator of {self.network}", "-f", str(unfinished / self.key.name))
+        run(
+            "ssh-keygen",
+            "-q",
+            "-t",
+            "ed25519",
+            "-N",
+            "",
+            "-C",
+            f"operator of {self.network}",
+            "-f",
+            str(unfinished / self.key.name),
+        )
         unfinished.rename(self.key.parent)
 
     def _labels(self, **more):
-        labels = {LABEL: self.name, f"{LABEL}.state": str(self.state), **{f"{LABEL}.{key}": value for key, value in more.items()}}
+        labels = {
+            LABEL: self.name,
+            f"{LABEL}.state": str(self.state),
+            **{f"{LABEL}.{key}": value for key, value in more.items()},
+        }
         return [word for key, value in labels.items() for word in ("--label", f"{key}={value}")]
 
     def _make_network(self):
@@ -148,10 +183,22 @@ class Lab:
             for host in self.containers():
                 self.remove_host(host)
             self.engine.docker("network", "rm", self.network)
-        made = self.engine.docker("network", "create", "--driver", "bridge", "--subnet", str(self.subnet), *self._labels(), self.network, check=False)
+        made = self.engine.docker(
+            "network",
+            "create",
+            "--driver",
+            "bridge",
+            "--subnet",
+            str(self.subnet),
+            *self._labels(),
+            self.network,
+            check=False,
+        )
         if made.returncode != 0:
-            raise LabError(f"step: network {self.network} with addresses {self.subnet}: {made.stderr.strip()}\n"
-                           "Check whether another network (docker network ls) uses these addresses")
+            raise LabError(
+                f"step: network {self.network} with addresses {self.subnet}: {made.stderr.strip()}\n"
+                "Check whether another network (docker network ls) uses these addresses"
+            )
 
     def _make_volume(self, name):
         if self._inspect("volume", name) is None:
@@ -159,14 +206,39 @@ class Lab:
 
     def _make_host(self, host, address, image_id):
         private = self.engine.info(".CgroupVersion") == "2"
-        cgroup = ["--cgroupns=private"] if private else ["--cgroupns=host", "--volume", "/sys/fs/cgroup:/sys/fs/cgroup:rw"]
-        start = START.format(remount="mount -o remount,rw /sys/fs/cgroup" if private else "").strip()
+        cgroup = (
+            ["--cgroupns=private"]
+            if private
+            else ["--cgroupns=host", "--volume", "/sys/fs/cgroup:/sys/fs/cgroup:rw"]
+        )
+        start = START.format(
+            remount="mount -o remount,rw /sys/fs/cgroup" if private else ""
+        ).strip()
         options = [
             *("--hostname", host, "--network", self.network, "--ip", address),
             *(word for capability in machine.capabilities() for word in ("--cap-add", capability)),
-            *("--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined", *cgroup),
-            *("--tmpfs", "/run", "--tmpfs", "/run/lock", "--env", "container=docker", "--stop-signal", "SIGRTMIN+3"),
-            *(word for volume, path in self.volumes.items() for word in ("--volume", f"{self.network}-{host}-{volume}:{path}")),
+            *(
+                "--security-opt",
+                "seccomp=unconfined",
+                "--security-opt",
+                "apparmor=unconfined",
+                *cgroup,
+            ),
+            *(
+                "--tmpfs",
+                "/run",
+                "--tmpfs",
+                "/run/lock",
+                "--env",
+                "container=docker",
+                "--stop-signal",
+                "SIGRTMIN+3",
+            ),
+            *(
+                word
+                for volume, path in self.volumes.items()
+                for word in ("--volume", f"{self.network}-{host}-{volume}:{path}")
+            ),
             *("--volume", f"{self.share}:{SHARE}"),
             *(JOB_OPTIONS if self.job_gpus else ()),
         ]
@@ -174,7 +246,9 @@ class Lab:
         made_as = hashlib.sha256(repr((options, command)).encode()).hexdigest()[:12]
         found = self._inspect("container", host)
         if found and found["Config"]["Labels"].get(LABEL) != self.name:
-            raise LabError(f"this machine has a container {host} that does not belong to this lab: remove or rename it")
+            raise LabError(
+                f"this machine has a container {host} that does not belong to this lab: remove or rename it"
+            )
         if found and found["Config"]["Labels"].get(f"{LABEL}.made-as") == made_as:
             if not found["State"]["Running"]:
                 say(f"starting {host}")
@@ -185,14 +259,24 @@ class Lab:
         say(f"creating {host} {address}")
         for volume in self.volumes:
             self._make_volume(f"{self.network}-{host}-{volume}")
-        self.engine.docker("run", "--detach", "--name", host, *self._labels(**{"made-as": made_as}), *options, *command)
+        self.engine.docker(
+            "run",
+            "--detach",
+            "--name",
+            host,
+            *self._labels(**{"made-as": made_as}),
+            *options,
+            *command,
+        )
 
     def _wait_for(self, host):
         # A host is ready when systemd has finished its start. Before that, systemd-tmpfiles may empty /tmp while a module runs.
         deadline = time.monotonic() + 180
         state = ""
         while time.monotonic() < deadline:
-            asked = self.engine.docker("exec", host, "systemctl", "is-system-running", "--wait", check=False, timeout=180)
+            asked = self.engine.docker(
+                "exec", host, "systemctl", "is-system-running", "--wait", check=False, timeout=180
+            )
             state = asked.stdout.strip()
             if state in ("running", "degraded"):
                 break
@@ -200,7 +284,9 @@ class Lab:
                 break
             time.sleep(0.5)
         if state == "degraded":
-            failed = self.engine.docker("exec", host, "systemctl", "--failed", "--plain", "--no-legend", "--no-pager").stdout.split("\n")
+            failed = self.engine.docker(
+                "exec", host, "systemctl", "--failed", "--plain", "--no-legend", "--no-pager"
+            ).stdout.split("\n")
             say(f"{host} has failed units: {', '.join(line.split()[0] for line in failed if line)}")
         elif state != "running":
             output = self.engine.docker("logs", "--tail", "20", host, check=False)
@@ -213,8 +299,14 @@ class Lab:
         public = self.key.with_suffix(".pub").read_text().strip()
         done = self.engine.docker("exec", host, "sh", "-euc", PROVISION, "sh", public, check=False)
         if done.returncode != 0:
-            raise LabError(f"host: {host}\nstep: ssh user ops: {done.stderr.strip() or done.stdout.strip()}")
-        return [" ".join(line.split()[:2]) for line in done.stdout.splitlines() if line.startswith(("ssh-", "ecdsa-"))]
+            raise LabError(
+                f"host: {host}\nstep: ssh user ops: {done.stderr.strip() or done.stdout.strip()}"
+            )
+        return [
+            " ".join(line.split()[:2])
+            for line in done.stdout.splitlines()
+            if line.startswith(("ssh-", "ecdsa-"))
+        ]
 
     def on(self, host, *argv, check=True, timeout=None):
         """Run a command on a host as root."""
@@ -222,7 +314,19 @@ class Lab:
 
     def login(self, host):
         """Return the command that opens a shell on a host."""
-        return [self.engine.client, "exec", "--interactive", "--tty", "--user", "ops", "--workdir", "/home/ops", host, "bash", "--login"]
+        return [
+            self.engine.client,
+            "exec",
+            "--interactive",
+            "--tty",
+            "--user",
+            "ops",
+            "--workdir",
+            "/home/ops",
+            host,
+            "bash",
+            "--login",
+        ]
 
     # Down
 
@@ -247,14 +351,23 @@ class Lab:
 
 def other_labs(engine, name):
     """Return the names of other running labs. Labs of virtual hosts have a network on this engine, but no container."""
-    arguments = ["network", "ls", "--filter", f"label={LABEL}", "--format", '{{.Label "%s"}}' % LABEL]
+    arguments = [
+        "network",
+        "ls",
+        "--filter",
+        f"label={LABEL}",
+        "--format",
+        '{{.Label "%s"}}' % LABEL,
+    ]
     return sorted(set(engine.docker(*arguments).stdout.split()) - {name})
 
 
 def labs_of(engine, checkout):
     """Return (name, state folder) of every lab whose state is in a checkout."""
     template = '{{.Label "%s"}} {{.Label "%s.state"}}' % (LABEL, LABEL)
-    listed = engine.docker("network", "ls", "--filter", f"label={LABEL}", "--format", template).stdout.splitlines()
+    listed = engine.docker(
+        "network", "ls", "--filter", f"label={LABEL}", "--format", template
+    ).stdout.splitlines()
     labs = [(name, pathlib.Path(state)) for name, state in (line.split(" ", 1) for line in listed)]
     return [(name, state) for name, state in labs if checkout in state.parents]
 

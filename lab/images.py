@@ -19,9 +19,19 @@ BASE_PACKAGES = (
 # Every host creates its own ssh keys and machine ID at its first start. apt's proxy belongs to this machine and not to a training image.
 HOST_HOOKS = ['rm -f "$1"/etc/ssh/ssh_host_*', ': > "$1"/etc/machine-id']
 # The job owns the Python of a training image, so pip may install into it.
-BASE_HOOKS = [*HOST_HOOKS, 'rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED "$1"/etc/apt/apt.conf.d/99mmdebstrap']
+BASE_HOOKS = [
+    *HOST_HOOKS,
+    'rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED "$1"/etc/apt/apt.conf.d/99mmdebstrap',
+]
 # A server with its own kernel. The Docker engine needs the AppArmor tools if the kernel has AppArmor.
-VIRTUAL_PACKAGES = [*HOST_PACKAGES, "apparmor", "e2fsprogs", "initramfs-tools", "linux-image-cloud-amd64", "acl"]
+VIRTUAL_PACKAGES = [
+    *HOST_PACKAGES,
+    "apparmor",
+    "e2fsprogs",
+    "initramfs-tools",
+    "linux-image-cloud-amd64",
+    "acl",
+]
 # apt has package lists, as on a newly installed server.
 VIRTUAL_OPTIONS = ["--skip=cleanup/apt/lists"]
 VIRTUAL_DISK = "14G"
@@ -92,7 +102,9 @@ class Recipe:
             *(f"--customize-hook={hook}" for hook in hooks),
             *options,
         ]
-        digest = hashlib.sha256(repr((self.codename, self.sources, self.options)).encode()).hexdigest()
+        digest = hashlib.sha256(
+            repr((self.codename, self.sources, self.options)).encode()
+        ).hexdigest()
         self.image = f"{REPOSITORY}/{name}:{digest[:12]}"
 
     def make(self, target, log):
@@ -100,7 +112,9 @@ class Recipe:
         if target.exists():
             return
         machine.install("mmdebstrap")
-        scratch = target.parent / "tmp" / self.name  # of its own, because two are built side by side
+        scratch = (
+            target.parent / "tmp" / self.name
+        )  # of its own, because two are built side by side
         remove_scratch(scratch)
         scratch.mkdir(parents=True)
         mirrors = []
@@ -110,7 +124,12 @@ class Recipe:
             mirrors.append(str(mirror))
         unfinished = scratch / "root.tar"
         say(f"building {self.image} with mmdebstrap ({self.codename})")
-        status = stream(["mmdebstrap", *self.options, self.codename, str(unfinished), *mirrors], log, {"TMPDIR": str(scratch)}, label=self.name)
+        status = stream(
+            ["mmdebstrap", *self.options, self.codename, str(unfinished), *mirrors],
+            log,
+            {"TMPDIR": str(scratch)},
+            label=self.name,
+        )
         if status != 0:
             raise LabError(f"step: mmdebstrap of {self.image} ended with {status}\nlog: {log}")
         unfinished.rename(target)
@@ -127,14 +146,21 @@ def remove_scratch(scratch):
     """Remove the files of a killed mmdebstrap. It may take some seconds to end and writes until then."""
     for _ in range(30):
         # Mounts first, so that nothing is removed through a mounted /proc or /dev.
-        mounts = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
-        for mount in sorted((mount for mount in mounts if mount.startswith(f"{scratch.resolve()}/")), reverse=True):
+        mounts = [
+            line.split()[4]
+            for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()
+        ]
+        for mount in sorted(
+            (mount for mount in mounts if mount.startswith(f"{scratch.resolve()}/")), reverse=True
+        ):
             run("umount", "--lazy", mount)
         shutil.rmtree(scratch, ignore_errors=True)
         if not scratch.exists():
             return
         time.sleep(1)
-    raise LabError(f"{scratch} could not be removed: check whether mmdebstrap still runs, and stop it")
+    raise LabError(
+        f"{scratch} could not be removed: check whether mmdebstrap still runs, and stop it"
+    )
 
 
 def exists(engine, image):
@@ -160,21 +186,47 @@ def virtual_system(cache, log):
     machine.install("qemu-system-x86", "qemu-utils", "iproute2", "e2fsprogs")
     machine.install_if_known("user-mode-linux")
     modules = sorted(UML_MODULES.glob("*"))
-    parts = (recipe.image, IDENTITY_SERVICE, IDENTITY_SCRIPT, VIRTUAL_FSTAB, VIRTUAL_DISK, [path.name for path in modules])
+    parts = (
+        recipe.image,
+        IDENTITY_SERVICE,
+        IDENTITY_SCRIPT,
+        VIRTUAL_FSTAB,
+        VIRTUAL_DISK,
+        [path.name for path in modules],
+    )
     target = cache / f"virtual-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
     uml = shutil.which("linux.uml") if modules else None
-    system = {"kernel": target / "vmlinuz", "initrd": target / "initrd.img", "disk": target / "disk.ext4", "uml": uml}
+    system = {
+        "kernel": target / "vmlinuz",
+        "initrd": target / "initrd.img",
+        "disk": target / "disk.ext4",
+        "uml": uml,
+    }
     if target.exists():
         return system
     if not machine.runs_virtual_machines():
         for stale in cache.glob("virtual-*"):
             shutil.rmtree(stale)
-    archive, root, unfinished = cache / "virtual.tar", cache / "virtual.root", cache / "virtual.unfinished"
+    archive, root, unfinished = (
+        cache / "virtual.tar",
+        cache / "virtual.root",
+        cache / "virtual.unfinished",
+    )
     recipe.make(archive, log)
     for folder in (root, unfinished):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-    run("tar", "--extract", "--numeric-owner", "--xattrs", "--xattrs-include=*", "--file", str(archive), "--directory", str(root))
+    run(
+        "tar",
+        "--extract",
+        "--numeric-owner",
+        "--xattrs",
+        "--xattrs-include=*",
+        "--file",
+        str(archive),
+        "--directory",
+        str(root),
+    )
     for name, pattern in (("vmlinuz", "vmlinuz-*"), ("initrd.img", "initrd.img-*")):
         shutil.copy(next((root / "boot").glob(pattern)), unfinished / name)
     for path in modules:
@@ -195,8 +247,10 @@ def make_virtual(root, disk):
     (root / "data1").mkdir(exist_ok=True)
     (root / "etc/sudoers.d/ops").write_text("ops ALL=(ALL) NOPASSWD: ALL\n")
     (root / "etc/sudoers.d/ops").chmod(0o440)
-    script = "id ops > /dev/null 2>&1 || useradd --create-home --shell /bin/bash ops; systemctl --quiet enable lab-identity systemd-networkd ssh; " \
-             "systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer"
+    script = (
+        "id ops > /dev/null 2>&1 || useradd --create-home --shell /bin/bash ops; systemctl --quiet enable lab-identity systemd-networkd ssh; "
+        "systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer"
+    )
     run("chroot", str(root), "sh", "-euc", script)
     run("mkfs.ext4", "-q", "-F", "-L", "lab-root", "-d", str(root), str(disk), VIRTUAL_DISK)
 
@@ -210,7 +264,15 @@ def training_base(engine, cache, log):
             stale.unlink()
         archive = cache / "training-base.root.tar"
         recipe.make(archive, log)
-        engine.docker("import", "--change", "ENV LANG=C.UTF-8", "--change", 'CMD ["bash"]', str(archive), recipe.image)
+        engine.docker(
+            "import",
+            "--change",
+            "ENV LANG=C.UTF-8",
+            "--change",
+            'CMD ["bash"]',
+            str(archive),
+            recipe.image,
+        )
         unfinished = target.with_suffix(".unfinished")
         engine.docker("save", "--output", str(unfinished), recipe.image)
         unfinished.rename(target)
@@ -229,8 +291,21 @@ def wheels(root, cache, log):
     for stale in (unfinished, *cache.glob("wheels-*")):
         shutil.rmtree(stale, ignore_errors=True)
     say(f"downloading the wheels of {requirements.relative_to(root)}")
-    pip = [str(root / ".venv/bin/pip"), "download", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
-    pip += ["--python-version", PYTHON_OF[release()], "--dest", str(unfinished), "--requirement", str(requirements)]
+    pip = [
+        str(root / ".venv/bin/pip"),
+        "download",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--only-binary=:all:",
+    ]
+    pip += [
+        "--python-version",
+        PYTHON_OF[release()],
+        "--dest",
+        str(unfinished),
+        "--requirement",
+        str(requirements),
+    ]
     if stream(pip, log) != 0:
         raise LabError(
             f"step: a wheel of {requirements} could not be downloaded: the package index of this machine has no CPU build of that version. "
@@ -244,8 +319,20 @@ def wheels(root, cache, log):
 def recipe_digest(root):
     """Return a hash of the sources of the lab's training image: its role, the inventory's variables, base and wheels."""
     digest = hashlib.sha256()
-    files = [path for folder in ("roles/training_image", "inventories/lab/group_vars") for path in (root / folder).rglob("*") if path.is_file()]
-    for path in sorted([*files, root / "lab/wheels.txt", root / "plugins/module_utils/_recipe.py", root / "plugins/filter/training_image.py"]):
+    files = [
+        path
+        for folder in ("roles/training_image", "inventories/lab/group_vars")
+        for path in (root / folder).rglob("*")
+        if path.is_file()
+    ]
+    for path in sorted(
+        [
+            *files,
+            root / "lab/wheels.txt",
+            root / "plugins/module_utils/_recipe.py",
+            root / "plugins/filter/training_image.py",
+        ]
+    ):
         if path.name != "README.md":
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
@@ -253,7 +340,9 @@ def recipe_digest(root):
 
 def remove_images(engine, repository=REPOSITORY):
     """Remove the images of the lab or of the scenarios."""
-    names = engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"{repository}/*").stdout.split()
+    names = engine.docker(
+        "images", "--format", "{{.Repository}}:{{.Tag}}", f"{repository}/*"
+    ).stdout.split()
     if names:
         say(f"removing images {' '.join(names)}")
         engine.docker("rmi", "--force", *names)

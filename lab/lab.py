@@ -49,7 +49,9 @@ def only_one(state, wait=False):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(holder, signal.SIGTERM)
                 elif holder and not wait:
-                    raise LabError(f"another run is using {state} (process {holder}): wait for it, or stop it") from None
+                    raise LabError(
+                        f"another run is using {state} (process {holder}): wait for it, or stop it"
+                    ) from None
                 time.sleep(0.5)
         lock.seek(0)
         lock.truncate()
@@ -75,16 +77,32 @@ def prepare(options):
     """Prepare what all labs on this machine share: engine, images, wheels and the inventory's file about this machine. Returns the engine and the base of the
     hosts: an image name, or the system of the virtual machines."""
     if options.virtual and not machine.is_root():
-        raise LabError("virtual hosts need root on this machine, for their network and disks: run make lab-vm as root")
+        raise LabError(
+            "virtual hosts need root on this machine, for their network and disks: run make lab-vm as root"
+        )
     engine = Engine(CACHE)
     with only_one(CACHE, wait=True):
-        log, log_of_base = log_file(ROOT / ".lab", "prepare"), log_file(ROOT / ".lab", "prepare-base")
-        wheels = images.wheels(ROOT, CACHE, log)  # first, because it may fail on a missing setting, before the slow parts
+        log, log_of_base = (
+            log_file(ROOT / ".lab", "prepare"),
+            log_file(ROOT / ".lab", "prepare-base"),
+        )
+        wheels = images.wheels(
+            ROOT, CACHE, log
+        )  # first, because it may fail on a missing setting, before the slow parts
         engine.ensure()
-        host, (base, archive) = images.side_by_side(lambda: images.host_image(engine, CACHE, log), lambda: images.training_base(engine, CACHE, log_of_base))
+        host, (base, archive) = images.side_by_side(
+            lambda: images.host_image(engine, CACHE, log),
+            lambda: images.training_base(engine, CACHE, log_of_base),
+        )
         for path in inventory.machine_files(ROOT):
-            inventory.write(path, inventory.to_yaml(inventory.machine_variables(ROOT, base, archive, wheels)))
-        system = images.virtual_system(CACHE, log_file(ROOT / ".lab", "virtual")) if options.virtual else None
+            inventory.write(
+                path, inventory.to_yaml(inventory.machine_variables(ROOT, base, archive, wheels))
+            )
+        system = (
+            images.virtual_system(CACHE, log_file(ROOT / ".lab", "virtual"))
+            if options.virtual
+            else None
+        )
     return engine, system or options.image or host
 
 
@@ -93,7 +111,9 @@ def bring_up(options, committed=COMMITTED, job_gpus=0):
     lab = Lab(engine, options.name, options.subnet, options.state, options.hosts, job_gpus)
     lab.check_owner()
     if in_use(options.state):
-        raise LabError(f"the lab {lab.name} already runs virtual hosts with the same addresses: run make lab-down first")
+        raise LabError(
+            f"the lab {lab.name} already runs virtual hosts with the same addresses: run make lab-down first"
+        )
     lab.up(image)
     return lab, inventory_of(options, lab, committed)
 
@@ -110,7 +130,11 @@ def bring_up_virtual(options):
 
 
 def inventory_of(options, lab, committed):
-    folder = options.inventory or (committed if lab.name == "lab" and options.hosts == 2 else ROOT / "inventories" / f"{lab.name}_{options.hosts}")
+    folder = options.inventory or (
+        committed
+        if lab.name == "lab" and options.hosts == 2
+        else ROOT / "inventories" / f"{lab.name}_{options.hosts}"
+    )
     if folder != committed:
         inventory.write_inventory(ROOT, folder, lab, committed)
     return folder
@@ -132,7 +156,9 @@ def training_storage(engine, options):
         folder = state / "inventory"
         inventory.write_inventory(ROOT, folder, builder, COMMITTED)
         playbook("playbooks/gpu_stack.yml", folder, options.state)
-        playbook("playbooks/training_environment.yml", folder, options.state, "--tags", "training_image")
+        playbook(
+            "playbooks/training_environment.yml", folder, options.state, "--tags", "training_image"
+        )
         say("creating a disk with the training image")
         build_storage(builder, next(iter(builder.hosts)), target)
     finally:
@@ -149,13 +175,17 @@ def up(options):
 def playbook(name, folder, state, *arguments):
     """Run a playbook as a user would. Its output goes to the terminal and to a log."""
     log = log_file(state, pathlib.Path(name).stem)
-    say(f"ansible-playbook {' '.join([name, '-i', str(folder.relative_to(ROOT)), *arguments])}  (log {log})")
+    say(
+        f"ansible-playbook {' '.join([name, '-i', str(folder.relative_to(ROOT)), *arguments])}  (log {log})"
+    )
     binaries = ROOT / ".venv" / "bin"
     environment = {"PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
     if sys.stdout.isatty():
         environment["ANSIBLE_FORCE_COLOR"] = "1"
     os.chdir(ROOT)
-    status = stream([str(binaries / "ansible-playbook"), name, "-i", str(folder), *arguments], log, environment)
+    status = stream(
+        [str(binaries / "ansible-playbook"), name, "-i", str(folder), *arguments], log, environment
+    )
     if status != 0:
         raise LabError(report.failure_text(name, status, log.read_text(errors="replace"), log))
 
@@ -166,12 +196,15 @@ def read_result(lab, since):
     newest = f"find {SHARE}/.trainyard/jobs -name result.json -newermt @{since:.0f} -printf '%T@ %p\\n' | sort -n | tail -n 1 | cut -d' ' -f2- | xargs --no-run-if-empty cat"
     text = lab.on(head, "sh", "-c", newest).stdout
     if not text:
-        raise LabError(f"host: {head}\nstep: summary: train.yml wrote no result.json below {SHARE}/.trainyard/jobs")
+        raise LabError(
+            f"host: {head}\nstep: summary: train.yml wrote no result.json below {SHARE}/.trainyard/jobs"
+        )
     return json.loads(text)
 
 
 def timer(seconds):
     """Return a function that calls another one and adds its seconds under the name of a stage."""
+
     def timed(stage, action, *arguments):
         begun = time.monotonic()
         value = action(*arguments)
@@ -190,10 +223,14 @@ def share(options):
         timed("site.yml", playbook, "site.yml", folder, options.state)
         timed("workbench", playbook, "playbooks/workbench.yml", folder, options.state)
         waiting, ended = timed("jobs", queue_demo.run_jobs, lab, say)
-        image = lab.on(next(iter(lab.hosts)), "docker", "inspect", "--format", "{{.Config.Image}}", CONTAINER).stdout.strip()
+        image = lab.on(
+            next(iter(lab.hosts)), "docker", "inspect", "--format", "{{.Config.Image}}", CONTAINER
+        ).stdout.strip()
         accuracy = timed("training", queue_demo.train, lab, image, say)
         logins = ["  " + " ".join(queue_demo.ssh(lab, person)) for person, _gpus in queue_demo.JOBS]
-        print(report.queue_summary(lab.hosts, waiting, ended, accuracy, logins, seconds), flush=True)
+        print(
+            report.queue_summary(lab.hosts, waiting, ended, accuracy, logins, seconds), flush=True
+        )
 
 
 def whole_way(options):
@@ -207,8 +244,12 @@ def whole_way(options):
         timed("train.yml", playbook, "playbooks/train.yml", folder, options.state)
         result = read_result(lab, begun)
         head = next(iter(lab.hosts))
-        image = lab.on(head, "docker", "inspect", "--format", "{{.Config.Image}} {{.Image}}", CONTAINER).stdout.strip()
-        build_table = lab.on(head, "docker", "exec", CONTAINER, "horovodrun", "--check-build").stdout
+        image = lab.on(
+            head, "docker", "inspect", "--format", "{{.Config.Image}} {{.Image}}", CONTAINER
+        ).stdout.strip()
+        build_table = lab.on(
+            head, "docker", "exec", CONTAINER, "horovodrun", "--check-build"
+        ).stdout
         print(report.summary(lab.hosts, image, build_table, result, seconds), flush=True)
 
 
@@ -219,11 +260,15 @@ def down(options):
             engine.ensure()
         others = []
         if engine.reachable():
-            lab = (VirtualLab if in_use(options.state) else Lab)(engine, options.name, options.subnet, options.state)
+            lab = (VirtualLab if in_use(options.state) else Lab)(
+                engine, options.name, options.subnet, options.state
+            )
             lab.check_owner()
             lab.down()
             # The builder of a run that was killed while it built the training image for virtual hosts.
-            Lab(engine, f"{options.name}-builder", BUILDER_SUBNET, options.state / "builder", 1).down()
+            Lab(
+                engine, f"{options.name}-builder", BUILDER_SUBNET, options.state / "builder", 1
+            ).down()
             others = other_labs(engine, options.name)
         else:
             VirtualLab(engine, options.name, options.subnet, options.state).remove_machines()
@@ -246,7 +291,11 @@ def down(options):
             for path in inventory.machine_files(ROOT):
                 path.unlink(missing_ok=True)
         for entry in options.state.iterdir():
-            if entry != CACHE and entry.name != "lock" and not (others and entry.is_dir() and (entry / "lock").exists()):
+            if (
+                entry != CACHE
+                and entry.name != "lock"
+                and not (others and entry.is_dir() and (entry / "lock").exists())
+            ):
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         (options.state / "lock").unlink()
         with contextlib.suppress(OSError):
@@ -261,7 +310,9 @@ def down_all(options):
         for name, state in labs_of(engine, ROOT):
             down(argparse.Namespace(name=name, subnet=options.subnet, state=state, keep=True))
         # The images of scenarios, unless one is running.
-        if not engine.docker("ps", "--all", "--quiet", "--filter", "label=trainyard.molecule").stdout.strip():
+        if not engine.docker(
+            "ps", "--all", "--quiet", "--filter", "label=trainyard.molecule"
+        ).stdout.strip():
             images.remove_images(engine, "trainyard-molecule")
     down(options)
 
@@ -277,7 +328,10 @@ def shell(options):
     else:
         hosts = []
     if options.host not in hosts:
-        raise LabError(f"there is no host '{options.host}'" + (f". The hosts are {', '.join(sorted(hosts))}" if hosts else ": run make lab"))
+        raise LabError(
+            f"there is no host '{options.host}'"
+            + (f". The hosts are {', '.join(sorted(hosts))}" if hosts else ": run make lab")
+        )
     command = lab.login(options.host)
     os.execvp(command[0], command)
 
@@ -288,13 +342,21 @@ def power(options):
     if not in_use(options.state):
         raise LabError(f"{options.state} has no virtual hosts: run make lab-vm")
     engine.ensure()
-    lab = VirtualLab(engine, options.name, options.subnet, options.state, len(list((options.state / "hosts").iterdir())))
+    lab = VirtualLab(
+        engine,
+        options.name,
+        options.subnet,
+        options.state,
+        len(list((options.state / "hosts").iterdir())),
+    )
     if options.host not in lab.hosts:
         raise LabError(f"there is no host '{options.host}'. The hosts are {', '.join(lab.hosts)}")
     if options.switch == "off":
         lab.cut_power(options.host)
     else:
-        lab.attach(images.virtual_system(CACHE, log_file(ROOT / ".lab", "virtual"))).start(options.host)
+        lab.attach(images.virtual_system(CACHE, log_file(ROOT / ".lab", "virtual"))).start(
+            options.host
+        )
 
 
 def main():
@@ -304,26 +366,82 @@ def main():
     def command(name, action, text):
         added = commands.add_parser(name, help=text, description=text)
         added.set_defaults(action=action)
-        added.add_argument("--name", default="lab", help="prefix of the hosts' names (lab-a, lab-b) and of the lab's Docker objects")
-        added.add_argument("--subnet", default="172.30.77.0/24", help="addresses of the lab's network; the first host has the eleventh")
-        added.add_argument("--state", type=lambda path: pathlib.Path(path).resolve(), default=ROOT / ".lab", help="folder of the lab's keys and logs")
+        added.add_argument(
+            "--name",
+            default="lab",
+            help="prefix of the hosts' names (lab-a, lab-b) and of the lab's Docker objects",
+        )
+        added.add_argument(
+            "--subnet",
+            default="172.30.77.0/24",
+            help="addresses of the lab's network; the first host has the eleventh",
+        )
+        added.add_argument(
+            "--state",
+            type=lambda path: pathlib.Path(path).resolve(),
+            default=ROOT / ".lab",
+            help="folder of the lab's keys and logs",
+        )
         return added
 
     for name, action, text in (
-        ("prepare", prepare, "Prepare a Docker engine, the hosts' image, the base archive of the training image and the wheels."),
+        (
+            "prepare",
+            prepare,
+            "Prepare a Docker engine, the hosts' image, the base archive of the training image and the wheels.",
+        ),
         ("up", up, "Create and start the hosts."),
-        ("run", whole_way, "Create the hosts, run site.yml and train.yml on them, and print a summary."),
-        ("share", share, "Create the hosts, run site.yml with Slurm and workbench.yml on them, and run a job of each of three people."),
+        (
+            "run",
+            whole_way,
+            "Create the hosts, run site.yml and train.yml on them, and print a summary.",
+        ),
+        (
+            "share",
+            share,
+            "Create the hosts, run site.yml with Slurm and workbench.yml on them, and run a job of each of three people.",
+        ),
     ):
         added = command(name, action, text)
-        added.add_argument("--hosts", type=int, choices=range(2, 10), default=2, metavar="N", help="number of hosts, 2 to 9")
-        added.add_argument("--image", default="", help="image with systemd for the hosts, instead of the one built by the lab")
-        added.add_argument("--virtual", action="store_true", help="use virtual machines with their own kernels as hosts")
-        added.add_argument("--qemu", action="store_true", help="with --virtual: use QEMU instead of User-mode Linux, which has no nftables")
-        added.add_argument("--trains", action="store_true", help="with --virtual: create hosts that already have the training image")
-        added.add_argument("--inventory", type=lambda path: pathlib.Path(path).resolve(), help="folder for an inventory of these hosts")
+        added.add_argument(
+            "--hosts",
+            type=int,
+            choices=range(2, 10),
+            default=2,
+            metavar="N",
+            help="number of hosts, 2 to 9",
+        )
+        added.add_argument(
+            "--image",
+            default="",
+            help="image with systemd for the hosts, instead of the one built by the lab",
+        )
+        added.add_argument(
+            "--virtual",
+            action="store_true",
+            help="use virtual machines with their own kernels as hosts",
+        )
+        added.add_argument(
+            "--qemu",
+            action="store_true",
+            help="with --virtual: use QEMU instead of User-mode Linux, which has no nftables",
+        )
+        added.add_argument(
+            "--trains",
+            action="store_true",
+            help="with --virtual: create hosts that already have the training image",
+        )
+        added.add_argument(
+            "--inventory",
+            type=lambda path: pathlib.Path(path).resolve(),
+            help="folder for an inventory of these hosts",
+        )
     added = command("down", down, "Remove the hosts and everything that belongs to them.")
-    added.add_argument("--keep", action="store_true", help="keep what is slow to create: images, base archive, wheels, a started engine")
+    added.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep what is slow to create: images, base archive, wheels, a started engine",
+    )
     command("down-all", down_all, "Remove all labs of this checkout.").set_defaults(keep=False)
     added = command("shell", shell, "Open a shell on a host.")
     added.add_argument("host", nargs="?", default="lab-a")
@@ -339,7 +457,11 @@ def main():
         print(f"\nlab: failed\n{problem}", file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt:
-        print("\nlab: interrupted. make lab continues from here, make lab-down removes the lab.", file=sys.stderr, flush=True)
+        print(
+            "\nlab: interrupted. make lab continues from here, make lab-down removes the lab.",
+            file=sys.stderr,
+            flush=True,
+        )
         return 130
     return 0
 

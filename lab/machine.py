@@ -41,7 +41,10 @@ START_SECONDS = 180
 STARTS = 3
 # dockerd and its containerd write their process numbers here. After a kill -9 the files stay. A later process with the same number then makes
 # dockerd believe that an engine runs already: it ends, or waits for a containerd that does not exist.
-PID_FILES = {"/var/run/docker.pid": "dockerd", "/var/run/docker/containerd/containerd.pid": "containerd"}
+PID_FILES = {
+    "/var/run/docker.pid": "dockerd",
+    "/var/run/docker/containerd/containerd.pid": "containerd",
+}
 # Names of the processes of virtual hosts.
 VIRTUAL = ("qemu-system", "linux.uml")
 
@@ -60,7 +63,10 @@ def runs_systemd():
 
 def runs_virtual_machines():
     """Return whether a virtual machine of any lab runs, whose base disks must be kept."""
-    return any((command_of(path.name) or "").startswith(VIRTUAL) for path in pathlib.Path("/proc").glob("[0-9]*"))
+    return any(
+        (command_of(path.name) or "").startswith(VIRTUAL)
+        for path in pathlib.Path("/proc").glob("[0-9]*")
+    )
 
 
 def granted(bounding_set):
@@ -83,16 +89,29 @@ def install(*packages):
     with _APT:
         missing = []
         for package in packages:
-            state = run("dpkg-query", "--show", "--showformat=${db:Status-Status}", package, check=False)
+            state = run(
+                "dpkg-query", "--show", "--showformat=${db:Status-Status}", package, check=False
+            )
             if state.stdout != "installed":
                 missing.append(package)
         if not missing:
             return
         if not is_root():
-            raise LabError(f"packages are missing: {' '.join(missing)}. Install them, or run make lab as root once.")
+            raise LabError(
+                f"packages are missing: {' '.join(missing)}. Install them, or run make lab as root once."
+            )
         say(f"installing {' '.join(missing)}")
         run("apt-get", "update", "-qq")
-        run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)
+        run(
+            "env",
+            "DEBIAN_FRONTEND=noninteractive",
+            "apt-get",
+            "install",
+            "-qq",
+            "-y",
+            "--no-install-recommends",
+            *missing,
+        )
 
 
 def install_if_known(package):
@@ -109,7 +128,10 @@ def check_inotify(hosts):
         # Processes may end while they are counted, and those of other users cannot be read.
         with contextlib.suppress(OSError):
             if descriptors.stat().st_uid == 0:
-                used += sum(os.readlink(descriptor) == "anon_inode:inotify" for descriptor in descriptors.iterdir())
+                used += sum(
+                    os.readlink(descriptor) == "anon_inode:inotify"
+                    for descriptor in descriptors.iterdir()
+                )
     if used + hosts * INOTIFY_PER_HOST > limit:
         raise LabError(
             f"fs.inotify.max_user_instances is {limit}, of which root uses {used}, and {hosts} more hosts need {hosts * INOTIFY_PER_HOST}: "
@@ -127,9 +149,22 @@ def apt_sources(texts, codename):
     for text, is_deb822 in texts:
         if is_deb822:
             for stanza in re.split(r"\n\s*\n", text):
-                lines = [line for line in stanza.splitlines() if line.strip() and not line.startswith("#")]
-                fields = {key.lower(): value.split() for key, _, value in (line.partition(":") for line in lines if not line[0].isspace())}
-                if fields.get("enabled") != ["no"] and "deb" in fields.get("types", []) and any(map(belongs, fields.get("suites", []))):
+                lines = [
+                    line
+                    for line in stanza.splitlines()
+                    if line.strip() and not line.startswith("#")
+                ]
+                fields = {
+                    key.lower(): value.split()
+                    for key, _, value in (
+                        line.partition(":") for line in lines if not line[0].isspace()
+                    )
+                }
+                if (
+                    fields.get("enabled") != ["no"]
+                    and "deb" in fields.get("types", [])
+                    and any(map(belongs, fields.get("suites", [])))
+                ):
                     kept.append((True, "\n".join(lines)))
         else:
             for line in text.splitlines():
@@ -140,14 +175,28 @@ def apt_sources(texts, codename):
 
 
 def read_apt_sources(codename):
-    files = [pathlib.Path("/etc/apt/sources.list"), *sorted(pathlib.Path("/etc/apt/sources.list.d").glob("*"))]
-    return apt_sources([(file.read_text(), file.suffix == ".sources") for file in files if file.is_file() and file.suffix in (".list", ".sources")], codename)
+    files = [
+        pathlib.Path("/etc/apt/sources.list"),
+        *sorted(pathlib.Path("/etc/apt/sources.list.d").glob("*")),
+    ]
+    return apt_sources(
+        [
+            (file.read_text(), file.suffix == ".sources")
+            for file in files
+            if file.is_file() and file.suffix in (".list", ".sources")
+        ],
+        codename,
+    )
 
 
 def apt_proxies():
     """Return apt's own proxy settings as options, because they are not in the environment."""
     dump = run("apt-config", "dump", "Acquire").stdout
-    return [line.rstrip(";") + ";" for line in dump.splitlines() if re.match(r'Acquire::https?::Proxy "[^"]+"', line)]
+    return [
+        line.rstrip(";") + ";"
+        for line in dump.splitlines()
+        if re.match(r'Acquire::https?::Proxy "[^"]+"', line)
+    ]
 
 
 class Engine:
@@ -162,7 +211,12 @@ class Engine:
         """Return the first docker in PATH that works with the engine, because a client may be too new or too old for it."""
         for folder in os.get_exec_path():
             candidate = os.path.join(folder, "docker")
-            if os.access(candidate, os.X_OK) and run(candidate, "info", "--format", "{{.ServerVersion}}", check=False).stdout.strip():
+            if (
+                os.access(candidate, os.X_OK)
+                and run(
+                    candidate, "info", "--format", "{{.ServerVersion}}", check=False
+                ).stdout.strip()
+            ):
                 return candidate
         return None
 
@@ -181,18 +235,26 @@ class Engine:
         if not self.reachable():
             self._start()
         if "rootless" in self.info(".SecurityOptions"):
-            raise LabError("the Docker engine runs rootless, but the lab's hosts need one that runs as root: check DOCKER_HOST")
+            raise LabError(
+                "the Docker engine runs rootless, but the lab's hosts need one that runs as root: check DOCKER_HOST"
+            )
         root = self.info(".DockerRootDir")
         if os.path.isdir(root):
             free = shutil.disk_usage(root).free / 2**30
             if free < FREE_GIB:
-                raise LabError(f"{root} has {free:.1f} GiB free, but the lab needs {FREE_GIB} GiB: free space, or set another data-root for the Docker engine")
+                raise LabError(
+                    f"{root} has {free:.1f} GiB free, but the lab needs {FREE_GIB} GiB: free space, or set another data-root for the Docker engine"
+                )
 
     def _start(self):
         if os.environ.get("DOCKER_HOST"):
-            raise LabError(f"no Docker engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}: start that engine, or unset DOCKER_HOST")
+            raise LabError(
+                f"no Docker engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}: start that engine, or unset DOCKER_HOST"
+            )
         if not is_root():
-            raise LabError("no Docker engine answers. Start one that this user may use, or run make lab as root, which installs and starts one.")
+            raise LabError(
+                "no Docker engine answers. Start one that this user may use, or run make lab as root, which installs and starts one."
+            )
         if not shutil.which("dockerd"):
             install("docker.io", "iptables")
             if self.reachable():
@@ -204,20 +266,34 @@ class Engine:
             self._remember(systemd=True)
             run("systemctl", "start", "docker")
             if not self._answers():
-                raise LabError(f"the Docker engine did not answer within {START_SECONDS} s: see journalctl -u docker")
+                raise LabError(
+                    f"the Docker engine did not answer within {START_SECONDS} s: see journalctl -u docker"
+                )
             return
-        say(f"starting a Docker engine (no systemd here: dockerd in the background, log {self.log})")
+        say(
+            f"starting a Docker engine (no systemd here: dockerd in the background, log {self.log})"
+        )
         for _ in range(STARTS):
             for file, name in PID_FILES.items():
                 remove_stale_pid(pathlib.Path(file), name)
             with open(self.log, "ab") as log:
-                daemon = subprocess.Popen(["dockerd"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+                daemon = subprocess.Popen(
+                    ["dockerd"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
             self._remember(pid=daemon.pid)
             if self._answers(daemon):
                 return
             if daemon.poll() is None:
-                raise LabError(f"the Docker engine did not answer within {START_SECONDS} s. The end of its log, {self.log}:\n{self._end_of_log()}")
-        raise LabError(f"dockerd ended {STARTS} times, with exit code {daemon.returncode}. The end of its log, {self.log}:\n{self._end_of_log()}")
+                raise LabError(
+                    f"the Docker engine did not answer within {START_SECONDS} s. The end of its log, {self.log}:\n{self._end_of_log()}"
+                )
+        raise LabError(
+            f"dockerd ended {STARTS} times, with exit code {daemon.returncode}. The end of its log, {self.log}:\n{self._end_of_log()}"
+        )
 
     def _answers(self, daemon=None):
         """Wait until the engine answers, but not for a daemon that has ended."""
@@ -244,9 +320,18 @@ class Engine:
         if not self.started_by_lab():
             return
         how = json.loads(self.record.read_text())
-        say("stopping the Docker engine that the lab started (to remove its packages: apt-get purge docker.io)")
+        say(
+            "stopping the Docker engine that the lab started (to remove its packages: apt-get purge docker.io)"
+        )
         if how.get("systemd"):
-            run("systemctl", "stop", "docker.socket", "docker.service", "containerd.service", check=False)
+            run(
+                "systemctl",
+                "stop",
+                "docker.socket",
+                "docker.service",
+                "containerd.service",
+                check=False,
+            )
         elif command_of(how["pid"]) == "dockerd":
             os.kill(how["pid"], 15)
             for _ in range(60):

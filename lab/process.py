@@ -24,13 +24,22 @@ def _die_with_parent():
 def run(*argv, check=True, timeout=None):
     """Run a command and return its completed process with text output. `check` turns a failure into a LabError."""
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, preexec_fn=_die_with_parent)
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            preexec_fn=_die_with_parent,
+        )
     except FileNotFoundError:
         raise LabError(f"{argv[0]} is not installed on this machine") from None
     except subprocess.TimeoutExpired:
         raise LabError(f"no answer after {timeout} s: {' '.join(argv)}") from None
     if check and done.returncode != 0:
-        raise LabError(f"{' '.join(argv)}\n  ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+        raise LabError(
+            f"{' '.join(argv)}\n  ended with {done.returncode}: {(done.stderr or done.stdout).strip()}"
+        )
     return done
 
 
@@ -47,7 +56,11 @@ def stream(argv, log, env=None, label=None):
     lines with the label before each, for commands that run side by side."""
     with open(log, "ab", buffering=0) as record:
         child = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}, preexec_fn=_die_with_parent
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            preexec_fn=_die_with_parent,
         )
         pending = b""
         try:

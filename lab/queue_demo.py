@@ -11,21 +11,35 @@ GPUS = 2
 # In this order: the two GPUs of group vision are in use when ben's job comes.
 JOBS = (("anna", 2), ("ben", 1), ("carla", 1))
 # The state that each job is expected to reach before the next one is submitted.
-SUBMITTED = {"anna": ("RUNNING", "None"), "ben": ("PENDING", "AssocGrpGRES"), "carla": ("RUNNING", "None")}
+SUBMITTED = {
+    "anna": ("RUNNING", "None"),
+    "ben": ("PENDING", "AssocGrpGRES"),
+    "carla": ("RUNNING", "None"),
+}
 WAIT = 120
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "roles/train/files/examples"
 # Of person `TRAINS`, whose group has a quota that lets this job start.
 TRAINS = "carla"
 TRAINED = ("digits_torchrun.py", "example_tools.py")
 TRAIN = "srun --nodes={nodes} --ntasks-per-node=1 --gpus-per-node=1 --time=10 trainyard-run {image} -- trainyard-launch torchrun digits_torchrun.py"
-COMMAND = "echo \"$USER has GPUs $CUDA_VISIBLE_DEVICES of $(hostname)\"; sleep 45"
+COMMAND = 'echo "$USER has GPUs $CUDA_VISIBLE_DEVICES of $(hostname)"; sleep 45'
 
 
 def ssh(lab, person, host=None):
     """Return the command that logs a person in."""
     address = lab.hosts[host or next(iter(lab.hosts))]
-    return ["ssh", "-i", str(lab.key), "-o", f"UserKnownHostsFile={lab.known_hosts}", "-o", "StrictHostKeyChecking=yes", "-o", "IdentitiesOnly=yes",
-            f"{person}@{address}"]
+    return [
+        "ssh",
+        "-i",
+        str(lab.key),
+        "-o",
+        f"UserKnownHostsFile={lab.known_hosts}",
+        "-o",
+        "StrictHostKeyChecking=yes",
+        "-o",
+        "IdentitiesOnly=yes",
+        f"{person}@{address}",
+    ]
 
 
 def parse_queue(text):
@@ -38,29 +52,55 @@ def run_jobs(lab, tell):
     head = next(iter(lab.hosts))
     numbers, queue = {}, []
     for person, gpus in JOBS:
-        submitted = run(*ssh(lab, person), f"sbatch --parsable --job-name=demo --gpus={gpus} --time=5 --output=%x-%j.log --wrap='{COMMAND}'").stdout.strip()
+        submitted = run(
+            *ssh(lab, person),
+            f"sbatch --parsable --job-name=demo --gpus={gpus} --time=5 --output=%x-%j.log --wrap='{COMMAND}'",
+        ).stdout.strip()
         if not re.fullmatch(r"[0-9]+", submitted):
-            raise LabError(f"host: {head}\nstep: sbatch of {person} printed '{submitted}', expected the number of the job")
+            raise LabError(
+                f"host: {head}\nstep: sbatch of {person} printed '{submitted}', expected the number of the job"
+            )
         numbers[submitted] = person
         expected = SUBMITTED[person]
         deadline = time.monotonic() + WAIT
         while True:
-            queue = parse_queue(lab.on(head, "squeue", "--noheader", "--sort=i", "--format=%i|%u|%a|%T|%r|%N").stdout)
+            queue = parse_queue(
+                lab.on(
+                    head, "squeue", "--noheader", "--sort=i", "--format=%i|%u|%a|%T|%r|%N"
+                ).stdout
+            )
             now = next(((row[3], row[4]) for row in queue if row[0] == submitted), ("gone", ""))
             if now == expected:
                 break
             if time.monotonic() > deadline:
-                raise LabError(f"host: {head}\nstep: job {submitted} of {person} is {now[0]} ({now[1]}), expected {expected[0]} ({expected[1]})")
+                raise LabError(
+                    f"host: {head}\nstep: job {submitted} of {person} is {now[0]} ({now[1]}), expected {expected[0]} ({expected[1]})"
+                )
             time.sleep(1)
-        tell(f"job {submitted} of {person}: {expected[0].lower()}" + (f", {expected[1]}" if expected[1] != "None" else ""))
+        tell(
+            f"job {submitted} of {person}: {expected[0].lower()}"
+            + (f", {expected[1]}" if expected[1] != "None" else "")
+        )
     waiting = queue
     deadline = time.monotonic() + WAIT
     while parse_queue(lab.on(head, "squeue", "--noheader", "--format=%i").stdout):
         if time.monotonic() > deadline:
-            raise LabError(f"host: {head}\nstep: jobs are still in the queue {WAIT} s after the last one was submitted")
+            raise LabError(
+                f"host: {head}\nstep: jobs are still in the queue {WAIT} s after the last one was submitted"
+            )
         time.sleep(1)
-    ended = parse_queue(lab.on(head, "sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,User,Account,State,ExitCode,NodeList",
-                               "--jobs", ",".join(numbers)).stdout)
+    ended = parse_queue(
+        lab.on(
+            head,
+            "sacct",
+            "--allocations",
+            "--noheader",
+            "--parsable2",
+            "--format=JobID,User,Account,State,ExitCode,NodeList",
+            "--jobs",
+            ",".join(numbers),
+        ).stdout
+    )
     return waiting, ended
 
 
@@ -69,7 +109,13 @@ def train(lab, image, tell):
     head = next(iter(lab.hosts))
     folder = f"/data1/share/user/{TRAINS}"
     options = ssh(lab, TRAINS)[1:-1]
-    run("scp", "-q", *options, *(str(EXAMPLES / name) for name in TRAINED), f"{TRAINS}@{lab.hosts[head]}:{folder}/")
+    run(
+        "scp",
+        "-q",
+        *options,
+        *(str(EXAMPLES / name) for name in TRAINED),
+        f"{TRAINS}@{lab.hosts[head]}:{folder}/",
+    )
     command = TRAIN.format(nodes=len(lab.hosts), image=image)
     tell(f"{TRAINS}: {command}")
     printed = run(*ssh(lab, TRAINS), f"cd {folder} && {command}").stdout

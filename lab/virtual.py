@@ -59,8 +59,13 @@ def accelerator(system, cache):
 
 def _boots_as_process(kernel):
     # Without a root file system, so it ends in a panic.
-    with subprocess.Popen([str(kernel), "mem=64M", *CONSOLE, "panic=1"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          start_new_session=True) as booted:
+    with subprocess.Popen(
+        [str(kernel), "mem=64M", *CONSOLE, "panic=1"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as booted:
         try:
             return b"Linux version" in booted.communicate(timeout=PROBE_SECONDS)[0]
         except subprocess.TimeoutExpired:
@@ -73,10 +78,31 @@ def _boots_as_process(kernel):
 def _boots_by_kvm(system, cache):
     console = cache / "kvm-test.log"
     console.unlink(missing_ok=True)
-    command = ["qemu-system-x86_64", "-accel", "kvm", "-m", "512", "-display", "none", "-no-reboot", "-kernel", str(system["kernel"]),
-               "-append", "console=ttyS0 panic=-1", "-serial", f"file:{console}"]
+    command = [
+        "qemu-system-x86_64",
+        "-accel",
+        "kvm",
+        "-m",
+        "512",
+        "-display",
+        "none",
+        "-no-reboot",
+        "-kernel",
+        str(system["kernel"]),
+        "-append",
+        "console=ttyS0 panic=-1",
+        "-serial",
+        f"file:{console}",
+    ]
     with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=20, check=False)
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=20,
+            check=False,
+        )
     return console.exists() and "Linux version" in console.read_text(errors="replace")
 
 
@@ -100,24 +126,34 @@ class VirtualLab(Lab):
         self.system, self.docker_storage = system, docker_storage
         self.accelerator = self.choose_accelerator()
         if self.accelerator == "uml":
-            say("KVM does not work on this machine: the hosts run User-mode Linux, in which starting a program takes about ten times as long")
+            say(
+                "KVM does not work on this machine: the hosts run User-mode Linux, in which starting a program takes about ten times as long"
+            )
         elif self.accelerator == "tcg":
-            say("KVM does not work on this machine: the hosts are emulated, and everything in them takes about ten times as long")
+            say(
+                "KVM does not work on this machine: the hosts are emulated, and everything in them takes about ten times as long"
+            )
         for host in self.hosts:
             self.make(host)
             self.start(host)
         self.write_known_hosts()
         for host in self.hosts:
             self.wait_for(host)
-        say(f"hosts are up: {', '.join(f'{host} {address}' for host, address in self.hosts.items())}")
+        say(
+            f"hosts are up: {', '.join(f'{host} {address}' for host, address in self.hosts.items())}"
+        )
 
     def choose_accelerator(self):
         # Docker's disk is a copy-on-write disk of QEMU.
-        return accelerator({**self.system, "uml": None} if self.docker_storage else self.system, self.state)
+        return accelerator(
+            {**self.system, "uml": None} if self.docker_storage else self.system, self.state
+        )
 
     def check_free(self):
         if self.containers():
-            raise LabError(f"the lab {self.name} already runs containers with the same addresses: run make lab-down first")
+            raise LabError(
+                f"the lab {self.name} already runs containers with the same addresses: run make lab-down first"
+            )
 
     def make(self, host):
         """Create the disks and the identity of a host unless they exist."""
@@ -130,19 +166,63 @@ class VirtualLab(Lab):
         shutil.rmtree(identity, ignore_errors=True)
         identity.mkdir()
         for kind in ("ed25519", "ecdsa"):
-            run("ssh-keygen", "-q", "-t", kind, "-N", "", "-C", f"root@{host}", "-f", str(identity / f"ssh_host_{kind}_key"))
-        servers = [line.split()[1] for line in pathlib.Path("/etc/resolv.conf").read_text().splitlines() if line.startswith("nameserver ")]
+            run(
+                "ssh-keygen",
+                "-q",
+                "-t",
+                kind,
+                "-N",
+                "",
+                "-C",
+                f"root@{host}",
+                "-f",
+                str(identity / f"ssh_host_{kind}_key"),
+            )
+        servers = [
+            line.split()[1]
+            for line in pathlib.Path("/etc/resolv.conf").read_text().splitlines()
+            if line.startswith("nameserver ")
+        ]
         (identity / "hostname").write_text(f"{host}\n")
         (identity / "hosts").write_text(f"127.0.0.1 localhost\n{self.hosts[host]} {host}\n")
-        (identity / "resolv.conf").write_text("".join(f"nameserver {server}\n" for server in servers))
+        (identity / "resolv.conf").write_text(
+            "".join(f"nameserver {server}\n" for server in servers)
+        )
         (identity / "authorized_keys").write_text(self.key.with_suffix(".pub").read_text())
-        (identity / "lab.network").write_text(NETWORK.format(address=self.hosts[host], prefix=self.subnet.prefixlen, gateway=self.subnet[1],
-                                                             servers="".join(f"DNS={server}\n" for server in servers)).rstrip() + "\n")
-        run("mkfs.ext4", "-q", "-F", "-L", IDENTITY_LABEL, "-d", str(identity), str(folder / "identity.ext4"), "4M")
+        (identity / "lab.network").write_text(
+            NETWORK.format(
+                address=self.hosts[host],
+                prefix=self.subnet.prefixlen,
+                gateway=self.subnet[1],
+                servers="".join(f"DNS={server}\n" for server in servers),
+            ).rstrip()
+            + "\n"
+        )
+        run(
+            "mkfs.ext4",
+            "-q",
+            "-F",
+            "-L",
+            IDENTITY_LABEL,
+            "-d",
+            str(identity),
+            str(folder / "identity.ext4"),
+            "4M",
+        )
         if self.accelerator != "uml":
             self._overlay(self.system["disk"], folder / "root.qcow2")
         if host == next(iter(self.hosts)):
-            run("mkfs.ext4", "-q", "-F", "-L", "lab-data", "-O", "quota", str(folder / "data.ext4"), f"{DATA_MIB}M")
+            run(
+                "mkfs.ext4",
+                "-q",
+                "-F",
+                "-L",
+                "lab-data",
+                "-O",
+                "quota",
+                str(folder / "data.ext4"),
+                f"{DATA_MIB}M",
+            )
         if self.docker_storage:
             self._overlay(self.docker_storage, folder / "docker.qcow2")
         (folder / "complete").touch()
@@ -154,7 +234,12 @@ class VirtualLab(Lab):
 
     def _drives(self, host):
         folder = self.folder(host)
-        for name, kind in (("root.qcow2", "qcow2"), ("identity.ext4", "raw"), ("data.ext4", "raw"), ("docker.qcow2", "qcow2")):
+        for name, kind in (
+            ("root.qcow2", "qcow2"),
+            ("identity.ext4", "raw"),
+            ("data.ext4", "raw"),
+            ("docker.qcow2", "qcow2"),
+        ):
             path = folder / name
             if path.exists():
                 # unsafe: a guest's flush is not passed to this machine's disk. Written data survives the end of QEMU, but not of this machine.
@@ -168,7 +253,14 @@ class VirtualLab(Lab):
 
     def boot_options(self):
         """Return the options for a boot without a boot loader."""
-        return ["-kernel", str(self.system["kernel"]), "-initrd", str(self.system["initrd"]), "-append", KERNEL_ARGUMENTS]
+        return [
+            "-kernel",
+            str(self.system["kernel"]),
+            "-initrd",
+            str(self.system["initrd"]),
+            "-append",
+            KERNEL_ARGUMENTS,
+        ]
 
     def _mac(self, host):
         return f"52:54:00:{self.subnet.network_address.packed[2]:02x}:00:{list(self.hosts).index(host) + 11:02x}"
@@ -188,13 +280,34 @@ class VirtualLab(Lab):
     def _start_machine(self, host):
         folder = self.folder(host)
         run(
-            "qemu-system-x86_64", "-name", host, "-daemonize", "-pidfile", str(folder / "pid"), "-display", "none",
-            "-accel", self.accelerator, "-cpu", "host" if self.accelerator == "kvm" else "max", "-smp", "1", "-m", str(MEMORY_MIB),
+            "qemu-system-x86_64",
+            "-name",
+            host,
+            "-daemonize",
+            "-pidfile",
+            str(folder / "pid"),
+            "-display",
+            "none",
+            "-accel",
+            self.accelerator,
+            "-cpu",
+            "host" if self.accelerator == "kvm" else "max",
+            "-smp",
+            "1",
+            "-m",
+            str(MEMORY_MIB),
             *self.boot_options(),
             *(word for drive in self._drives(host) for word in ("-drive", drive)),
-            "-netdev", f"tap,id=net0,ifname={self.tap(host)},script=no,downscript=no",
-            "-device", f"virtio-net-pci,netdev=net0,mac={self._mac(host)}",
-            "-device", "virtio-rng-pci", "-serial", f"file:{folder / 'console.log'}", "-monitor", f"unix:{folder / 'monitor'},server,nowait",
+            "-netdev",
+            f"tap,id=net0,ifname={self.tap(host)},script=no,downscript=no",
+            "-device",
+            f"virtio-net-pci,netdev=net0,mac={self._mac(host)}",
+            "-device",
+            "virtio-rng-pci",
+            "-serial",
+            f"file:{folder / 'console.log'}",
+            "-monitor",
+            f"unix:{folder / 'monitor'},server,nowait",
         )
 
     def _start_process(self, host):
@@ -207,16 +320,35 @@ class VirtualLab(Lab):
         # barrier=0, as cache=unsafe of QEMU: what the kernel has written is in this machine's memory and survives the end of the process. A flush to this
         # machine's disk takes up to half a second when others use the disk, and dpkg makes hundreds.
         command = [
-            str(program), f"mem={MEMORY_MIB}M", f"umid={self.tap(host)}", f"uml_dir={SOCKETS}",
-            f"ubda={folder / 'root.cow'},{self.system['disk']}", f"ubdb={folder / 'identity.ext4'}", *data, "root=/dev/ubda", "rootflags=barrier=0", "rw",
-            f"vec0:transport=tap,ifname={self.tap(host)},depth=128,gro=1,mac={self._mac(host)}", *CONSOLE, "quiet", "systemd.show_status=1",
+            str(program),
+            f"mem={MEMORY_MIB}M",
+            f"umid={self.tap(host)}",
+            f"uml_dir={SOCKETS}",
+            f"ubda={folder / 'root.cow'},{self.system['disk']}",
+            f"ubdb={folder / 'identity.ext4'}",
+            *data,
+            "root=/dev/ubda",
+            "rootflags=barrier=0",
+            "rw",
+            f"vec0:transport=tap,ifname={self.tap(host)},depth=128,gro=1,mac={self._mac(host)}",
+            *CONSOLE,
+            "quiet",
+            "systemd.show_status=1",
         ]
         # The host's memory is an unnamed file, in /dev/shm if it has room for all hosts.
         shared = pathlib.Path("/dev/shm")
-        roomy = shared.is_dir() and shutil.disk_usage(shared).free > MEMORY_MIB * 2**20 * len(self.hosts)
+        roomy = shared.is_dir() and shutil.disk_usage(shared).free > MEMORY_MIB * 2**20 * len(
+            self.hosts
+        )
         with open(folder / "console.log", "wb") as console:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, start_new_session=True,
-                                       env={**os.environ, "TMPDIR": str(shared if roomy else folder)})
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "TMPDIR": str(shared if roomy else folder)},
+            )
         (folder / "pid").write_text(f"{process.pid}\n")
         # Each system call of a guest is a switch between two processes, which waits its turn on a busy machine. The kernel weighs sessions, not processes.
         with contextlib.suppress(OSError):
@@ -241,8 +373,27 @@ class VirtualLab(Lab):
         self.known_hosts.write_text("".join(lines))
 
     def ssh(self, host):
-        return ["ssh", "-q", "-i", str(self.key), "-o", f"UserKnownHostsFile={self.known_hosts}", "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes",
-                "-o", "IdentitiesOnly=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8", f"ops@{self.hosts[host]}"]
+        return [
+            "ssh",
+            "-q",
+            "-i",
+            str(self.key),
+            "-o",
+            f"UserKnownHostsFile={self.known_hosts}",
+            "-o",
+            "StrictHostKeyChecking=yes",
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "IdentitiesOnly=yes",
+            "-o",
+            "ConnectTimeout=10",
+            "-o",
+            "ServerAliveInterval=15",
+            "-o",
+            "ServerAliveCountMax=8",
+            f"ops@{self.hosts[host]}",
+        ]
 
     def on(self, host, *argv, check=True, timeout=None):
         """Run a command on a host as root."""
@@ -259,20 +410,36 @@ class VirtualLab(Lab):
         while time.monotonic() - begun < seconds:
             if not self.runs(host):
                 raise LabError(f"host: {host}\nstep: boot: the machine has stopped\nlog: {console}")
-            asked = run(*self.ssh(host), "systemctl is-system-running --wait", check=False, timeout=seconds)
+            asked = run(
+                *self.ssh(host), "systemctl is-system-running --wait", check=False, timeout=seconds
+            )
             state = asked.stdout.strip()
             if state in ("running", "degraded"):
                 break
             if time.monotonic() - told > 15:
-                lines = [line for line in console.read_text(errors="replace").splitlines() if line.strip()] if console.exists() else []
-                say(f"{host} is booting: {lines[-1][-100:] if lines else 'nothing on its console yet'}")
+                lines = (
+                    [
+                        line
+                        for line in console.read_text(errors="replace").splitlines()
+                        if line.strip()
+                    ]
+                    if console.exists()
+                    else []
+                )
+                say(
+                    f"{host} is booting: {lines[-1][-100:] if lines else 'nothing on its console yet'}"
+                )
                 told = time.monotonic()
             time.sleep(1)
         if state == "degraded":
-            failed = run(*self.ssh(host), "systemctl --failed --plain --no-legend --no-pager", check=False).stdout.splitlines()
+            failed = run(
+                *self.ssh(host), "systemctl --failed --plain --no-legend --no-pager", check=False
+            ).stdout.splitlines()
             say(f"{host} has failed units: {', '.join(line.split()[0] for line in failed if line)}")
         elif state != "running":
-            raise LabError(f"host: {host}\nstep: boot: no answer at {self.hosts[host]} port 22 within {seconds} s, systemd is '{state}'\nlog: {console}")
+            raise LabError(
+                f"host: {host}\nstep: boot: no answer at {self.hosts[host]} port 22 within {seconds} s, systemd is '{state}'\nlog: {console}"
+            )
 
     # Used by tests
 
@@ -289,7 +456,11 @@ class VirtualLab(Lab):
         """Use a lab that already runs."""
         self.system = system
         # The accelerator with which the hosts were created.
-        self.accelerator = "uml" if any(self.state.glob("hosts/*/root.cow")) else accelerator({**system, "uml": None}, self.state)
+        self.accelerator = (
+            "uml"
+            if any(self.state.glob("hosts/*/root.cow"))
+            else accelerator({**system, "uml": None}, self.state)
+        )
         return self
 
     # Down
@@ -315,12 +486,18 @@ def in_use(state):
 
 def build_storage(lab, host, target):
     """Create a disk for /var/lib/docker from the engine of a container host, with its training images only."""
-    script = "docker builder prune --all --force > /dev/null; docker ps --all --quiet | xargs --no-run-if-empty docker rm --force; " \
-             "docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -v '^trainyard/training:' | xargs --no-run-if-empty docker rmi --force; " \
-             "systemctl stop docker.socket docker.service containerd.service"
+    script = (
+        "docker builder prune --all --force > /dev/null; docker ps --all --quiet | xargs --no-run-if-empty docker rm --force; "
+        "docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -v '^trainyard/training:' | xargs --no-run-if-empty docker rmi --force; "
+        "systemctl stop docker.socket docker.service containerd.service"
+    )
     lab.on(host, "sh", "-c", script, timeout=300)
-    volume = lab.engine.docker("volume", "inspect", "--format", "{{.Mountpoint}}", f"{lab.network}-{host}-docker").stdout.strip()
+    volume = lab.engine.docker(
+        "volume", "inspect", "--format", "{{.Mountpoint}}", f"{lab.network}-{host}-docker"
+    ).stdout.strip()
     unfinished = target.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
-    run("mkfs.ext4", "-q", "-F", "-L", "lab-docker", "-m", "0", "-d", volume, str(unfinished), "16G")
+    run(
+        "mkfs.ext4", "-q", "-F", "-L", "lab-docker", "-m", "0", "-d", volume, str(unfinished), "16G"
+    )
     unfinished.rename(target)

@@ -17,5 +17,8 @@ while True:
     _length, kind, unique = struct.unpack_from("IIQ", request)
     if kind == INIT:
         major, minor, readahead, _flags = struct.unpack_from("IIII", request, 40)
-        answer = struct.pack("IIIIHHIIHHI", 7, min(minor, 31), readahead, 0, 12, 9, 4096, 1, 1, 0, 0) + b"\0" * 28
+        answer = (
+            struct.pack("IIIIHHIIHHI", 7, min(minor, 31), readahead, 0, 12, 9, 4096, 1, 1, 0, 0)
+            + b"\0" * 28
+        )
         os.write(device, struct.pack("IiQ", 16 + len(answer), 0, unique) + answer)

@@ -6,8 +6,18 @@ import json
 import sys
 
 EMPTY = "sha256:" + "0" * 64
-MANIFEST = json.dumps({"schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
-                       "config": {"mediaType": "application/vnd.docker.container.image.v1+json", "size": 2, "digest": EMPTY}, "layers": []}).encode()
+MANIFEST = json.dumps(
+    {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+        "config": {
+            "mediaType": "application/vnd.docker.container.image.v1+json",
+            "size": 2,
+            "digest": EMPTY,
+        },
+        "layers": [],
+    }
+).encode()
 
 
 class Registry(http.server.BaseHTTPRequestHandler):

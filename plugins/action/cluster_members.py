@@ -22,7 +22,17 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._cluster import (
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import HOST, reading_faults
 
 # Keys of a module result other than its data.
-NOT_THE_ANSWER = ("changed", "failed", "invocation", "unreachable", "msg", "deprecations", "warnings", "item", "ansible_loop_var")
+NOT_THE_ANSWER = (
+    "changed",
+    "failed",
+    "invocation",
+    "unreachable",
+    "msg",
+    "deprecations",
+    "warnings",
+    "item",
+    "ansible_loop_var",
+)
 
 
 def controllers_view(host):
@@ -61,11 +71,18 @@ class ActionModule(ActionBase):
         in_play = set(task_vars["ansible_play_hosts"])
         answers = list(args["answers"])
         if args["registered"]:
-            answers += [dict(hostvars[name].get(args["registered"]) or {}, item=name) for name in task_vars["ansible_play_hosts_all"]]
+            answers += [
+                dict(hostvars[name].get(args["registered"]) or {}, item=name)
+                for name in task_vars["ansible_play_hosts_all"]
+            ]
         # The hosts that train: all of them without a group gpu.
         training = task_vars["groups"].get("gpu") or cluster
         hosts = {
-            answer["item"]: {key: value for key, value in answer.items() if key not in NOT_THE_ANSWER and not key.startswith("_ansible")}
+            answer["item"]: {
+                key: value
+                for key, value in answer.items()
+                if key not in NOT_THE_ANSWER and not key.startswith("_ansible")
+            }
             for answer in answers
             if "interfaces" in answer
         }
@@ -75,7 +92,9 @@ class ActionModule(ActionBase):
         ]
         if faults:
             return dict(result, failed=True, changed=False, msg="\n".join(faults))
-        errors = {answer["item"]: " ".join(str(answer.get("msg", "")).split()) for answer in answers}
+        errors = {
+            answer["item"]: " ".join(str(answer.get("msg", "")).split()) for answer in answers
+        }
 
         def inventory_address(name):
             return str(hostvars[name].get("ansible_host", name))
@@ -84,32 +103,51 @@ class ActionModule(ActionBase):
             return {name: hostvars[name].get(key) or "" for name in names}
 
         def cluster_place(name, network):
-            wanted = [hostvars[name].get(key) or "" for key in ("cluster_address", "cluster_interface")]
-            return pick_address(hosts[name], network, *wanted, inventory_address=inventory_address(name))
+            wanted = [
+                hostvars[name].get(key) or "" for key in ("cluster_address", "cluster_interface")
+            ]
+            return pick_address(
+                hosts[name], network, *wanted, inventory_address=inventory_address(name)
+            )
 
         # The default is the head's network, because all hosts must reach the head.
         # If the head is down, any other reachable host determines it.
-        network, there = args["network"], {name: hosts[name] for name in [args["head"]] + cluster if name in hosts}
+        network, there = (
+            args["network"],
+            {name: hosts[name] for name in [args["head"]] + cluster if name in hosts},
+        )
         for name in there:
             network = network or find_network(hosts[name], inventory_address(name))
         if not args["network"]:
             is_inside = all(cluster_place(name, network)[0] for name in there)
-            network = cluster_network(network, is_inside, shared_networks(there, given("cluster_interface", there)))
+            network = cluster_network(
+                network, is_inside, shared_networks(there, given("cluster_interface", there))
+            )
 
         # Data flows only between the hosts that train. A storage-only host need not be on the fabric.
         trains = {name: info for name, info in there.items() if name in training}
         fabric_named = given("cluster_fabric_interface", trains)
         fabric, why = args["fabric_network"], ""
         if not fabric:
-            fabric, why = fabric_network(trains, shared_networks(trains, fabric_named), network, fabric_named)
+            fabric, why = fabric_network(
+                trains, shared_networks(trains, fabric_named), network, fabric_named
+            )
         if why:
-            self._display.display("Fabric network: %s: %s. Set cluster_fabric_network to use another one." % (fabric, why))
+            self._display.display(
+                "Fabric network: %s: %s. Set cluster_fabric_network to use another one."
+                % (fabric, why)
+            )
 
         members = []
         for name in cluster:
-            wanted = {key: hostvars[name].get("cluster_" + key) or "" for key in ("address", "interface", "slots")}
+            wanted = {
+                key: hostvars[name].get("cluster_" + key) or ""
+                for key in ("address", "interface", "slots")
+            }
             # Slots counted in an earlier run are not set by the user: after a driver was installed, GPUs count.
-            counted = not int(wanted["slots"] or 0) or bool(hostvars[name].get("__cluster_slots_are_counted"))
+            counted = not int(wanted["slots"] or 0) or bool(
+                hostvars[name].get("__cluster_slots_are_counted")
+            )
             slots = int(wanted["slots"]) if name in training and not counted else 0
             on_fabric, rdma = ("", ""), None
             if name in hosts:
@@ -117,10 +155,15 @@ class ActionModule(ActionBase):
                 slots = slots_of(hosts[name], slots, name in training)
                 on_fabric = (address, interface)
                 if fabric != network or fabric_named.get(name):
-                    on_fabric = pick_address(hosts[name], fabric, interface=fabric_named.get(name, ""))
+                    on_fabric = pick_address(
+                        hosts[name], fabric, interface=fabric_named.get(name, "")
+                    )
                 rdma = rdma_of(hosts[name], fabric, *on_fabric)
             else:
-                address, interface = wanted["address"] or controllers_view(inventory_address(name)), wanted["interface"]
+                address, interface = (
+                    wanted["address"] or controllers_view(inventory_address(name)),
+                    wanted["interface"],
+                )
             members.append(
                 {
                     "name": name,
@@ -139,5 +182,12 @@ class ActionModule(ActionBase):
                     "error": "" if name in hosts else errors.get(name) or "no answer",
                 }
             )
-        result.update(changed=False, network=network, fabric_network=fabric, fabric_choice=why, members=members, hosts=hosts)
+        result.update(
+            changed=False,
+            network=network,
+            fabric_network=fabric,
+            fabric_choice=why,
+            members=members,
+            hosts=hosts,
+        )
         return result

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import RankTableError, rank_table, rendered
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import (
+    RankTableError,
+    rank_table,
+    rendered,
+)
 
 
 class ActionModule(ActionBase):
     _requires_connection = False
     _supports_check_mode = True
-    _VALID_ARGS = frozenset(("hosts", "members", "registered", "format", "board_id", "chip_info", "path", "mode"))
+    _VALID_ARGS = frozenset(
+        ("hosts", "members", "registered", "format", "board_id", "chip_info", "path", "mode")
+    )
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
@@ -39,9 +45,20 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(str(error)) from error
         if args["path"]:
             file = {"path": args["path"], "content": rendered(table), "mode": args["mode"]}
-            result.update(self._execute_module("trainyard.gpu.managed_files", module_args={"files": [file]}, task_vars=task_vars))
+            result.update(
+                self._execute_module(
+                    "trainyard.gpu.managed_files",
+                    module_args={"files": [file]},
+                    task_vars=task_vars,
+                )
+            )
         if not result.get("failed"):
-            result.update(changed=bool(result.get("changed")), table=table, text=rendered(table), ranks=sum(len(host["devices"]) for host in hosts))
+            result.update(
+                changed=bool(result.get("changed")),
+                table=table,
+                text=rendered(table),
+                ranks=sum(len(host["devices"]) for host in hosts),
+            )
         return result
 
     @staticmethod
@@ -50,13 +67,34 @@ class ActionModule(ActionBase):
         hostvars = task_vars["hostvars"]
         members = args["members"]
         if members is None:
-            members = [{"name": name, "address": hostvars[name].get("cluster_address") or hostvars[name].get("ansible_host") or name}
-                       for name in task_vars["groups"].get("npu") or task_vars["groups"].get("cluster") or []]
+            members = [
+                {
+                    "name": name,
+                    "address": hostvars[name].get("cluster_address")
+                    or hostvars[name].get("ansible_host")
+                    or name,
+                }
+                for name in task_vars["groups"].get("npu")
+                or task_vars["groups"].get("cluster")
+                or []
+            ]
         hosts = []
         for member in members:
-            answer = hostvars[member["name"]].get(args["registered"]) if member["name"] in hostvars else None
+            answer = (
+                hostvars[member["name"]].get(args["registered"])
+                if member["name"] in hostvars
+                else None
+            )
             if not isinstance(answer, dict) or "devices" not in answer:
-                raise RankTableError(f"host '{member['name']}' has no result of npu_smi_info in variable '{args['registered']}'; run the module on all hosts "
-                                     "of the rank table first")
-            hosts.append({"name": member["name"], "server_id": member["address"], "devices": answer["devices"]})
+                raise RankTableError(
+                    f"host '{member['name']}' has no result of npu_smi_info in variable '{args['registered']}'; run the module on all hosts "
+                    "of the rank table first"
+                )
+            hosts.append(
+                {
+                    "name": member["name"],
+                    "server_id": member["address"],
+                    "devices": answer["devices"],
+                }
+            )
         return hosts

@@ -12,10 +12,18 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import blocks, finding, render
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import problem_of_table
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import HostInput, load_data, load_roles, show_failure
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import (
+    HostInput,
+    load_data,
+    load_roles,
+    show_failure,
+)
 
 # Ansible's messages for a host that answers, but has no usable Python.
-NO_PYTHON = re.compile(r"interpreter .*not found|requires a minimum of Python|SyntaxError: |python[\d.]*: (?:command )?not found", re.IGNORECASE)
+NO_PYTHON = re.compile(
+    r"interpreter .*not found|requires a minimum of Python|SyntaxError: |python[\d.]*: (?:command )?not found",
+    re.IGNORECASE,
+)
 
 
 class ActionModule(ActionBase):
@@ -40,14 +48,31 @@ class ActionModule(ActionBase):
         rules = self._rules(args["rules"], args["overrule"])
 
         hostvars = task_vars["hostvars"]
-        defaults = {name: value for role in load_roles(self._loader) for name, value in role.defaults.items()}
+        defaults = {
+            name: value
+            for role in load_roles(self._loader)
+            for name, value in role.defaults.items()
+        }
         members = task_vars["cluster_members"]
-        alive = [name for name in task_vars["groups"]["cluster"] if name in task_vars["ansible_play_hosts"]]
+        alive = [
+            name
+            for name in task_vars["groups"]["cluster"]
+            if name in task_vars["ansible_play_hosts"]
+        ]
         answering = [dict(hostvars[name]["cluster_host"], name=name) for name in alive]
 
-        findings = [self._silent(member, hostvars, task_vars) for member in members if not member["reachable"]]
-        findings += [self._lost(member["name"]) for member in members
-                     if member["reachable"] and member["name"] in task_vars["ansible_play_hosts_all"] and member["name"] not in alive]
+        findings = [
+            self._silent(member, hostvars, task_vars)
+            for member in members
+            if not member["reachable"]
+        ]
+        findings += [
+            self._lost(member["name"])
+            for member in members
+            if member["reachable"]
+            and member["name"] in task_vars["ansible_play_hosts_all"]
+            and member["name"] not in alive
+        ]
         for table in {id(table): table for table, dummy in rules}.values():
             hosts, each, once = {}, [], None
             for name in alive:
@@ -72,18 +97,34 @@ class ActionModule(ActionBase):
         judged = [entry for entry in findings if entry["verdict"] in ("pass", "warn", "fail")]
         result.update(changed=False, findings=args["findings"] + findings)
         if args["report_only"]:
-            result["msg"] = "%s on %s.%s" % (quantity(len(judged), "check"), quantity(len(alive), "host"), not_evaluated(findings))
+            result["msg"] = "%s on %s.%s" % (
+                quantity(len(judged), "check"),
+                quantity(len(alive), "host"),
+                not_evaluated(findings),
+            )
         elif blocks(result["findings"], args["fail_on"]):
             result["failed"] = True
             # Ansible prints all values of a failed result. Passed checks would hide the failed ones.
-            result["findings"] = [entry for entry in result["findings"] if entry["verdict"] not in ("pass", "skipped")]
-            result["msg"] = "Preflight found blocking problems; nothing was changed.\n" + render(result["findings"]) + not_evaluated(findings)
+            result["findings"] = [
+                entry for entry in result["findings"] if entry["verdict"] not in ("pass", "skipped")
+            ]
+            result["msg"] = (
+                "Preflight found blocking problems; nothing was changed.\n"
+                + render(result["findings"])
+                + not_evaluated(findings)
+            )
             show_failure(self._display, self._templar, result["msg"])
         else:
             warnings = render(findings)
             if warnings:
-                self._display.warning("Preflight passed with warnings:\n" + warnings, formatted=True)
-            result["msg"] = "%s on %s; no blocking problems.%s" % (quantity(len(judged), "check"), quantity(len(alive), "host"), not_evaluated(findings))
+                self._display.warning(
+                    "Preflight passed with warnings:\n" + warnings, formatted=True
+                )
+            result["msg"] = "%s on %s; no blocking problems.%s" % (
+                quantity(len(judged), "check"),
+                quantity(len(alive), "host"),
+                not_evaluated(findings),
+            )
         return result
 
     def _rules(self, paths, overrule):
@@ -92,19 +133,36 @@ class ActionModule(ActionBase):
         for path in paths:
             table = load_data(self._loader, path)
             # Jinja syntax errors are found during the evaluation.
-            problem = problem_of_table(table, templates=False) if table is not None else "the file does not exist"
+            problem = (
+                problem_of_table(table, templates=False)
+                if table is not None
+                else "the file does not exist"
+            )
             if problem:
                 raise AnsibleError("rules: %s: %s" % (path, problem))
             for rule in table["host_rules"]:
                 rules[rule["id"]] = (table, rule)
         for check_id, verdict in overrule.items():
             if check_id not in rules or verdict not in ("skip", "warn", "block"):
-                raise AnsibleError("overrule: '%s: %s' is not valid; use ids of rules, each with skip, warn or block" % (check_id, verdict))
+                raise AnsibleError(
+                    "overrule: '%s: %s' is not valid; use ids of rules, each with skip, warn or block"
+                    % (check_id, verdict)
+                )
             table, rule = rules[check_id]
             if verdict == "skip":
-                rules[check_id] = (table, {"id": check_id, "stage": "cluster", "otherwise": "overruled: skip"})
+                rules[check_id] = (
+                    table,
+                    {"id": check_id, "stage": "cluster", "otherwise": "overruled: skip"},
+                )
             elif "that" in rule:
-                rules[check_id] = (table, {key: value for key, value in dict(rule, severity=verdict).items() if key != "only_warn"})
+                rules[check_id] = (
+                    table,
+                    {
+                        key: value
+                        for key, value in dict(rule, severity=verdict).items()
+                        if key != "only_warn"
+                    },
+                )
         return list(rules.values())
 
     @staticmethod
@@ -115,7 +173,9 @@ class ActionModule(ActionBase):
             try:
                 values[key] = inputs.evaluate(expression)
             except AnsibleError as error:
-                raise AnsibleError("%s cannot be evaluated for %s: %s" % (key, name, error)) from error
+                raise AnsibleError(
+                    "%s cannot be evaluated for %s: %s" % (key, name, error)
+                ) from error
             inputs.settle({key: values[key]})
         return values
 
@@ -131,7 +191,8 @@ class ActionModule(ActionBase):
                 expected="Python 3.8 or newer",
                 found=member["error"],
                 source="ansible_python_interpreter",
-                fix="install python3 on %s, or set ansible_python_interpreter to a Python 3.8 or newer there" % name,
+                fix="install python3 on %s, or set ansible_python_interpreter to a Python 3.8 or newer there"
+                % name,
             )
         return finding(
             "host-unreachable",
@@ -142,7 +203,11 @@ class ActionModule(ActionBase):
             found="%s: %s" % (hostvars[name].get("ansible_host", name), member["error"]),
             source="ssh",
             fix="start %s, or correct its address, user, key or sudo until 'ansible %s --become -m ansible.builtin.ping' succeeds%s"
-            % (name, name, "; to work on the others meanwhile, leave it out with --limit" if asked else ""),
+            % (
+                name,
+                name,
+                "; to work on the others meanwhile, leave it out with --limit" if asked else "",
+            ),
         )
 
     @staticmethod
@@ -165,23 +230,60 @@ class ActionModule(ActionBase):
         source = str(rule.get("source", "preflight"))
         try:
             if "that" not in rule:
-                return [finding(rule["id"], everyone, "skipped", found=str(inputs.template(rule["otherwise"])), source=source)]
+                return [
+                    finding(
+                        rule["id"],
+                        everyone,
+                        "skipped",
+                        found=str(inputs.template(rule["otherwise"])),
+                        source=source,
+                    )
+                ]
             for condition in [table, rule] if rule["stage"] == "host" else [rule]:
                 if "when" in condition and not inputs.evaluate(condition["when"]):
-                    return [finding(rule["id"], where, "skipped", found=str(inputs.template(condition["otherwise"])).strip(), source=source)]
+                    return [
+                        finding(
+                            rule["id"],
+                            where,
+                            "skipped",
+                            found=str(inputs.template(condition["otherwise"])).strip(),
+                            source=source,
+                        )
+                    ]
             for needed, otherwise in rule.get("needs", {}).items():
                 if not inputs.evaluate(needed):
-                    return [finding(rule["id"], where, "not_evaluated", found=str(inputs.template(otherwise)).strip(), source=source)]
+                    return [
+                        finding(
+                            rule["id"],
+                            where,
+                            "not_evaluated",
+                            found=str(inputs.template(otherwise)).strip(),
+                            source=source,
+                        )
+                    ]
             for item in inputs.evaluate(rule["for_each"]) if "for_each" in rule else [None]:
                 if inputs.evaluate(rule["that"], item=item):
                     continue
-                about = ", ".join(inputs.evaluate(rule["hosts"], item=item)) if "hosts" in rule else name
-                texts = {key: str(inputs.template(rule[key], item=item)).strip() for key in ("expected", "found", "source", "fix")}
-                lesser = rule["severity"] == "warn" or "only_warn" in rule and inputs.evaluate(rule["only_warn"], item=item)
+                about = (
+                    ", ".join(inputs.evaluate(rule["hosts"], item=item))
+                    if "hosts" in rule
+                    else name
+                )
+                texts = {
+                    key: str(inputs.template(rule[key], item=item)).strip()
+                    for key in ("expected", "found", "source", "fix")
+                }
+                lesser = (
+                    rule["severity"] == "warn"
+                    or "only_warn" in rule
+                    and inputs.evaluate(rule["only_warn"], item=item)
+                )
                 findings.append(finding(rule["id"], about, "warn" if lesser else "fail", **texts))
         except AnsibleError as error:
             # A rule that cannot be evaluated must not count as met.
-            raise AnsibleError("rule %s cannot be evaluated for %s: %s" % (rule["id"], name, error)) from error
+            raise AnsibleError(
+                "rule %s cannot be evaluated for %s: %s" % (rule["id"], name, error)
+            ) from error
         return findings or [finding(rule["id"], where, "pass", source=source)]
 
 
@@ -190,4 +292,7 @@ def not_evaluated(findings):
     for entry in findings:
         if entry["verdict"] == "not_evaluated":
             reasons.setdefault(entry["found"], []).append(entry["id"])
-    return "".join("\nNot evaluated: %s: %s" % (", ".join(dict.fromkeys(ids)), reason) for reason, ids in reasons.items())
+    return "".join(
+        "\nNot evaluated: %s: %s" % (", ".join(dict.fromkeys(ids)), reason)
+        for reason, ids in reasons.items()
+    )

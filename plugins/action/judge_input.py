@@ -16,7 +16,11 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import blocks, finding, render
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import problem_of_facts, problem_of_table, published_checks
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import (
+    problem_of_facts,
+    problem_of_table,
+    published_checks,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._input_rules import (
     READING,
     RuleError,
@@ -32,7 +36,13 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._input_rules import 
     unknown_variables,
 )
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._preload import load_filters
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import RUNTIME_FACTS, Shared, load_data, load_roles, show_failure
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import (
+    RUNTIME_FACTS,
+    Shared,
+    load_data,
+    load_roles,
+    show_failure,
+)
 
 # When this plugin is imported: of a task, ansible-core loads the class of its action plugin in its own process, before it forks a worker.
 load_filters()
@@ -40,19 +50,31 @@ load_filters()
 HIDDEN = "(not shown)"
 # Files of the site: their expected content, and what to do.
 FILES = {
-    "preflight_rules_files": ("a YAML file with a list host_rules, in the form of roles/preflight/meta/compat_rules.yml",
-                              "correct the file, or remove it from preflight_rules_files"),
-    "preflight_compat_facts": ("a YAML file with keys and rows of the files in plugins/plugin_utils/compat",
-                               "correct the file, or set preflight_compat_facts to an empty text"),
+    "preflight_rules_files": (
+        "a YAML file with a list host_rules, in the form of roles/preflight/meta/compat_rules.yml",
+        "correct the file, or remove it from preflight_rules_files",
+    ),
+    "preflight_compat_facts": (
+        "a YAML file with keys and rows of the files in plugins/plugin_utils/compat",
+        "correct the file, or set preflight_compat_facts to an empty text",
+    ),
 }
 # Connection variables that are checked, and their defaults.
-CONNECTION = {"ansible_connection": C.DEFAULT_TRANSPORT, "ansible_host": None, "ansible_port": "22", "ansible_user": "", "cluster_address": "",
-              "ansible_ssh_private_key_file": ""}
+CONNECTION = {
+    "ansible_connection": C.DEFAULT_TRANSPORT,
+    "ansible_host": None,
+    "ansible_port": "22",
+    "ansible_user": "",
+    "cluster_address": "",
+    "ansible_ssh_private_key_file": "",
+}
 
 
 def keeps_secrets(spec):
     """Return whether an option or one of its suboptions must not be shown."""
-    return bool(spec.get("no_log")) or any(keeps_secrets(inner) for inner in (spec.get("options") or {}).values())
+    return bool(spec.get("no_log")) or any(
+        keeps_secrets(inner) for inner in (spec.get("options") or {}).values()
+    )
 
 
 def option_at(spec, label):
@@ -80,16 +102,30 @@ def without_secrets(spec, value):
 def without_names(findings, names):
     """Return the findings without credentials of hosts written as user:password@address."""
     for name in sorted(name for name in names if kinds.mask(name) != name):
-        findings = [{key: inner.replace(name, kinds.mask(name)) if isinstance(inner, str) else inner for key, inner in entry.items()} for entry in findings]
+        findings = [
+            {
+                key: inner.replace(name, kinds.mask(name)) if isinstance(inner, str) else inner
+                for key, inner in entry.items()
+            }
+            for entry in findings
+        ]
     return findings
 
 
 def texts_of(value, label=""):
     """Return (path, text) of all texts in a value, including keys of dictionaries."""
     if isinstance(value, dict):
-        return [found for key, inner in value.items() for found in [(label, str(key))] + texts_of(inner, "%s.%s" % (label, key))]
+        return [
+            found
+            for key, inner in value.items()
+            for found in [(label, str(key))] + texts_of(inner, "%s.%s" % (label, key))
+        ]
     if isinstance(value, list):
-        return [found for number, inner in enumerate(value) for found in texts_of(inner, "%s[%d]" % (label, number))]
+        return [
+            found
+            for number, inner in enumerate(value)
+            for found in texts_of(inner, "%s[%d]" % (label, number))
+        ]
     return [(label, value)] if isinstance(value, str) else []
 
 
@@ -114,13 +150,18 @@ class ActionModule(ActionBase):
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
-        dummy, args = self.validate_argument_spec({"fail_on": {"type": "str", "choices": ["block", "warn"]}})
+        dummy, args = self.validate_argument_spec(
+            {"fail_on": {"type": "str", "choices": ["block", "warn"]}}
+        )
         started = time.monotonic()
         groups = task_vars["groups"]
         hostvars = task_vars["hostvars"]
         try:
             roles = load_roles(self._loader)
-            rules = {role.name: parse_rules(self._rules_of(role), role.name, role.options) for role in roles}
+            rules = {
+                role.name: parse_rules(self._rules_of(role), role.name, role.options)
+                for role in roles
+            }
         except RuleError as error:
             raise AnsibleError(str(error)) from error
         defaults = {name: value for role in roles for name, value in role.defaults.items()}
@@ -136,24 +177,49 @@ class ActionModule(ActionBase):
             names = [name for role in roles for name in role.options]
             # Defaults are valid, as a unit test verifies. Variables that no host sets need no evaluation.
             touched = set().union(*[shared.touched(host, names) for host in shared.hosts])
-            given = set(names).intersection(name for inputs in shared.hosts.values() for name in inputs.given)
+            given = set(names).intersection(
+                name for inputs in shared.hosts.values() for name in inputs.given
+            )
             secrets = {role: secretive(of_role) for role, of_role in rules.items()}
-            rules = {role: [rule for rule in of_role if rule["kind"] == "multiline" or not touched.isdisjoint(rule["words"])]
-                     for role, of_role in rules.items()}
-            needed = touched.union(word for of_role in rules.values() for rule in of_role for word in (
-                rule["words"] if rule["kind"] in READING else [re.split(r"[.\[]", rule["variable"])[0]]))
+            rules = {
+                role: [
+                    rule
+                    for rule in of_role
+                    if rule["kind"] == "multiline" or not touched.isdisjoint(rule["words"])
+                ]
+                for role, of_role in rules.items()
+            }
+            needed = touched.union(
+                word
+                for of_role in rules.values()
+                for rule in of_role
+                for word in (
+                    rule["words"]
+                    if rule["kind"] in READING
+                    else [re.split(r"[.\[]", rule["variable"])[0]]
+                )
+            )
             judged, wrong = {}, {host: set() for host in shared.hosts}
             for role in roles:
                 many_lines = texts_of_many_lines(rules[role.name])
                 for host in shared.hosts:
-                    its_values, its_findings, wrong_names = self._values_of(role, host, shared, (many_lines, secrets[role.name]), judged, needed)
+                    its_values, its_findings, wrong_names = self._values_of(
+                        role, host, shared, (many_lines, secrets[role.name]), judged, needed
+                    )
                     findings += its_findings
                     wrong[host] |= wrong_names
                     values[host].update(its_values)
                     shared.settle(host, its_values)
             # Afterwards, because a rule may use other roles' variables.
             for role in roles:
-                findings += self._judge_rules(self._with_data(rules[role.name], role, roles, values), values, wrong, shared, role, groups)
+                findings += self._judge_rules(
+                    self._with_data(rules[role.name], role, roles, values),
+                    values,
+                    wrong,
+                    shared,
+                    role,
+                    groups,
+                )
             findings += self._files(values)
             findings = self._causes(findings, shared, defaults)
             findings += self._unknown(roles, shared, hostvars)
@@ -161,21 +227,36 @@ class ActionModule(ActionBase):
         findings = without_names(findings, set(groups).union(*groups.values()))
         fail_on = args["fail_on"] or self._fail_on(values)
         stopping = blocks(findings, fail_on)
-        result.update(changed=False, findings=findings, deferred=sorted(self._deferred), seconds=round(time.monotonic() - started, 3),
-                      evaluations=shared.evaluations)
+        result.update(
+            changed=False,
+            findings=findings,
+            deferred=sorted(self._deferred),
+            seconds=round(time.monotonic() - started, 3),
+            evaluations=shared.evaluations,
+        )
         if stopping and all(entry["id"] == "inventory-no-lab" for entry in stopping):
             # In a fresh checkout one line is enough.
-            result = {"changed": False, "failed": True, "msg": "; ".join(
-                "%s do not exist yet: %s" % (entry["host"], entry["fix"]) for entry in stopping)}
+            result = {
+                "changed": False,
+                "failed": True,
+                "msg": "; ".join(
+                    "%s do not exist yet: %s" % (entry["host"], entry["fix"]) for entry in stopping
+                ),
+            }
         elif stopping:
             result["failed"] = True
             result["msg"] = "The input is not valid; nothing was changed.\n" + render(findings)
             show_failure(self._display, self._templar, result["msg"])
         else:
             result["msg"] = "The input is %s: %s and %s set by the inventory were checked." % (
-                "accepted with warnings" if findings else "valid", counted(len(shared.hosts), "host"), counted(len(given), "variable"))
+                "accepted with warnings" if findings else "valid",
+                counted(len(shared.hosts), "host"),
+                counted(len(given), "variable"),
+            )
             if findings:
-                self._display.warning("The input is accepted, but:\n" + render(findings), formatted=True)
+                self._display.warning(
+                    "The input is accepted, but:\n" + render(findings), formatted=True
+                )
         return result
 
     def _rules_of(self, role):
@@ -190,18 +271,40 @@ class ActionModule(ActionBase):
             if "{{" in rule.get("allowed", ""):
                 rule = dict(rule, allowed=self._templar.template(rule["allowed"]))
             if rule["kind"] == "ids" and rule["ids"] == "verify":
-                checks = published_checks(load_data(self._loader, os.path.join(paths["verify"], "meta", "rules.yml")))
+                checks = published_checks(
+                    load_data(self._loader, os.path.join(paths["verify"], "meta", "rules.yml"))
+                )
                 # Those that apply to trouble report a host that does not answer: they are neither required nor overruled.
-                rule = dict(rule, ids=frozenset(check["id"] for check in checks if check.get("applies_to") != "trouble"))
+                rule = dict(
+                    rule,
+                    ids=frozenset(
+                        check["id"] for check in checks if check.get("applies_to") != "trouble"
+                    ),
+                )
             elif rule["kind"] == "ids":
-                files = [os.path.join(paths[rule["ids"]], "meta", name) for name in ("host_rules.yml", "compat_rules.yml")]
-                own = {path for its in values.values() for path in its.get("preflight_rules_files", []) if kinds.is_file(path)}
+                files = [
+                    os.path.join(paths[rule["ids"]], "meta", name)
+                    for name in ("host_rules.yml", "compat_rules.yml")
+                ]
+                own = {
+                    path
+                    for its in values.values()
+                    for path in its.get("preflight_rules_files", [])
+                    if kinds.is_file(path)
+                }
                 if any(self._problem("preflight_rules_files", path) for path in own):
                     # The ids in an unreadable file are unknown.
                     continue
-                rule = dict(rule, ids=frozenset().union(*[ids_in(load_data(self._loader, path)) for path in files + sorted(own)]))
+                rule = dict(
+                    rule,
+                    ids=frozenset().union(
+                        *[ids_in(load_data(self._loader, path)) for path in files + sorted(own)]
+                    ),
+                )
             elif rule["kind"] == "options":
-                data = load_data(self._loader, os.path.join(role.path, "meta", "%s.yml" % rule["options"]))
+                data = load_data(
+                    self._loader, os.path.join(role.path, "meta", "%s.yml" % rule["options"])
+                )
                 rule = dict(rule, options=parse_options(data, role.name, rule["options"]))
             filled.append(rule)
         return filled
@@ -216,8 +319,17 @@ class ActionModule(ActionBase):
                     # A rule checks that the file exists.
                     problem = self._problem(name, path) if kinds.is_file(path) else ""
                     if problem:
-                        findings.append(finding("input-file-content", host, "fail", expected, "%s: %s" % (show(path), show(problem)),
-                                                "%s[%d]" % (name, number) if many else name, fix))
+                        findings.append(
+                            finding(
+                                "input-file-content",
+                                host,
+                                "fail",
+                                expected,
+                                "%s: %s" % (show(path), show(problem)),
+                                "%s[%d]" % (name, number) if many else name,
+                                fix,
+                            )
+                        )
         return findings
 
     def _problem(self, name, path):
@@ -225,7 +337,11 @@ class ActionModule(ActionBase):
         if path not in self._problems:
             try:
                 data = load_data(self._loader, path)
-                self._problems[path] = problem_of_table(data) if name == "preflight_rules_files" else problem_of_facts(data, load_facts())
+                self._problems[path] = (
+                    problem_of_table(data)
+                    if name == "preflight_rules_files"
+                    else problem_of_facts(data, load_facts())
+                )
             except AnsibleError as error:
                 self._problems[path] = "no YAML: %s" % yaml_problem(error)
         return self._problems[path]
@@ -233,7 +349,11 @@ class ActionModule(ActionBase):
     @staticmethod
     def _fail_on(values):
         # An invalid one has its own blocking finding.
-        return "warn" if any(its.get("preflight_fail_on") == "warn" for its in values.values()) else "block"
+        return (
+            "warn"
+            if any(its.get("preflight_fail_on") == "warn" for its in values.values())
+            else "block"
+        )
 
     @staticmethod
     def _connections(shared):
@@ -249,29 +369,83 @@ class ActionModule(ActionBase):
                     except AnsibleError as error:
                         # cluster_address is checked with its role.
                         if name != "cluster_address":
-                            findings.append(finding("input-template", host, "fail", "text", "a template that fails: %s" % said(error), name,
-                                                    "correct the expression or the variables in it where the inventory sets %s" % name))
+                            findings.append(
+                                finding(
+                                    "input-template",
+                                    host,
+                                    "fail",
+                                    "text",
+                                    "a template that fails: %s" % said(error),
+                                    name,
+                                    "correct the expression or the variables in it where the inventory sets %s"
+                                    % name,
+                                )
+                            )
                             entry["failed"] = True
                 entry[name] = "" if value is None else str(value)
-            by_ssh = entry["ansible_connection"].rpartition(".")[2] in ("ssh", "smart", "paramiko", "paramiko_ssh")
+            by_ssh = entry["ansible_connection"].rpartition(".")[2] in (
+                "ssh",
+                "smart",
+                "paramiko",
+                "paramiko_ssh",
+            )
             if by_ssh and "failed" not in entry:
-                if not kinds.is_host(entry["ansible_host"].partition("%")[0]) and entry["ansible_host"] != host:
-                    findings.append(finding("input-hostname", host, "fail", "a host name or an address", show(entry["ansible_host"]), "ansible_host",
-                                            "set ansible_host to the address for ssh, ansible_port to the port, and ansible_user to the user"))
+                if (
+                    not kinds.is_host(entry["ansible_host"].partition("%")[0])
+                    and entry["ansible_host"] != host
+                ):
+                    findings.append(
+                        finding(
+                            "input-hostname",
+                            host,
+                            "fail",
+                            "a host name or an address",
+                            show(entry["ansible_host"]),
+                            "ansible_host",
+                            "set ansible_host to the address for ssh, ansible_port to the port, and ansible_user to the user",
+                        )
+                    )
                 port = kinds.as_number(entry["ansible_port"])
                 if port is None or not 0 < port < 65536:
-                    findings.append(finding("input-range", host, "fail", "a number from 1 to 65535", show(entry["ansible_port"]), "ansible_port",
-                                            "set ansible_port to the port of the host's sshd"))
-                if not kinds.is_plain_text(entry["ansible_user"]) or re.search(r"[\s:/@]|\A-", entry["ansible_user"]):
-                    findings.append(finding("input-pattern", host, "fail", "the name of an account", show(entry["ansible_user"]), "ansible_user",
-                                            "set ansible_user to the account for ssh logins"))
+                    findings.append(
+                        finding(
+                            "input-range",
+                            host,
+                            "fail",
+                            "a number from 1 to 65535",
+                            show(entry["ansible_port"]),
+                            "ansible_port",
+                            "set ansible_port to the port of the host's sshd",
+                        )
+                    )
+                if not kinds.is_plain_text(entry["ansible_user"]) or re.search(
+                    r"[\s:/@]|\A-", entry["ansible_user"]
+                ):
+                    findings.append(
+                        finding(
+                            "input-pattern",
+                            host,
+                            "fail",
+                            "the name of an account",
+                            show(entry["ansible_user"]),
+                            "ansible_user",
+                            "set ansible_user to the account for ssh logins",
+                        )
+                    )
             # Any other key may be in an agent under this name. This one exists only after lab/lab.py has created hosts.
             key = os.path.normpath(entry["ansible_ssh_private_key_file"])
-            virtual = "inventory_dir" in inputs and os.path.basename(str(inputs.raw("inventory_dir"))) == "lab_virtual"
-            connections[host] = {"missing_lab_key": key if "/.lab/" in key and not os.path.exists(key) else "",
-                                 "lab_command": "make lab-vm" if virtual else "make lab",
-                                 "address": entry["ansible_host"], "port": entry["ansible_port"],
-                                 "connection": "" if "failed" in entry else entry["ansible_connection"], "cluster_address": entry["cluster_address"]}
+            virtual = (
+                "inventory_dir" in inputs
+                and os.path.basename(str(inputs.raw("inventory_dir"))) == "lab_virtual"
+            )
+            connections[host] = {
+                "missing_lab_key": key if "/.lab/" in key and not os.path.exists(key) else "",
+                "lab_command": "make lab-vm" if virtual else "make lab",
+                "address": entry["ansible_host"],
+                "port": entry["ansible_port"],
+                "connection": "" if "failed" in entry else entry["ansible_connection"],
+                "cluster_address": entry["cluster_address"],
+            }
         return findings, connections
 
     def _values_of(self, role, host, shared, texts, judged, needed):
@@ -288,15 +462,34 @@ class ActionModule(ActionBase):
                 # Even a value that can be evaluated by now may be a different one then.
                 self._deferred.add(name)
             if key not in judged:
-                judged[key] = judge_value(name, spec, functools.partial(shared.value, host, name), shared.is_secret(host, name), *texts)
+                judged[key] = judge_value(
+                    name,
+                    spec,
+                    functools.partial(shared.value, host, name),
+                    shared.is_secret(host, name),
+                    *texts,
+                )
             value, problems = judged[key]
             if problems is None:
                 # Variables in a default may be invalid, or known only during the run.
                 if name in inputs.given and not later:
-                    wrong.append(finding("input-template", host, "fail", describe(spec), value, name,
-                                         "correct the expression or the variables in it where the inventory sets %s" % name))
+                    wrong.append(
+                        finding(
+                            "input-template",
+                            host,
+                            "fail",
+                            describe(spec),
+                            value,
+                            name,
+                            "correct the expression or the variables in it where the inventory sets %s"
+                            % name,
+                        )
+                    )
             elif problems:
-                wrong += [finding(check_id, host, "fail", expected, found, name + label, fix) for check_id, label, expected, found, fix in problems]
+                wrong += [
+                    finding(check_id, host, "fail", expected, found, name + label, fix)
+                    for check_id, label, expected, found, fix in problems
+                ]
             else:
                 values[name] = value
                 continue
@@ -317,17 +510,35 @@ class ActionModule(ActionBase):
             name = re.split(r"[.\[]", label)[0]
             if shared.is_secret(host, name):
                 return HIDDEN
-            return show(reveal_at(label, without_secrets(option_at(role.options[name], label[len(name):]), value), secrets))
+            return show(
+                reveal_at(
+                    label,
+                    without_secrets(option_at(role.options[name], label[len(name) :]), value),
+                    secrets,
+                )
+            )
 
-        return judge_rules(rules, values, evaluate, reveal, shared.key, groups, shared.unsteady, shared.is_given)
+        return judge_rules(
+            rules, values, evaluate, reveal, shared.key, groups, shared.unsteady, shared.is_given
+        )
 
     @staticmethod
     def _causes(findings, shared, defaults):
         """Return the findings without those about a default that is invalid only because of an invalid variable in it."""
-        blamed = {(entry["host"], re.split(r"[.\[]", entry["source"])[0]) for entry in findings if entry["verdict"] == "fail"}
+        blamed = {
+            (entry["host"], re.split(r"[.\[]", entry["source"])[0])
+            for entry in findings
+            if entry["verdict"] == "fail"
+        }
         # An invalid value is not compared between hosts.
-        wrong = {re.split(r"[.\[]", entry["source"])[0] for entry in findings if entry["verdict"] == "fail" and entry["id"] != "input-same"}
-        shape = any(entry["id"] in ("inventory-outside-cluster", "inventory-one-host") for entry in findings)
+        wrong = {
+            re.split(r"[.\[]", entry["source"])[0]
+            for entry in findings
+            if entry["verdict"] == "fail" and entry["id"] != "input-same"
+        }
+        shape = any(
+            entry["id"] in ("inventory-outside-cluster", "inventory-one-host") for entry in findings
+        )
 
         def is_consequence(entry):
             host, name = entry["host"], re.split(r"[.\[]", entry["source"])[0]
@@ -336,30 +547,56 @@ class ActionModule(ActionBase):
             if host not in shared.hosts or name in shared.hosts[host].given or name not in defaults:
                 return False
             words = re.findall(r"\w+", repr(defaults[name]))
-            return any((host, word) in blamed for word in words if word != name) or (shape and "groups" in words)
+            return any((host, word) in blamed for word in words if word != name) or (
+                shape and "groups" in words
+            )
 
         return [entry for entry in findings if not is_consequence(entry)]
 
     @staticmethod
     def _unknown(roles, shared, hostvars):
-        known = {name for role in roles for name in list(role.options) + list(role.defaults)}.difference(RUNTIME_FACTS)
+        known = {
+            name for role in roles for name in list(role.options) + list(role.defaults)
+        }.difference(RUNTIME_FACTS)
         names = [role.name for role in roles]
         findings, told = [], {}
         # Values computed by an earlier run are not from the inventory.
-        facts = getattr(getattr(hostvars, "_variable_manager", None), "_nonpersistent_fact_cache", {})
+        facts = getattr(
+            getattr(hostvars, "_variable_manager", None), "_nonpersistent_fact_cache", {}
+        )
         for host, inputs in shared.hosts.items():
             group = frozenset(inputs.given)
             if group not in told:
-                told[group] = unknown_variables(inputs.given, known, names, shared.words_of(host).union(RUNTIME_FACTS))
+                told[group] = unknown_variables(
+                    inputs.given, known, names, shared.words_of(host).union(RUNTIME_FACTS)
+                )
             for name, (meant, likely) in told[group].items():
                 if name in facts.get(host, {}):
                     continue
-                findings.append(finding("input-unknown", host, "warn" if likely == "maybe" else "fail", "a variable that a role has",
-                                        "no role has a variable of this name", name, what_to_do(name, meant, likely)))
+                findings.append(
+                    finding(
+                        "input-unknown",
+                        host,
+                        "warn" if likely == "maybe" else "fail",
+                        "a variable that a role has",
+                        "no role has a variable of this name",
+                        name,
+                        what_to_do(name, meant, likely),
+                    )
+                )
             for name in RUNTIME_FACTS:
                 if name in inputs.given and name not in facts.get(host, {}):
-                    findings.append(finding("input-unknown", host, "fail", "variables that a role has", "a name that every run sets itself", name,
-                                            "remove it, or rename your own variable"))
+                    findings.append(
+                        finding(
+                            "input-unknown",
+                            host,
+                            "fail",
+                            "variables that a role has",
+                            "a name that every run sets itself",
+                            name,
+                            "remove it, or rename your own variable",
+                        )
+                    )
         return findings
 
 
@@ -391,8 +628,14 @@ def yaml_problem(error):
 def ids_in(data):
     """Return the ids of a role's rules or checks in all of its lists."""
     if isinstance(data, dict):
-        return frozenset([str(data["id"])] if "id" in data else []).union(*[ids_in(inner) for inner in data.values()])
-    return frozenset().union(*[ids_in(inner) for inner in data]) if isinstance(data, list) else frozenset()
+        return frozenset([str(data["id"])] if "id" in data else []).union(
+            *[ids_in(inner) for inner in data.values()]
+        )
+    return (
+        frozenset().union(*[ids_in(inner) for inner in data])
+        if isinstance(data, list)
+        else frozenset()
+    )
 
 
 def judge_value(name, spec, ask, secret, many_lines, secrets):
@@ -410,15 +653,55 @@ def judge_value(name, spec, ask, secret, many_lines, secrets):
             shown = show(reveal_at(name + label, its, secrets))
         where = name + label
         if fix is None and spec.get("type") in ("list", "dict") and not label:
-            fix = "set %s to %s, on a command line as JSON: -e '{\"%s\": ...}'" % (name, describe(spec), name)
-        problems.append((check_id, label, expected, HIDDEN if hidden else shown, "set %s to %s" % (where, expected) if fix is None else fix))
+            fix = "set %s to %s, on a command line as JSON: -e '{\"%s\": ...}'" % (
+                name,
+                describe(spec),
+                name,
+            )
+        problems.append(
+            (
+                check_id,
+                label,
+                expected,
+                HIDDEN if hidden else shown,
+                "set %s to %s" % (where, expected) if fix is None else fix,
+            )
+        )
     if not problems:
         for label, text in texts_of(value):
-            if not kinds.is_plain_text(text) and re.sub(r"\[[0-9]+\]", "[]", name + label) not in many_lines:
+            if (
+                not kinds.is_plain_text(text)
+                and re.sub(r"\[[0-9]+\]", "[]", name + label) not in many_lines
+            ):
                 hidden = secret or keeps_secrets(option_at(spec, label))
                 # Keys of dictionaries are not secret.
-                its = reveal_at(name + label, text, secrets) if isinstance(value_at(value, label), str) else text
-                problems.append(("input-text", label, "text of one line, without control characters", HIDDEN if hidden else "%s (%s)" % (
-                    show(its), ", ".join(sorted({ascii(char)[1:-1] for char in text if not kinds.is_plain_text(char)}))),
-                    "set %s%s to one line; a block (|) in YAML ends with a line break, which |- leaves out" % (name, label)))
+                its = (
+                    reveal_at(name + label, text, secrets)
+                    if isinstance(value_at(value, label), str)
+                    else text
+                )
+                problems.append(
+                    (
+                        "input-text",
+                        label,
+                        "text of one line, without control characters",
+                        HIDDEN
+                        if hidden
+                        else "%s (%s)"
+                        % (
+                            show(its),
+                            ", ".join(
+                                sorted(
+                                    {
+                                        ascii(char)[1:-1]
+                                        for char in text
+                                        if not kinds.is_plain_text(char)
+                                    }
+                                )
+                            ),
+                        ),
+                        "set %s%s to one line; a block (|) in YAML ends with a line break, which |- leaves out"
+                        % (name, label),
+                    )
+                )
     return value, problems

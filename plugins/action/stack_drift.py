@@ -21,16 +21,33 @@ class ActionModule(ActionBase):
         spec = {name: {"type": "str", "required": True} for name in ("answers", "asked", "driver")}
         dummy, args = self.validate_argument_spec(dict(spec, more={"type": "str"}))
         hosts = []
-        for name in [name for name in task_vars["groups"]["cluster"] if name in task_vars["ansible_play_hosts_all"]]:
+        for name in [
+            name
+            for name in task_vars["groups"]["cluster"]
+            if name in task_vars["ansible_play_hosts_all"]
+        ]:
             variables = task_vars["hostvars"][name]
-            answer, asked, driver = variables.get(args["answers"], {}), variables.get(args["asked"], {}), variables.get(args["driver"], "")
+            answer, asked, driver = (
+                variables.get(args["answers"], {}),
+                variables.get(args["asked"], {}),
+                variables.get(args["driver"], ""),
+            )
             # A host that has dropped out of the play did not answer, even if it has a result of an earlier play.
             silent = name not in task_vars["ansible_play_hosts"] or "packages" not in answer
-            found = None if silent else problems(answer, asked, driver) + list(variables.get(args["more"] or "", []))
+            found = (
+                None
+                if silent
+                else problems(answer, asked, driver) + list(variables.get(args["more"] or "", []))
+            )
             hosts.append({"name": name, "asked": len(asked), "problems": found})
         self._display.display(table(hosts))
         drifted = [host["name"] for host in hosts if host["problems"]]
-        result.update(changed=False, hosts=hosts, msg="drift on %d of %d hosts" % (len(drifted), len(hosts)), failed=bool(drifted))
+        result.update(
+            changed=False,
+            hosts=hosts,
+            msg="drift on %d of %d hosts" % (len(drifted), len(hosts)),
+            failed=bool(drifted),
+        )
         if drifted:
             result["msg"] += ": " + ", ".join(drifted)
         return result

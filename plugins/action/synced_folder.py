@@ -25,14 +25,21 @@ class ActionModule(ActionBase):
         if arguments.get("src") and arguments.get("state") != "absent":
             sources = self.sources(arguments["src"], arguments.get("patterns") or ["*"])
             stats = {name: os.stat(path) for name, path in sources.items()}
-            arguments["files"] = {name: [file.st_size, int(file.st_mtime)] for name, file in stats.items()}
+            arguments["files"] = {
+                name: [file.st_size, int(file.st_mtime)] for name, file in stats.items()
+            }
             if arguments["files"] and arguments["files"] == arguments.get("known"):
                 return dict(found, changed=False, copied=[], removed=[])
 
         result = self._execute_module(module_args=arguments, task_vars=task_vars)
         if result.get("wanted"):
-            arguments["uploads"] = {name: [self.upload(sources[name], number), secure_hash(sources[name], hash_func=sha256)]
-                                    for number, name in enumerate(result["wanted"])}
+            arguments["uploads"] = {
+                name: [
+                    self.upload(sources[name], number),
+                    secure_hash(sources[name], hash_func=sha256),
+                ]
+                for number, name in enumerate(result["wanted"])
+            }
             result = self._execute_module(module_args=arguments, task_vars=task_vars)
         return result
 
@@ -40,7 +47,9 @@ class ActionModule(ActionBase):
         # Created only now, because a temporary folder costs a round trip that a run without a difference does not need.
         if self._connection._shell.tmpdir is None:
             self._make_tmp_path()
-        remote = self._connection._shell.join_path(self._connection._shell.tmpdir, f"upload-{number}")
+        remote = self._connection._shell.join_path(
+            self._connection._shell.tmpdir, f"upload-{number}"
+        )
         self._transfer_file(path, remote)
         self._fixup_perms2((self._connection._shell.tmpdir, remote))
         return remote
@@ -49,7 +58,12 @@ class ActionModule(ActionBase):
         """{name: path} of the selected files of the controller's folder."""
         folder = src if os.path.isabs(src) else self._find_needle("files", src)
         if not os.path.isdir(folder):
-            raise AnsibleActionFail(f"src: '{folder}' is not a folder on the controller; set an existing one")
+            raise AnsibleActionFail(
+                f"src: '{folder}' is not a folder on the controller; set an existing one"
+            )
         paths = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
-        return {name: path for name, path in paths.items()
-                if os.path.isfile(path) and any(fnmatch.fnmatch(name, pattern) for pattern in patterns)}
+        return {
+            name: path
+            for name, path in paths.items()
+            if os.path.isfile(path) and any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+        }

@@ -62,11 +62,25 @@ class ActionModule(ActionBase):
             lines = [without_secrets(line, secrets) for line in lines]
             tail = (tail + lines)[-TAIL_LINES:]
             self._show(lines, look["skipped"], result["log"])
-        result.update(finished=True, rc=end["rc"], result=end["result"], seconds=round(max(end["uptime"] - state["started"], 0.0), 1), tail=tail)
+        result.update(
+            finished=True,
+            rc=end["rc"],
+            result=end["result"],
+            seconds=round(max(end["uptime"] - state["started"], 0.0), 1),
+            tail=tail,
+        )
         if end["rc"]:
             result["failed"] = True
-            result["msg"] = "Unit %s on host %s %s. Its whole output is in %s on that host; the last lines:\n%s" % (
-                result["unit"], self._host, describe_end(end, state["timeout"], state["lease"]), result["log"], "\n".join(tail))
+            result["msg"] = (
+                "Unit %s on host %s %s. Its whole output is in %s on that host; the last lines:\n%s"
+                % (
+                    result["unit"],
+                    self._host,
+                    describe_end(end, state["timeout"], state["lease"]),
+                    result["log"],
+                    "\n".join(tail),
+                )
+            )
         return result
 
     def _show(self, lines, skipped, log):
@@ -86,7 +100,10 @@ class ActionModule(ActionBase):
             except AnsibleConnectionFailure as error:
                 if time.monotonic() > give_up:
                     raise
-                display.warning("%s cannot be reached (%s); the unit %s continues, trying again" % (self._host, error, result["unit"]))
+                display.warning(
+                    "%s cannot be reached (%s); the unit %s continues, trying again"
+                    % (self._host, error, result["unit"])
+                )
                 time.sleep(2)
                 self._connection.reset()
                 continue
@@ -95,5 +112,14 @@ class ActionModule(ActionBase):
             except ValueError as error:
                 # Without the text after the marker, which is log output and may contain a secret.
                 said = answer["stderr"] or answer["stdout"].partition("trainyard-look")[0]
-                raise AnsibleError("Cannot follow unit %s on host %s, which continues there with its output in %s: %s: exit code %s: %s" % (
-                    result["unit"], self._host, result["log"], error, answer["rc"], said.strip()[-500:])) from error
+                raise AnsibleError(
+                    "Cannot follow unit %s on host %s, which continues there with its output in %s: %s: exit code %s: %s"
+                    % (
+                        result["unit"],
+                        self._host,
+                        result["log"],
+                        error,
+                        answer["rc"],
+                        said.strip()[-500:],
+                    )
+                ) from error

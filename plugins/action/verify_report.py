@@ -12,7 +12,11 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _report, _report_files, _report_page
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
+    _report,
+    _report_files,
+    _report_page,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import show_failure
 
 # Number of earlier runs whose curves the page shows.
@@ -25,8 +29,24 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("cluster", "checks", "hosts", "versions", "bandwidth", "blame", "suspect", "logs", "seconds", "report_dir", "before", "required",
-                             "overrule", "fail_on"))
+    _VALID_ARGS = frozenset(
+        (
+            "cluster",
+            "checks",
+            "hosts",
+            "versions",
+            "bandwidth",
+            "blame",
+            "suspect",
+            "logs",
+            "seconds",
+            "report_dir",
+            "before",
+            "required",
+            "overrule",
+            "fail_on",
+        )
+    )
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
@@ -58,21 +78,43 @@ class ActionModule(ActionBase):
 
         folder = self._folder(args["report_dir"])
         suspect_file = os.path.join(folder, _report_files.SUSPECT)
-        result.update(changed=False, verdict=report["verdict"], report=report, folder="", suspect_file=suspect_file)
+        result.update(
+            changed=False,
+            verdict=report["verdict"],
+            report=report,
+            folder="",
+            suspect_file=suspect_file,
+        )
         if not self._task.check_mode:
             try:
-                result["folder"] = _report_files.write(folder, report["generated"], {
-                    _report_files.REPORT: json.dumps(report, indent=1, ensure_ascii=False) + "\n",
-                    "junit.xml": _report.junit(report, checks),
-                    "report.html": _report_page.render(report, checks, suspect_file, earlier),
-                })
+                result["folder"] = _report_files.write(
+                    folder,
+                    report["generated"],
+                    {
+                        _report_files.REPORT: json.dumps(report, indent=1, ensure_ascii=False)
+                        + "\n",
+                        "junit.xml": _report.junit(report, checks),
+                        "report.html": _report_page.render(report, checks, suspect_file, earlier),
+                    },
+                )
                 # Hosts that have left the cluster since then are no suspects.
                 members = (task_vars or {}).get("groups", {}).get("cluster")
-                former = [name for name in _report_files.suspects(suspect_file) if members is None or name in members]
+                former = [
+                    name
+                    for name in _report_files.suspects(suspect_file)
+                    if members is None or name in members
+                ]
                 _report_files.replace(suspect_file, _report.suspect_inventory(report, former))
             except OSError as error:
-                raise AnsibleError("report_dir %s: the report cannot be written: %s\n%s" % (folder, error, _report.summary(report, checks))) from error
-        where = "\nReport: %s" % os.path.join(result["folder"], "report.html") if result["folder"] else ""
+                raise AnsibleError(
+                    "report_dir %s: the report cannot be written: %s\n%s"
+                    % (folder, error, _report.summary(report, checks))
+                ) from error
+        where = (
+            "\nReport: %s" % os.path.join(result["folder"], "report.html")
+            if result["folder"]
+            else ""
+        )
         result["msg"] = _report.summary(report, checks) + where
         if report["verdict"] == "fail":
             result["failed"] = True
@@ -88,11 +130,14 @@ class ActionModule(ActionBase):
         if source:
             raise _report.ReportError(
                 "report_dir %s is in %s, where Ansible reads every file as an inventory: junit.xml would become hosts. "
-                "Set a folder outside of it, or one below a name that begins with a dot, such as %s." % (
-                    folder, source, os.path.join(source, ".trainyard", "reports")))
+                "Set a folder outside of it, or one below a name that begins with a dot, such as %s."
+                % (folder, source, os.path.join(source, ".trainyard", "reports"))
+            )
         schema = _report_files.load_schema()
         names = [host.get("name") for host in args["hosts"]]
-        earlier, passed_over = _report_files.history(folder, schema, args["cluster"], names, HISTORY)
+        earlier, passed_over = _report_files.history(
+            folder, schema, args["cluster"], names, HISTORY
+        )
         for reason in passed_over:
             self._display.warning("An earlier report was ignored: %s" % reason)
         before = earlier[0] if earlier else None
@@ -101,24 +146,72 @@ class ActionModule(ActionBase):
             before = _report_files.read(path, schema)
             reason = _report_files.difference(before, args["cluster"], names)
             if reason:
-                raise _report.ReportError("before: '%s' cannot be used: %s. Set a report of this cluster, or none." % (path, reason))
+                raise _report.ReportError(
+                    "before: '%s' cannot be used: %s. Set a report of this cluster, or none."
+                    % (path, reason)
+                )
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        shape = dict(schema, required=[], properties={name: rule for name, rule in schema["properties"].items() if name in args})
-        given = {name: value for name, value in args.items() if name in shape["properties"] and value is not None}
-        given["hosts"] = [{key: value for key, value in host.items() if key in _report.HOST_KEYS} for host in args["hosts"]]
+        shape = dict(
+            schema,
+            required=[],
+            properties={name: rule for name, rule in schema["properties"].items() if name in args},
+        )
+        given = {
+            name: value
+            for name, value in args.items()
+            if name in shape["properties"] and value is not None
+        }
+        given["hosts"] = [
+            {key: value for key, value in host.items() if key in _report.HOST_KEYS}
+            for host in args["hosts"]
+        ]
         # A version such as 12.4 is a number to YAML.
-        given["versions"] = {host: {component: version if version is None else str(version) for component, version in components.items()}
-                             for host, components in args["versions"].items()}
+        given["versions"] = {
+            host: {
+                component: version if version is None else str(version)
+                for component, version in components.items()
+            }
+            for host, components in args["versions"].items()
+        }
         # Other results of the measurement are in blame and suspect.
-        given["bandwidth"] = dict({"collective": None, "runs": []}, **{key: args["bandwidth"][key] for key in BANDWIDTH_KEYS if key in args["bandwidth"]})
+        given["bandwidth"] = dict(
+            {"collective": None, "runs": []},
+            **{key: args["bandwidth"][key] for key in BANDWIDTH_KEYS if key in args["bandwidth"]},
+        )
         problem = _report_files.problem_of(given, shape)
         if problem:
-            raise _report.ReportError("the options of verify_report do not make a valid report: %s" % problem)
+            raise _report.ReportError(
+                "the options of verify_report do not make a valid report: %s" % problem
+            )
         required = _report.required_ids(args["required"], checks)
         # Checks that the site leaves out on purpose, or that check mode cannot make, are not missing.
-        required = [] if self._task.check_mode else [name for name in required if args["overrule"].get(name) != "skip"]
-        words = {key: given[key] for key in ("cluster", "checks", "hosts", "versions", "bandwidth", "blame", "suspect", "logs", "seconds")}
-        report = _report.make(generated=now, published=checks, required=required, fail_on=args["fail_on"], before=before, **words)
+        required = (
+            []
+            if self._task.check_mode
+            else [name for name in required if args["overrule"].get(name) != "skip"]
+        )
+        words = {
+            key: given[key]
+            for key in (
+                "cluster",
+                "checks",
+                "hosts",
+                "versions",
+                "bandwidth",
+                "blame",
+                "suspect",
+                "logs",
+                "seconds",
+            )
+        }
+        report = _report.make(
+            generated=now,
+            published=checks,
+            required=required,
+            fail_on=args["fail_on"],
+            before=before,
+            **words,
+        )
         return report, earlier
 
     def _folder(self, path):

@@ -70,14 +70,24 @@ _value:
 from ansible.errors import AnsibleFilterError
 
 
-def all_reduce_perf(log, expected_ranks=None, expected_hosts=None, min_busbw_gb_s=None, judge_from_bytes=None):
+def all_reduce_perf(
+    log, expected_ranks=None, expected_hosts=None, min_busbw_gb_s=None, judge_from_bytes=None
+):
     # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
-    from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import answer, check_bounds
+    from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import (
+        answer,
+        check_bounds,
+    )
 
     if not isinstance(log, str):
-        raise AnsibleFilterError("all_reduce_perf: the input is a %s; give the log as text" % type(log).__name__)
+        raise AnsibleFilterError(
+            "all_reduce_perf: the input is a %s; give the log as text" % type(log).__name__
+        )
     try:
-        return answer(str(log), **check_bounds(expected_ranks, expected_hosts, min_busbw_gb_s, judge_from_bytes))
+        return answer(
+            str(log),
+            **check_bounds(expected_ranks, expected_hosts, min_busbw_gb_s, judge_from_bytes),
+        )
     except ValueError as error:
         raise AnsibleFilterError("all_reduce_perf: %s" % error) from error
 

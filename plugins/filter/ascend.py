@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._ascend_plan import ascend_drift, ascend_plan
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._ascend_plan import (
+    ascend_drift,
+    ascend_plan,
+)
 
 
 class FilterModule:

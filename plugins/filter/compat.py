@@ -31,16 +31,28 @@ def gpu_fit(stack, directory, image_cuda="", asked=None, facts_file=""):
         raise AnsibleFilterError("gpu_fit: %s" % error) from error
 
 
-def image_fit(base, known=None, source_fixes=(), horovod="", facts_file="", requires=None, packages=()):
+def image_fit(
+    base, known=None, source_fixes=(), horovod="", facts_file="", requires=None, packages=()
+):
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 
-    return _compat.image_fit(base, _compat.load_facts(facts_file), known or {}, _compat.own_source_fixes() + list(source_fixes), horovod, requires, packages)
+    return _compat.image_fit(
+        base,
+        _compat.load_facts(facts_file),
+        known or {},
+        _compat.own_source_fixes() + list(source_fixes),
+        horovod,
+        requires,
+        packages,
+    )
 
 
 def rank_table_fit(reading, asked="auto", mindspore="", packages=(), facts_file=""):
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 
-    return _compat.rank_table_fit(reading, asked, _compat.load_facts(facts_file), mindspore, packages)
+    return _compat.rank_table_fit(
+        reading, asked, _compat.load_facts(facts_file), mindspore, packages
+    )
 
 
 def toolkit_version(asked, packages, facts_file=""):
@@ -51,24 +63,42 @@ def toolkit_version(asked, packages, facts_file=""):
 
 def vendor_source(kind, *arguments, **options):
     if kind not in _vendor_source.KINDS:
-        raise AnsibleFilterError("vendor_source: '%s' is not a repository; use cuda, cuda_ubuntu or container_toolkit" % kind)
+        raise AnsibleFilterError(
+            "vendor_source: '%s' is not a repository; use cuda, cuda_ubuntu or container_toolkit"
+            % kind
+        )
     return _vendor_source.vendor_source(kind, *arguments, **options)
 
 
 def nccl_pair(version, cuda="", directory="", architecture="x86_64", facts_file=""):
     if not version:
         return {"version": "", "known": False, "nearest": [], "packages": [], "preferences": ""}
-    found = _vendor_source.facts(facts_file).nccl_pair(version, cuda, directory, _vendor_source.CUDA_ARCHITECTURES.get(architecture, architecture))
+    found = _vendor_source.facts(facts_file).nccl_pair(
+        version, cuda, directory, _vendor_source.CUDA_ARCHITECTURES.get(architecture, architecture)
+    )
     try:
-        exact = quoted(found["version"] or str(NcclBuild(version, 1, ".".join(cuda.split(".")[:2]))), "field")
+        exact = quoted(
+            found["version"] or str(NcclBuild(version, 1, ".".join(cuda.split(".")[:2]))), "field"
+        )
     except QuoteError as error:
         raise AnsibleFilterError("nccl_pair: %s" % error) from error
-    return dict(found, version=exact, packages=["%s=%s" % (name, exact) for name in NAMES], preferences=PREFERENCES % (" ".join(NAMES), exact))
+    return dict(
+        found,
+        version=exact,
+        packages=["%s=%s" % (name, exact) for name in NAMES],
+        preferences=PREFERENCES % (" ".join(NAMES), exact),
+    )
 
 
 class FilterModule:
     """Filters that look up the compatibility data, for all roles."""
 
     def filters(self):
-        return {"gpu_fit": gpu_fit, "image_fit": image_fit, "nccl_pair": nccl_pair, "rank_table_fit": rank_table_fit, "toolkit_version": toolkit_version,
-                "vendor_source": vendor_source}
+        return {
+            "gpu_fit": gpu_fit,
+            "image_fit": image_fit,
+            "nccl_pair": nccl_pair,
+            "rank_table_fit": rank_table_fit,
+            "toolkit_version": toolkit_version,
+            "vendor_source": vendor_source,
+        }

@@ -9,7 +9,9 @@ def container_toolkit_plan(found, engine, asked, version, specification, said=""
     # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_toolkit_plan
 
-    return _container_toolkit_plan.container_toolkit_plan(found, engine, asked, str(version), specification, said)
+    return _container_toolkit_plan.container_toolkit_plan(
+        found, engine, asked, str(version), specification, said
+    )
 
 
 class FilterModule:

@@ -24,7 +24,10 @@ def packages_of(versions, cudnn, cuda):
     major = cudnn.split(".")[0]
     # From 9 on there is a name for each CUDA major. Before that the CUDA is part of the version.
     if cudnn and int(major) >= 9:
-        names = ["libcudnn%s-%scuda-%s" % (major, part, cuda.split(".")[0]) for part in ("", "headers-", "dev-")]
+        names = [
+            "libcudnn%s-%scuda-%s" % (major, part, cuda.split(".")[0])
+            for part in ("", "headers-", "dev-")
+        ]
     else:
         names = ["libcudnn%s" % major, "libcudnn%s-dev" % major] if cudnn else []
     return found + [(name, cudnn) for name in names]
@@ -32,9 +35,15 @@ def packages_of(versions, cudnn, cuda):
 
 def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
     found = found or {}
-    asked = [str(version) for version in versions] + [str(runfile["version"]) for runfile in runfiles]
+    asked = [str(version) for version in versions] + [
+        str(runfile["version"]) for runfile in runfiles
+    ]
     folders = {"/usr/local/cuda-" + series_of(version): series_of(version) for version in asked}
-    series = series_of(str(chosen)) if chosen else max((series_of(version) for version in asked), key=number, default="")
+    series = (
+        series_of(str(chosen))
+        if chosen
+        else max((series_of(version) for version in asked), key=number, default="")
+    )
     packages = packages_of([str(version) for version in versions], str(cudnn), series)
     installed, cuda = found.get("packages", {}), found.get("cuda", {})
 
@@ -42,20 +51,42 @@ def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
         there = installed.get(name)
         return not there or not there["held"] or bool(version) and there["version"] != version
 
-    files = [dict(runfile, folder="/usr/local/cuda-" + series_of(str(runfile["version"]))) for runfile in runfiles]
-    missing = [runfile for runfile in files if cuda.get(runfile["folder"], {}).get("release") != folders[runfile["folder"]]]
+    files = [
+        dict(runfile, folder="/usr/local/cuda-" + series_of(str(runfile["version"])))
+        for runfile in runfiles
+    ]
+    missing = [
+        runfile
+        for runfile in files
+        if cuda.get(runfile["folder"], {}).get("release") != folders[runfile["folder"]]
+    ]
     return {
         "folders": folders,
         "chosen": "/usr/local/cuda-" + series if series else "",
         "priority": int(series.replace(".", "")) if series else 0,
         "packages": ["%s=%s" % (name, version) if version else name for name, version in packages],
-        "asked": {name: version or name[len("cuda-toolkit-"):].replace("-", ".") for name, version in packages},
-        "holds": [pattern % series_of(str(version)).replace(".", "-") for version in versions for pattern in ("*-%s", "cuda-toolkit-%s-*")],
+        "asked": {
+            name: version or name[len("cuda-toolkit-") :].replace("-", ".")
+            for name, version in packages
+        },
+        "holds": [
+            pattern % series_of(str(version)).replace(".", "-")
+            for version in versions
+            for pattern in ("*-%s", "cuda-toolkit-%s-*")
+        ],
         "lacks_packages": any(lacks(name, version) for name, version in packages),
         "missing_runfiles": missing,
         "new_folders": [runfile["folder"] for runfile in missing if runfile["folder"] not in cuda],
-        "wrong": ["%s/bin/nvcc is %s, not %s" % (folder, cuda[folder]["release"] if folder in cuda else "missing or gives no output", release)
-                  for folder, release in folders.items() if cuda.get(folder, {}).get("release") != release],
+        "wrong": [
+            "%s/bin/nvcc is %s, not %s"
+            % (
+                folder,
+                cuda[folder]["release"] if folder in cuda else "missing or gives no output",
+                release,
+            )
+            for folder, release in folders.items()
+            if cuda.get(folder, {}).get("release") != release
+        ],
     }
 
 

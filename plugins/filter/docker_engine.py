@@ -5,22 +5,33 @@
 from __future__ import annotations
 
 
-def docker_engine_plan(found, asked, catalog, system, offered=None, simulated=None, leaving=None, contents=""):
+def docker_engine_plan(
+    found, asked, catalog, system, offered=None, simulated=None, leaving=None, contents=""
+):
     # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _docker_engine_plan
 
-    asked = dict(asked, version=str(asked["version"]), minimum_version=str(asked["minimum_version"]))
-    return _docker_engine_plan.docker_engine_plan(found, asked, catalog, system, offered, simulated, leaving, contents)
+    asked = dict(
+        asked, version=str(asked["version"]), minimum_version=str(asked["minimum_version"])
+    )
+    return _docker_engine_plan.docker_engine_plan(
+        found, asked, catalog, system, offered, simulated, leaving, contents
+    )
 
 
 def docker_engine_files(plan, files, found, keyring, key_checksum="", in_own_folders=()):
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _docker_engine_plan
 
-    return _docker_engine_plan.docker_engine_files(plan, files, found, keyring, key_checksum, in_own_folders)
+    return _docker_engine_plan.docker_engine_files(
+        plan, files, found, keyring, key_checksum, in_own_folders
+    )
 
 
 class FilterModule:
     """Filters for the plan of role docker_engine."""
 
     def filters(self):
-        return {"docker_engine_plan": docker_engine_plan, "docker_engine_files": docker_engine_files}
+        return {
+            "docker_engine_plan": docker_engine_plan,
+            "docker_engine_files": docker_engine_files,
+        }

@@ -62,7 +62,10 @@ _value:
 """
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import RankTableError, rank_table
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import (
+    RankTableError,
+    rank_table,
+)
 
 
 def hccl_rank_table(hosts, format="1.0", board_id="0x0020", chip_info="910"):

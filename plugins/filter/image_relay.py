@@ -11,7 +11,12 @@ class FilterModule:
     """Filters for role image_relay: the registry, the images, what all hosts get, and what it removes."""
 
     def filters(self):
-        return {"image_relay_plan": _image_relay_plan.host_plan, "image_relay_images": _image_relay_plan.images_plan,
-                "image_relay_client": _image_relay_plan.client_plan, "image_relay_removal": _image_relay_plan.removal,
-                "image_relay_auth": _image_relay_plan.auth_document, "image_relay_drift": _image_relay_plan.drift,
-                "image_relay_former": _image_relay_plan.former_registry}
+        return {
+            "image_relay_plan": _image_relay_plan.host_plan,
+            "image_relay_images": _image_relay_plan.images_plan,
+            "image_relay_client": _image_relay_plan.client_plan,
+            "image_relay_removal": _image_relay_plan.removal,
+            "image_relay_auth": _image_relay_plan.auth_document,
+            "image_relay_drift": _image_relay_plan.drift,
+            "image_relay_former": _image_relay_plan.former_registry,
+        }

@@ -11,5 +11,8 @@ class FilterModule:
     """Filters for role job_container: its plan, its removal and its drift."""
 
     def filters(self):
-        return {"job_container_plan": _job_container_plan.job_container_plan, "job_container_drift": _job_container_plan.job_container_drift,
-                "job_container_removal": _job_container_plan.removal}
+        return {
+            "job_container_plan": _job_container_plan.job_container_plan,
+            "job_container_drift": _job_container_plan.job_container_drift,
+            "job_container_removal": _job_container_plan.removal,
+        }

@@ -11,7 +11,10 @@ class FilterModule:
     """Filters for role jupyterhub: its plan, what differs from it, and the services to restart."""
 
     def filters(self):
-        return {"jupyterhub_plan": _jupyterhub_plan.jupyterhub_plan, "jupyterhub_restarts": _jupyterhub_plan.restarts,
-                "jupyterhub_drift": _jupyterhub_plan.jupyterhub_drift,
-                "jupyterhub_leaving": _jupyterhub_plan.leaving,
-                "jupyterhub_left_instances": _jupyterhub_plan.left_instances}
+        return {
+            "jupyterhub_plan": _jupyterhub_plan.jupyterhub_plan,
+            "jupyterhub_restarts": _jupyterhub_plan.restarts,
+            "jupyterhub_drift": _jupyterhub_plan.jupyterhub_drift,
+            "jupyterhub_leaving": _jupyterhub_plan.leaving,
+            "jupyterhub_left_instances": _jupyterhub_plan.left_instances,
+        }

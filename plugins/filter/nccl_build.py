@@ -52,7 +52,12 @@ def nccl_build(text):
     build = NcclBuild.parse(str(text))
     if build:
         return dict(build._asdict(), cuda_major=build.cuda_major)
-    return {"release": str(text) if NcclBuild.is_release(str(text)) else "", "revision": 0, "cuda": "", "cuda_major": 0}
+    return {
+        "release": str(text) if NcclBuild.is_release(str(text)) else "",
+        "revision": 0,
+        "cuda": "",
+        "cuda_major": 0,
+    }
 
 
 class FilterModule:

@@ -80,7 +80,10 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _network_sett
 
 def network_settings(members, launcher, cluster_network, fabric_network):
     if launcher not in _network_settings.LAUNCHERS:
-        raise AnsibleFilterError("network_settings: launcher is %r; use one of %s" % (launcher, ", ".join(_network_settings.LAUNCHERS)))
+        raise AnsibleFilterError(
+            "network_settings: launcher is %r; use one of %s"
+            % (launcher, ", ".join(_network_settings.LAUNCHERS))
+        )
     return _network_settings.network_settings(members, launcher, cluster_network, fabric_network)
 
 

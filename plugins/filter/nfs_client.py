@@ -19,7 +19,14 @@ def nfs_client_plan(found, mounts, unit, timeout=0, waited=None, now=None):
     from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import QuoteError
 
     try:
-        return _nfs_client_plan.nfs_client_plan(found, mounts, unit, timeout, (waited or {}).get("mounts") or [], (now or {}).get("mounts") or [])
+        return _nfs_client_plan.nfs_client_plan(
+            found,
+            mounts,
+            unit,
+            timeout,
+            (waited or {}).get("mounts") or [],
+            (now or {}).get("mounts") or [],
+        )
     except QuoteError as error:
         raise AnsibleFilterError("nfs_client_plan: %s" % error) from error
 

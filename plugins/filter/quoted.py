@@ -59,7 +59,9 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _quoting
 
 def quoted(value, form):
     if form not in _quoting.FORMATS:
-        raise AnsibleFilterError("quoted: '%s' is not a format; use one of %s" % (form, ", ".join(_quoting.FORMATS)))
+        raise AnsibleFilterError(
+            "quoted: '%s' is not a format; use one of %s" % (form, ", ".join(_quoting.FORMATS))
+        )
     try:
         return _quoting.quoted(value, form)
     except _quoting.QuoteError as error:

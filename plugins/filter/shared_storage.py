@@ -5,14 +5,43 @@
 from __future__ import annotations
 
 
-def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,
-                        require_mount=True, written=None, login_hosts=(), anonymous_uid=None):
+def shared_storage_plan(
+    share,
+    storage,
+    trees=(),
+    users=(),
+    groups=(),
+    mounts=(),
+    exports=(),
+    members=(),
+    host="",
+    backend="nfs",
+    client=None,
+    require_mount=True,
+    written=None,
+    login_hosts=(),
+    anonymous_uid=None,
+):
     # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _shared_storage_plan
 
     return _shared_storage_plan.shared_storage_plan(
-        share, storage, trees, users, groups, mounts, exports, members, host, backend, client, require_mount, written, login_hosts,
-        anonymous_uid)
+        share,
+        storage,
+        trees,
+        users,
+        groups,
+        mounts,
+        exports,
+        members,
+        host,
+        backend,
+        client,
+        require_mount,
+        written,
+        login_hosts,
+        anonymous_uid,
+    )
 
 
 def shared_storage_verdict(readings, mounts=None):
@@ -37,6 +66,9 @@ class FilterModule:
     """Filters for the plan, the verdict and the input rules of role shared_storage."""
 
     def filters(self):
-        return {"shared_storage_plan": shared_storage_plan, "shared_storage_verdict": shared_storage_verdict,
-                "shared_storage_own_groups": shared_storage_own_groups,
-                "shared_storage_id_problems": shared_storage_id_problems}
+        return {
+            "shared_storage_plan": shared_storage_plan,
+            "shared_storage_verdict": shared_storage_verdict,
+            "shared_storage_own_groups": shared_storage_own_groups,
+            "shared_storage_id_problems": shared_storage_id_problems,
+        }

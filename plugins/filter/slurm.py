@@ -46,6 +46,11 @@ class FilterModule:
     """Filters for the roles of Slurm: the plan, and what hosts and variables lack of it."""
 
     def filters(self):
-        return {"slurm_plan": slurm_plan, "slurm_needs": slurm_needs, "slurm_drift": slurm_drift,
-                "slurm_priority_problems": slurm_priority_problems, "slurm_option_problems": slurm_option_problems,
-                "slurm_ssh_removal": slurm_ssh_removal}
+        return {
+            "slurm_plan": slurm_plan,
+            "slurm_needs": slurm_needs,
+            "slurm_drift": slurm_drift,
+            "slurm_priority_problems": slurm_priority_problems,
+            "slurm_option_problems": slurm_option_problems,
+            "slurm_ssh_removal": slurm_ssh_removal,
+        }

@@ -19,14 +19,20 @@ def training_container_faults(found, name, image, services=()):
 
 
 def training_container_drift(found, asked):
-    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_plan, _container_services
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
+        _container_plan,
+        _container_services,
+    )
 
     found, asked = _container_plan.plain(found), _container_plan.plain(asked)
     return _container_services.differences(found, asked, asked["service_programs"])
 
 
 def training_container_service_faults(services, kind, ssh_port=0):
-    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_plan, _container_services
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
+        _container_plan,
+        _container_services,
+    )
 
     return _container_services.faults(_container_plan.plain(services), kind, ssh_port)
 
@@ -35,5 +41,9 @@ class FilterModule:
     """Filters for the plan of role training_container."""
 
     def filters(self):
-        return {"training_container_plan": training_container_plan, "training_container_faults": training_container_faults,
-                "training_container_drift": training_container_drift, "training_container_service_faults": training_container_service_faults}
+        return {
+            "training_container_plan": training_container_plan,
+            "training_container_faults": training_container_faults,
+            "training_container_drift": training_container_drift,
+            "training_container_service_faults": training_container_service_faults,
+        }

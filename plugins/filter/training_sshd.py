@@ -32,5 +32,10 @@ class FilterModule:
     """Filters for role training_sshd: the options of sshd, and the keys of all members."""
 
     def filters(self):
-        return {"sshd_lines": sshd_lines, "sshd_options_refused": _sshd_options.refused, "sshd_options_unwritable": _sshd_options.unwritable,
-                "ssh_mesh_members": ssh_mesh_members, "ssh_mesh_problems": ssh_mesh_problems}
+        return {
+            "sshd_lines": sshd_lines,
+            "sshd_options_refused": _sshd_options.refused,
+            "sshd_options_unwritable": _sshd_options.unwritable,
+            "ssh_mesh_members": ssh_mesh_members,
+            "ssh_mesh_problems": ssh_mesh_problems,
+        }

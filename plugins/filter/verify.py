@@ -20,8 +20,11 @@ def verify_plan(variables, members):
 
 
 def verify_evidence(variables, members, checked, answering, scheduler=""):
-    return {"hosts": _verify_plan.checked(members, checked, variables, scheduler), "versions": _verify_plan.versions(answering, variables),
-            "logs": _verify_plan.tails(answering, variables)}
+    return {
+        "hosts": _verify_plan.checked(members, checked, variables, scheduler),
+        "versions": _verify_plan.versions(answering, variables),
+        "logs": _verify_plan.tails(answering, variables),
+    }
 
 
 def verify_port_rates(variables, members):
@@ -48,8 +51,28 @@ def verify_probe_checks(result, plan, hosts, reason="", accepted=False):
     return _verify_plan.probe_checks(result, plan, hosts, reason, accepted)
 
 
-def verify_unmeasured(required, of_jobs, hosts, can_start=True, is_asked=True, has_tool=True, has_process_sets=True, needs_horovod=True, has_person=True):
-    return _verify_plan.unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_process_sets, needs_horovod, has_person)
+def verify_unmeasured(
+    required,
+    of_jobs,
+    hosts,
+    can_start=True,
+    is_asked=True,
+    has_tool=True,
+    has_process_sets=True,
+    needs_horovod=True,
+    has_person=True,
+):
+    return _verify_plan.unmeasured(
+        required,
+        of_jobs,
+        can_start,
+        is_asked,
+        hosts,
+        has_tool,
+        has_process_sets,
+        needs_horovod,
+        has_person,
+    )
 
 
 def bandwidth_checks(answer, hosts, tail=None, gpus=None, reason=""):
@@ -63,7 +86,10 @@ def bandwidth_tool(image, asked, gpus, on_host=False, frameworks=None, problems=
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _bandwidth_tool
 
     if asked not in ("auto",) + _bandwidth_tool.TOOLS:
-        raise AnsibleFilterError("bandwidth_tool: '%s' is not a tool; use auto, %s" % (asked, ", ".join(_bandwidth_tool.TOOLS)))
+        raise AnsibleFilterError(
+            "bandwidth_tool: '%s' is not a tool; use auto, %s"
+            % (asked, ", ".join(_bandwidth_tool.TOOLS))
+        )
     return _bandwidth_tool.choose(asked, gpus, image, on_host, frameworks, problems)
 
 
@@ -71,7 +97,9 @@ def bandwidth_of_nccl_tests(together, alone, before, after, gpus, plan, image=()
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _bandwidth_tool
 
     told = _bandwidth_tool.told_by_tasks(alone, before, after)
-    return _bandwidth_tool.of_nccl_tests(told["alone"], together, told["facts"], told["after"], gpus, plan, image)
+    return _bandwidth_tool.of_nccl_tests(
+        told["alone"], together, told["facts"], told["after"], gpus, plan, image
+    )
 
 
 def bandwidth_with_search(found, job, tail=()):
@@ -90,7 +118,20 @@ class FilterModule:
     """Filters for role verify: its plan, its checks and the measurement of the bandwidth."""
 
     def filters(self):
-        return {"verify_plan": verify_plan, "verify_evidence": verify_evidence, "verify_logs": verify_logs, "verify_nodes": verify_nodes,
-                "verify_ids": verify_ids, "verify_probe": verify_probe, "verify_probe_checks": verify_probe_checks, "verify_unmeasured": verify_unmeasured,
-                "verify_port_rates": verify_port_rates, "verify_logins": verify_logins, "bandwidth_checks": bandwidth_checks, "bandwidth_tool": bandwidth_tool,
-                "bandwidth_of_nccl_tests": bandwidth_of_nccl_tests, "bandwidth_with_search": bandwidth_with_search, "stack_problems": stack_problems}
+        return {
+            "verify_plan": verify_plan,
+            "verify_evidence": verify_evidence,
+            "verify_logs": verify_logs,
+            "verify_nodes": verify_nodes,
+            "verify_ids": verify_ids,
+            "verify_probe": verify_probe,
+            "verify_probe_checks": verify_probe_checks,
+            "verify_unmeasured": verify_unmeasured,
+            "verify_port_rates": verify_port_rates,
+            "verify_logins": verify_logins,
+            "bandwidth_checks": bandwidth_checks,
+            "bandwidth_tool": bandwidth_tool,
+            "bandwidth_of_nccl_tests": bandwidth_of_nccl_tests,
+            "bandwidth_with_search": bandwidth_with_search,
+            "stack_problems": stack_problems,
+        }

@@ -71,7 +71,9 @@ def _read(path):
         raise ValueError("it cannot be read: %s" % error.strerror) from error
     except ValueError as error:
         raise ValueError("it is not JSON: %s" % error) from error
-    bandwidth = report.get("bandwidth") if isinstance(report, dict) and "schema_version" in report else None
+    bandwidth = (
+        report.get("bandwidth") if isinstance(report, dict) and "schema_version" in report else None
+    )
     if not isinstance(bandwidth, dict) or not isinstance(bandwidth.get("runs"), list):
         raise ValueError("it is not a report of verify with a bandwidth")
     return report.get("cluster", ""), bandwidth
@@ -80,13 +82,17 @@ def _read(path):
 def _measured(bandwidth):
     """The hosts of a report. One host alone has no run of all hosts."""
     runs = {run["id"]: run["hosts"] for run in bandwidth["runs"]}
-    return runs.get("cluster") or [hosts[0] for run_id, hosts in runs.items() if run_id.startswith("host:")]
+    return runs.get("cluster") or [
+        hosts[0] for run_id, hosts in runs.items() if run_id.startswith("host:")
+    ]
 
 
 def _packs(folder, cluster, count):
     """Newest first, because the folders' names are times. Unreadable reports, as left by a killed run, are ignored."""
     found = []
-    for path in sorted(Path(folder).glob("*/report.json"), key=lambda path: path.parent.name, reverse=True):
+    for path in sorted(
+        Path(folder).glob("*/report.json"), key=lambda path: path.parent.name, reverse=True
+    ):
         if len(found) >= count:
             break
         try:
@@ -103,16 +109,25 @@ def _named(path, cluster, hosts):
     try:
         of, bandwidth = _read(Path(path))
     except ValueError as error:
-        raise AnsibleLookupError("verify_bandwidth_history: %s: %s. Name a report.json of this cluster, or leave it empty" % (path, error)) from error
+        raise AnsibleLookupError(
+            "verify_bandwidth_history: %s: %s. Name a report.json of this cluster, or leave it empty"
+            % (path, error)
+        ) from error
     if cluster not in ("", of):
         raise AnsibleLookupError(
             "verify_bandwidth_history: %s is a report of cluster %s, and this is cluster %s (verify_cluster_name). Name a report.json of cluster %s, "
-            "or leave it empty" % (path, of or "without a name", cluster, cluster))
+            "or leave it empty" % (path, of or "without a name", cluster, cluster)
+        )
     measured = _measured(bandwidth)
     if measured != hosts:
         raise AnsibleLookupError(
-            "verify_bandwidth_history: %s is a report of %s, and this run has %s. Name a report.json of the same hosts, or leave it empty" % (
-                path, ", ".join(measured) or "no hosts, because nothing was measured then", ", ".join(hosts)))
+            "verify_bandwidth_history: %s is a report of %s, and this run has %s. Name a report.json of the same hosts, or leave it empty"
+            % (
+                path,
+                ", ".join(measured) or "no hosts, because nothing was measured then",
+                ", ".join(hosts),
+            )
+        )
     return [bandwidth]
 
 
@@ -123,11 +138,20 @@ class LookupModule(LookupBase):
         self.set_options(var_options=variables, direct=kwargs)
         hosts = [str(host) for host in self.get_option("hosts")]
         pack, cluster = self.get_option("pack"), self.get_option("cluster")
-        packs = _named(pack, cluster, hosts) if pack else _packs(terms[0], cluster, self.get_option("packs"))
+        packs = (
+            _named(pack, cluster, hosts)
+            if pack
+            else _packs(terms[0], cluster, self.get_option("packs"))
+        )
         found = {}
         for collective, largest in self.get_option("sizes").items():
             sizes = _bandwidth.sizes(int(largest))
             runs = {"cluster": hosts, **{"host:%s" % host: [host] for host in hosts}}
-            earlier = {run_id: _bandwidth.history(packs, collective, run_id, members, sizes) for run_id, members in runs.items()}
-            found[collective] = {run_id: value for run_id, value in earlier.items() if value is not None}
+            earlier = {
+                run_id: _bandwidth.history(packs, collective, run_id, members, sizes)
+                for run_id, members in runs.items()
+            }
+            found[collective] = {
+                run_id: value for run_id, value in earlier.items() if value is not None
+            }
         return [found]

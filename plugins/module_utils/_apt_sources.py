@@ -13,7 +13,9 @@ import re
 
 __all__ = ["entries", "list_prefix", "location", "stanzas", "without"]
 
-_LINE = re.compile(r"\s*(?P<type>deb(?:-src)?)\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)\s*(?P<components>[^#]*)")
+_LINE = re.compile(
+    r"\s*(?P<type>deb(?:-src)?)\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)\s*(?P<components>[^#]*)"
+)
 _SWITCHED_OFF = ("no", "false", "without", "off", "disable", "0")
 
 
@@ -31,13 +33,18 @@ def list_prefix(uri, suite):
     if uri.startswith(("file:", "copy:")):
         text = "/" + text
     text += "" if suite == "/" else suite if suite.endswith("/") else "dists/%s/" % suite
-    return re.sub(r"[\\|{}\[\]<>\"^~_=!@#$%&*]", lambda match: "%%%02x" % ord(match.group()), text).replace("/", "_")
+    return re.sub(
+        r"[\\|{}\[\]<>\"^~_=!@#$%&*]", lambda match: "%%%02x" % ord(match.group()), text
+    ).replace("/", "_")
 
 
 def _fields(paragraph):
     """Fields of one paragraph, names in lower case. Comments may be between the lines of a value."""
     text = "\n".join(line for line in paragraph.splitlines() if not line.startswith("#"))
-    return {name.lower(): value.strip() for name, value in re.findall(r"^([\w-]+):(.*(?:\n[ \t].*)*)", text, re.MULTILINE)}
+    return {
+        name.lower(): value.strip()
+        for name, value in re.findall(r"^([\w-]+):(.*(?:\n[ \t].*)*)", text, re.MULTILINE)
+    }
 
 
 def _paragraphs(text):
@@ -49,8 +56,13 @@ def _of_paragraph(paragraph):
     fields = _fields(paragraph)
     if fields.get("enabled", "yes").lower() in _SWITCHED_OFF:
         return None
-    return dict({name: fields.get(name, "").split() for name in ("types", "uris", "suites", "components", "architectures")},
-                signed_by=fields.get("signed-by", ""))
+    return dict(
+        {
+            name: fields.get(name, "").split()
+            for name in ("types", "uris", "suites", "components", "architectures")
+        },
+        signed_by=fields.get("signed-by", ""),
+    )
 
 
 def _of_line(line):
@@ -58,8 +70,14 @@ def _of_line(line):
     if not match:
         return None
     options = dict(re.findall(r"([\w-]+)=(\S+)", match.group("options") or ""))
-    return {"types": [match.group("type")], "uris": [match.group("uri")], "suites": [match.group("suite")], "components": match.group("components").split(),
-            "architectures": [name for name in options.get("arch", "").split(",") if name], "signed_by": options.get("signed-by", "")}
+    return {
+        "types": [match.group("type")],
+        "uris": [match.group("uri")],
+        "suites": [match.group("suite")],
+        "components": match.group("components").split(),
+        "architectures": [name for name in options.get("arch", "").split(",") if name],
+        "signed_by": options.get("signed-by", ""),
+    }
 
 
 def stanzas(path, text):
@@ -75,8 +93,20 @@ def stanzas(path, text):
 
 
 def _entries_of(stanza, architecture):
-    return [{"uri": uri, "suite": suite, "location": location(uri, suite, architecture), "signed_by": stanza["signed_by"]}
-            for uri in stanza["uris"] for suite in stanza["suites"]] if stanza else []
+    return (
+        [
+            {
+                "uri": uri,
+                "suite": suite,
+                "location": location(uri, suite, architecture),
+                "signed_by": stanza["signed_by"],
+            }
+            for uri in stanza["uris"]
+            for suite in stanza["suites"]
+        ]
+        if stanza
+        else []
+    )
 
 
 def entries(path, text, architecture=""):
@@ -93,7 +123,12 @@ def _paragraph_without(paragraph, architecture, unwanted):
         return paragraph, []
     if not kept:
         return None, gone
-    return re.sub(r"^(URIs:).*(?:\n[ \t].*)*", lambda match: "%s %s" % (match.group(1), " ".join(kept)), paragraph, flags=re.MULTILINE | re.IGNORECASE), gone
+    return re.sub(
+        r"^(URIs:).*(?:\n[ \t].*)*",
+        lambda match: "%s %s" % (match.group(1), " ".join(kept)),
+        paragraph,
+        flags=re.MULTILINE | re.IGNORECASE,
+    ), gone
 
 
 def without(path, text, unwanted, architecture=""):
@@ -110,7 +145,11 @@ def without(path, text, unwanted, architecture=""):
         left = left.rstrip("\n") + "\n" if gone and left.strip() else left
     else:
         for line in text.splitlines(True):
-            lost = [entry["uri"] for entry in _entries_of(_of_line(line), architecture) if unwanted(entry)]
+            lost = [
+                entry["uri"]
+                for entry in _entries_of(_of_line(line), architecture)
+                if unwanted(entry)
+            ]
             gone += lost
             rest += [] if lost else [line]
         left = "".join(rest)

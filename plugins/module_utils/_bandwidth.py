@@ -19,12 +19,35 @@ compared with what the slowest part of the way can carry. What that is:
 import re
 import statistics
 
-__all__ = ["BROKE_OFF", "COUNTER_FILES", "ParseError", "better", "card", "counted", "expected", "gpus", "history", "judge_runs", "judged_busbw", "may_move",
-           "must_move", "peaks", "row", "sizes", "transports", "usage", "verdict", "watched_size", "wrong_values"]
+__all__ = [
+    "BROKE_OFF",
+    "COUNTER_FILES",
+    "ParseError",
+    "better",
+    "card",
+    "counted",
+    "expected",
+    "gpus",
+    "history",
+    "judge_runs",
+    "judged_busbw",
+    "may_move",
+    "must_move",
+    "peaks",
+    "row",
+    "sizes",
+    "transports",
+    "usage",
+    "verdict",
+    "watched_size",
+    "wrong_values",
+]
 
 #: The note of a result until its job has ended.
 BROKE_OFF = "the job did not complete"
-_VIA = re.compile(r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)")
+_VIA = re.compile(
+    r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)"
+)
 RDMA_SHARE = 0.96
 TCP_SHARE = 0.94
 PCIE_SHARE = 0.8
@@ -36,8 +59,14 @@ LANES = {2.5: 0.25, 5.0: 0.5, 8.0: 0.985, 16.0: 1.969, 32.0: 3.938, 64.0: 7.563}
 GENERATIONS = dict(enumerate(sorted(LANES.values()), 1))
 #: Counters of sent and received bytes: of an interface, and of an adapter's port (64 bits, older kernels'; in units of four octets).
 #: The first existing one is used.
-_COUNTERS = tuple((("statistics/%s_bytes" % ethernet, 1), ("counters_ext/port_%s_data_64" % port, 4), ("counters/port_%s_data" % port, 4))
-                  for ethernet, port in (("tx", "xmit"), ("rx", "rcv")))
+_COUNTERS = tuple(
+    (
+        ("statistics/%s_bytes" % ethernet, 1),
+        ("counters_ext/port_%s_data_64" % port, 4),
+        ("counters/port_%s_data" % port, 4),
+    )
+    for ethernet, port in (("tx", "xmit"), ("rx", "rcv"))
+)
 # A port without this counter has 32-bit counters, which stop at their maximum.
 _WIDE = "counters/unicast_xmit_packets"
 #: Their paths below an interface's or a port's folder in sysfs.
@@ -68,7 +97,11 @@ def card(name, rate_gbit_s, rdma=False, link_speed="", link_width=""):
         # 2^32 - 1 is -1 of older drivers: unknown.
         rate_gbit_s = 0.0 if not text or rate_gbit_s > 4e6 else rate_gbit_s
     lane = re.match(r"([0-9.]+) GT/s", link_speed)
-    pcie = LANES.get(float(lane.group(1)), 0.0) * int(link_width) if lane and link_width.strip().isdigit() else 0.0
+    pcie = (
+        LANES.get(float(lane.group(1)), 0.0) * int(link_width)
+        if lane and link_width.strip().isdigit()
+        else 0.0
+    )
     return {"name": name, "rdma": bool(rdma), "line": rate_gbit_s / 8.0, "pcie": pcie}
 
 
@@ -94,8 +127,14 @@ def gpus(nvlink_status, pcie_query):
         if not match:
             raise ParseError("not generation and width of a PCIe link: %r" % line)
         known = match.group(1).isdigit() and match.group(2).isdigit()
-        found.append({"nvlink": round(links[number], 3) if number < len(links) else 0.0,
-                      "pcie": GENERATIONS.get(int(match.group(1)), 0.0) * int(match.group(2)) if known else 0.0})
+        found.append(
+            {
+                "nvlink": round(links[number], 3) if number < len(links) else 0.0,
+                "pcie": GENERATIONS.get(int(match.group(1)), 0.0) * int(match.group(2))
+                if known
+                else 0.0,
+            }
+        )
     return found
 
 
@@ -103,19 +142,48 @@ def _bounds(host, collective, crosses):
     """(GB/s, bound, explanation) of one host: the bandwidth of all cards together, and of the GPUs among themselves."""
     bounds = []
     if crosses and host["cards"] and all(entry["line"] for entry in host["cards"]):
-        line = sum(entry["line"] * (RDMA_SHARE if entry["rdma"] else TCP_SHARE) for entry in host["cards"])
-        names = ", ".join("%s %g Gb/s" % (entry["name"], entry["line"] * 8) for entry in host["cards"])
-        bounds.append((line, "nic", "%s by %s" % (names, "RDMA" if all(entry["rdma"] for entry in host["cards"]) else "TCP")))
+        line = sum(
+            entry["line"] * (RDMA_SHARE if entry["rdma"] else TCP_SHARE) for entry in host["cards"]
+        )
+        names = ", ".join(
+            "%s %g Gb/s" % (entry["name"], entry["line"] * 8) for entry in host["cards"]
+        )
+        bounds.append(
+            (
+                line,
+                "nic",
+                "%s by %s"
+                % (names, "RDMA" if all(entry["rdma"] for entry in host["cards"]) else "TCP"),
+            )
+        )
         if all(entry["pcie"] for entry in host["cards"]):
-            bounds.append((sum(entry["pcie"] for entry in host["cards"]) * PCIE_SHARE, "pcie", "%s in PCIe slots of %g GB/s" % (
-                names, sum(entry["pcie"] for entry in host["cards"]))))
+            bounds.append(
+                (
+                    sum(entry["pcie"] for entry in host["cards"]) * PCIE_SHARE,
+                    "pcie",
+                    "%s in PCIe slots of %g GB/s"
+                    % (names, sum(entry["pcie"] for entry in host["cards"])),
+                )
+            )
         if collective == "gloo":
             bounds.append((GLOO, "cpu", "Gloo reduces on one core and uses one TCP stream"))
     if len(host["gpus"]) > 1:
         if all(gpu["nvlink"] for gpu in host["gpus"]):
-            bounds.append((min(gpu["nvlink"] for gpu in host["gpus"]) * NVLINK_SHARE, "nvlink", "%d GPUs with NVLink" % len(host["gpus"])))
+            bounds.append(
+                (
+                    min(gpu["nvlink"] for gpu in host["gpus"]) * NVLINK_SHARE,
+                    "nvlink",
+                    "%d GPUs with NVLink" % len(host["gpus"]),
+                )
+            )
         elif all(gpu["pcie"] for gpu in host["gpus"]):
-            bounds.append((min(gpu["pcie"] for gpu in host["gpus"]) * PCIE_SHARE, "pcie", "%d GPUs on PCIe" % len(host["gpus"])))
+            bounds.append(
+                (
+                    min(gpu["pcie"] for gpu in host["gpus"]) * PCIE_SHARE,
+                    "pcie",
+                    "%d GPUs on PCIe" % len(host["gpus"]),
+                )
+            )
     return bounds
 
 
@@ -127,11 +195,27 @@ def expected(hosts, collective, asked, earlier=None, peers=None):
     C(peers), what the other hosts do alone. The strictest counts.
     """
     crosses = len(hosts) > 1
-    bounds = [(value, bound, "%s: %s" % (host["name"], told)) for host in hosts for value, bound, told in _bounds(host, collective, crosses)]
+    bounds = [
+        (value, bound, "%s: %s" % (host["name"], told))
+        for host in hosts
+        for value, bound, told in _bounds(host, collective, crosses)
+    ]
     # Across hosts a card with an unknown rate may be the limit, whatever else is known.
-    known = bounds and not (crosses and any(not entry["line"] for host in hosts for entry in host["cards"] or [{"line": 0}]))
-    best, bound, told = min(bounds) if known else (
-        None, None, "the rates of the network cards are unknown" if crosses else "the bandwidth of a host alone is unknown")
+    known = bounds and not (
+        crosses
+        and any(not entry["line"] for host in hosts for entry in host["cards"] or [{"line": 0}])
+    )
+    best, bound, told = (
+        min(bounds)
+        if known
+        else (
+            None,
+            None,
+            "the rates of the network cards are unknown"
+            if crosses
+            else "the bandwidth of a host alone is unknown",
+        )
+    )
     required = best * asked["fraction"] if known else None
     if peers and not known:
         best, bound, told = peers, "peers", "the other hosts alone"
@@ -142,8 +226,19 @@ def expected(hosts, collective, asked, earlier=None, peers=None):
     if earlier is not None:
         kept = earlier * (1 - asked["drop_percent"] / 100.0)
         if required is None or kept > required:
-            best, bound, told, required = earlier, "history", "the median of earlier runs, less %g %%" % asked["drop_percent"], kept
-    return {"busbw_gb_s": best, "bound": bound, "from": told, "required_gb_s": required, "history_gb_s": earlier}
+            best, bound, told, required = (
+                earlier,
+                "history",
+                "the median of earlier runs, less %g %%" % asked["drop_percent"],
+                kept,
+            )
+    return {
+        "busbw_gb_s": best,
+        "bound": bound,
+        "from": told,
+        "required_gb_s": required,
+        "history_gb_s": earlier,
+    }
 
 
 def sizes(largest):
@@ -155,8 +250,21 @@ def row(size_bytes, seconds, ranks, wrong):
     """A row in the format of nccl_all_reduce. The collective works in place, so the out-of-place figures are null."""
     algbw = size_bytes / seconds / 1e9
     # To a kilobyte per second, so that the smallest message on a slow network is not 0.
-    figures = {"time_us": round(seconds * 1e6, 1), "algbw_gb_s": round(algbw, 6), "busbw_gb_s": round(algbw * 2 * (ranks - 1) / ranks, 6), "wrong": wrong}
-    return {"size_bytes": size_bytes, "count": size_bytes // 4, "type": "float", "redop": "sum", "root": -1, "out_of_place": None, "in_place": figures}
+    figures = {
+        "time_us": round(seconds * 1e6, 1),
+        "algbw_gb_s": round(algbw, 6),
+        "busbw_gb_s": round(algbw * 2 * (ranks - 1) / ranks, 6),
+        "wrong": wrong,
+    }
+    return {
+        "size_bytes": size_bytes,
+        "count": size_bytes // 4,
+        "type": "float",
+        "redop": "sum",
+        "root": -1,
+        "out_of_place": None,
+        "in_place": figures,
+    }
 
 
 def _busbw(entry):
@@ -178,8 +286,13 @@ def history(packs, collective, run_id, hosts, wanted):
 
     C(packs) are the C(bandwidth) of earlier reports. What failed then is no measure for now.
     """
-    found = [judged_busbw(run["rows"], wanted) for pack in packs if pack and pack["collective"] == collective
-             for run in pack["runs"] if run["id"] == run_id and run["hosts"] == hosts and run["passed"]]
+    found = [
+        judged_busbw(run["rows"], wanted)
+        for pack in packs
+        if pack and pack["collective"] == collective
+        for run in pack["runs"]
+        if run["id"] == run_id and run["hosts"] == hosts and run["passed"]
+    ]
     found = [value for value in found if value is not None]
     return statistics.median(found) if found else None
 
@@ -208,11 +321,22 @@ def verdict(run, bound):
     busbw = judged_busbw(run["rows"])
     if busbw is None and not reasons:
         reasons.append("nothing was measured")
-    elif busbw is not None and bound["required_gb_s"] is not None and busbw < bound["required_gb_s"]:
-        reasons.append("%.3g GB/s, required: %.3g (%s: %s)" % (busbw, bound["required_gb_s"], bound["bound"], bound["from"]))
+    elif (
+        busbw is not None and bound["required_gb_s"] is not None and busbw < bound["required_gb_s"]
+    ):
+        reasons.append(
+            "%.3g GB/s, required: %.3g (%s: %s)"
+            % (busbw, bound["required_gb_s"], bound["bound"], bound["from"])
+        )
     figures = [_busbw(entry) for entry in run["rows"]]
-    return {"expected": bound, "judged_busbw_gb_s": busbw, "passed": not reasons, "reasons": reasons,
-            "avg_busbw_gb_s": round(sum(figures) / len(figures), 4) if figures else None, "max_busbw_gb_s": max(figures) if figures else None}
+    return {
+        "expected": bound,
+        "judged_busbw_gb_s": busbw,
+        "passed": not reasons,
+        "reasons": reasons,
+        "avg_busbw_gb_s": round(sum(figures) / len(figures), 4) if figures else None,
+        "max_busbw_gb_s": max(figures) if figures else None,
+    }
 
 
 def judge_runs(runs, facts, carrier, asked, earlier):
@@ -220,15 +344,25 @@ def judge_runs(runs, facts, carrier, asked, earlier):
 
     C(facts) are the hosts' cards and GPUs, C(carrier) what moves the data (nccl or gloo), C(earlier) what the same runs did before, by their id.
     """
-    alone = {run["hosts"][0]: judged_busbw(run["rows"]) or 0.0 for run in runs if len(run["hosts"]) == 1}
+    alone = {
+        run["hosts"][0]: judged_busbw(run["rows"]) or 0.0 for run in runs if len(run["hosts"]) == 1
+    }
 
     def bound(run):
         hosts = [dict(facts[host], name=host) for host in run["hosts"]]
         if len(hosts) > 1:
-            return expected(hosts, carrier, asked, earlier.get("cluster") if run["id"] == "cluster" else None)
+            return expected(
+                hosts, carrier, asked, earlier.get("cluster") if run["id"] == "cluster" else None
+            )
         peers = [value for host, value in alone.items() if host != run["hosts"][0]]
         # With two hosts the other one; with many the median.
-        return expected(hosts, carrier, asked, earlier.get(run["id"]), sorted(peers)[len(peers) // 2] if peers else None)
+        return expected(
+            hosts,
+            carrier,
+            asked,
+            earlier.get(run["id"]),
+            sorted(peers)[len(peers) // 2] if peers else None,
+        )
 
     return [dict(run, **verdict(run, bound(run))) for run in runs]
 
@@ -259,8 +393,12 @@ def counted(texts):
     """Bytes that an interface or port has sent and received; None if unknown. C(texts) has the existing files of P(COUNTER_FILES)."""
     found = []
     for names in _COUNTERS:
-        there = [(texts[path].strip(), factor) for path, factor in names if texts.get(path, "").strip().isdigit()]
-        if there and there[0] == (str(0xffffffff), 4) and not texts.get(_WIDE, "").strip():
+        there = [
+            (texts[path].strip(), factor)
+            for path, factor in names
+            if texts.get(path, "").strip().isdigit()
+        ]
+        if there and there[0] == (str(0xFFFFFFFF), 4) and not texts.get(_WIDE, "").strip():
             there = []
         found.append(int(there[0][0]) * there[0][1] if there else None)
     return found
@@ -268,7 +406,9 @@ def counted(texts):
 
 def transports(text):
     """Return the kinds of connections between ranks in NCCL's log (NCCL_DEBUG=INFO). The line "Using network" does not count, as it names a candidate."""
-    return sorted({"SHM/direct" if name == "direct shared memory" else name for name in _VIA.findall(text)})
+    return sorted(
+        {"SHM/direct" if name == "direct shared memory" else name for name in _VIA.findall(text)}
+    )
 
 
 def usage(text):
@@ -278,7 +418,10 @@ def usage(text):
     """
     found = []
     for line in text.splitlines():
-        matches = [re.match(r"\s*(?:(\d{1,9})(?: %| MiB)?|\[[^\]]+\])\s*$", field) for field in line.split(",")]
+        matches = [
+            re.match(r"\s*(?:(\d{1,9})(?: %| MiB)?|\[[^\]]+\])\s*$", field)
+            for field in line.split(",")
+        ]
         if line.strip() and (len(matches) != 3 or None in matches):
             raise ParseError("not the utilization and memory of a GPU: %r" % line)
         if line.strip():
@@ -298,5 +441,10 @@ def peaks(text):
         if line.strip() and not match:
             raise ParseError("not the number of a GPU and its utilization: %r" % line)
         if match:
-            found.setdefault(int(match.group(1)), []).append(int(match.group(2)) if match.group(2) else None)
-    return [max((value for value in values if value is not None), default=None) for _number, values in sorted(found.items())]
+            found.setdefault(int(match.group(1)), []).append(
+                int(match.group(2)) if match.group(2) else None
+            )
+    return [
+        max((value for value in values if value is not None), default=None)
+        for _number, values in sorted(found.items())
+    ]

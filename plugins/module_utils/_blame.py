@@ -28,7 +28,9 @@ def circle(hosts):
     for dummy in range(len(places) - 1):
         half = len(places) // 2
         pairs = zip(places[:half], reversed(places[half:]))
-        rounds.append([(one, other) for one, other in pairs if one is not None and other is not None])
+        rounds.append(
+            [(one, other) for one, other in pairs if one is not None and other is not None]
+        )
         places = places[:1] + places[-1:] + places[1:-1]
     return rounds
 
@@ -73,7 +75,11 @@ class _Search(object):
     def limit(self, values):
         """Limit below which a group is slow. If no group reaches the requirement, only outliers count, because all others share the same problem."""
         values = list(values)
-        return self.required if len(values) == 1 or max(values) >= self.required else self.share * max(values)
+        return (
+            self.required
+            if len(values) == 1 or max(values) >= self.required
+            else self.share * max(values)
+        )
 
     def slow(self, groups):
         groups = [self.key(group) for group in groups]
@@ -96,15 +102,30 @@ class _Search(object):
         yield from self.measure(pair for pair in pairs if self.key(pair) not in self.best)
         pairs = {self.key(pair) for pair in pairs}
         slow = self.slow(sorted(pairs))
-        found = {host for host in self.hosts if len([pair for pair in slow if host in pair]) > 2 and not any(host in pair for pair in pairs.difference(slow))}
+        found = {
+            host
+            for host in self.hosts
+            if len([pair for pair in slow if host in pair]) > 2
+            and not any(host in pair for pair in pairs.difference(slow))
+        }
         yield from self.measure(pair for pair in slow if not found.intersection(pair))
 
     def narrow(self, hosts):
         """Pairs that identify the culprits by halving. There is no result if no half or every half is slow."""
         groups, pairs, witnesses = [self.key(hosts)], [], []
         while groups:
-            halves = [(group[:len(group) // 2], group[len(group) // 2:]) for group in groups if len(group) > 3]
-            pairs += [pair for group in groups if len(group) <= 3 for members in circle(group) for pair in members]
+            halves = [
+                (group[: len(group) // 2], group[len(group) // 2 :])
+                for group in groups
+                if len(group) > 3
+            ]
+            pairs += [
+                pair
+                for group in groups
+                if len(group) <= 3
+                for members in circle(group)
+                for pair in members
+            ]
             both = [half for two in halves for half in two]
             yield from self.measure(both)
             groups = [half for half in both if self.best[half] < self.required]
@@ -114,10 +135,18 @@ class _Search(object):
                     # An all-reduce uses a ring, which crosses between the halves at two links.
                     pairs += [(one[-1], other[0]), (one[0], other[-1])]
         yield from self.measure_twice(pairs)
-        suspects = list(dict.fromkeys(host for pair in pairs if self.best[self.key(pair)] < self.required for host in pair))
+        suspects = list(
+            dict.fromkeys(
+                host for pair in pairs if self.best[self.key(pair)] < self.required for host in pair
+            )
+        )
         witnesses = [host for host in witnesses if host not in suspects]
         # Two other hosts show which of the two it is, because one of them may have a bad link itself.
-        asked = [(host, witnesses[(2 * place + which) % len(witnesses)]) for which in range(min(2, len(witnesses))) for place, host in enumerate(suspects)]
+        asked = [
+            (host, witnesses[(2 * place + which) % len(witnesses)])
+            for which in range(min(2, len(witnesses)))
+            for place, host in enumerate(suspects)
+        ]
         yield from self.measure_twice(asked)
         return list(dict.fromkeys(self.key(pair) for pair in pairs + asked)) if witnesses else []
 
@@ -126,36 +155,81 @@ class _Search(object):
         slow, blame, left = self.slow(pairs), [], list(hosts)
         limit = self.limit(self.best[pair] for pair in pairs) if pairs else 0
         # A host of any fast group is not a culprit, even if its later partners were.
-        good = {host for group, value in self.best.items() if len(group) > 1 and value >= limit for host in group}
+        good = {
+            host
+            for group, value in self.best.items()
+            if len(group) > 1 and value >= limit
+            for host in group
+        }
         while True:
-            links = {host: [pair for pair in pairs if host in pair and set(pair) <= set(left)] for host in left}
-            worst = next((host for host in left if host not in good and len(links[host]) > 1 and set(links[host]) <= set(slow)), None)
+            links = {
+                host: [pair for pair in pairs if host in pair and set(pair) <= set(left)]
+                for host in left
+            }
+            worst = next(
+                (
+                    host
+                    for host in left
+                    if host not in good and len(links[host]) > 1 and set(links[host]) <= set(slow)
+                ),
+                None,
+            )
             if worst is None:
                 break
             others = [self.best[pair] for pair in pairs if worst not in pair and pair not in slow]
-            blame.append({"kind": "host", "names": [worst], "evidence": "each of the %d pairs measured with it reaches at most %s GB/s (required: %s)%s: its "
-                          "network card, cable or switch port" % (
-                              len(links[worst]), _figure(max(self.best[pair] for pair in links[worst])), _figure(self.required),
-                              "; links between others reach %s or more" % _figure(min(others)) if others else "")})
+            blame.append(
+                {
+                    "kind": "host",
+                    "names": [worst],
+                    "evidence": "each of the %d pairs measured with it reaches at most %s GB/s (required: %s)%s: its "
+                    "network card, cable or switch port"
+                    % (
+                        len(links[worst]),
+                        _figure(max(self.best[pair] for pair in links[worst])),
+                        _figure(self.required),
+                        "; links between others reach %s or more" % _figure(min(others))
+                        if others
+                        else "",
+                    ),
+                }
+            )
             left.remove(worst)
         for pair in slow:
             if set(pair) <= set(left):
-                others = {host: [self.best[other] for other in pairs if host in other and other not in slow] for host in pair}
+                others = {
+                    host: [
+                        self.best[other] for other in pairs if host in other and other not in slow
+                    ]
+                    for host in pair
+                }
                 if all(others.values()):
                     told = "; with other hosts %s: the path between the two" % " and ".join(
-                        "%s reaches %s" % (host, _figure(max(others[host]))) for host in pair)
+                        "%s reaches %s" % (host, _figure(max(others[host]))) for host in pair
+                    )
                 else:
                     told = ". A third host is needed to distinguish the link from the two hosts"
-                blame.append({"kind": "link", "names": list(pair), "evidence": "this pair reaches %s GB/s (required: %s)%s" % (
-                    _figure(self.best[pair]), _figure(self.required), told)})
+                blame.append(
+                    {
+                        "kind": "link",
+                        "names": list(pair),
+                        "evidence": "this pair reaches %s GB/s (required: %s)%s"
+                        % (_figure(self.best[pair]), _figure(self.required), told),
+                    }
+                )
         return blame
 
     def run(self):
         blame, suspect = [], []
         slow, usual = yield from self.slow_alone()
         for host in slow:
-            blame.append({"kind": "host", "names": [host], "evidence": "alone, without the network, it reaches %s GB/s, but the others %s: its CPU, memory, "
-                          "PCIe or GPUs" % (_figure(self.best[(host,)]), _figure(usual))})
+            blame.append(
+                {
+                    "kind": "host",
+                    "names": [host],
+                    "evidence": "alone, without the network, it reaches %s GB/s, but the others %s: its CPU, memory, "
+                    "PCIe or GPUs" % (_figure(self.best[(host,)]), _figure(usual)),
+                }
+            )
             suspect.append(host)
         whole = False
         while True:
@@ -166,7 +240,12 @@ class _Search(object):
             yield from self.measure([left])
             together = self.best[tuple(left)]
             if together >= self.required:
-                note = "" if blame else "in a second measurement the cluster reached %s GB/s: the first one was disturbed" % _figure(together)
+                note = (
+                    ""
+                    if blame
+                    else "in a second measurement the cluster reached %s GB/s: the first one was disturbed"
+                    % _figure(together)
+                )
                 break
             pairs = []
             if len(left) >= BISECT_FROM and not whole:
@@ -182,16 +261,31 @@ class _Search(object):
                 break
             blame += found
             # One end of a link is enough. The head, which is the first host, launches the jobs.
-            suspect += [host for host in dict.fromkeys(entry["names"][-1] for entry in found) if host not in suspect]
+            suspect += [
+                host
+                for host in dict.fromkeys(entry["names"][-1] for entry in found)
+                if host not in suspect
+            ]
         return {"blame": blame, "suspect": suspect, "note": note, "rounds": self.rounds}
 
     def why_none(self, hosts, pairs, together):
         values = [self.best[self.key(pair)] for pair in pairs]
         told = "%d hosts together reach %s GB/s (required: %s), each pair of them %s to %s" % (
-            len(hosts), _figure(together), _figure(self.required), _figure(min(values)), _figure(max(values)))
+            len(hosts),
+            _figure(together),
+            _figure(self.required),
+            _figure(min(values)),
+            _figure(max(values)),
+        )
         if min(values) >= self.required:
-            return told + ": they are too slow only together, so check what they share: the switch, its uplinks (oversubscription)"
-        return told + ": no host and no link stands out, so check what all share (switch, driver, settings), and whether the requirement is right"
+            return (
+                told
+                + ": they are too slow only together, so check what they share: the switch, its uplinks (oversubscription)"
+            )
+        return (
+            told
+            + ": no host and no link stands out, so check what all share (switch, driver, settings), and whether the requirement is right"
+        )
 
 
 def _figure(value):

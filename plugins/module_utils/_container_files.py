@@ -19,8 +19,10 @@ __all__ = ["FOLDERS", "changed_in_layers", "parse_diff"]
 
 FOLDERS = ("bin", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr")
 # Documentation and desktop caches, Python's caches, and the driver's files, which the container toolkit adds and links.
-_HARMLESS = re.compile(r"^usr/share/|(^|/)__pycache__(/|$)|\.py[co]$|\.cache$"
-                       r"|(^|/)(nvidia-|lib(cuda|nv|nvidia|EGL_nvidia|GLX_nvidia|GLESv\w*_nvidia|vdpau_nvidia)[^/]*\.so|libcudadebugger)")
+_HARMLESS = re.compile(
+    r"^usr/share/|(^|/)__pycache__(/|$)|\.py[co]$|\.cache$"
+    r"|(^|/)(nvidia-|lib(cuda|nv|nvidia|EGL_nvidia|GLX_nvidia|GLESv\w*_nvidia|vdpau_nvidia)[^/]*\.so|libcudadebugger)"
+)
 MOST = 20
 
 
@@ -71,7 +73,11 @@ def _same(one, other):
         return os.readlink(one) == os.readlink(other)
     if not stat.S_ISREG(first.st_mode):
         return True
-    return stat.S_IMODE(first.st_mode) == stat.S_IMODE(second.st_mode) and first.st_size == second.st_size and filecmp.cmp(one, other, shallow=False)
+    return (
+        stat.S_IMODE(first.st_mode) == stat.S_IMODE(second.st_mode)
+        and first.st_size == second.st_size
+        and filecmp.cmp(one, other, shallow=False)
+    )
 
 
 def _walk(upper, lowers, name, found):
@@ -82,8 +88,13 @@ def _walk(upper, lowers, name, found):
         # The folder was deleted and created again, so files that it lacks were deleted.
         for lower in lowers:
             if os.path.isdir(lower + "/" + name):
-                found += [(name + "/" + inner, "deleted") for inner in sorted(os.listdir(lower + "/" + name))
-                          if inner not in entries and _below(lowers, name + "/" + inner) and not _HARMLESS.search(name + "/" + inner)]
+                found += [
+                    (name + "/" + inner, "deleted")
+                    for inner in sorted(os.listdir(lower + "/" + name))
+                    if inner not in entries
+                    and _below(lowers, name + "/" + inner)
+                    and not _HARMLESS.search(name + "/" + inner)
+                ]
     for inner in sorted(entries):
         if len(found) >= MOST:
             return

@@ -28,25 +28,54 @@ def busy_processes(table):
     for line in table.splitlines()[1:]:
         fields = line.split(None, 3)
         if len(fields) > 2 and fields[0].isdigit():
-            processes[fields[0]] = (fields[1], fields[2], fields[3] if len(fields) > 3 else fields[2])
-    entrypoints = {pid for pid, (_parent, name, arguments) in processes.items() if _is_entrypoint(name, arguments)}
+            processes[fields[0]] = (
+                fields[1],
+                fields[2],
+                fields[3] if len(fields) > 3 else fields[2],
+            )
+    entrypoints = {
+        pid
+        for pid, (_parent, name, arguments) in processes.items()
+        if _is_entrypoint(name, arguments)
+    }
     inits = {pid for pid, (_parent, name, _arguments) in processes.items() if name in INITS}
-    supervisors = {pid for pid, (parent, _name, arguments) in processes.items() if parent in entrypoints and SUPERVISOR in arguments.split()[:3]}
-    return sorted({name for pid, (parent, name, arguments) in processes.items()
-                   if pid not in entrypoints | inits | supervisors and parent not in supervisors and name not in SSHD and not arguments.endswith("<defunct>")
-                   and not _serves(pid, parent, name, arguments, entrypoints, inits, processes)})
+    supervisors = {
+        pid
+        for pid, (parent, _name, arguments) in processes.items()
+        if parent in entrypoints and SUPERVISOR in arguments.split()[:3]
+    }
+    return sorted(
+        {
+            name
+            for pid, (parent, name, arguments) in processes.items()
+            if pid not in entrypoints | inits | supervisors
+            and parent not in supervisors
+            and name not in SSHD
+            and not arguments.endswith("<defunct>")
+            and not _serves(pid, parent, name, arguments, entrypoints, inits, processes)
+        }
+    )
 
 
 def _is_entrypoint(name, arguments):
     words = arguments.split()
-    return name == "entrypoint" and len(words) < 2 or ENTRYPOINT in words[:2] and (words[0] == ENTRYPOINT or _base(words[0]) in SHELLS)
+    return (
+        name == "entrypoint"
+        and len(words) < 2
+        or ENTRYPOINT in words[:2]
+        and (words[0] == ENTRYPOINT or _base(words[0]) in SHELLS)
+    )
 
 
 def _serves(pid, parent, name, arguments, entrypoints, inits, processes):
     """The entrypoint's sleep, and its shell at the start, which has no script and no child processes."""
     if parent in entrypoints and name == "sleep":
         return True
-    bare = name in SHELLS and len(arguments.split()) == 1 and not any(each[0] == pid for each in processes.values())
+    bare = (
+        name in SHELLS
+        and len(arguments.split()) == 1
+        and not any(each[0] == pid for each in processes.values())
+    )
     return bare and parent in entrypoints | inits
 
 

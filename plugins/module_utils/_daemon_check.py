@@ -14,14 +14,25 @@ import os
 import re
 import tempfile
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_values import FAIL, value_findings
-from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import ParseError, numbers, parse_daemon_config, tool_version
+from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_values import (
+    FAIL,
+    value_findings,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import (
+    ParseError,
+    numbers,
+    parse_daemon_config,
+    tool_version,
+)
 
 __all__ = ["daemon_config_state", "flags_of", "verdict"]
 
 # An id without an account, so that no other process can read the copy.
 NOBODY = 65533
-_REFUSED = re.compile(r"unable to configure the Docker daemon with file \S+: (.+)|^(unable to parse logging level: .+|conflict labels for .+)$", re.MULTILINE)
+_REFUSED = re.compile(
+    r"unable to configure the Docker daemon with file \S+: (.+)|^(unable to parse logging level: .+|conflict labels for .+)$",
+    re.MULTILINE,
+)
 EMPTY = "the file is empty, but %s not accept that; write {} into it, or remove it"
 
 
@@ -57,23 +68,38 @@ def daemon_config_state(module, path="/etc/docker/daemon.json", service="docker.
     if not content.strip():
         if error:
             return "%s: %s" % (path, EMPTY % "this version of Docker does"), []
-        return "", ["%s: %s" % (path, EMPTY % "older versions of Docker do")] if version is None else []
+        return "", [
+            "%s: %s" % (path, EMPTY % "older versions of Docker do")
+        ] if version is None else []
     findings = value_findings(options, version or ())
     errors = [error] if error else [text for severity, text in findings if severity == FAIL]
-    return "%s: %s" % (path, "; ".join(errors)) if errors else "", ["%s: %s" % (path, text) for severity, text in findings if severity != FAIL]
+    return "%s: %s" % (path, "; ".join(errors)) if errors else "", [
+        "%s: %s" % (path, text) for severity, text in findings if severity != FAIL
+    ]
 
 
 def _ask_dockerd(module, service, content):
     """dockerd's error about the file, and its version; None if dockerd cannot be run."""
-    dockerd, setpriv = (module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"]) for name in ("dockerd", "setpriv"))
+    dockerd, setpriv = (
+        module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"])
+        for name in ("dockerd", "setpriv")
+    )
     if os.geteuid() != 0 or not dockerd or not setpriv:
         return "", None
     systemctl = module.get_bin_path("systemctl")
-    flags = flags_of(module.run_command([systemctl, "show", "--property=ExecStart", service])[1]) if systemctl else []
+    flags = (
+        flags_of(module.run_command([systemctl, "show", "--property=ExecStart", service])[1])
+        if systemctl
+        else []
+    )
     with tempfile.NamedTemporaryFile(dir="/tmp", prefix="trainyard-daemon-") as copy:
         copy.write(content)
         copy.flush()
         os.chown(copy.name, NOBODY, NOBODY)
         drop = [setpriv, "--reuid=%d" % NOBODY, "--regid=%d" % NOBODY, "--clear-groups"]
-        dummy, out, err = module.run_command(drop + [dockerd] + flags + ["--config-file", copy.name], cwd="/")
-    return verdict(out + "\n" + err), numbers(tool_version(module.run_command([dockerd, "--version"])[1] + " "))
+        dummy, out, err = module.run_command(
+            drop + [dockerd] + flags + ["--config-file", copy.name], cwd="/"
+        )
+    return verdict(out + "\n" + err), numbers(
+        tool_version(module.run_command([dockerd, "--version"])[1] + " ")
+    )

@@ -19,20 +19,79 @@ import re
 # The engine does not start; or it starts but containers do not, or the option has no effect.
 FAIL, WARN = "fail", "warn"
 LOG_LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "panic")
-STORAGE_DRIVERS = ("aufs", "btrfs", "devicemapper", "fuse-overlayfs", "overlay", "overlay2", "vfs", "zfs")
-LOG_DRIVERS = ("awslogs", "etwlogs", "fluentd", "gcplogs", "gelf", "journald", "json-file", "local", "logentries", "none", "splunk", "syslog")
+STORAGE_DRIVERS = (
+    "aufs",
+    "btrfs",
+    "devicemapper",
+    "fuse-overlayfs",
+    "overlay",
+    "overlay2",
+    "vfs",
+    "zfs",
+)
+LOG_DRIVERS = (
+    "awslogs",
+    "etwlogs",
+    "fluentd",
+    "gcplogs",
+    "gelf",
+    "journald",
+    "json-file",
+    "local",
+    "logentries",
+    "none",
+    "splunk",
+    "syslog",
+)
 # Options of each log driver; those of other drivers differ by version. The first ones apply to all drivers.
-_LOG_OPTIONS_OF_ALL = {"mode", "max-buffer-size", "cache-disabled", "cache-max-size", "cache-max-file", "cache-compress"}
+_LOG_OPTIONS_OF_ALL = {
+    "mode",
+    "max-buffer-size",
+    "cache-disabled",
+    "cache-max-size",
+    "cache-max-file",
+    "cache-compress",
+}
 _LOG_OPTIONS = {
-    "json-file": {"max-size", "max-file", "compress", "labels", "labels-regex", "env", "env-regex", "tag"},
+    "json-file": {
+        "max-size",
+        "max-file",
+        "compress",
+        "labels",
+        "labels-regex",
+        "env",
+        "env-regex",
+        "tag",
+    },
     "local": {"max-size", "max-file", "compress"},
     "journald": {"labels", "labels-regex", "env", "env-regex", "tag"},
 }
 _STORAGE_OPTIONS = {
-    "aufs": (), "btrfs": ("btrfs.min_space",), "devicemapper": ("dm.",), "overlay": (), "overlay2": ("overlay2.override_kernel_check", "overlay2.size"),
-    "vfs": ("size", "vfs.xattrs"), "zfs": ("zfs.fsname",),
+    "aufs": (),
+    "btrfs": ("btrfs.min_space",),
+    "devicemapper": ("dm.",),
+    "overlay": (),
+    "overlay2": ("overlay2.override_kernel_check", "overlay2.size"),
+    "vfs": ("size", "vfs.xattrs"),
+    "zfs": ("zfs.fsname",),
 }
-_ULIMITS = ("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "rttime", "sigpending", "stack")
+_ULIMITS = (
+    "core",
+    "cpu",
+    "data",
+    "fsize",
+    "locks",
+    "memlock",
+    "msgqueue",
+    "nice",
+    "nofile",
+    "nproc",
+    "rss",
+    "rtprio",
+    "rttime",
+    "sigpending",
+    "stack",
+)
 _BOOLEANS = ("1", "t", "T", "true", "TRUE", "True", "0", "f", "F", "false", "FALSE", "False")
 _SIZE = re.compile(r"-1|\d+(?:\.\d+)? ?(?:[kmgtp]i?)?b?", re.IGNORECASE)
 _REGISTRY = re.compile(r"(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?")
@@ -46,8 +105,13 @@ def value_findings(options, version=(), exists=os.path.exists, is_user=None):
     for name, judge in _JUDGES:
         value = options.get(name)
         # dockerd itself rejects other types.
-        if isinstance(value, _TYPES[name]) and not (isinstance(value, bool) and _TYPES[name] is int):
-            found += [(severity, "%s: %s" % (name, text)) for severity, text in judge(value, options, list(version))]
+        if isinstance(value, _TYPES[name]) and not (
+            isinstance(value, bool) and _TYPES[name] is int
+        ):
+            found += [
+                (severity, "%s: %s" % (name, text))
+                for severity, text in judge(value, options, list(version))
+            ]
     found += _host_findings(options, list(version), exists, is_user or _is_user)
     return found
 
@@ -59,7 +123,11 @@ def _log_level(value, _options, _version):
 
 def _storage_driver(value, options, version):
     # The containerd image store has snapshotters of other names, and plugins have a slash or a tag.
-    if (options.get("features") or {}).get("containerd-snapshotter") or version >= [29] or re.search("[/:]", value):
+    if (
+        (options.get("features") or {}).get("containerd-snapshotter")
+        or version >= [29]
+        or re.search("[/:]", value)
+    ):
         return
     if value and value not in STORAGE_DRIVERS:
         yield FAIL, "'%s' is not a storage driver; use overlay2, or remove the option" % value
@@ -70,18 +138,32 @@ def _storage_options(values, options, _version):
     known = [name for names in _STORAGE_OPTIONS.values() for name in names]
     for value in values:
         name = str(value).partition("=")[0].lower()
-        allowed = _STORAGE_OPTIONS.get(driver, known + ["windowsfilter.", "lcow."]) if driver != "fuse-overlayfs" else ()
+        allowed = (
+            _STORAGE_OPTIONS.get(driver, known + ["windowsfilter.", "lcow."])
+            if driver != "fuse-overlayfs"
+            else ()
+        )
         if "=" not in str(value):
             yield FAIL, "'%s' is not of the form name=value" % value
-        elif not any(name == each or each.endswith(".") and name.startswith(each) for each in allowed):
-            yield FAIL, "'%s' is not an option of %s" % (name, "storage driver %s" % driver if driver else "any storage driver")
+        elif not any(
+            name == each or each.endswith(".") and name.startswith(each) for each in allowed
+        ):
+            yield (
+                FAIL,
+                "'%s' is not an option of %s"
+                % (name, "storage driver %s" % driver if driver else "any storage driver"),
+            )
         elif name == "overlay2.override_kernel_check" and value.partition("=")[2] not in _BOOLEANS:
             yield FAIL, "'%s' must be true or false" % value
 
 
 def _log_driver(value, _options, _version):
     if value and value not in LOG_DRIVERS:
-        yield WARN, "'%s' is not a log driver of Docker; containers start only if a plugin of that name is installed" % value
+        yield (
+            WARN,
+            "'%s' is not a log driver of Docker; containers start only if a plugin of that name is installed"
+            % value,
+        )
 
 
 def _log_options(values, options, _version):
@@ -95,15 +177,34 @@ def _log_options(values, options, _version):
         yield FAIL, "mode '%s' must be blocking or non-blocking" % values["mode"]
     if driver not in ("json-file", "local"):
         return
-    size, files, compress = (str(values.get(name, "")) for name in ("max-size", "max-file", "compress"))
+    size, files, compress = (
+        str(values.get(name, "")) for name in ("max-size", "max-file", "compress")
+    )
     if size and not _SIZE.fullmatch(size):
-        yield WARN, "max-size '%s' is not a size such as 10m; containers do not start with it" % size
+        yield (
+            WARN,
+            "max-size '%s' is not a size such as 10m; containers do not start with it" % size,
+        )
     if files and not re.fullmatch(r"[1-9]\d{0,8}", files):
-        yield WARN, "max-file '%s' is not a whole number from 1 on; containers do not start with it" % files
+        yield (
+            WARN,
+            "max-file '%s' is not a whole number from 1 on; containers do not start with it"
+            % files,
+        )
     if compress and compress not in _BOOLEANS:
-        yield WARN, "compress '%s' must be true or false; containers do not start with it" % compress
-    if driver == "json-file" and compress.lower() in ("1", "t", "true") and (files in ("", "1") or size in ("", "-1")):
-        yield WARN, "compress needs max-size, and max-file from 2 on; containers do not start without them"
+        yield (
+            WARN,
+            "compress '%s' must be true or false; containers do not start with it" % compress,
+        )
+    if (
+        driver == "json-file"
+        and compress.lower() in ("1", "t", "true")
+        and (files in ("", "1") or size in ("", "-1"))
+    ):
+        yield (
+            WARN,
+            "compress needs max-size, and max-file from 2 on; containers do not start without them",
+        )
 
 
 def _network(value, family):
@@ -128,8 +229,11 @@ def _bip(value, options, _version):
         if network.prefixlen > 30:
             yield FAIL, "'%s' leaves no addresses to containers" % value
         elif found.ip in (network.network_address, network.broadcast_address):
-            yield FAIL, "'%s' is the network's own address; use one of its hosts' addresses, such as %s/%d" % (
-                value, network.network_address + 1, network.prefixlen)
+            yield (
+                FAIL,
+                "'%s' is the network's own address; use one of its hosts' addresses, such as %s/%d"
+                % (value, network.network_address + 1, network.prefixlen),
+            )
     if options.get("bridge"):
         yield FAIL, "it and bridge exclude each other"
 
@@ -142,7 +246,10 @@ def _fixed_cidr(value, _options, _version):
 def _fixed_cidr_v6(value, options, _version):
     if value and not _network(value, 6):
         # Without IPv6 it is not used.
-        yield FAIL if options.get("ipv6") and not _network(value, 0) else WARN, "'%s' is not an IPv6 network such as fd00:1::/64" % value
+        yield (
+            FAIL if options.get("ipv6") and not _network(value, 0) else WARN,
+            "'%s' is not an IPv6 network such as fd00:1::/64" % value,
+        )
 
 
 def _ipv6(value, options, version):
@@ -153,19 +260,31 @@ def _ipv6(value, options, version):
 
 def _pools(values, _options, _version):
     for value in values:
-        base, size = (value.get("base"), value.get("size", 0)) if isinstance(value, dict) else (None, 0)
+        base, size = (
+            (value.get("base"), value.get("size", 0)) if isinstance(value, dict) else (None, 0)
+        )
         network = _network(base, 0) if isinstance(base, str) else None
         if not network:
             yield FAIL, "base '%s' is not a network such as 172.26.0.0/16" % base
-        elif not isinstance(size, int) or not network.network.prefixlen <= size <= network.max_prefixlen:
-            yield FAIL, "size %s must be from %d to %d with base %s" % (size, network.network.prefixlen, network.max_prefixlen, base)
+        elif (
+            not isinstance(size, int)
+            or not network.network.prefixlen <= size <= network.max_prefixlen
+        ):
+            yield (
+                FAIL,
+                "size %s must be from %d to %d with base %s"
+                % (size, network.network.prefixlen, network.max_prefixlen, base),
+            )
 
 
 def _mtu(value, _options, _version):
     if value < 0:
         yield FAIL, "%d is below 0" % value
     elif value and not 68 <= value <= 65535:
-        yield WARN, "%d is not from 68 to 65535; containers on the default bridge do not start" % value
+        yield (
+            WARN,
+            "%d is not from 68 to 65535; containers on the default bridge do not start" % value,
+        )
 
 
 def _exec_options(values, options, _version):
@@ -175,8 +294,14 @@ def _exec_options(values, options, _version):
             yield WARN, "'%s' has no effect" % value
         elif driver not in ("cgroupfs", "systemd"):
             yield FAIL, "native.cgroupdriver '%s' must be systemd or cgroupfs" % driver
-        elif driver == "systemd" and not str(options.get("cgroup-parent") or ".slice").endswith(".slice"):
-            yield FAIL, "with native.cgroupdriver=systemd cgroup-parent '%s' must end with .slice" % options["cgroup-parent"]
+        elif driver == "systemd" and not str(options.get("cgroup-parent") or ".slice").endswith(
+            ".slice"
+        ):
+            yield (
+                FAIL,
+                "with native.cgroupdriver=systemd cgroup-parent '%s' must end with .slice"
+                % options["cgroup-parent"],
+            )
 
 
 def _icc(value, options, _version):
@@ -186,21 +311,30 @@ def _icc(value, options, _version):
 
 def _mirrors(values, _options, _version):
     for number, value in enumerate(values, 1):
-        found = re.fullmatch(r"([a-z][a-z0-9+.-]*)://([^/?#]*)(/?[^?#]*)(.*)", str(value), re.IGNORECASE)
+        found = re.fullmatch(
+            r"([a-z][a-z0-9+.-]*)://([^/?#]*)(/?[^?#]*)(.*)", str(value), re.IGNORECASE
+        )
         # The value may contain a password.
         if not found or found.group(1).lower() not in ("http", "https"):
             yield FAIL, "number %d does not begin with https:// or http://" % number
         elif "@" in found.group(2):
             yield FAIL, "number %d has credentials in it; log in with docker login" % number
         elif found.group(3) not in ("", "/") or found.group(4):
-            yield FAIL, "number %d has more than a host and a port: '%s'" % (number, found.group(3) or found.group(4)[:1])
+            yield (
+                FAIL,
+                "number %d has more than a host and a port: '%s'"
+                % (number, found.group(3) or found.group(4)[:1]),
+            )
 
 
 def _registries(values, _options, _version):
     for value in values:
         text = str(value)
         if re.match("https?://", text, re.IGNORECASE):
-            yield WARN, "'%s' must be a host and a port without http://" % re.sub("//.*@", "//", text)
+            yield (
+                WARN,
+                "'%s' must be a host and a port without http://" % re.sub("//.*@", "//", text),
+            )
             continue
         found = _REGISTRY.fullmatch(text)
         if not _network(text, 0) and not (found and int(found.group(1) or 0) <= 65535):
@@ -235,8 +369,17 @@ def _ulimits(values, _options, _version):
         label, soft, hard = value.get("Name", name), value.get("Soft", 0), value.get("Hard", 0)
         if label not in _ULIMITS:
             yield WARN, "'%s' is not a limit; containers do not start with it" % label
-        elif isinstance(soft, int) and isinstance(hard, int) and hard != -1 and (soft > hard or soft == -1):
-            yield WARN, "%s has a soft limit of %d above its hard limit of %d; containers do not start with it" % (label, soft, hard)
+        elif (
+            isinstance(soft, int)
+            and isinstance(hard, int)
+            and hard != -1
+            and (soft > hard or soft == -1)
+        ):
+            yield (
+                WARN,
+                "%s has a soft limit of %d above its hard limit of %d; containers do not start with it"
+                % (label, soft, hard),
+            )
 
 
 def _runtimes(values, _options, _version):
@@ -248,18 +391,33 @@ def _runtimes(values, _options, _version):
 def _paths(name):
     def judge(value, _options, _version):
         if value and not value.startswith("/"):
-            yield WARN, "'%s' is not an absolute path; it would lie below the directory that dockerd is started in" % value
+            yield (
+                WARN,
+                "'%s' is not an absolute path; it would lie below the directory that dockerd is started in"
+                % value,
+            )
+
     return name, judge
 
 
 def _host_findings(options, version, exists, is_user):
-    profile, bridge, remap = (options.get(name) for name in ("seccomp-profile", "bridge", "userns-remap"))
+    profile, bridge, remap = (
+        options.get(name) for name in ("seccomp-profile", "bridge", "userns-remap")
+    )
     named = ("builtin", "unconfined") if version >= [23] or not version else ()
     if isinstance(profile, str) and profile and profile not in named and not exists(profile):
         yield FAIL, "seccomp-profile: there is no file '%s'" % profile
-    if isinstance(bridge, str) and bridge not in ("", "none", "docker0") and not exists("/sys/class/net/" + bridge):
+    if (
+        isinstance(bridge, str)
+        and bridge not in ("", "none", "docker0")
+        and not exists("/sys/class/net/" + bridge)
+    ):
         yield FAIL, "bridge: there is no interface '%s', and Docker makes none but docker0" % bridge
-    if isinstance(remap, str) and remap not in ("", "default") and not is_user(remap.partition(":")[0]):
+    if (
+        isinstance(remap, str)
+        and remap not in ("", "default")
+        and not is_user(remap.partition(":")[0])
+    ):
         yield FAIL, "userns-remap: there is no user '%s'" % remap.partition(":")[0]
 
 
@@ -271,14 +429,45 @@ def _is_user(name):
 
 
 _JUDGES = (
-    ("log-level", _log_level), ("storage-driver", _storage_driver), ("storage-opts", _storage_options), ("log-driver", _log_driver),
-    ("log-opts", _log_options), ("bip", _bip), ("fixed-cidr", _fixed_cidr), ("fixed-cidr-v6", _fixed_cidr_v6), ("ipv6", _ipv6),
-    ("default-address-pools", _pools), ("mtu", _mtu), ("exec-opts", _exec_options), ("icc", _icc), ("registry-mirrors", _mirrors),
-    ("insecure-registries", _registries), ("allow-nondistributable-artifacts", _registries), ("hosts", _hosts), ("metrics-addr", _metrics),
-    ("oom-score-adjust", _oom), ("default-ulimits", _ulimits), ("runtimes", _runtimes), _paths("data-root"), _paths("exec-root"), _paths("pidfile"),
+    ("log-level", _log_level),
+    ("storage-driver", _storage_driver),
+    ("storage-opts", _storage_options),
+    ("log-driver", _log_driver),
+    ("log-opts", _log_options),
+    ("bip", _bip),
+    ("fixed-cidr", _fixed_cidr),
+    ("fixed-cidr-v6", _fixed_cidr_v6),
+    ("ipv6", _ipv6),
+    ("default-address-pools", _pools),
+    ("mtu", _mtu),
+    ("exec-opts", _exec_options),
+    ("icc", _icc),
+    ("registry-mirrors", _mirrors),
+    ("insecure-registries", _registries),
+    ("allow-nondistributable-artifacts", _registries),
+    ("hosts", _hosts),
+    ("metrics-addr", _metrics),
+    ("oom-score-adjust", _oom),
+    ("default-ulimits", _ulimits),
+    ("runtimes", _runtimes),
+    _paths("data-root"),
+    _paths("exec-root"),
+    _paths("pidfile"),
 )
 _TYPES = {name: str for name, _judge in _JUDGES}
-_TYPES.update({name: list for name in ("storage-opts", "default-address-pools", "exec-opts", "registry-mirrors", "insecure-registries",
-                                       "allow-nondistributable-artifacts", "hosts")})
+_TYPES.update(
+    {
+        name: list
+        for name in (
+            "storage-opts",
+            "default-address-pools",
+            "exec-opts",
+            "registry-mirrors",
+            "insecure-registries",
+            "allow-nondistributable-artifacts",
+            "hosts",
+        )
+    }
+)
 _TYPES.update({name: dict for name in ("log-opts", "default-ulimits", "runtimes")})
 _TYPES.update({"mtu": int, "oom-score-adjust": int, "ipv6": bool, "icc": bool})

@@ -13,12 +13,27 @@ import re
 from typing import Any, NamedTuple
 
 # Options that dockerd reloads on SIGHUP; all others need a restart (dockerd's manual, 'Configuration reload behavior').
-RELOADABLE = frozenset([
-    "authorization-plugins", "debug", "default-runtime", "features", "insecure-registries", "labels", "live-restore",
-    "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts", "registry-mirrors", "runtimes", "shutdown-timeout",
-])
+RELOADABLE = frozenset(
+    [
+        "authorization-plugins",
+        "debug",
+        "default-runtime",
+        "features",
+        "insecure-registries",
+        "labels",
+        "live-restore",
+        "max-concurrent-downloads",
+        "max-concurrent-uploads",
+        "max-download-attempts",
+        "registry-mirrors",
+        "runtimes",
+        "shutdown-timeout",
+    ]
+)
 # 'Docker version 28.5.1, build e180ab8', 'containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3'
-_VERSION = re.compile(r"(?:version|containerd(?:\.io|/v\d+)?) v?(\d+(?:\.\d+)+[^\s,]*)[\s,]", re.IGNORECASE)
+_VERSION = re.compile(
+    r"(?:version|containerd(?:\.io|/v\d+)?) v?(\d+(?:\.\d+)+[^\s,]*)[\s,]", re.IGNORECASE
+)
 _UPSTREAM = re.compile(r"v?(?:\d+:)?(\d+(?:\.\d+)*(?:[-~](?:rc|beta)[.\d]*)?)")
 
 
@@ -83,7 +98,7 @@ def _delete(options, path):
     for length in range(len(path) - 1, 0, -1):
         if _get(options, path[:length]):
             return
-        del _get(options, path[:length - 1])[path[length - 1]]
+        del _get(options, path[: length - 1])[path[length - 1]]
 
 
 def _leaves(wanted, current, path=()):
@@ -147,7 +162,11 @@ def _same_as(options, path, value):
 
 def changed_options(before, after):
     """Names of the top-level options that differ."""
-    return sorted(key for key in set(before) | set(after) if not _same(before.get(key, "\0"), after.get(key, "\0")))
+    return sorted(
+        key
+        for key in set(before) | set(after)
+        if not _same(before.get(key, "\0"), after.get(key, "\0"))
+    )
 
 
 def tool_version(text):
@@ -163,7 +182,10 @@ def upstream_version(version):
 
 
 def numbers(version):
-    return [int(part) for part in re.findall(r"\d+", upstream_version(version).split("-")[0].split("~")[0])]
+    return [
+        int(part)
+        for part in re.findall(r"\d+", upstream_version(version).split("-")[0].split("~")[0])
+    ]
 
 
 def cli_needs_buildx(version):
@@ -178,7 +200,11 @@ DPKG_FORMAT = "${Package} ${Version} ${db:Status-Status}\\n"
 def parse_installed(text):
     """Like parse_policy, from dpkg-query with C(DPKG_FORMAT): only the installed versions."""
     rows = [line.split(" ") for line in text.splitlines()]
-    return {row[0]: {"installed": row[1], "candidate": "", "origin": "", "versions": []} for row in rows if row[2:] == ["installed"]}
+    return {
+        row[0]: {"installed": row[1], "candidate": "", "origin": "", "versions": []}
+        for row in rows
+        if row[2:] == ["installed"]
+    }
 
 
 def parse_policy(text):
@@ -195,7 +221,9 @@ def parse_policy(text):
         row = re.match(r" (\*\*\*|   ) (\S+) -?\d+(?: \(phased \d+%\))?$", line)
         source = re.match(r" {8} *-?\d+ (.+)$", line)
         if field:
-            packages[name][field.group(1).lower()] = "" if field.group(2) == "(none)" else field.group(2)
+            packages[name][field.group(1).lower()] = (
+                "" if field.group(2) == "(none)" else field.group(2)
+            )
         elif row:
             version = row.group(2)
             packages[name]["versions"].append(version)
@@ -208,6 +236,13 @@ def parse_policy(text):
 def failure_reason(journal):
     """The lines of a unit's journal that show why dockerd did not start."""
     lines = [line.strip() for line in journal.splitlines() if line.strip()]
-    telling = [line for line in lines if re.search(r"unable to configure|failed to start daemon|level=fatal|invalid|unknown flag|conflict", line)]
+    telling = [
+        line
+        for line in lines
+        if re.search(
+            r"unable to configure|failed to start daemon|level=fatal|invalid|unknown flag|conflict",
+            line,
+        )
+    ]
     # systemd retries several times with the same messages.
     return "\n".join(list(dict.fromkeys(telling or lines))[-3:])

@@ -9,14 +9,33 @@ from __future__ import annotations
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
-from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import foreign_pin, upstream, version_key
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
+    foreign_pin,
+    upstream,
+    version_key,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import whole_lines
 
-__all__ = ["OUT_OF_STEP", "branch_of", "closure", "expand", "fits", "is_driver", "keep_out", "lacking_components", "parse_nvidia_detect",
-           "parse_simulated_versions", "parse_ubuntu_drivers", "pin", "resolve"]
+__all__ = [
+    "OUT_OF_STEP",
+    "branch_of",
+    "closure",
+    "expand",
+    "fits",
+    "is_driver",
+    "keep_out",
+    "lacking_components",
+    "parse_nvidia_detect",
+    "parse_simulated_versions",
+    "parse_ubuntu_drivers",
+    "pin",
+    "resolve",
+]
 
 # Packages that may belong to a driver. Those that do have the driver's version; container tools and CUDA packages have other versions.
-DRIVER = re.compile(r"cuda-drivers.*|libcuda1.*|libcudadebugger1|libnvcuvid1|libnvoptix1|libxnvctrl0|libnvsdm.*|nvsdm.*")
+DRIVER = re.compile(
+    r"cuda-drivers.*|libcuda1.*|libcudadebugger1|libnvcuvid1|libnvoptix1|libxnvctrl0|libnvsdm.*|nvsdm.*"
+)
 # Debian's daemon is older than its driver, and Ubuntu's modules have the version of their kernel.
 OUT_OF_STEP = re.compile(r"nvidia-persistenced|linux-modules-nvidia-.*")
 
@@ -37,7 +56,10 @@ def parse_simulated_versions(text):
 def parse_nvidia_detect(text):
     """The package that Debian's nvidia-detect recommends for all given GPUs; empty if there is none, or no single one for all."""
     cards = re.split(r"^Checking (?:driver support|card)", text, flags=re.MULTILINE)[1:]
-    found = [re.findall(r"^It is recommended to install the\n\s+(\S+)\npackage\.$", card, re.MULTILINE) for card in cards]
+    found = [
+        re.findall(r"^It is recommended to install the\n\s+(\S+)\npackage\.$", card, re.MULTILINE)
+        for card in cards
+    ]
     packages = {names[0].partition(":")[0] if names else "" for names in found}
     return packages.pop() if len(packages) == 1 else ""
 
@@ -48,7 +70,9 @@ def parse_ubuntu_drivers(text):
     The former prints 'nvidia-driver-535-server, (kernel modules provided by …)' or the package alone, the latter 'driver : nvidia-driver-535 - … recommended'.
     """
     for line in whole_lines(text, "ubuntu-drivers"):
-        match = re.match(r"driver\s*:\s*(nvidia-driver-\S+) - .*\brecommended\b", line) or re.match(r"(nvidia-driver-\d+\S*?)(?:[,\s]|$)", line)
+        match = re.match(r"driver\s*:\s*(nvidia-driver-\S+) - .*\brecommended\b", line) or re.match(
+            r"(nvidia-driver-\d+\S*?)(?:[,\s]|$)", line
+        )
         if match:
             return match.group(1)
     return ""
@@ -61,20 +85,59 @@ def lacking_components(files, codename, components):
     their key. Empty if the components exist. Other archives of the same form, except PPAs, cannot be distinguished. If an archive lacks a component,
     apt only prints a note.
     """
-    entries = [entry for path in sorted(files) for entry in _apt_sources.stanzas(path, files[path]) if "deb" in entry["types"]]
+    entries = [
+        entry
+        for path in sorted(files)
+        for entry in _apt_sources.stanzas(path, files[path])
+        if "deb" in entry["types"]
+    ]
     paragraphs = []
     for entry in entries:
-        suites = [suite for suite in entry["suites"] if re.fullmatch(re.escape(codename) + r"(-updates|-security|/updates)?", suite)]
-        if not suites or not entry["uris"] or "main" not in entry["components"] or any(re.search(r"\bppa\b", uri) for uri in entry["uris"]):
+        suites = [
+            suite
+            for suite in entry["suites"]
+            if re.fullmatch(re.escape(codename) + r"(-updates|-security|/updates)?", suite)
+        ]
+        if (
+            not suites
+            or not entry["uris"]
+            or "main" not in entry["components"]
+            or any(re.search(r"\bppa\b", uri) for uri in entry["uris"])
+        ):
             continue
         same = [other for other in entries if set(other["uris"]) & set(entry["uris"])]
-        there = {(suite, component) for other in same for suite in other["suites"] for component in other["components"]}
-        lacking = [component for component in components if any((suite, component) not in there for suite in suites)]
+        there = {
+            (suite, component)
+            for other in same
+            for suite in other["suites"]
+            for component in other["components"]
+        }
+        lacking = [
+            component
+            for component in components
+            if any((suite, component) not in there for suite in suites)
+        ]
         if lacking:
-            lines = ["Types: deb", "URIs: " + " ".join(entry["uris"]), "Suites: " + " ".join(suites), "Components: " + " ".join(lacking)]
-            lines += ["Architectures: " + " ".join(entry["architectures"])] if entry["architectures"] else []
+            lines = [
+                "Types: deb",
+                "URIs: " + " ".join(entry["uris"]),
+                "Suites: " + " ".join(suites),
+                "Components: " + " ".join(lacking),
+            ]
+            lines += (
+                ["Architectures: " + " ".join(entry["architectures"])]
+                if entry["architectures"]
+                else []
+            )
             # The key may be inline in the entry, over many lines.
-            lines += ["Signed-By:%s%s" % ("\n " if "\n" in entry["signed_by"] else " ", entry["signed_by"])] if entry["signed_by"] else []
+            lines += (
+                [
+                    "Signed-By:%s%s"
+                    % ("\n " if "\n" in entry["signed_by"] else " ", entry["signed_by"])
+                ]
+                if entry["signed_by"]
+                else []
+            )
             paragraphs.append("\n".join(lines) + "\n")
     return "\n".join(dict.fromkeys(paragraphs))
 
@@ -89,7 +152,7 @@ def fits(version, asked):
     if not re.fullmatch(r"\d+(\.\d+)*", asked):
         return False
     number = upstream(version)
-    return bool(number) and version_key(number)[:len(version_key(asked))] == version_key(asked)
+    return bool(number) and version_key(number)[: len(version_key(asked))] == version_key(asked)
 
 
 def branch_of(text):
@@ -101,7 +164,11 @@ def branch_of(text):
 def expand(families, asked):
     """Families with the requested version's branch instead of <BR>. Those with <BR> are left out if no version is requested."""
     branch = branch_of(asked)
-    return [[name.replace("<BR>", branch) for name in names] for names in families if branch or not any("<BR>" in name for name in names)]
+    return [
+        [name.replace("<BR>", branch) for name in names]
+        for names in families
+        if branch or not any("<BR>" in name for name in names)
+    ]
 
 
 def resolve(families, offers, asked, installed=""):
@@ -115,9 +182,18 @@ def resolve(families, offers, asked, installed=""):
         if versions:
             kept = [version for version in versions if installed and upstream(version) == installed]
             found.append({"names": names, "version": (kept or versions)[0]})
-    whole = [family for family in found if all(
-        offers.get(name) if OUT_OF_STEP.fullmatch(name) else any(upstream(version) == upstream(family["version"]) for version in offers.get(name, []))
-        for name in family["names"])]
+    whole = [
+        family
+        for family in found
+        if all(
+            offers.get(name)
+            if OUT_OF_STEP.fullmatch(name)
+            else any(
+                upstream(version) == upstream(family["version"]) for version in offers.get(name, [])
+            )
+            for name in family["names"]
+        )
+    ]
     return (whole or found or [None])[0]
 
 
@@ -133,7 +209,9 @@ def keep_out(sources):
 
 def pin(version):
     """Apt preferences that pin all driver packages to one version, including dependencies that are not in the request."""
-    return (PIN_PACKAGES + "Pin: version /^([0-9]+:)?%s[-+~]/\nPin-Priority: 1001\n" % upstream(version).replace(".", "[.]"))
+    return PIN_PACKAGES + "Pin: version /^([0-9]+:)?%s[-+~]/\nPin-Priority: 1001\n" % upstream(
+        version
+    ).replace(".", "[.]")
 
 
 def closure(names, offers, version, simulated, installed):
@@ -142,8 +220,20 @@ def closure(names, offers, version, simulated, installed):
     C(offers) are the versions by name, C(simulated) and C(installed) one version by name.
     """
     number = upstream(version)
-    found = {name: there for name, there in installed.items() if is_driver(name) and upstream(there) == number}
-    found.update((name, brought) for name, brought in simulated.items() if name in names or is_driver(name) and upstream(brought) == number)
-    found.update((name, installed[name]) for name in names if name not in found and name in installed)
-    found.update((name, offers[name][0]) for name in names if name not in found and offers.get(name))
+    found = {
+        name: there
+        for name, there in installed.items()
+        if is_driver(name) and upstream(there) == number
+    }
+    found.update(
+        (name, brought)
+        for name, brought in simulated.items()
+        if name in names or is_driver(name) and upstream(brought) == number
+    )
+    found.update(
+        (name, installed[name]) for name in names if name not in found and name in installed
+    )
+    found.update(
+        (name, offers[name][0]) for name in names if name not in found and offers.get(name)
+    )
     return {name: found[name] for name in sorted(found)}

@@ -14,18 +14,27 @@ import binascii
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
-from ansible_collections.trainyard.gpu.plugins.module_utils._packages import ParseError, dpkg_rows, whole_lines
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
+    ParseError,
+    dpkg_rows,
+    whole_lines,
+)
 
 # Debian adds the branch's name to the module's ('nvidia-current'), Ubuntu the branch ('nvidia-535-server').
 _DKMS = re.compile(
     r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>\d[\w.+~-]*)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>added|built|installed|broken)\b"
-    r"(?P<remark>.*)")
-_NVRM = re.compile(r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module for \S+|\S+ Kernel Module)\s+(?P<version>\d+(?:\.\d+)+)\s")
+    r"(?P<remark>.*)"
+)
+_NVRM = re.compile(
+    r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module for \S+|\S+ Kernel Module)\s+(?P<version>\d+(?:\.\d+)+)\s"
+)
 _NVCC = re.compile(r"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)\s")
 # developer.download.nvidia.com/compute/cuda/repos/*/*/7fa2af80.pub, the id in full.
 _OLD_KEY = bytes.fromhex("f60f4b3d7fa2af80")
 # Packages that should come from one maker only.
-_DRIVER = re.compile(r"(nvidia-(driver|open|kernel|dkms|utils|smi|headless|compute-utils)|cuda-drivers|libnvidia-(ml1|compute)|libcuda1)(-.*)?$")
+_DRIVER = re.compile(
+    r"(nvidia-(driver|open|kernel|dkms|utils|smi|headless|compute-utils)|cuda-drivers|libnvidia-(ml1|compute)|libcuda1)(-.*)?$"
+)
 # Origins of the distributions in Release files, also of mirrors. PPAs have LP-PPA-NAME.
 _DISTRIBUTION = re.compile(r"(Debian|Ubuntu)( ?Backports|ESM|ESMApps)?")
 # Repositories in package_sources_apt_repositories are used on purpose.
@@ -69,10 +78,16 @@ def parse_dkms_status(text):
         match = _DKMS.fullmatch(line.strip())
         if not match:
             raise ParseError("dkms status: %.120r" % line)
-        found.append({
-            "module": match.group("module"), "version": match.group("version"), "kernel": match.group("kernel") or "", "arch": match.group("arch") or "",
-            "state": match.group("state"), "differs": "Diff between built and installed" in match.group("remark"),
-        })
+        found.append(
+            {
+                "module": match.group("module"),
+                "version": match.group("version"),
+                "kernel": match.group("kernel") or "",
+                "arch": match.group("arch") or "",
+                "state": match.group("state"),
+                "differs": "Diff between built and installed" in match.group("remark"),
+            }
+        )
     return found
 
 
@@ -80,7 +95,10 @@ def parse_nvcc(text):
     """Release and version of nvcc, None for other text. Outputs of several hosts in one text must agree."""
     found = set(_NVCC.findall(text))
     if len(found) > 1:
-        raise ParseError("different outputs of nvcc in one text: %s" % ", ".join(sorted(version for dummy, version in found)))
+        raise ParseError(
+            "different outputs of nvcc in one text: %s"
+            % ", ".join(sorted(version for dummy, version in found))
+        )
     for release, version in found:
         return {"release": release, "version": version}
     return None
@@ -95,8 +113,12 @@ def parse_packages(text):
     found = {}
     for name, version, status, maintainer in dpkg_rows(text, 4):
         if status[1] not in "nc":
-            found[name.partition(":")[0]] = {"version": version, "held": status[0] == "h", "broken": status[1] != "i",
-                                             "by_nvidia": bool(re.search(r"@([\w.-]+\.)?nvidia\.com>", maintainer))}
+            found[name.partition(":")[0]] = {
+                "version": version,
+                "held": status[0] == "h",
+                "broken": status[1] != "i",
+                "by_nvidia": bool(re.search(r"@([\w.-]+\.)?nvidia\.com>", maintainer)),
+            }
     return found
 
 
@@ -105,13 +127,23 @@ def parse_sources(text, path):
 
     Entries that are switched off count for nothing. What apt itself would refuse is left out: apt says so better.
     """
-    return [{"path": path, "uri": entry["uri"].rstrip("/"), "suites": [entry["suite"]], "signed_by": entry["signed_by"]}
-            for entry in _apt_sources.entries(path, text) if _looks_like_nvidia(entry["uri"])]
+    return [
+        {
+            "path": path,
+            "uri": entry["uri"].rstrip("/"),
+            "suites": [entry["suite"]],
+            "signed_by": entry["signed_by"],
+        }
+        for entry in _apt_sources.entries(path, text)
+        if _looks_like_nvidia(entry["uri"])
+    ]
 
 
 def _looks_like_nvidia(uri):
     # Launchpad has PPAs with that word in their names.
-    return ("nvidia" in uri.lower() or "/compute/cuda/repos" in uri) and not re.search(r"\bppa\b", uri.lower())
+    return ("nvidia" in uri.lower() or "/compute/cuda/repos" in uri) and not re.search(
+        r"\bppa\b", uri.lower()
+    )
 
 
 def parse_release(text):
@@ -122,13 +154,22 @@ def parse_release(text):
 
 def is_foreign(path, uri, origin):
     """Whether a repository is not the distribution's (or a mirror of it), NVIDIA's, or declared by the site."""
-    return path != DECLARED_SOURCES and not _DISTRIBUTION.fullmatch(origin) and origin != "NVIDIA" and not _looks_like_nvidia(uri)
+    return (
+        path != DECLARED_SOURCES
+        and not _DISTRIBUTION.fullmatch(origin)
+        and origin != "NVIDIA"
+        and not _looks_like_nvidia(uri)
+    )
 
 
 def parse_driver_offers(text):
     """Versions of the driver's packages in a Packages file, by name. Fields of other packages are not parsed."""
     found = {}
-    for paragraph in re.split(r"\n\n+", text) if re.search(r"^Package: (.*nvidia|cuda-drivers|libcuda1)", text, re.MULTILINE) else []:
+    for paragraph in (
+        re.split(r"\n\n+", text)
+        if re.search(r"^Package: (.*nvidia|cuda-drivers|libcuda1)", text, re.MULTILINE)
+        else []
+    ):
         name = re.search(r"^Package: (\S+)$", paragraph, re.MULTILINE)
         version = re.search(r"^Version: (\S+)$", paragraph, re.MULTILINE)
         if name and version and _DRIVER.match(name.group(1)):
@@ -152,15 +193,25 @@ def is_kept_out(source, preferences):
         for paragraph in re.split(r"\n\s*\n", text):
             fields = dict(re.findall(r"^(\S+):[ \t]*(.*?)[ \t]*$", paragraph, re.MULTILINE))
             names = fields.get("Package", "").split()
-            if fields.get("Pin") == foreign_pin(source) and fields.get("Pin-Priority", "").startswith("-") and ("*nvidia*" in names or "*" in names):
+            if (
+                fields.get("Pin") == foreign_pin(source)
+                and fields.get("Pin-Priority", "").startswith("-")
+                and ("*nvidia*" in names or "*" in names)
+            ):
                 return True
     return False
 
 
 def holds_old_key(content):
     """Whether a keyring, in bytes, has NVIDIA's signing key from before April 2022. The self-signature of a key contains its id."""
-    for block in re.findall(rb"-----BEGIN PGP PUBLIC KEY BLOCK-----[^\n]*\n(.*?)-----END", content, re.DOTALL):
-        body = [line.strip() for line in block.splitlines() if b":" not in line and not line.startswith(b"=")]
+    for block in re.findall(
+        rb"-----BEGIN PGP PUBLIC KEY BLOCK-----[^\n]*\n(.*?)-----END", content, re.DOTALL
+    ):
+        body = [
+            line.strip()
+            for line in block.splitlines()
+            if b":" not in line and not line.startswith(b"=")
+        ]
         try:
             content += binascii.a2b_base64(b"".join(body))
         except binascii.Error:
@@ -176,7 +227,9 @@ def parse_policy(text):
         heading = re.fullmatch(r"(\S+):", line)
         value = re.fullmatch(r"  (Installed|Candidate): (\S+)", line)
         if heading:
-            package = found.setdefault(heading.group(1).partition(":")[0], {"installed": "", "candidate": ""})
+            package = found.setdefault(
+                heading.group(1).partition(":")[0], {"installed": "", "candidate": ""}
+            )
         elif value and package is not None:
             package[value.group(1).lower()] = "" if value.group(2) == "(none)" else value.group(2)
     return found
@@ -188,7 +241,9 @@ def parse_module_name(text):
     Debian's module has another name on disk, because several branches can be installed in parallel.
     """
     for line in whole_lines(text, "modprobe"):
-        match = re.match(r"install .*\bmodprobe (?:-\S+ )*(?:-i|--ignore-install) (nvidia[\w-]*)", line)
+        match = re.match(
+            r"install .*\bmodprobe (?:-\S+ )*(?:-i|--ignore-install) (nvidia[\w-]*)", line
+        )
         if match:
             return match.group(1)
     return ""
@@ -219,12 +274,16 @@ def library_version(path):
 
 def parse_nccl_header(text):
     """Version in nccl.h; empty if it has none."""
-    parts = [re.search(r"^#define NCCL_%s (\d+)\s" % name, text, re.MULTILINE) for name in ("MAJOR", "MINOR", "PATCH")]
+    parts = [
+        re.search(r"^#define NCCL_%s (\d+)\s" % name, text, re.MULTILINE)
+        for name in ("MAJOR", "MINOR", "PATCH")
+    ]
     return ".".join(part.group(1) for part in parts) if all(parts) else ""
 
 
 def grub_default(settings, environment):
     """The kernel configured in GRUB, if it is named: by GRUB_DEFAULT of /etc/default/grub, or saved by grub-set-default or grub-reboot."""
+
     def value(text, name):
         found = re.findall(r"^\s*%s=(.*)$" % name, text, re.MULTILINE)
         return found[-1].strip().strip("\"'") if found else ""
@@ -244,9 +303,20 @@ def driver_sources(packages, runfile, foreign=()):
 
     More than one is a driver that doesn't fit itself. C(foreign) are the installed packages that another repository alone has in their version.
     """
-    driver = {"other_repository" if name in foreign else "nvidia_repository" if package["by_nvidia"] else "distribution"
-              for name, package in packages.items() if _DRIVER.match(name)}
-    return [source for source in ("distribution", "nvidia_repository", "other_repository") if source in driver] + (["runfile"] if runfile else [])
+    driver = {
+        "other_repository"
+        if name in foreign
+        else "nvidia_repository"
+        if package["by_nvidia"]
+        else "distribution"
+        for name, package in packages.items()
+        if _DRIVER.match(name)
+    }
+    return [
+        source
+        for source in ("distribution", "nvidia_repository", "other_repository")
+        if source in driver
+    ] + (["runfile"] if runfile else [])
 
 
 def driver_pinned(packages, preferences):
@@ -254,13 +324,19 @@ def driver_pinned(packages, preferences):
     pinning = sorted(name for name in packages if name.startswith("nvidia-driver-pinning-"))
     if pinning:
         return pinning[0]
-    held = sorted(name for name, package in packages.items() if package["held"] and _DRIVER.match(name))
+    held = sorted(
+        name for name, package in packages.items() if package["held"] and _DRIVER.match(name)
+    )
     if held:
         return "hold of %s" % held[0]
     for path in sorted(preferences):
         for paragraph in re.split(r"\n\s*\n", preferences[path]):
             names = re.search(r"^Package:(.*)$", paragraph, re.MULTILINE)
-            if names and re.search(r"^Pin:\s*version\b", paragraph, re.MULTILINE) and re.search(r"nvidia|cuda-drivers", names.group(1)):
+            if (
+                names
+                and re.search(r"^Pin:\s*version\b", paragraph, re.MULTILINE)
+                and re.search(r"nvidia|cuda-drivers", names.group(1))
+            ):
                 return path
     return ""
 
@@ -272,7 +348,13 @@ def next_kernel(kernels, default=""):
     """The kernel that boots next: the configured one, else the newest in GRUB's order."""
     if default in kernels:
         return default
-    return max(kernels, key=lambda kernel: [int(part) if part.isdecimal() else -1 for part in re.split(r"[.\-+~_]", kernel)], default="")
+    return max(
+        kernels,
+        key=lambda kernel: [
+            int(part) if part.isdecimal() else -1 for part in re.split(r"[.\-+~_]", kernel)
+        ],
+        default="",
+    )
 
 
 def reboot_required_reason(loaded, modules, library, running, boots_next, has_gpu=True):
@@ -282,11 +364,22 @@ def reboot_required_reason(loaded, modules, library, running, boots_next, has_gp
     """
     on_disk = modules.get(running, "")
     if loaded and library and loaded != library:
-        return "the loaded kernel module is %s, the libraries are %s: nvidia-smi and CUDA fail until the module of that version is loaded" % (loaded, library)
+        return (
+            "the loaded kernel module is %s, the libraries are %s: nvidia-smi and CUDA fail until the module of that version is loaded"
+            % (loaded, library)
+        )
     if loaded and on_disk and loaded != on_disk:
-        return "the loaded kernel module is %s, the one on disk for kernel %s is %s" % (loaded, running, on_disk)
+        return "the loaded kernel module is %s, the one on disk for kernel %s is %s" % (
+            loaded,
+            running,
+            on_disk,
+        )
     if has_gpu and not loaded and not on_disk and modules.get(boots_next):
-        return "the running kernel %s has no driver; kernel %s, which boots next, has %s" % (running, boots_next, modules[boots_next])
+        return "the running kernel %s has no driver; kernel %s, which boots next, has %s" % (
+            running,
+            boots_next,
+            modules[boots_next],
+        )
     return ""
 
 
@@ -297,9 +390,17 @@ def will_break_on_next_boot(modules, library, boots_next, headers=(), has_gpu=Tr
     version = modules.get(boots_next, "")
     if not version:
         return "kernel %s boots next, but has no NVIDIA module%s" % (
-            boots_next, "" if boots_next in headers else ": DKMS cannot build one without its headers, which are missing")
+            boots_next,
+            ""
+            if boots_next in headers
+            else ": DKMS cannot build one without its headers, which are missing",
+        )
     if library and version != library:
-        return "kernel %s boots next with module %s, but the libraries are %s" % (boots_next, version, library)
+        return "kernel %s boots next with module %s, but the libraries are %s" % (
+            boots_next,
+            version,
+            library,
+        )
     return ""
 
 
@@ -311,7 +412,13 @@ def drift(asked, found):
         if want == "absent":
             same = not have
         else:
-            same = bool(have) and (have == want or (re.fullmatch(r"\d+(\.\d+)*", want) and version_key(have)[:len(version_key(want))] == version_key(want)))
+            same = bool(have) and (
+                have == want
+                or (
+                    re.fullmatch(r"\d+(\.\d+)*", want)
+                    and version_key(have)[: len(version_key(want))] == version_key(want)
+                )
+            )
         if not same:
             differences.append({"name": name, "asked": want, "found": have or "absent"})
     return differences

@@ -33,12 +33,21 @@ from typing import NamedTuple
 SECTIONS = {
     "frameworks": {"tensorflow": "tensorflow", "pytorch": "pytorch", "mxnet": "mxnet"},
     "controllers": {"mpi": "mpi", "gloo": "gloo"},
-    "tensor_operations": {"nccl": "nccl", "ddl": "ddl", "ccl": "ccl", "mlsl": "ccl", "mpi": "mpi", "gloo": "gloo"},
+    "tensor_operations": {
+        "nccl": "nccl",
+        "ddl": "ddl",
+        "ccl": "ccl",
+        "mlsl": "ccl",
+        "mpi": "mpi",
+        "gloo": "gloo",
+    },
 }
 KEYS = {section: list(dict.fromkeys(labels.values())) for section, labels in SECTIONS.items()}
 
 # Colours and other terminal control; the frame that a terminal multiplexer draws around its panes.
-_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]"
+)
 _FRAME = re.compile("[\u2500-\u259f]+")
 
 # Before the word: nothing, punctuation, or a token that ends like a time or a number. So 'requires Horovod v0.28.1' is not a version line.
@@ -49,7 +58,11 @@ _ENTRY = re.compile(r"\[\s*(x?)\s*\]\s*([a-z]\w*)\W*$", re.IGNORECASE)
 _NO_TICK = re.compile(r"^\W*\w?\W*\b([a-z]\w*)\W*$", re.IGNORECASE)
 
 # The Horovod package of a framework, which a job imports.
-PACKAGES = {"tensorflow": "horovod.tensorflow", "pytorch": "horovod.torch", "mxnet": "horovod.mxnet"}
+PACKAGES = {
+    "tensorflow": "horovod.tensorflow",
+    "pytorch": "horovod.torch",
+    "mxnet": "horovod.mxnet",
+}
 
 # horovodrun's interpreter, named in its first line, imports the packages and then continues as horovodrun. Horovod forks a process for each entry of its table,
 # which imports the framework again (seconds each for torch) unless the parent has it already.
@@ -88,9 +101,14 @@ exec "$path" --check-build
 _IMPORTED = re.compile(r"\n?^trainyard: import (\S+): (.*?)\r?\n", re.MULTILINE)
 
 # argparse reports a missing -np before an unknown option: 0.16 may say either.
-_USAGE = re.compile(r"unrecogni[sz]ed (?:arguments|option)|(?:unknown|invalid|no such) option|^usage: .*horovodrun|\bhorovodrun: error:", re.IGNORECASE)
-_EXCEPTION = re.compile(r"(?:^|[^\w\s]\s*)(?:[\w.]*\wError|[\w.]*Exception|[\w.]*queue\.Empty)(?::.*)?$"
-                        r"|No module named|error while loading shared libraries|symbol lookup error")
+_USAGE = re.compile(
+    r"unrecogni[sz]ed (?:arguments|option)|(?:unknown|invalid|no such) option|^usage: .*horovodrun|\bhorovodrun: error:",
+    re.IGNORECASE,
+)
+_EXCEPTION = re.compile(
+    r"(?:^|[^\w\s]\s*)(?:[\w.]*\wError|[\w.]*Exception|[\w.]*queue\.Empty)(?::.*)?$"
+    r"|No module named|error while loading shared libraries|symbol lookup error"
+)
 _TRACEBACK = "Traceback (most recent call last):"
 # With --verbose the traceback of an extension's check is normal. A traceback through these frames ends horovodrun itself.
 _VERBOSE = re.compile(r"Checking whether extension \w+ was ")
@@ -142,16 +160,27 @@ def parse_check_build(text: str) -> Build | None:
             tables[-1][1].append((number, line))
         elif _section(line):
             headless.append((number, line))
-    if len(tables) > 1 and re.match(r"\W*Available\b", " ".join(line for _number, line in tables[-1][1] if line)) and not any(
-            _section(line) for _number, line in tables[-1][1]):
-        raise ParseError(f"the last table, of Horovod {tables[-1][0]}, is truncated: no section follows its line 'Horovod v{tables[-1][0]}:'")
+    if (
+        len(tables) > 1
+        and re.match(r"\W*Available\b", " ".join(line for _number, line in tables[-1][1] if line))
+        and not any(_section(line) for _number, line in tables[-1][1])
+    ):
+        raise ParseError(
+            f"the last table, of Horovod {tables[-1][0]}, is truncated: no section follows its line 'Horovod v{tables[-1][0]}:'"
+        )
     # A version line alone is not a table, because a log may name the version elsewhere too.
-    tables = [(version, lines) for version, lines in tables if any(_section(line) for _number, line in lines)]
+    tables = [
+        (version, lines)
+        for version, lines in tables
+        if any(_section(line) for _number, line in lines)
+    ]
     if tables:
         return _build(*tables[-1])
     if headless:
         number, line = headless[0]
-        raise ParseError(f"line {number}: '{line}' has no line 'Horovod v<version>:' before it: the head of the table is missing")
+        raise ParseError(
+            f"line {number}: '{line}' has no line 'Horovod v<version>:' before it: the head of the table is missing"
+        )
     return None
 
 
@@ -169,7 +198,9 @@ def _build(version, lines):
         if found:
             ticked, label = bool(found.group(1)), found.group(2).lower()
             if ticks[section].setdefault(label, ticked) != ticked:
-                raise ParseError(f"line {number}: '{line}' contradicts an earlier line of the same section")
+                raise ParseError(
+                    f"line {number}: '{line}' contradicts an earlier line of the same section"
+                )
             last = number
             continue
         found = _NO_TICK.search(line)
@@ -180,9 +211,23 @@ def _build(version, lines):
         known = {SECTIONS[section][label] for label in ticks[section] if label in SECTIONS[section]}
         absent = [key for key in keys if key not in known]
         if absent:
-            raise ParseError(f"the table of Horovod {version} is truncated: {section} has no entry for {', '.join(absent)}; its last line is line {last}")
-    return Build(version, **{section: {key: any(ticks[section].get(label, False) for label, to in SECTIONS[section].items() if to == key) for key in keys}
-                             for section, keys in KEYS.items()})
+            raise ParseError(
+                f"the table of Horovod {version} is truncated: {section} has no entry for {', '.join(absent)}; its last line is line {last}"
+            )
+    return Build(
+        version,
+        **{
+            section: {
+                key: any(
+                    ticks[section].get(label, False)
+                    for label, to in SECTIONS[section].items()
+                    if to == key
+                )
+                for key in keys
+            }
+            for section, keys in KEYS.items()
+        },
+    )
 
 
 def why_no_table(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
@@ -204,26 +249,52 @@ def why_no_table(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
         return "truncated", lines[-1]
     # The table goes to stdout. Libraries log to stderr, which does not count.
     if not stdout.strip():
-        return "no_output", f"exit code {rc}" + (f", last line on stderr: {lines[-1]}" if lines else "")
-    raise ParseError(f"line 1 of {len(lines)}: '{lines[0]}' is not the output of horovodrun --check-build")
+        return "no_output", f"exit code {rc}" + (
+            f", last line on stderr: {lines[-1]}" if lines else ""
+        )
+    raise ParseError(
+        f"line 1 of {len(lines)}: '{lines[0]}' is not the output of horovodrun --check-build"
+    )
 
 
 def check_build_command(executable: str, frameworks: list[str]) -> list[str]:
     """The command that prints the table, and before it, on stderr, a line for each framework whose package it imports."""
     if not frameworks:
         return [executable, "--check-build"]
-    return ["sh", "-c", _SHELL, "sh", executable, _IMPORT, *[PACKAGES[framework] for framework in frameworks]]
+    return [
+        "sh",
+        "-c",
+        _SHELL,
+        "sh",
+        executable,
+        _IMPORT,
+        *[PACKAGES[framework] for framework in frameworks],
+    ]
 
 
 def split_imports(stderr: str, frameworks: list[str]) -> tuple[str, dict[str, str]]:
     """stderr without the lines about imports, and the import error by framework. Without a line, the import did not happen."""
     said = dict(_IMPORTED.findall(stderr))
-    errors = {framework: said.get(PACKAGES[framework], "horovodrun is not a Python script, or it ended before the import") for framework in frameworks}
-    return _IMPORTED.sub("", stderr), {framework: error for framework, error in errors.items() if error != "ok"}
+    errors = {
+        framework: said.get(
+            PACKAGES[framework], "horovodrun is not a Python script, or it ended before the import"
+        )
+        for framework in frameworks
+    }
+    return _IMPORTED.sub("", stderr), {
+        framework: error for framework, error in errors.items() if error != "ok"
+    }
 
 
-def missing(requires: dict[str, list[str]], build: Build | None, import_errors: dict[str, str] | None = None) -> list[str]:
+def missing(
+    requires: dict[str, list[str]], build: Build | None, import_errors: dict[str, str] | None = None
+) -> list[str]:
     """Required parts that are not ticked or cannot be imported, as C(section.key), in the order of the table. Without a table, all of them."""
     failed = {"frameworks": import_errors or {}}
-    return [f"{section}.{key}" for section, keys in KEYS.items() for key in keys
-            if key in (requires.get(section) or []) and not (build and getattr(build, section)[key] and key not in failed.get(section, {}))]
+    return [
+        f"{section}.{key}"
+        for section, keys in KEYS.items()
+        for key in keys
+        if key in (requires.get(section) or [])
+        and not (build and getattr(build, section)[key] and key not in failed.get(section, {}))
+    ]

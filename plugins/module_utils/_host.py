@@ -27,7 +27,9 @@ __all__ = [
 
 # Interfaces of container engines, libvirt and overlay networks. docker0 has the same address on every host,
 # so a job that uses such an interface hangs.
-_VIRTUAL_INTERFACE = re.compile(r"^(lo|docker.*|br-.*|veth.*|virbr\d.*|cni.*|flannel.*|cali.*|kube-.*|podman\d+|lxcbr\d+)$")
+_VIRTUAL_INTERFACE = re.compile(
+    r"^(lo|docker.*|br-.*|veth.*|virbr\d.*|cni.*|flannel.*|cali.*|kube-.*|podman\d+|lxcbr\d+)$"
+)
 _TCP_LISTEN = "0A"
 
 
@@ -68,8 +70,11 @@ def parse_ip_addresses(text):
         {
             # A veth pair is listed as 'eth0@if12': the part after @ is the other end and not the name.
             "name": link["ifname"].split("@")[0],
-            "addresses": [{"address": entry["local"], "prefix": entry["prefixlen"]} for entry in link.get("addr_info", [])
-                          if "local" in entry and not entry.get("temporary")],
+            "addresses": [
+                {"address": entry["local"], "prefix": entry["prefixlen"]}
+                for entry in link.get("addr_info", [])
+                if "local" in entry and not entry.get("temporary")
+            ],
             "up": "UP" in link.get("flags", []) and "NO-CARRIER" not in link["flags"],
         }
         for link in links
@@ -87,7 +92,12 @@ def default_interface(route, ipv6_route=""):
     if not candidates:
         for line in ipv6_route.splitlines():
             fields = line.split()
-            if len(fields) >= 10 and fields[0] == "0" * 32 and fields[1] == "00" and fields[9] != "lo":
+            if (
+                len(fields) >= 10
+                and fields[0] == "0" * 32
+                and fields[1] == "00"
+                and fields[9] != "lo"
+            ):
                 candidates.append((int(fields[5], 16), fields[9]))
     return min(candidates)[1] if candidates else ""
 
@@ -103,7 +113,7 @@ def memory_mib(meminfo):
 def _proc_address(text):
     """Turn the kernel's hexadecimal address (host byte order by 32-bit word) into the usual form."""
     raw = bytes.fromhex(text)
-    words = b"".join(raw[i:i + 4][::-1] for i in range(0, len(raw), 4))
+    words = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
     address = ipaddress.ip_address(words)
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
@@ -118,7 +128,9 @@ def listening_sockets(tcp, ports):
             continue
         address, dummy, port = fields[1].rpartition(":")
         if int(port, 16) in ports:
-            found.append({"address": _proc_address(address), "port": int(port, 16), "inode": fields[9]})
+            found.append(
+                {"address": _proc_address(address), "port": int(port, 16), "inode": fields[9]}
+            )
     return found
 
 

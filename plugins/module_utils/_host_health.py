@@ -13,9 +13,13 @@ __all__ = ["ParseError", "parse_chronyc", "parse_gpu_errors", "parse_stat", "par
 
 # NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.
 # Old drivers have no 'PCI:'. With MIG an instance follows the device: (PCI:0000:c1:00 GPU-I:04).
-_XID = re.compile(r"NVRM: (?P<kind>Xid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)(?: [^)]*)?\): (?P<code>\d+)(?:, *(?P<text>.*))?$")
+_XID = re.compile(
+    r"NVRM: (?P<kind>Xid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)(?: [^)]*)?\): (?P<code>\d+)(?:, *(?P<text>.*))?$"
+)
 # nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up. Two more lines of each have registers.
-_SXID = re.compile(r"nvidia-nvswitch\d+: (?P<kind>SXid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)\): (?P<code>\d+), *(?P<text>(?:Non-f|F)atal\b.*)$")
+_SXID = re.compile(
+    r"nvidia-nvswitch\d+: (?P<kind>SXid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)\): (?P<code>\d+), *(?P<text>(?:Non-f|F)atal\b.*)$"
+)
 # The equivalent of Xid 79 over three lines, if no Xid could be written.
 _LOST_BEGINS = re.compile(r"NVRM: The NVIDIA GPU (?P<device>[0-9A-Fa-f:.]+)\s*$")
 _LOST = "fallen off the bus"
@@ -49,11 +53,27 @@ def parse_gpu_errors(text):
             kind, device, code, said = match.group("kind", "device", "code", "text")
         elif lost and number - lost_at < _LOST_LINES and _LOST in line:
             # An Xid has the device without its function.
-            kind, device, code, said = "Xid", re.sub(r"\.\d$", "", lost), _LOST_CODE, "GPU has %s" % _LOST
+            kind, device, code, said = (
+                "Xid",
+                re.sub(r"\.\d$", "", lost),
+                _LOST_CODE,
+                "GPU has %s" % _LOST,
+            )
         else:
             continue
         key = (kind, device.lower(), int(code))
-        entry = found.setdefault(key, {"kind": kind, "device": key[1], "code": key[2], "text": "", "count": 0, "first_s": seconds, "last_s": None})
+        entry = found.setdefault(
+            key,
+            {
+                "kind": kind,
+                "device": key[1],
+                "code": key[2],
+                "text": "",
+                "count": 0,
+                "first_s": seconds,
+                "last_s": None,
+            },
+        )
         entry.update(text=(said or "").strip(), count=entry["count"] + 1, last_s=seconds)
     return list(found.values())
 

@@ -13,31 +13,67 @@ import os
 import re
 import tarfile
 
-__all__ = ["ParseError", "archive_reference", "auth_document", "digest_of", "explain", "is_missing", "packages_of", "platforms_of", "python_of", "tls_options",
-           "versions_of"]
+__all__ = [
+    "ParseError",
+    "archive_reference",
+    "auth_document",
+    "digest_of",
+    "explain",
+    "is_missing",
+    "packages_of",
+    "platforms_of",
+    "python_of",
+    "tls_options",
+    "versions_of",
+]
 
 #: Distributions of Python's package index, in lower case with dashes, whose versions the catalogue shows. Frameworks have a name there.
-FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet", "mindspore": "MindSpore", "jax": "JAX", "paddlepaddle": "PaddlePaddle"}
+FRAMEWORKS = {
+    "torch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "mxnet": "MXNet",
+    "mindspore": "MindSpore",
+    "jax": "JAX",
+    "paddlepaddle": "PaddlePaddle",
+}
 OTHERS = ("horovod", "deepspeed", "torchvision", "keras", "numpy", "ipykernel")
 #: Builds of a framework for one kind of device have names of their own.
-BUILD = re.compile(r"^(torch|tensorflow|mxnet|mindspore|jax|paddlepaddle)-(?:cpu|gpu|rocm|ascend|intel|cu\d+)$")
+BUILD = re.compile(
+    r"^(torch|tensorflow|mxnet|mindspore|jax|paddlepaddle)-(?:cpu|gpu|rocm|ascend|intel|cu\d+)$"
+)
 #: What images for NVIDIA's GPUs have in their environment.
 ENVIRONMENT = {"CUDA_VERSION": "cuda", "NCCL_VERSION": "nccl"}
 PLACES = ("site-packages", "dist-packages")
 #: Pattern in the message of skopeo or buildah: cause and fix.
 CAUSES = (
-    (r"server gave HTTP response to HTTPS client", "the registry has no TLS; add it to image_relay_plain_http if the network to it is trusted"),
-    (r"x509|certificate", "its certificate is not trusted by this host; add its authority to package_sources_ca_certificates, or to /etc/containers/certs.d"),
-    (r"unauthorized|authentication required|invalid username/password|status 401|denied: requested access",
-     "the registry refuses the login; correct image_relay_source_logins, or image_relay_registry_login for the site's own registry"),
+    (
+        r"server gave HTTP response to HTTPS client",
+        "the registry has no TLS; add it to image_relay_plain_http if the network to it is trusted",
+    ),
+    (
+        r"x509|certificate",
+        "its certificate is not trusted by this host; add its authority to package_sources_ca_certificates, or to /etc/containers/certs.d",
+    ),
+    (
+        r"unauthorized|authentication required|invalid username/password|status 401|denied: requested access",
+        "the registry refuses the login; correct image_relay_source_logins, or image_relay_registry_login for the site's own registry",
+    ),
     (r"the registry is full", "the registry is full; raise image_relay_max_gib, or remove images"),
-    (r"denied|status 403|Forbidden", "the registry does not permit it; correct the login or the rights there"),
+    (
+        r"denied|status 403|Forbidden",
+        "the registry does not permit it; correct the login or the rights there",
+    ),
     (r"no space left", "the disk is full; free space on it"),
-    (r"manifest unknown|name unknown|not found|status 404", "the registry has no such image; correct the name"),
+    (
+        r"manifest unknown|name unknown|not found|status 404",
+        "the registry has no such image; correct the name",
+    ),
     (r"no such file", "the file does not exist on this host; copy it there, or correct the path"),
-    (r"no such host|connection refused|i/o timeout|no route to host|network is unreachable|connection reset|deadline exceeded|Client\.Timeout|status 50\d|"
-     r"Bad Gateway",
-     "the registry does not answer; start it, or correct the name"),
+    (
+        r"no such host|connection refused|i/o timeout|no route to host|network is unreachable|connection reset|deadline exceeded|Client\.Timeout|status 50\d|"
+        r"Bad Gateway",
+        "the registry does not answer; start it, or correct the name",
+    ),
 )
 MISSING = re.compile(r"manifest unknown|name unknown|repository name not known")
 
@@ -59,7 +95,9 @@ def is_missing(said):
 def last_line(said):
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     found = re.search(r'msg="(.*)"\s*$', lines[-1]) if lines else None
-    return (found.group(1).replace('\\"', '"') if found else lines[-1] if lines else "no message")[-600:]
+    return (found.group(1).replace('\\"', '"') if found else lines[-1] if lines else "no message")[
+        -600:
+    ]
 
 
 def explain(said):
@@ -72,13 +110,25 @@ def explain(said):
 
 def auth_document(logins):
     """Return the content of auth.json for a list of logins with C(registry), C(username) and C(password)."""
-    return json.dumps({"auths": {entry["registry"]: {"auth": base64.b64encode(
-        ("%s:%s" % (entry["username"], entry["password"])).encode("utf-8")).decode("ascii")} for entry in logins}})
+    return json.dumps(
+        {
+            "auths": {
+                entry["registry"]: {
+                    "auth": base64.b64encode(
+                        ("%s:%s" % (entry["username"], entry["password"])).encode("utf-8")
+                    ).decode("ascii")
+                }
+                for entry in logins
+            }
+        }
+    )
 
 
 def tls_options(reference, plain_http, option="--tls-verify"):
     """Return the option of skopeo or buildah for a registry that is reached without TLS."""
-    registry = reference[len("docker://"):].partition("/")[0] if reference.startswith("docker://") else ""
+    registry = (
+        reference[len("docker://") :].partition("/")[0] if reference.startswith("docker://") else ""
+    )
     return [option + "=false"] if registry in plain_http else []
 
 
@@ -93,11 +143,18 @@ def archive_reference(path):
                     return "docker-archive:" + path
     except (OSError, EOFError, tarfile.TarError) as error:
         if isinstance(error, FileNotFoundError):
-            raise ParseError("the file does not exist on this host; copy it there, or correct the path") from error
-        raise ParseError("it is no readable archive (%s); write it with docker save, podman save or skopeo copy" % error) from error
+            raise ParseError(
+                "the file does not exist on this host; copy it there, or correct the path"
+            ) from error
+        raise ParseError(
+            "it is no readable archive (%s); write it with docker save, podman save or skopeo copy"
+            % error
+        ) from error
     if {"oci-layout", "index.json"} <= names:
         return "oci-archive:" + path
-    raise ParseError("it is neither an archive of Docker nor an OCI archive; write it with docker save, podman save or skopeo copy")
+    raise ParseError(
+        "it is neither an archive of Docker nor an OCI archive; write it with docker save, podman save or skopeo copy"
+    )
 
 
 def _platform(entry):
@@ -111,7 +168,13 @@ def platforms_of(manifest, config):
         if entries is None:
             return [_platform(json.loads(config))]
         # Attestations of a build have the platform unknown.
-        return sorted({_platform(entry["platform"]) for entry in entries if (entry.get("platform") or {}).get("os", "unknown") != "unknown"})
+        return sorted(
+            {
+                _platform(entry["platform"])
+                for entry in entries
+                if (entry.get("platform") or {}).get("os", "unknown") != "unknown"
+            }
+        )
     except (ValueError, AttributeError, TypeError, KeyError) as error:
         raise ParseError("the manifest cannot be read (%s): %.120r" % (error, manifest)) from error
 
@@ -140,7 +203,10 @@ def python_of(root, path):
             if not os.path.islink(full):
                 break
             target = os.readlink(full)
-            folder, name = os.path.normpath(os.path.join(folder, os.path.dirname(target))), os.path.basename(target)
+            folder, name = (
+                os.path.normpath(os.path.join(folder, os.path.dirname(target))),
+                os.path.basename(target),
+            )
     return ""
 
 
@@ -150,13 +216,22 @@ def versions_of(root, environment):
     packages = {}
     for folder, folders, _files in os.walk(root):
         if folder == root:
-            folders[:] = [name for name in folders if name not in ("proc", "sys", "dev", "run", "tmp")]
+            folders[:] = [
+                name for name in folders if name not in ("proc", "sys", "dev", "run", "tmp")
+            ]
         if os.path.basename(folder) in PLACES:
             packages.update(packages_of(sorted(os.listdir(folder))))
             folders[:] = []
-    versions = {name: packages[name] for name in list(FRAMEWORKS) + list(OTHERS) if name in packages}
-    versions.update({ours: variables[name] for name, ours in ENVIRONMENT.items() if variables.get(name)})
-    python = python_of(root, variables.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    versions = {
+        name: packages[name] for name in list(FRAMEWORKS) + list(OTHERS) if name in packages
+    }
+    versions.update(
+        {ours: variables[name] for name, ours in ENVIRONMENT.items() if variables.get(name)}
+    )
+    python = python_of(
+        root,
+        variables.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    )
     if python:
         versions["python"] = python
     return {FRAMEWORKS[name]: versions[name] for name in FRAMEWORKS if name in versions}, versions

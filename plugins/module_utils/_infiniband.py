@@ -14,41 +14,87 @@ from __future__ import annotations
 import ipaddress
 import re
 
-__all__ = ["ParseError", "describe_device", "module_states", "parse_ibdev2netdev", "parse_ibstat", "parse_ibstatus", "parse_ibv_devinfo"]
+__all__ = [
+    "ParseError",
+    "describe_device",
+    "module_states",
+    "parse_ibdev2netdev",
+    "parse_ibstat",
+    "parse_ibstatus",
+    "parse_ibv_devinfo",
+]
 
 ABSENT = "not there"
 NOT_ASSIGNED = "not assigned (all zeros)"
 # PortState and PortPhysicalState of the InfiniBand specification, in the notation of the kernel (sysfs, ibstatus), of ibstat and of ibv_devinfo.
 STATES = {
-    "nop": "nop", "down": "down", "init": "init", "initializing": "init", "initialize": "init", "armed": "armed", "active": "active",
+    "nop": "nop",
+    "down": "down",
+    "init": "init",
+    "initializing": "init",
+    "initialize": "init",
+    "armed": "armed",
+    "active": "active",
     "activedefer": "active_defer",
 }
 PHYSICAL_STATES = {
-    "sleep": "sleep", "polling": "polling", "disabled": "disabled", "portconfigurationtraining": "training", "linkup": "link_up",
-    "linkerrorrecovery": "link_error_recovery", "phytest": "phy_test",
+    "sleep": "sleep",
+    "polling": "polling",
+    "disabled": "disabled",
+    "portconfigurationtraining": "training",
+    "linkup": "link_up",
+    "linkerrorrecovery": "link_error_recovery",
+    "phytest": "phy_test",
 }
 LINK_LAYERS = {"infiniband": "infiniband", "ethernet": "ethernet"}
 # Returned key -> files, in counters_ext of older kernels and in counters. Data are counted in units of four octets, one per lane of a 4X link.
 COUNTERS = (
-    ("xmit_bytes", "port_xmit_data_64", "port_xmit_data", 4), ("rcv_bytes", "port_rcv_data_64", "port_rcv_data", 4),
-    ("xmit_packets", "port_xmit_packets_64", "port_xmit_packets", 1), ("rcv_packets", "port_rcv_packets_64", "port_rcv_packets", 1),
+    ("xmit_bytes", "port_xmit_data_64", "port_xmit_data", 4),
+    ("rcv_bytes", "port_rcv_data_64", "port_rcv_data", 4),
+    ("xmit_packets", "port_xmit_packets_64", "port_xmit_packets", 1),
+    ("rcv_packets", "port_rcv_packets_64", "port_rcv_packets", 1),
     ("unicast_xmit_packets", "port_unicast_xmit_packets", "unicast_xmit_packets", 1),
     ("unicast_rcv_packets", "port_unicast_rcv_packets", "unicast_rcv_packets", 1),
     ("multicast_xmit_packets", "port_multicast_xmit_packets", "multicast_xmit_packets", 1),
     ("multicast_rcv_packets", "port_multicast_rcv_packets", "multicast_rcv_packets", 1),
 )
 # A port that has only 32-bit counters, which stop at their maximum, lacks the unicast counter.
-_WIDE, _END_OF_32_BITS = "unicast_xmit_packets", 0xffffffff
+_WIDE, _END_OF_32_BITS = "unicast_xmit_packets", 0xFFFFFFFF
 ERRORS = (
-    "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors", "port_rcv_switch_relay_errors",
-    "port_rcv_constraint_errors", "port_xmit_constraint_errors", "port_xmit_discards", "port_xmit_wait", "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors", "VL15_dropped",
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_rcv_constraint_errors",
+    "port_xmit_constraint_errors",
+    "port_xmit_discards",
+    "port_xmit_wait",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "VL15_dropped",
 )
 # Vendor counters of loss, retries and congestion.
 HARDWARE = (
-    "out_of_sequence", "out_of_buffer", "packet_seq_err", "implied_nak_seq_err", "duplicate_request", "local_ack_timeout_err", "rnr_nak_retry_err",
-    "req_transport_retries_exceeded", "req_rnr_retries_exceeded", "rx_icrc_encapsulated", "np_cnp_sent", "np_ecn_marked_roce_packets", "rp_cnp_handled",
-    "rp_cnp_ignored", "roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart", "roce_slow_restart_cnps",
+    "out_of_sequence",
+    "out_of_buffer",
+    "packet_seq_err",
+    "implied_nak_seq_err",
+    "duplicate_request",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "req_transport_retries_exceeded",
+    "req_rnr_retries_exceeded",
+    "rx_icrc_encapsulated",
+    "np_cnp_sent",
+    "np_ecn_marked_roce_packets",
+    "rp_cnp_handled",
+    "rp_cnp_ignored",
+    "roce_adp_retrans",
+    "roce_adp_retrans_to",
+    "roce_slow_restart",
+    "roce_slow_restart_cnps",
 )
 
 _GUID = re.compile(r"(?:0x)?([0-9a-f]{4}):?([0-9a-f]{4}):?([0-9a-f]{4}):?([0-9a-f]{4})")
@@ -79,20 +125,30 @@ class _Reader:
 
     def why_not(self, path):
         words = self.words(path)
-        return self.errors.get(self.folder + path) or self.absent if words is None else words or "empty"
+        return (
+            self.errors.get(self.folder + path) or self.absent
+            if words is None
+            else words or "empty"
+        )
 
     def value(self, key, path, form):
         """The value that C(form) parses from the text, None if it does not match."""
         words = self.words(path)
         found = form(words) if words is not None else None
         if found is None:
-            self.unavailable[key] = NOT_ASSIGNED if _ZEROS.fullmatch(words or "") else self.why_not(path)
+            self.unavailable[key] = (
+                NOT_ASSIGNED if _ZEROS.fullmatch(words or "") else self.why_not(path)
+            )
         return found
 
     def below(self, folder):
         """Names of entries directly in a folder, or further below."""
         beginning = self.folder + folder + "/"
-        return {path[len(beginning):].split("/")[0] for path in list(self.texts) + list(self.errors) if path.startswith(beginning)}
+        return {
+            path[len(beginning) :].split("/")[0]
+            for path in list(self.texts) + list(self.errors)
+            if path.startswith(beginning)
+        }
 
 
 def _text(words):
@@ -110,7 +166,11 @@ def _local_id(words):
 
 def _guid(words):
     match = _GUID.fullmatch(words.lower())
-    return ":".join(match.groups()) if match and any(part.strip("0") for part in match.groups()) else None
+    return (
+        ":".join(match.groups())
+        if match and any(part.strip("0") for part in match.groups())
+        else None
+    )
 
 
 def _guid_of_port(words):
@@ -123,6 +183,7 @@ def _one_of(names):
         """'4: ACTIVE', 'Active', 'PORT_ACTIVE (4)'."""
         plain = re.sub(r"^\d+: ?|^PORT_| ?\(\d+\)$", "", words)
         return names.get(re.sub(r"[ _]", "", plain).lower())
+
     return form
 
 
@@ -163,14 +224,21 @@ def describe_device(name, texts, errors=None, absent=ABSENT, network=None):
         "physical_function": read.value("physical_function", "device/physfn", _bus_id),
     }
     # Tools do not report the PCI bus, and software devices are not on it.
-    device["virtual_function"] = device["physical_function"] is not None if device["bus_id"] else None
+    device["virtual_function"] = (
+        device["physical_function"] is not None if device["bus_id"] else None
+    )
     if not device["bus_id"]:
         read.unavailable["virtual_function"] = read.unavailable["bus_id"]
     elif not device["virtual_function"]:
         read.unavailable["physical_function"] = "not a virtual function"
     device["unavailable"] = read.unavailable
-    numbers = sorted(int(number) for number in read.below("ports") if re.fullmatch(r"[0-9]{1,3}", number))
-    device["ports"] = [_port(number, read, _Reader(texts, errors, absent, "ports/%d/" % number), network) for number in numbers]
+    numbers = sorted(
+        int(number) for number in read.below("ports") if re.fullmatch(r"[0-9]{1,3}", number)
+    )
+    device["ports"] = [
+        _port(number, read, _Reader(texts, errors, absent, "ports/%d/" % number), network)
+        for number in numbers
+    ]
     return device
 
 
@@ -192,14 +260,28 @@ def _port(number, device, read, network):
             read.unavailable[key] = read.why_not("rate")
     # Ethernet has RoCE on channel adapters, and iWARP or a vendor's own protocol on others.
     kind = device.words("node_type") or device.absent
-    port["transport"] = (port["link_layer"] if port["link_layer"] == "infiniband" else
-                         {"1: CA": "roce", "4: RNIC": "iwarp"}.get(kind) if port["link_layer"] == "ethernet" else None)
+    port["transport"] = (
+        port["link_layer"]
+        if port["link_layer"] == "infiniband"
+        else {"1: CA": "roce", "4: RNIC": "iwarp"}.get(kind)
+        if port["link_layer"] == "ethernet"
+        else None
+    )
     if port["transport"] is None:
-        read.unavailable["transport"] = "node type: " + kind if port["link_layer"] else read.why_not("link_layer")
+        read.unavailable["transport"] = (
+            "node type: " + kind if port["link_layer"] else read.why_not("link_layer")
+        )
 
     port["unavailable"] = read.unavailable
     port["gids"] = _gids(read, port["transport"])
-    port["port_guid"] = read.value("port_guid", next((path for path in ("port_guid", "default_gid") if read.words(path) is not None), "gids/0"), _guid_of_port)
+    port["port_guid"] = read.value(
+        "port_guid",
+        next(
+            (path for path in ("port_guid", "default_gid") if read.words(path) is not None),
+            "gids/0",
+        ),
+        _guid_of_port,
+    )
     port["netdev"] = _netdev(number, port, device, read)
     port["netdev_state"], port["bond_members"] = _netdev_state(port["netdev"], device, read)
     port["nccl_gid_index"], reason = _nccl_gid_index(port, network)
@@ -227,14 +309,24 @@ def _gids(read, transport):
             read.unavailable["gids.%d" % index] = read.why_not("gids/%d" % index)
         elif words.replace(":", "").strip("0"):
             said = read.words("gid_attrs/types/%d" % index)
-            kind = {"IB/RoCE v1": {"infiniband": "IB", "roce": "RoCE v1"}.get(transport), "RoCE v2": "RoCE v2"}.get(said)
+            kind = {
+                "IB/RoCE v1": {"infiniband": "IB", "roce": "RoCE v1"}.get(transport),
+                "RoCE v2": "RoCE v2",
+            }.get(said)
             if kind is None:
-                read.unavailable["gids.%d.type" % index] = read.why_not("gid_attrs/types/%d" % index)
+                read.unavailable["gids.%d.type" % index] = read.why_not(
+                    "gid_attrs/types/%d" % index
+                )
             address = ipaddress.IPv6Address(words)
-            gids.append({
-                "index": index, "gid": words, "type": kind, "ndev": read.words("gid_attrs/ndevs/%d" % index) or None,
-                "address": str(address.ipv4_mapped or address) if transport == "roce" else None,
-            })
+            gids.append(
+                {
+                    "index": index,
+                    "gid": words,
+                    "type": kind,
+                    "ndev": read.words("gid_attrs/ndevs/%d" % index) or None,
+                    "address": str(address.ipv4_mapped or address) if transport == "roce" else None,
+                }
+            )
     return gids
 
 
@@ -245,7 +337,12 @@ def _nccl_gid_index(port, network):
     if port["gids"] is None:
         return None, port["unavailable"]["gids"]
     # In IPv4, 169.254/16 may be the fabric. In IPv6, every interface has a link-local address.
-    routable = [gid for gid in port["gids"] if gid["type"] == "RoCE v2" and ("." in gid["address"] or not gid["address"].startswith("fe80:"))]
+    routable = [
+        gid
+        for gid in port["gids"]
+        if gid["type"] == "RoCE v2"
+        and ("." in gid["address"] or not gid["address"].startswith("fe80:"))
+    ]
     if network:
         routable = [gid for gid in routable if ipaddress.ip_address(gid["address"]) in network]
     else:
@@ -255,8 +352,12 @@ def _nccl_gid_index(port, network):
     if len(routable) == 1:
         return routable[0]["index"], ""
     if not routable:
-        return None, "no RoCE v2 address" + (" in %s" % network if network else " but link-local ones")
-    return None, "several RoCE v2 addresses: " + ", ".join("%s (%d)" % (gid["address"], gid["index"]) for gid in routable)
+        return None, "no RoCE v2 address" + (
+            " in %s" % network if network else " but link-local ones"
+        )
+    return None, "several RoCE v2 addresses: " + ", ".join(
+        "%s (%d)" % (gid["address"], gid["index"]) for gid in routable
+    )
 
 
 # --- interfaces ---------------------------------------------------------------------------------------------------------------
@@ -269,23 +370,38 @@ def _netdev(number, port, device, read):
         if not said:
             read.unavailable["netdev"] = "no interface"
         return said or None
-    by_gid = [gid["ndev"] for gid in port["gids"] or [] if gid["ndev"]] if port["link_layer"] == "ethernet" else []
+    by_gid = (
+        [gid["ndev"] for gid in port["gids"] or [] if gid["ndev"]]
+        if port["link_layer"] == "ethernet"
+        else []
+    )
     if by_gid:
         # The first entries are the default ones of the port's own interface. Those of VLANs follow.
         return by_gid[0]
-    found = [name for name in sorted(device.below("device/net")) if _port_of(device, "device/net/%s/" % name) == number]
+    found = [
+        name
+        for name in sorted(device.below("device/net"))
+        if _port_of(device, "device/net/%s/" % name) == number
+    ]
     if len(found) != 1:
-        read.unavailable["netdev"] = "several interfaces: " + ", ".join(found) if found else device.absent
+        read.unavailable["netdev"] = (
+            "several interfaces: " + ", ".join(found) if found else device.absent
+        )
         return None
     return found[0]
 
 
 def _port_of(device, folder):
     """Port number of an interface; None for stacked interfaces, and for representors of virtual functions."""
-    if device.words(folder + "parent") or _REPRESENTOR.fullmatch(device.words(folder + "phys_port_name") or ""):
+    if device.words(folder + "parent") or _REPRESENTOR.fullmatch(
+        device.words(folder + "phys_port_name") or ""
+    ):
         return None
     # Drivers before Linux 3.15 number ports by dev_id, and have no dev_port, or 0.
-    said = [_number(device.words(folder + "dev_port") or ""), _local_id(device.words(folder + "dev_id") or "")]
+    said = [
+        _number(device.words(folder + "dev_port") or ""),
+        _local_id(device.words(folder + "dev_id") or ""),
+    ]
     numbers = [index + 1 for index in said if index is not None]
     return max(numbers) if numbers else None
 
@@ -293,7 +409,9 @@ def _port_of(device, folder):
 def _netdev_state(netdev, device, read):
     """State in the kernel, up or down, and the members of a bond."""
     if netdev is None:
-        read.unavailable.update(netdev_state=read.unavailable["netdev"], bond_members=read.unavailable["netdev"])
+        read.unavailable.update(
+            netdev_state=read.unavailable["netdev"], bond_members=read.unavailable["netdev"]
+        )
         return None, None
     said = read.words("netdev_state")
     state = (said if said is not None else device.words("net/%s/operstate" % netdev) or "").lower()
@@ -315,7 +433,11 @@ def _counters(read):
         if read.words(path) is None:
             path = "counters/" + plain
         count = read.value("counters." + key, path, _number)
-        if count == _END_OF_32_BITS and path.startswith("counters/") and read.words("counters/" + _WIDE) is None:
+        if (
+            count == _END_OF_32_BITS
+            and path.startswith("counters/")
+            and read.words("counters/" + _WIDE) is None
+        ):
             read.unavailable["counters." + key] = "at its maximum of 32 bits"
             count = None
         values[key] = None if count is None else count * factor
@@ -325,7 +447,11 @@ def _counters(read):
 def _numbers(read, folder, key, names):
     """The counters that the port has, which depend on the hardware."""
     there = read.below(folder)
-    return {name: read.value("%s.%s" % (key, name), "%s/%s" % (folder, name), _number) for name in names if name in there}
+    return {
+        name: read.value("%s.%s" % (key, name), "%s/%s" % (folder, name), _number)
+        for name in names
+        if name in there
+    }
 
 
 # --- output of the tools -------------------------------------------------------------------------------------------------------
@@ -337,8 +463,11 @@ class _Listing:
     def __init__(self, text, tool):
         self.tool, self.devices, self.remarks = tool, {}, []
         # Output copied from a terminal begins with the prompt.
-        self.lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)
-                      if line.strip() and not re.match(r".*[#$] ?%s\b" % tool, line.strip())]
+        self.lines = [
+            (number, line.strip())
+            for number, line in enumerate(text.splitlines(), 1)
+            if line.strip() and not re.match(r".*[#$] ?%s\b" % tool, line.strip())
+        ]
 
     def fault(self, number, line, why):
         return ParseError("line %d of %s: %s: %s" % (number, self.tool, why, line))
@@ -359,21 +488,61 @@ class _Listing:
             ports = sorted(_Reader(texts, {}, ABSENT).below("ports"))
             count = texts.pop("ports", "no number of") if counted else str(len(ports))
             if count != str(len(ports)):
-                raise ParseError("%s: %s has %s ports, but %d are described: the output is truncated" % (self.tool, name, count, len(ports)))
+                raise ParseError(
+                    "%s: %s has %s ports, but %d are described: the output is truncated"
+                    % (self.tool, name, count, len(ports))
+                )
             for port in ports:
-                if texts.get("ports/%s/link_layer" % port, "").lower() not in ("infiniband", "ethernet", "unspecified"):
-                    raise ParseError("%s: port %s of %s ends without its link layer: the output is truncated" % (self.tool, port, name))
+                if texts.get("ports/%s/link_layer" % port, "").lower() not in (
+                    "infiniband",
+                    "ethernet",
+                    "unspecified",
+                ):
+                    raise ParseError(
+                        "%s: port %s of %s ends without its link layer: the output is truncated"
+                        % (self.tool, port, name)
+                    )
 
 
-_IBSTAT = {"CA type": "hca_type", "Number of ports": "ports", "Firmware version": "fw_ver", "Node GUID": "node_guid",
-           "System image GUID": "sys_image_guid"}
-_IBSTAT_PORT = {"State": "state", "Physical state": "phys_state", "Rate": "rate", "Base lid": "lid", "SM lid": "sm_lid", "Port GUID": "port_guid",
-                "Link layer": "link_layer"}
-_IBSTATUS_PORT = {"default gid": "default_gid", "base lid": "lid", "sm lid": "sm_lid", "state": "state", "phys state": "phys_state", "rate": "rate",
-                  "link_layer": "link_layer"}
-_DEVINFO = {"transport": "node_type", "fw_ver": "fw_ver", "node_guid": "node_guid", "sys_image_guid": "sys_image_guid", "board_id": "board_id",
-            "phys_port_cnt": "ports"}
-_DEVINFO_PORT = {"state": "state", "sm_lid": "sm_lid", "port_lid": "lid", "link_layer": "link_layer"}
+_IBSTAT = {
+    "CA type": "hca_type",
+    "Number of ports": "ports",
+    "Firmware version": "fw_ver",
+    "Node GUID": "node_guid",
+    "System image GUID": "sys_image_guid",
+}
+_IBSTAT_PORT = {
+    "State": "state",
+    "Physical state": "phys_state",
+    "Rate": "rate",
+    "Base lid": "lid",
+    "SM lid": "sm_lid",
+    "Port GUID": "port_guid",
+    "Link layer": "link_layer",
+}
+_IBSTATUS_PORT = {
+    "default gid": "default_gid",
+    "base lid": "lid",
+    "sm lid": "sm_lid",
+    "state": "state",
+    "phys state": "phys_state",
+    "rate": "rate",
+    "link_layer": "link_layer",
+}
+_DEVINFO = {
+    "transport": "node_type",
+    "fw_ver": "fw_ver",
+    "node_guid": "node_guid",
+    "sys_image_guid": "sys_image_guid",
+    "board_id": "board_id",
+    "phys_port_cnt": "ports",
+}
+_DEVINFO_PORT = {
+    "state": "state",
+    "sm_lid": "sm_lid",
+    "port_lid": "lid",
+    "link_layer": "link_layer",
+}
 
 
 def _sections(listing, device_line, port_line, of_device, of_port):
@@ -393,14 +562,18 @@ def _sections(listing, device_line, port_line, of_device, of_port):
             if any(path.startswith(folder) for path in texts):
                 raise listing.fault(number, line, "a second port %s" % port.group(1))
         elif key in (of_port if folder else of_device):
-            listing.note(number, line, texts, folder + (of_port if folder else of_device)[key], value)
+            listing.note(
+                number, line, texts, folder + (of_port if folder else of_device)[key], value
+            )
     listing.refuse_half(counted=True)
     return listing.devices, listing.remarks
 
 
 def parse_ibstat(text):
     """Texts of each device by sysfs's names, and the tool's errors."""
-    devices, remarks = _sections(_Listing(text, "ibstat"), r"CA '([^']+)'", r"Port (\d{1,3}):", _IBSTAT, _IBSTAT_PORT)
+    devices, remarks = _sections(
+        _Listing(text, "ibstat"), r"CA '([^']+)'", r"Port (\d{1,3}):", _IBSTAT, _IBSTAT_PORT
+    )
     # iWARP has no management datagrams, which ibstat uses.
     return {name: dict(texts, node_type="1: CA") for name, texts in devices.items()}, remarks
 
@@ -409,9 +582,18 @@ def parse_ibv_devinfo(text):
     """The same for ibv_devinfo, which reports the board but no rate."""
     if re.fullmatch(r"\s*No IB devices found\s*", text):
         return {}, []
-    devices, remarks = _sections(_Listing(text, "ibv_devinfo"), r"hca_id:\s*(\S+)", r"port:\s*(\d{1,3})", _DEVINFO, _DEVINFO_PORT)
+    devices, remarks = _sections(
+        _Listing(text, "ibv_devinfo"),
+        r"hca_id:\s*(\S+)",
+        r"port:\s*(\d{1,3})",
+        _DEVINFO,
+        _DEVINFO_PORT,
+    )
     kinds = {"InfiniBand (0)": "1: CA", "iWARP (1)": "4: RNIC"}
-    return {name: dict(texts, node_type=kinds.get(texts.get("node_type"), "unknown")) for name, texts in devices.items()}, remarks
+    return {
+        name: dict(texts, node_type=kinds.get(texts.get("node_type"), "unknown"))
+        for name, texts in devices.items()
+    }, remarks
 
 
 def parse_ibstatus(text):
@@ -424,7 +606,10 @@ def parse_ibstatus(text):
         if line.startswith("Fatal error:"):
             listing.remarks.append(line)
         elif begin:
-            texts, folder = listing.device(number, line, begin.group(1), may_exist=True), "ports/%d/" % int(begin.group(2))
+            texts, folder = (
+                listing.device(number, line, begin.group(1), may_exist=True),
+                "ports/%d/" % int(begin.group(2)),
+            )
             if any(path.startswith(folder) for path in texts):
                 raise listing.fault(number, line, "a second port %s" % begin.group(2))
         elif not colon or texts is None:
@@ -439,10 +624,16 @@ def parse_ibdev2netdev(text):
     """The interface of each port and its state, under keys that sysfs does not have."""
     listing = _Listing(text, "ibdev2netdev")
     for number, line in listing.lines:
-        match = re.fullmatch(r"(?:[0-9a-f]{4,}:[0-9a-f:.]+ )?(\S+) (?:.* )?port (\d{1,3}) (?:\([^)]*\) )?==> +(?:(\S+) )?\((Up|Down)\)", line)
+        match = re.fullmatch(
+            r"(?:[0-9a-f]{4,}:[0-9a-f:.]+ )?(\S+) (?:.* )?port (\d{1,3}) (?:\([^)]*\) )?==> +(?:(\S+) )?\((Up|Down)\)",
+            line,
+        )
         if not match:
             raise listing.fault(number, line, "not the line of a port")
-        texts, folder = listing.device(number, line, match.group(1), may_exist=True), "ports/%d/" % int(match.group(2))
+        texts, folder = (
+            listing.device(number, line, match.group(1), may_exist=True),
+            "ports/%d/" % int(match.group(2)),
+        )
         listing.note(number, line, texts, folder + "netdev", match.group(3) or "")
         listing.note(number, line, texts, folder + "netdev_state", match.group(4))
     return listing.devices, listing.remarks
@@ -454,8 +645,20 @@ def parse_ibdev2netdev(text):
 def module_states(names, loaded, dependencies, builtin):
     """V(loaded), V(available) or V(missing) by name, from the running kernel's modules.dep and modules.builtin."""
     available, builtin = _modules_in(dependencies), _modules_in(builtin)
-    return {name: "loaded" if name in loaded or name in builtin else "available" if name in available else "missing" for name in names}
+    return {
+        name: "loaded"
+        if name in loaded or name in builtin
+        else "available"
+        if name in available
+        else "missing"
+        for name in names
+    }
 
 
 def _modules_in(text):
-    return {match.replace("-", "_") for match in re.findall(r"^(?:[^:\s]*/)?([^:/\s]+)\.ko(?:\.\w+)?(?::|$)", text, re.MULTILINE)}
+    return {
+        match.replace("-", "_")
+        for match in re.findall(
+            r"^(?:[^:\s]*/)?([^:/\s]+)\.ko(?:\.\w+)?(?::|$)", text, re.MULTILINE
+        )
+    }

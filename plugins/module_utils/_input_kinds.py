@@ -17,7 +17,11 @@ import shlex
 import unicodedata
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
-from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import EXPORT, MOUNT, is_option
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import (
+    EXPORT,
+    MOUNT,
+    is_option,
+)
 
 __all__ = ["check_type", "describe", "is_plain_text", "mask", "normal", "normal_path", "show"]
 
@@ -30,9 +34,14 @@ _MAX_SHOWN = 160
 _SECRET = r"[\w.-]{0,64}?(?:token|key|pass|passwd|password|passphrase|pwd|secret|credential|credentials|auth|signature|sig)[0-9_]{0,8}"
 _IS_SECRET = re.compile(_SECRET, re.IGNORECASE)
 _VALUE = r"(?!['\"]?[*]{3})(?:\"[^\"]*\"?|'[^']*'?|[^\s'\"&]+)"
-_NAMED = re.compile(r"(?<![\w.-])(%s['\"]?\s*=\s*|--%s\s+|%s['\"]?:\s+)%s" % (_SECRET, _SECRET, _SECRET, _VALUE), re.IGNORECASE)
+_NAMED = re.compile(
+    r"(?<![\w.-])(%s['\"]?\s*=\s*|--%s\s+|%s['\"]?:\s+)%s" % (_SECRET, _SECRET, _SECRET, _VALUE),
+    re.IGNORECASE,
+)
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]{1,64})-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
-_BASE64 = re.compile(r"(?=[A-Za-z0-9+/]{0,59}[A-Z])(?=[A-Za-z0-9+/]{0,59}[a-z])[A-Za-z0-9+/]{60,}={0,2}")
+_BASE64 = re.compile(
+    r"(?=[A-Za-z0-9+/]{0,59}[A-Z])(?=[A-Za-z0-9+/]{0,59}[a-z])[A-Za-z0-9+/]{60,}={0,2}"
+)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,40}:/{1,3}")
 _USER = re.compile(r"[^\s:/@'\"\[]{1,200}:(?!//)(?=\S)")
 # An image's digest has an @, too.
@@ -46,11 +55,11 @@ def mask(text):
     ats = [found.start() for found in _AT.finditer(text)]
     begin, user = _SCHEME.search(text), _USER.search(text)
     if ats and begin and begin.end() <= ats[-1]:
-        text = text[:begin.end()] + "***" + text[ats[-1]:]
+        text = text[: begin.end()] + "***" + text[ats[-1] :]
     elif ats and user and user.end() <= ats[-1]:
-        text = text[:user.start()] + "***" + text[ats[-1]:]
+        text = text[: user.start()] + "***" + text[ats[-1] :]
     begin = _SCHEME.search(text)
-    query = re.search("[?#]", text[begin.end():]) if begin else None
+    query = re.search("[?#]", text[begin.end() :]) if begin else None
     if query:
         begin = begin.end() + query.start()
         text = text[:begin] + re.sub(r"([?&#;])([^?&#;]*)", _mask_part, text[begin:])
@@ -63,13 +72,22 @@ def _mask_part(found):
     """Return one name=value of a URL without the value. A value without a name is masked as a whole."""
     mark, part = found.groups()
     name, equals, value = part.partition("=")
-    return mark + (name + "=***" if value and re.fullmatch(r"[\w.%-]{1,64}", name) else "***" if part else "")
+    return mark + (
+        name + "=***" if value and re.fullmatch(r"[\w.%-]{1,64}", name) else "***" if part else ""
+    )
 
 
 def _mask_all(value):
     if isinstance(value, dict):
-        return {_mask_all(key): "***" if isinstance(key, str) and inner and _IS_SECRET.fullmatch(key) and not isinstance(inner, (dict, list, tuple))
-                else _mask_all(inner) for key, inner in value.items()}
+        return {
+            _mask_all(key): "***"
+            if isinstance(key, str)
+            and inner
+            and _IS_SECRET.fullmatch(key)
+            and not isinstance(inner, (dict, list, tuple))
+            else _mask_all(inner)
+            for key, inner in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return type(value)(_mask_all(inner) for inner in value)
     return _mask_part_of(value) if isinstance(value, str) else value
@@ -85,7 +103,10 @@ def show(value):
     value = _mask_all(value)
     # A text of blanks would be invisible.
     text = value if isinstance(value, str) and value.strip() else repr(value)
-    text = "".join(char if char.isprintable() else " " if char.isspace() else repr(char)[1:-1] for char in str(text)[:4000])
+    text = "".join(
+        char if char.isprintable() else " " if char.isspace() else repr(char)[1:-1]
+        for char in str(text)[:4000]
+    )
     text = " ".join(text.split())
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
 
@@ -94,14 +115,23 @@ def show_names(value):
     """Return a description of environment variables without their values, which may be secrets."""
     if not isinstance(value, dict):
         return "%s (not shown)" % _kind_of(value)
-    return "%s (values are not shown)" % show(", ".join(str(name) for name in value)) if value else "{}"
+    return (
+        "%s (values are not shown)" % show(", ".join(str(name) for name in value))
+        if value
+        else "{}"
+    )
 
 
 def show_key(value):
     """Return a description of a value that should be a key or the path of one."""
     text = str(value) if isinstance(value, str) else ""
     shown = _kind_of(value)
-    if text and "-----" not in text and is_plain_text(text) and (text.startswith("/") or not re.search(r"[A-Za-z0-9+/=_-]{40,}", text)):
+    if (
+        text
+        and "-----" not in text
+        and is_plain_text(text)
+        and (text.startswith("/") or not re.search(r"[A-Za-z0-9+/=_-]{40,}", text))
+    ):
         shown, text = show(text), is_file(text) and _text_of(text) or ""
         if "-----BEGIN " not in text:
             return shown
@@ -110,8 +140,17 @@ def show_key(value):
 
 
 def _kind_of(value):
-    kinds = ((bool, "true or false"), (str, "a text"), (dict, "a dictionary"), ((list, tuple), "a list"), ((int, float), "a number"))
-    return next((words for kind, words in kinds if isinstance(value, kind)), "no value (null)" if value is None else type(value).__name__)
+    kinds = (
+        (bool, "true or false"),
+        (str, "a text"),
+        (dict, "a dictionary"),
+        ((list, tuple), "a list"),
+        ((int, float), "a number"),
+    )
+    return next(
+        (words for kind, words in kinds if isinstance(value, kind)),
+        "no value (null)" if value is None else type(value).__name__,
+    )
 
 
 # --- types ----------------------------------------------------------------------------------------------------------------
@@ -136,7 +175,12 @@ def describe(spec):
         "list": "a list",
     }.get(kind, kind)
     if kind == "list" and "elements" in spec:
-        words += " of %s" % {"str": "texts", "int": "integers", "dict": "dictionaries", "path": "paths"}.get(spec["elements"], spec["elements"])
+        words += " of %s" % {
+            "str": "texts",
+            "int": "integers",
+            "dict": "dictionaries",
+            "path": "paths",
+        }.get(spec["elements"], spec["elements"])
     if "options" in spec:
         words += " with the keys %s" % ", ".join(sorted(spec["options"]))
     return words
@@ -150,11 +194,15 @@ def as_number(value, kind="int"):
         text = value
         if re.fullmatch(r"[+-]?[0-9]{1,30}", text):
             value = int(text)
-        elif kind == "float" and re.fullmatch(r"[+-]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2})?", text):
+        elif kind == "float" and re.fullmatch(
+            r"[+-]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2})?", text
+        ):
             value = float(text)
         else:
             return None
-    if not isinstance(value, (int, float)) or (isinstance(value, float) and not math.isfinite(value)):
+    if not isinstance(value, (int, float)) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
         return None
     if kind == "int":
         return int(value) if value == int(value) else None
@@ -183,7 +231,11 @@ def _scalar(spec, kind, value):
         if value is None:
             return value, "no value (null)", None
         if isinstance(value, (list, tuple, dict)):
-            return value, "%s: %s" % ("a dictionary" if isinstance(value, dict) else "a list", show(value)), None
+            return (
+                value,
+                "%s: %s" % ("a dictionary" if isinstance(value, dict) else "a list", show(value)),
+                None,
+            )
         return value, "%s without quotes: %s" % (type(value).__name__, show(str(value))), "quote it"
     return value, None, None
 
@@ -210,17 +262,24 @@ def _check(spec, kind, value, label, problems):
             problems.append(("input-type", label, describe(spec), show(value), None, True))
             return value
         inner = dict(spec, type=spec.get("elements", "raw"))
-        return [_check(inner, inner["type"], entry, "%s[%d]" % (label, number), problems) for number, entry in enumerate(value)]
+        return [
+            _check(inner, inner["type"], entry, "%s[%d]" % (label, number), problems)
+            for number, entry in enumerate(value)
+        ]
     if kind == "dict":
         if value is None or value == "":
             return {}
         if not isinstance(value, dict):
-            problems.append(("input-type", label, describe(dict(spec, type="dict")), show(value), None, True))
+            problems.append(
+                ("input-type", label, describe(dict(spec, type="dict")), show(value), None, True)
+            )
             return value
         return _check_keys(spec, value, label, problems)
     checked, found, fix = _scalar(spec, kind, value)
     if found is not None:
-        problems.append(("input-type", label, describe(dict(spec, type=kind)), show(found), fix, True))
+        problems.append(
+            ("input-type", label, describe(dict(spec, type=kind)), show(found), fix, True)
+        )
         return value
     if "choices" in spec and checked not in spec["choices"]:
         # A number is valid as a text, and vice versa.
@@ -237,20 +296,40 @@ def _check_keys(spec, value, label, problems):
         where = "%s.%s" % (label, key)
         if key not in options:
             close = nearest(str(key), options)
-            problems.append(("input-type", label, describe(dict(spec, type="dict")), "an unknown key %s" % show(str(key)),
-                             "did you mean %s?" % close if close else "remove the key", False))
+            problems.append(
+                (
+                    "input-type",
+                    label,
+                    describe(dict(spec, type="dict")),
+                    "an unknown key %s" % show(str(key)),
+                    "did you mean %s?" % close if close else "remove the key",
+                    False,
+                )
+            )
         elif inner is None and not options[key].get("required"):
             # Ansible treats it as not set.
             result[key] = None
         else:
-            result[key] = _check(options[key], options[key].get("type", "str"), inner, where, problems)
+            result[key] = _check(
+                options[key], options[key].get("type", "str"), inner, where, problems
+            )
     for key, option in options.items():
         if option.get("required") and key not in value:
-            problems.append(("input-type", label, describe(dict(spec, type="dict")), "no key %s" % key, "add %s: %s" % (key, describe(option)), False))
+            problems.append(
+                (
+                    "input-type",
+                    label,
+                    describe(dict(spec, type="dict")),
+                    "no key %s" % key,
+                    "add %s: %s" % (key, describe(option)),
+                    False,
+                )
+            )
     return result
 
 
 # --- misspelt names ------------------------------------------------------------------------------------------
+
 
 def distance(one, other, most=2):
     """Return the number of letters to add, drop, change or swap with their neighbour to convert one into the other; most + 1 if it is more."""
@@ -281,9 +360,13 @@ def nearest(name, known, most=2):
 
 # --- texts ----------------------------------------------------------------------------------------------------------------
 
+
 def is_plain_text(text, tabs=False):
     """Return whether a text is one line without control characters."""
-    return not any(unicodedata.category(char) in ("Cc", "Zl", "Zp", "Cs") and not (tabs and char == "\t") for char in text)
+    return not any(
+        unicodedata.category(char) in ("Cc", "Zl", "Zp", "Cs") and not (tabs and char == "\t")
+        for char in text
+    )
 
 
 def is_command(value):
@@ -325,6 +408,7 @@ def environment_faults(value, kind=True):
 
 # --- folders --------------------------------------------------------------------------------------------------------------
 
+
 def normal_path(path):
     """Return a normalized absolute path: //a/./b/ is /a/b."""
     return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
@@ -342,7 +426,12 @@ def normal(value):
 
 
 def is_absolute(value):
-    return is_text(value) and str(value).startswith("/") and ".." not in str(value).split("/") and is_plain_text(str(value))
+    return (
+        is_text(value)
+        and str(value).startswith("/")
+        and ".." not in str(value).split("/")
+        and is_plain_text(str(value))
+    )
 
 
 def is_path(value):
@@ -354,18 +443,59 @@ def is_plain_path(value, root=False):
 
     Each folder once: roles cut paths at their slashes and compare them as texts. Only a slash at the end is nothing to them.
     """
-    return (is_absolute if root else is_path)(value) and all(char.isalpha() or char in "0123456789._/+@=~-" for char in str(value)) and (
-        (str(value).rstrip("/") or "/") == normal_path(str(value)))
+    return (
+        (is_absolute if root else is_path)(value)
+        and all(char.isalpha() or char in "0123456789._/+@=~-" for char in str(value))
+        and ((str(value).rstrip("/") or "/") == normal_path(str(value)))
+    )
 
 
 def is_below(path, folder):
     """Return whether a path is in a folder, at any depth."""
-    return normal_path(path).startswith(normal_path(folder).rstrip("/") + "/") and normal_path(path) != "/"
+    return (
+        normal_path(path).startswith(normal_path(folder).rstrip("/") + "/")
+        and normal_path(path) != "/"
+    )
 
 
-_SYSTEM = frozenset(("bin", "boot", "dev", "efi", "etc", "lib", "lib32", "lib64", "libx32", "lost+found", "proc", "root", "run", "sbin", "snap", "sys", "tmp",
-                     "usr"))
-_OF_VAR = frozenset(("backups", "cache", "crash", "lib", "lock", "log", "mail", "metrics", "run", "snap", "spool", "tmp"))
+_SYSTEM = frozenset(
+    (
+        "bin",
+        "boot",
+        "dev",
+        "efi",
+        "etc",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "lost+found",
+        "proc",
+        "root",
+        "run",
+        "sbin",
+        "snap",
+        "sys",
+        "tmp",
+        "usr",
+    )
+)
+_OF_VAR = frozenset(
+    (
+        "backups",
+        "cache",
+        "crash",
+        "lib",
+        "lock",
+        "log",
+        "mail",
+        "metrics",
+        "run",
+        "snap",
+        "spool",
+        "tmp",
+    )
+)
 # Users write to these in their own folders.
 _KEYS = frozenset((".ssh", ".gnupg"))
 
@@ -387,7 +517,11 @@ def is_folder(value, use):
     top, alone = parts[0].lower(), len(parts) == 1
     if use == "target":
         # In the container: single libraries may be replaced, but not kernel interfaces and whole system folders.
-        return top not in ("proc", "sys", "dev") and not (alone and top in _SYSTEM - {"efi", "tmp", "snap", "lost+found"}) or "/".join(parts) == "dev/shm"
+        return (
+            top not in ("proc", "sys", "dev")
+            and not (alone and top in _SYSTEM - {"efi", "tmp", "snap", "lost+found"})
+            or "/".join(parts) == "dev/shm"
+        )
     if not _KEYS.isdisjoint(parts):
         return False
     if use == "prefix":
@@ -396,7 +530,9 @@ def is_folder(value, use):
         # Docker's folders and those of this collection are beside those of services.
         if top == "var" and parts[1:2] == ["lib"]:
             return len(parts) > 2
-        return top not in _SYSTEM - {"tmp"} and not (alone and top in ("home", "opt", "srv", "var", "mnt", "media"))
+        return top not in _SYSTEM - {"tmp"} and not (
+            alone and top in ("home", "opt", "srv", "var", "mnt", "media")
+        )
     if top in _SYSTEM:
         return False
     if top == "var":
@@ -412,17 +548,29 @@ def is_folder(value, use):
 
 
 # Files of /etc that are commonly mounted into containers. None of them controls permissions.
-_LENT_OF_ETC = frozenset("hostname hosts krb5.conf libibverbs.d localtime machine-id nccl.conf nsswitch.conf rdma resolv.conf timezone".split())
+_LENT_OF_ETC = frozenset(
+    "hostname hosts krb5.conf libibverbs.d localtime machine-id nccl.conf nsswitch.conf rdma resolv.conf timezone".split()
+)
 # Folders of /usr/local from which the host's root runs or loads programs.
 _RUN_OF_LOCAL = frozenset("bin etc games include lib lib64 libexec sbin".split())
 # Files of /root with keys and passwords, or that run at login.
-_OF_ROOT = frozenset((".aws .azure .bash_login .bash_logout .bash_profile .bashrc .docker .git-credentials .kube .netrc .pgpass .profile .zshenv "
-                      ".zshrc").split())
+_OF_ROOT = frozenset(
+    (
+        ".aws .azure .bash_login .bash_logout .bash_profile .bashrc .docker .git-credentials .kube .netrc .pgpass .profile .zshenv "
+        ".zshrc"
+    ).split()
+)
 # Folders of /var/lib that belong to services of the host.
-_SERVICES = frozenset(("apt containerd containers dbus docker dpkg initramfs-tools kubelet lxc nfs pam polkit-1 private snapd sudo systemd "
-                       "trainyard").split())
+_SERVICES = frozenset(
+    (
+        "apt containerd containers dbus docker dpkg initramfs-tools kubelet lxc nfs pam polkit-1 private snapd sudo systemd "
+        "trainyard"
+    ).split()
+)
 # Entries of /run that give root access to the host.
-_CONTROL = frozenset("containerd cri-dockerd.sock crio dbus docker docker.sock initctl podman".split())
+_CONTROL = frozenset(
+    "containerd cri-dockerd.sock crio dbus docker docker.sock initctl podman".split()
+)
 
 
 def _is_source(parts):
@@ -437,29 +585,60 @@ def _is_source(parts):
     if top == "root":
         return inner != [] and inner[0] not in _OF_ROOT and inner[:2] != [".config", "gcloud"]
     if top == "run":
-        return inner != [] and inner[0] not in _CONTROL | {"lock", "mount", "sudo", "systemd", "udev"}
+        return inner != [] and inner[0] not in _CONTROL | {
+            "lock",
+            "mount",
+            "sudo",
+            "systemd",
+            "udev",
+        }
     if top == "dev":
         return inner != []
     if top == "var":
-        return (len(inner) > 1 or inner[:1] == ["tmp"] or inner[:1] != [] and inner[0] not in _OF_VAR) and not (
-            inner[0] in ("backups", "lock") or (inner[0] == "lib" and inner[1] in _SERVICES) or inner[:2] in (["spool", "cron"], ["spool", "anacron"]))
+        return (
+            len(inner) > 1 or inner[:1] == ["tmp"] or inner[:1] != [] and inner[0] not in _OF_VAR
+        ) and not (
+            inner[0] in ("backups", "lock")
+            or (inner[0] == "lib" and inner[1] in _SERVICES)
+            or inner[:2] in (["spool", "cron"], ["spool", "anacron"])
+        )
     return top not in _SYSTEM - {"tmp"}
 
 
 def _is_lent(parts):
     """Paths that may be mounted into a container at all: a request to a service of the host needs no write permission."""
-    return parts[0] != "run" or (len(parts) > 1 and parts[1] not in _CONTROL and parts[1:] not in (["systemd"], ["systemd", "private"]))
+    return parts[0] != "run" or (
+        len(parts) > 1
+        and parts[1] not in _CONTROL
+        and parts[1:] not in (["systemd"], ["systemd", "private"])
+    )
 
 
 def _is_program(parts):
     """Folders where CUDA, MPI and similar programs may be installed."""
-    return parts[0] not in ("boot", "dev", "efi", "lost+found", "proc", "run", "sbin", "sys") and (parts[0] != "etc" or parts[1:2] == ["alternatives"])
+    return parts[0] not in ("boot", "dev", "efi", "lost+found", "proc", "run", "sbin", "sys") and (
+        parts[0] != "etc" or parts[1:2] == ["alternatives"]
+    )
 
 
 def _is_for_reports(parts):
     """Folders that the controller may write to. The default is beside the inventory, which may be in /etc/ansible or in a home."""
     top, inner = parts[0], parts[1:]
-    if top in ("bin", "boot", "dev", "efi", "lib", "lib32", "lib64", "libx32", "lost+found", "proc", "sbin", "snap", "sys") or not _KEYS.isdisjoint(parts):
+    if top in (
+        "bin",
+        "boot",
+        "dev",
+        "efi",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "lost+found",
+        "proc",
+        "sbin",
+        "snap",
+        "sys",
+    ) or not _KEYS.isdisjoint(parts):
         return False
     if top == "etc":
         return inner[:1] in (["ansible"], ["trainyard"])
@@ -472,13 +651,19 @@ def _is_for_reports(parts):
 
 _USES = {"source": _is_source, "lent": _is_lent, "program": _is_program, "reports": _is_for_reports}
 
-_DISKS = re.compile(r"([hsv]|xv)d[a-z]+[0-9]*|nvme[0-9].*|mmcblk[0-9].*|pmem[0-9].*|md[0-9_].*|dm-[0-9]+|md|disk|mapper|mem|kmem|port")
+_DISKS = re.compile(
+    r"([hsv]|xv)d[a-z]+[0-9]*|nvme[0-9].*|mmcblk[0-9].*|pmem[0-9].*|md[0-9_].*|dm-[0-9]+|md|disk|mapper|mem|kmem|port"
+)
 
 
 def is_device(value):
     """A device in /dev that may be passed to a container: not a disk or memory of the host."""
-    return (is_path(value) and str(value).rstrip("/") == normal_path(str(value)) and matches(value, "/dev/[A-Za-z0-9][A-Za-z0-9._/-]*")
-            and _DISKS.fullmatch(str(value).split("/")[2]) is None)
+    return (
+        is_path(value)
+        and str(value).rstrip("/") == normal_path(str(value))
+        and matches(value, "/dev/[A-Za-z0-9][A-Za-z0-9._/-]*")
+        and _DISKS.fullmatch(str(value).split("/")[2]) is None
+    )
 
 
 # --- addresses and names --------------------------------------------------------------------------------------------------
@@ -488,7 +673,11 @@ _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 
 def is_ip(value, version=None):
     try:
-        return isinstance(value, str) and "%" not in value and ipaddress.ip_address(value).version in (version or 4, version or 6)
+        return (
+            isinstance(value, str)
+            and "%" not in value
+            and ipaddress.ip_address(value).version in (version or 4, version or 6)
+        )
     except ValueError:
         return False
 
@@ -505,16 +694,27 @@ def is_address(value, kind=True):
 
 def is_network(value):
     try:
-        network = ipaddress.IPv4Network(value) if isinstance(value, str) and re.fullmatch(r"[0-9.]+/[0-9]{1,2}", value) else None
+        network = (
+            ipaddress.IPv4Network(value)
+            if isinstance(value, str) and re.fullmatch(r"[0-9.]+/[0-9]{1,2}", value)
+            else None
+        )
     except ValueError:
         return False
-    return network is not None and network.prefixlen >= 4 and not (network.is_loopback or network.is_multicast or network.is_unspecified)
+    return (
+        network is not None
+        and network.prefixlen >= 4
+        and not (network.is_loopback or network.is_multicast or network.is_unspecified)
+    )
 
 
 def is_inside(address, network):
     """Return whether an address is a host address in this network, and not its network or broadcast address."""
     address, network = ipaddress.IPv4Address(address), ipaddress.IPv4Network(network)
-    return address in network and (network.prefixlen > 30 or address not in (network.network_address, network.broadcast_address))
+    return address in network and (
+        network.prefixlen > 30
+        or address not in (network.network_address, network.broadcast_address)
+    )
 
 
 def is_hostname(value):
@@ -523,7 +723,9 @@ def is_hostname(value):
         return False
     name = value[:-1] if value.endswith(".") else value
     # A name that looks like an address is a misspelt address.
-    return all(re.fullmatch(_LABEL, label) for label in name.split(".")) and not ("." in name and re.fullmatch("[0-9]+", name.rpartition(".")[2]))
+    return all(re.fullmatch(_LABEL, label) for label in name.split(".")) and not (
+        "." in name and re.fullmatch("[0-9]+", name.rpartition(".")[2])
+    )
 
 
 def is_server(value):
@@ -541,7 +743,11 @@ def is_client(value):
         return False
     if "/" in value:
         try:
-            network = ipaddress.ip_network(value) if re.fullmatch(r"[0-9A-Fa-f:.]+/[0-9]{1,3}", value) else None
+            network = (
+                ipaddress.ip_network(value)
+                if re.fullmatch(r"[0-9A-Fa-f:.]+/[0-9]{1,3}", value)
+                else None
+            )
         except ValueError:
             return False
         return network is not None and network.prefixlen >= 4 and not network.is_multicast
@@ -554,10 +760,18 @@ def is_no_proxy(value):
         return value == "*"
     if "/" in value:
         try:
-            return bool(re.fullmatch(r"[0-9A-Fa-f:.]+/[0-9]{1,3}", value)) and bool(ipaddress.ip_network(value, strict=False))
+            return bool(re.fullmatch(r"[0-9A-Fa-f:.]+/[0-9]{1,3}", value)) and bool(
+                ipaddress.ip_network(value, strict=False)
+            )
         except ValueError:
             return False
-    name = re.sub(r":[0-9]{1,5}\Z", "", value) if value.count(":") == 1 else value.strip("[]") if is_ip(value.strip("[]")) else value
+    name = (
+        re.sub(r":[0-9]{1,5}\Z", "", value)
+        if value.count(":") == 1
+        else value.strip("[]")
+        if is_ip(value.strip("[]"))
+        else value
+    )
     return is_host(re.sub(r"\A(\*\.|\.)", "", name))
 
 
@@ -574,7 +788,11 @@ def nearest_option(value, kind):
     """Return the valid option nearest to a misspelt one, with its value; '' if there is none."""
     name, equals, rest = value.partition("=")
     near = nearest(name, _OPTIONS[kind], 2 if len(name) > 4 else 1)
-    return near + equals + rest if near and near != name and is_nfs_option(near + equals + rest, kind) else ""
+    return (
+        near + equals + rest
+        if near and near != name and is_nfs_option(near + equals + rest, kind)
+        else ""
+    )
 
 
 # --- URLs -----------------------------------------------------------------------------------------------------------------
@@ -584,8 +802,14 @@ _URL_CHARACTERS = r"[A-Za-z0-9._~:/?#\[\]@!$&()*+,;=%-]+"
 
 def split_url(value):
     """Return (scheme, credentials, host, port, rest) of a URL, None for other text."""
-    found = re.fullmatch(r"([a-z][a-z0-9+.-]*)://(?:([^/?#]*)@)?(\[[0-9A-Fa-f:.]+\]|[^/?#:@\[\]]*)(?::([0-9]{1,5}))?([/?#].*)?", value) if isinstance(
-        value, str) and re.fullmatch(_URL_CHARACTERS, value) else None
+    found = (
+        re.fullmatch(
+            r"([a-z][a-z0-9+.-]*)://(?:([^/?#]*)@)?(\[[0-9A-Fa-f:.]+\]|[^/?#:@\[\]]*)(?::([0-9]{1,5}))?([/?#].*)?",
+            value,
+        )
+        if isinstance(value, str) and re.fullmatch(_URL_CHARACTERS, value)
+        else None
+    )
     return found and tuple(part or "" for part in found.groups())
 
 
@@ -596,7 +820,11 @@ def is_url(value, kind=True):
     if parts is None:
         return False
     scheme, credentials, host, port, rest = parts
-    if scheme not in kind.get("schemes", ["https", "http", "file"]) or (credentials and not kind.get("credentials")) or "@" in host:
+    if (
+        scheme not in kind.get("schemes", ["https", "http", "file"])
+        or (credentials and not kind.get("credentials"))
+        or "@" in host
+    ):
         return False
     if "@" in value.partition("://")[2] and not credentials:
         # Not needed in any known URL, and it could not be masked correctly.
@@ -610,10 +838,15 @@ def is_url(value, kind=True):
 
 def is_proxy(value):
     parts = split_url(value)
-    return parts is not None and parts[4] in ("", "/") and is_url(value, {"schemes": ["http", "https"], "credentials": True})
+    return (
+        parts is not None
+        and parts[4] in ("", "/")
+        and is_url(value, {"schemes": ["http", "https"], "credentials": True})
+    )
 
 
 # --- options of a program's configuration file ----------------------------------------------------------------------------
+
 
 def _is_list(judge):
     return lambda value: isinstance(value, (list, tuple)) and all(judge(inner) for inner in value)
@@ -648,29 +881,52 @@ def _is_with_length(value):
 
 def _is_runtime_path(value):
     parts = normal_path(str(value)).split("/")[1:]
-    return is_plain_path(value) and ((len(parts) > 1 and parts[0] == "run") or (len(parts) > 2 and parts[:2] == ["var", "run"]) or is_folder(value, "data"))
+    return is_plain_path(value) and (
+        (len(parts) > 1 and parts[0] == "run")
+        or (len(parts) > 2 and parts[:2] == ["var", "run"])
+        or is_folder(value, "data")
+    )
 
 
 # JSON is strict: programs accept no text for a number, and no number for a text.
 _OPTION_KINDS = {
     "boolean": (_is_bool, "true or false, without quotes"),
     "integer": (_is_integer, "a whole number, without quotes"),
-    "count": (lambda value: _is_integer(value) and 0 <= value < 1 << 32, "a whole number from 0 on, without quotes"),
+    "count": (
+        lambda value: _is_integer(value) and 0 <= value < 1 << 32,
+        "a whole number from 0 on, without quotes",
+    ),
     "text": (_is_text, "text"),
     "texts": (_is_list(_is_text), "a list of texts"),
-    "texts_by_name": (_is_by_name(_is_text), "a dictionary of texts; quote numbers, true and false"),
+    "texts_by_name": (
+        _is_by_name(_is_text),
+        "a dictionary of texts; quote numbers, true and false",
+    ),
     "booleans_by_name": (_is_by_name(_is_bool), "a dictionary of true or false, without quotes"),
     "dictionary": (_is_dict, "a dictionary"),
     "dictionaries": (_is_list(_is_dict), "a list of dictionaries"),
     "dictionaries_by_name": (_is_by_name(_is_dict), "a dictionary of dictionaries"),
     "address": (lambda value: value == "" or is_ip(value), "an address such as 10.0.0.1"),
     "addresses": (_is_list(is_ip), "a list of addresses such as 10.0.0.53"),
-    "address_with_length": (lambda value: value == "" or _is_with_length(value), "an address with the length of its network, such as 172.30.0.1/16"),
-    "size": (lambda value: isinstance(value, str) and matches(value, r"(?i)[0-9]+([.][0-9]+)? ?[kmgtp]?i?b?"), 'a size as text, such as "64M"'),
+    "address_with_length": (
+        lambda value: value == "" or _is_with_length(value),
+        "an address with the length of its network, such as 172.30.0.1/16",
+    ),
+    "size": (
+        lambda value: (
+            isinstance(value, str) and matches(value, r"(?i)[0-9]+([.][0-9]+)? ?[kmgtp]?i?b?")
+        ),
+        'a size as text, such as "64M"',
+    ),
     "paths": (_is_list(is_path), "a list of absolute paths"),
-    "runtime_path": (_is_runtime_path, "a path in /run, or below a folder that is not a system folder"),
-    "mirrors": (_is_list(lambda value: is_url(value, {"schemes": ["http", "https"]})),
-                "a list of URLs such as https://mirror.example.org, without credentials"),
+    "runtime_path": (
+        _is_runtime_path,
+        "a path in /run, or below a folder that is not a system folder",
+    ),
+    "mirrors": (
+        _is_list(lambda value: is_url(value, {"schemes": ["http", "https"]})),
+        "a list of URLs such as https://mirror.example.org, without credentials",
+    ),
 }
 
 
@@ -690,12 +946,20 @@ def option_faults(value, known, others):
         name = str(name)
         if name not in known:
             plain = re.sub(r"(?<=[a-z0-9])([A-Z])", r"-\1", name).replace("_", "-").lower()
-            near = others.get(plain) or (plain if plain in known else nearest(plain, known, 2 if len(plain) > 4 else 1))
+            near = others.get(plain) or (
+                plain if plain in known else nearest(plain, known, 2 if len(plain) > 4 else 1)
+            )
             # ip6tables is similar to iptables, but a newer release may have it.
-            if near and (plain != name or plain in others or re.sub("[0-9]", "", plain) != re.sub("[0-9]", "", near)):
+            if near and (
+                plain != name
+                or plain in others
+                or re.sub("[0-9]", "", plain) != re.sub("[0-9]", "", near)
+            ):
                 faults.append((name, "the name of an option", "did you mean %s?" % near))
             elif not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
-                faults.append((name, "names of lower-case letters, digits and -", "correct the name"))
+                faults.append(
+                    (name, "names of lower-case letters, digits and -", "correct the name")
+                )
         elif isinstance(known[name], list):
             if not isinstance(inner, str) or inner and inner.lower() not in known[name]:
                 faults.append((name, "one of %s" % ", ".join(known[name]), ""))
@@ -713,25 +977,39 @@ def is_image(value):
     """The grammar of references of github.com/distribution/reference."""
     if not isinstance(value, str) or not re.fullmatch(r"[\x21-\x7e]{1,512}", value):
         return False
-    found = re.fullmatch(r"(?P<name>[^@]+?)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}))?", value)
+    found = re.fullmatch(
+        r"(?P<name>[^@]+?)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}))?",
+        value,
+    )
     if not found:
         return False
     first, slash, rest = found.group("name").partition("/")
     if slash and ("." in first or ":" in first or first == "localhost" or first != first.lower()):
-        host, colon, port = first.rpartition(":") if re.search(r":[0-9]+\Z", first) else (first, "", "")
+        host, colon, port = (
+            first.rpartition(":") if re.search(r":[0-9]+\Z", first) else (first, "", "")
+        )
         if not is_host(host.strip("[]")) or (colon and not 0 < int(port) < 65536):
             return False
         path = rest
     else:
         path = found.group("name")
     # 64 hexadecimal digits are an id.
-    return len(path) <= 255 and all(re.fullmatch(_COMPONENT, part) for part in path.split("/")) and not re.fullmatch("[0-9a-f]{64}", path)
+    return (
+        len(path) <= 255
+        and all(re.fullmatch(_COMPONENT, part) for part in path.split("/"))
+        and not re.fullmatch("[0-9a-f]{64}", path)
+    )
 
 
 def image_registry(value):
     """Return the registry of an image's name; docker.io where it names none."""
     first, slash, dummy = value.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost" or first != first.lower()) else "docker.io"
+    return (
+        first
+        if slash
+        and ("." in first or ":" in first or first == "localhost" or first != first.lower())
+        else "docker.io"
+    )
 
 
 # Names of Docker Hub in logins.
@@ -746,31 +1024,60 @@ def is_registry_of(value, image):
 
 def is_version(value):
     """A version in the notation of tools and package managers, without an epoch: 12.6, 2.6.0a0+ecf3, 2.21.5-1+cuda12.4, 4.1.7+."""
-    return matches(value, r"[0-9]+([.][0-9]+)*([-+~][A-Za-z0-9][A-Za-z0-9.+~-]*|[.]?[A-Za-z][A-Za-z0-9.+~-]*|[+])?")
+    return matches(
+        value,
+        r"[0-9]+([.][0-9]+)*([-+~][A-Za-z0-9][A-Za-z0-9.+~-]*|[.]?[A-Za-z][A-Za-z0-9.+~-]*|[+])?",
+    )
 
 
 def is_checksum(value, kind=True):
     """kind true: sha256:DIGITS; bare: the digits; list: several, separated by blanks. Roles compare them in lower case."""
     digits = "[0-9A-Fa-f]{64}"
-    return matches(value, {"bare": digits, "list": "sha256:%s( sha256:%s)*" % (digits, digits)}.get(kind, "sha256:%s" % digits))
+    return matches(
+        value,
+        {"bare": digits, "list": "sha256:%s( sha256:%s)*" % (digits, digits)}.get(
+            kind, "sha256:%s" % digits
+        ),
+    )
 
 
 def is_nccl_build(value, kind=True):
     """kind exact: 2.21.5-1+cuda12.4; true: that, or a release."""
     if not is_text(value):
         return False
-    return NcclBuild.parse(str(value)) is not None or (kind != "exact" and NcclBuild.is_release(str(value)))
+    return NcclBuild.parse(str(value)) is not None or (
+        kind != "exact" and NcclBuild.is_release(str(value))
+    )
 
 
 # PEP 440.
-_PIP_VERSION = (r"(?i:v?([0-9]+!)?[0-9]+([.][0-9]+)*([-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?[0-9]*)?(-[0-9]+|[-_.]?(post|rev|r)[-_.]?[0-9]*)?"
-                r"([-_.]?dev[-_.]?[0-9]*)?([+][a-z0-9]+([-_.][a-z0-9]+)*)?)")
-_PINNED = r"(?P<name>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)(\[[A-Za-z0-9._-]+(,[A-Za-z0-9._-]+)*\])?==(?P<version>%s)" % _PIP_VERSION
+_PIP_VERSION = (
+    r"(?i:v?([0-9]+!)?[0-9]+([.][0-9]+)*([-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?[0-9]*)?(-[0-9]+|[-_.]?(post|rev|r)[-_.]?[0-9]*)?"
+    r"([-_.]?dev[-_.]?[0-9]*)?([+][a-z0-9]+([-_.][a-z0-9]+)*)?)"
+)
+_PINNED = (
+    r"(?P<name>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)(\[[A-Za-z0-9._-]+(,[A-Za-z0-9._-]+)*\])?==(?P<version>%s)"
+    % _PIP_VERSION
+)
 # PEP 508: words of a condition.
-_OF_MARKER = ("python_version", "python_full_version", "os_name", "sys_platform", "platform_release", "platform_system", "platform_version",
-              "platform_machine", "platform_python_implementation", "implementation_name", "implementation_version", "extra")
-_MARKER_WORD = re.compile(r"""\s*(?:(?P<value>'[^']*'|"[^"]*"|%s)|(?P<op><=|>=|===|==|!=|~=|<|>|not\s+in\b|in\b)|(?P<join>and\b|or\b)|(?P<mark>[()]))"""
-                          % "|".join(word + r"\b" for word in sorted(_OF_MARKER, key=len, reverse=True)))
+_OF_MARKER = (
+    "python_version",
+    "python_full_version",
+    "os_name",
+    "sys_platform",
+    "platform_release",
+    "platform_system",
+    "platform_version",
+    "platform_machine",
+    "platform_python_implementation",
+    "implementation_name",
+    "implementation_version",
+    "extra",
+)
+_MARKER_WORD = re.compile(
+    r"""\s*(?:(?P<value>'[^']*'|"[^"]*"|%s)|(?P<op><=|>=|===|==|!=|~=|<|>|not\s+in\b|in\b)|(?P<join>and\b|or\b)|(?P<mark>[()]))"""
+    % "|".join(word + r"\b" for word in sorted(_OF_MARKER, key=len, reverse=True))
+)
 
 
 def is_marker(text):
@@ -791,14 +1098,20 @@ def is_marker(text):
     # Comparisons joined by and, or; parentheses around conditions.
     before = None
     while before != words:
-        before, words = words, re.sub(r"\(v?c\)", "c", words.replace("vov", "c")).replace("cjc", "c")
+        before, words = (
+            words,
+            re.sub(r"\(v?c\)", "c", words.replace("vov", "c")).replace("cjc", "c"),
+        )
     return words == "c"
 
 
 def is_package(value, kind=True):
     """kind true: NAME, NAME:ARCHITECTURE, NAME=VERSION of Debian; pinned: NAME==VERSION of pip; requirement: that with conditions."""
     if kind is True:
-        return matches(value, r"[a-z0-9][a-z0-9+.-]{1,127}(:[a-z0-9-]+)?(=([0-9]+:)?[A-Za-z0-9.+~-][A-Za-z0-9.+:~-]*)?")
+        return matches(
+            value,
+            r"[a-z0-9][a-z0-9+.-]{1,127}(:[a-z0-9-]+)?(=([0-9]+:)?[A-Za-z0-9.+~-][A-Za-z0-9.+:~-]*)?",
+        )
     if not is_text(value):
         return False
     package, semicolon, marker = str(value).partition(";")
@@ -816,7 +1129,9 @@ def is_one_version_each(values):
         if found:
             # a_b, a.b and A-B are the same package.
             name = re.sub("[-_.]+", "-", found.group("name")).lower()
-            if versions.setdefault((name, "".join(marker.split())), found.group("version")) != found.group("version"):
+            if versions.setdefault(
+                (name, "".join(marker.split())), found.group("version")
+            ) != found.group("version"):
                 return False
     return True
 
@@ -831,7 +1146,9 @@ def is_key(value, kind):
     if not isinstance(value, str):
         return False
     if "-----BEGIN" in value:
-        return _is_armor(value, kind) and is_plain_text(value.replace("\n", "").replace("\r", ""), tabs=True)
+        return _is_armor(value, kind) and is_plain_text(
+            value.replace("\n", "").replace("\r", ""), tabs=True
+        )
     if not is_file(value):
         return False
     text = _text_of(value)
@@ -859,15 +1176,19 @@ def _is_block(block, kind):
     body, end, after = block.partition("-----END %s-----" % kind)
     if not body.startswith(kind + "-----") or not end or "-----END " in after:
         return False
-    lines = [line.strip() for line in body[len(kind) + 5:].strip().splitlines()]
+    lines = [line.strip() for line in body[len(kind) + 5 :].strip().splitlines()]
     # Headers such as Comment end with an empty line, which is a dot in apt's files. The last line of a PGP block, after an equals sign, is a checksum.
     empty = next((number for number, line in enumerate(lines) if line in ("", ".")), 0)
     if all(": " in line for line in lines[:empty]):
         lines = lines[empty:]
-    text = "".join(line for line in lines if line != "." and not re.fullmatch("=[A-Za-z0-9+/]{4}", line))
+    text = "".join(
+        line for line in lines if line != "." and not re.fullmatch("=[A-Za-z0-9+/]{4}", line)
+    )
     return re.fullmatch("[A-Za-z0-9+/]+={0,2}", text) is not None
 
 
 def is_file(value, kind=True):
     """kind true: an absolute path of a file on the controller; directory: of a folder."""
-    return is_path(value) and (os.path.isdir(str(value)) if kind == "directory" else os.path.isfile(str(value)))
+    return is_path(value) and (
+        os.path.isdir(str(value)) if kind == "directory" else os.path.isfile(str(value))
+    )

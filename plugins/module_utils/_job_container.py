@@ -124,7 +124,9 @@ def parse_docker_images(text):
 
 def cdi_kind(text):
     """Return the kind of a CDI specification in JSON or YAML, such as nvidia.com/gpu. It is empty if there is none."""
-    found = re.search(r"""^[\s{,]*["']?kind["']?\s*:\s*["']?([\w.-]+/[\w.-]+)""", text, re.M) or re.search(r'"kind"\s*:\s*"([^"]+)"', text)
+    found = re.search(
+        r"""^[\s{,]*["']?kind["']?\s*:\s*["']?([\w.-]+/[\w.-]+)""", text, re.M
+    ) or re.search(r'"kind"\s*:\s*"([^"]+)"', text)
     return found.group(1) if found else ""
 
 

@@ -82,19 +82,33 @@ class ManagedFiles:
             new = read(entry["src"])
             if new is None:
                 if not self.module.check_mode:
-                    self.fail(entry, f"src '{entry['src']}' does not exist on this host; create it, or correct the path")
+                    self.fail(
+                        entry,
+                        f"src '{entry['src']}' does not exist on this host; create it, or correct the path",
+                    )
                 new = b""
         if os.path.isdir(entry["path"]):
             self.fail(entry, "is a directory, but a file is expected; remove or rename it")
         old = read(entry["path"])
-        if old is not None and (not entry["replace"] or old == new) and not os.path.islink(entry["path"]):
+        if (
+            old is not None
+            and (not entry["replace"] or old == new)
+            and not os.path.islink(entry["path"])
+        ):
             return None
         self.note(entry, shown(old), shown(new))
         return new
 
     def note(self, entry, before, after):
         self.changed_paths.append(entry["path"])
-        self.diff.append({"before_header": entry["path"], "after_header": entry["path"], "before": before, "after": after})
+        self.diff.append(
+            {
+                "before_header": entry["path"],
+                "after_header": entry["path"],
+                "before": before,
+                "after": after,
+            }
+        )
 
     def stage(self, entry, content):
         """Write new content into a private folder and validate it there, so that nothing is changed if it is rejected."""
@@ -105,12 +119,18 @@ class ManagedFiles:
             stream.write(content)
         if entry["validate"]:
             if "%s" not in entry["validate"]:
-                self.fail(entry, f"validate: '{entry['validate']}' does not contain %s; write %s in place of the file to check")
+                self.fail(
+                    entry,
+                    f"validate: '{entry['validate']}' does not contain %s; write %s in place of the file to check",
+                )
             argv = [part.replace("%s", path) for part in shlex.split(entry["validate"])]
             rc, out, err = self.module.run_command(argv)
             if rc != 0:
-                self.fail(entry, f"'{' '.join(argv)}' rejected the new content (exit status {rc}) and nothing was changed: "
-                                 f"{(err or out).strip()}")
+                self.fail(
+                    entry,
+                    f"'{' '.join(argv)}' rejected the new content (exit status {rc}) and nothing was changed: "
+                    f"{(err or out).strip()}",
+                )
         return path
 
     def attributes(self, entry, is_new):
@@ -122,7 +142,11 @@ class ManagedFiles:
         changed = self.module.set_owner_if_different(path, entry["owner"], changed)
         changed = self.module.set_group_if_different(path, entry["group"], changed)
         if changed and path not in self.changed_paths:
-            self.note(entry, "(mode or owner differ)\n", f"mode={mode} owner={entry['owner']} group={entry['group']}\n")
+            self.note(
+                entry,
+                "(mode or owner differ)\n",
+                f"mode={mode} owner={entry['owner']} group={entry['group']}\n",
+            )
 
     def remove(self, entry):
         path = entry["path"]
@@ -130,12 +154,27 @@ class ManagedFiles:
             return
         is_folder = os.path.isdir(path) and not os.path.islink(path)
         # In check mode, files that an earlier entry removes still exist.
-        left = sorted(name for name in os.listdir(path) if os.path.join(path, name) not in self.changed_paths) if is_folder else []
+        left = (
+            sorted(
+                name
+                for name in os.listdir(path)
+                if os.path.join(path, name) not in self.changed_paths
+            )
+            if is_folder
+            else []
+        )
         if left and entry["leave_filled"]:
             return
         if left:
-            self.fail(entry, f"is not empty: it still contains {', '.join(left[:5])}; remove them, or set leave_filled")
-        self.note(entry, "directory\n" if is_folder else f"{'link' if os.path.islink(path) else 'file'}\n", "absent\n")
+            self.fail(
+                entry,
+                f"is not empty: it still contains {', '.join(left[:5])}; remove them, or set leave_filled",
+            )
+        self.note(
+            entry,
+            "directory\n" if is_folder else f"{'link' if os.path.islink(path) else 'file'}\n",
+            "absent\n",
+        )
         if self.module.check_mode:
             return
         if is_folder:
@@ -148,7 +187,9 @@ class ManagedFiles:
         is_new = not os.path.isdir(path)
         if is_new:
             if os.path.lexists(path):
-                self.fail(entry, "is not a directory, but a directory is expected; remove or rename it")
+                self.fail(
+                    entry, "is not a directory, but a directory is expected; remove or rename it"
+                )
             self.note(entry, "absent\n", "directory\n")
             if not self.module.check_mode:
                 os.makedirs(path)
@@ -190,13 +231,23 @@ class ManagedFiles:
                         if os.path.islink(entry["path"]):
                             os.unlink(entry["path"])
                         # Set the mode before the rename, so that a secret is never readable by others.
-                        os.chmod(staged[number], int(entry["mode"] or NEW_MODE["file"], 8) if is_new or entry["mode"] else 0o600)
+                        os.chmod(
+                            staged[number],
+                            int(entry["mode"] or NEW_MODE["file"], 8)
+                            if is_new or entry["mode"]
+                            else 0o600,
+                        )
                         self.module.atomic_move(staged[number], entry["path"])
                     self.attributes(entry, is_new)
                 else:
-                    {"directory": self.directory, "link": self.link, "absent": self.remove}[entry["state"]](entry)
+                    {"directory": self.directory, "link": self.link, "absent": self.remove}[
+                        entry["state"]
+                    ](entry)
         except OSError as error:
-            self.module.fail_json(msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or read-only file system, an immutable file), and "
-                                      "run this again", changed_paths=self.changed_paths)
+            self.module.fail_json(
+                msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or read-only file system, an immutable file), and "
+                "run this again",
+                changed_paths=self.changed_paths,
+            )
         finally:
             shutil.rmtree(self.staging, ignore_errors=True)

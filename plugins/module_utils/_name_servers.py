@@ -20,7 +20,10 @@ def asked_servers(text):
 
 def drop_in(servers):
     """For systemd-resolved: use these for every name, because otherwise its per-link servers have priority."""
-    return "# Managed by trainyard.gpu, role package_sources.\n[Resolve]\nDNS=%s\nDomains=~.\n" % " ".join(servers)
+    return (
+        "# Managed by trainyard.gpu, role package_sources.\n[Resolve]\nDNS=%s\nDomains=~.\n"
+        % " ".join(servers)
+    )
 
 
 def with_servers(text, servers):

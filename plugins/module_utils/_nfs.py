@@ -34,18 +34,34 @@ _NO_ID = 0xFFFFFFFF
 
 
 # exportfs uses one name for each.
-_SYNONYMS = {"mp": "mountpoint", "auth_nlm": "secure_locks", "no_auth_nlm": "insecure_locks", "fsid=root": "fsid=0"}
+_SYNONYMS = {
+    "mp": "mountpoint",
+    "auth_nlm": "secure_locks",
+    "no_auth_nlm": "insecure_locks",
+    "fsid=root": "fsid=0",
+}
 # Mount options that the mount program, systemd or the kernel do not show.
-_NOT_SHOWN = frozenset((
-    "_netdev nofail defaults retry bg fg auto noauto rw async dev suid exec tcp udp rdma intr nointr lock nolock acl ac cto rdirplus resvport "
-    "port mountport mountproto mountvers mounthost mountprog nfsprog minorversion sharecache sloppy comment user nouser users owner noowner group nogroup "
-    "atime diratime norelatime strictatime nostrictatime nolazytime mand nomand silent loud symfollow nofsc nosoftreval nomigration iversion noiversion"
-).split())
+_NOT_SHOWN = frozenset(
+    (
+        "_netdev nofail defaults retry bg fg auto noauto rw async dev suid exec tcp udp rdma intr nointr lock nolock acl ac cto rdirplus resvport "
+        "port mountport mountproto mountvers mounthost mountprog nfsprog minorversion sharecache sloppy comment user nouser users owner noowner group nogroup "
+        "atime diratime norelatime strictatime nostrictatime nolazytime mand nomand silent loud symfollow nofsc nosoftreval nomigration iversion noiversion"
+    ).split()
+)
 # Options that the kernel shows in another notation.
-_SHOWN_AS = {"nfsvers": "vers", "lookupcache=positive": "lookupcache=pos",
-             "v3": "vers=3", "v4": "vers=4", "v4.0": "vers=4.0", "v4.1": "vers=4.1", "v4.2": "vers=4.2"}
+_SHOWN_AS = {
+    "nfsvers": "vers",
+    "lookupcache=positive": "lookupcache=pos",
+    "v3": "vers=3",
+    "v4": "vers=4",
+    "v4.0": "vers=4.0",
+    "v4.1": "vers=4.1",
+    "v4.2": "vers=4.2",
+}
 # Options that the kernel shows only if they have another value (nfs_show_mount_options).
-_SHOWN_UNLESS = frozenset("acregmin=3 acregmax=60 acdirmin=30 acdirmax=60 lookupcache=all nconnect=1".split())
+_SHOWN_UNLESS = frozenset(
+    "acregmin=3 acregmax=60 acdirmin=30 acdirmax=60 lookupcache=all nconnect=1".split()
+)
 
 
 class ParseError(ValueError):
@@ -73,7 +89,14 @@ def parse_mountinfo(text):
         if len(before) < 6 or len(after) < 2:
             continue
         options = before[5].split(",") + (after[2].split(",") if len(after) > 2 else [])
-        mounts.append({"path": _unescape(before[4]), "source": _unescape(after[1]), "type": after[0], "options": list(dict.fromkeys(options))})
+        mounts.append(
+            {
+                "path": _unescape(before[4]),
+                "source": _unescape(after[1]),
+                "type": after[0],
+                "options": list(dict.fromkeys(options)),
+            }
+        )
     return mounts
 
 
@@ -82,7 +105,9 @@ def mount_of(path, mounts):
     best = {"path": "", "source": "", "type": "", "options": []}
     for mount in mounts:
         where = mount["path"]
-        if (path == where or path.startswith(where.rstrip("/") + "/")) and len(where) >= len(best["path"]):
+        if (path == where or path.startswith(where.rstrip("/") + "/")) and len(where) >= len(
+            best["path"]
+        ):
             best = mount
     return best
 
@@ -91,9 +116,13 @@ def unit_name(path, suffix):
     """Return the name of systemd's unit for a path, as in systemd-escape --path."""
     parts = [part for part in path.split("/") if part]
     text = "-".join(
-        "".join(character if re.match(r"[A-Za-z0-9:_.]", character) and not (character == "." and index == 0 and number == 0)
-                else "".join("\\x%02x" % byte for byte in character.encode("utf-8"))
-                for index, character in enumerate(part))
+        "".join(
+            character
+            if re.match(r"[A-Za-z0-9:_.]", character)
+            and not (character == "." and index == 0 and number == 0)
+            else "".join("\\x%02x" % byte for byte in character.encode("utf-8"))
+            for index, character in enumerate(part)
+        )
         for number, part in enumerate(parts)
     )
     return (text or "-") + "." + suffix
@@ -107,7 +136,9 @@ def shown_options(options):
         if name.startswith("x-") or name in _NOT_SHOWN:
             continue
         if name == "actimeo":
-            shown += ["%s=%s" % (each, value) for each in ("acregmin", "acregmax", "acdirmin", "acdirmax")]
+            shown += [
+                "%s=%s" % (each, value) for each in ("acregmin", "acregmax", "acdirmin", "acdirmax")
+            ]
             continue
         shown.append(_SHOWN_AS.get(option, _SHOWN_AS.get(name, name) + equals + value))
     return shown
@@ -117,11 +148,20 @@ def options_in_force(asked, shown):
     """Return the requested options that a mounted file system does not have. A version without minor number matches any."""
     names = {option.partition("=")[0] for option in shown}
     sizes = dict(option.split("=") for option in shown if option.startswith(("rsize=", "wsize=")))
-    return [option for option in shown_options(asked) if option not in shown
-            # The server may lower these.
-            and not (option.startswith(("rsize=", "wsize=")) and int(sizes.get(option[:5], "0")) in range(1, int(option[6:]) + 1))
-            and not (option.startswith("vers=") and any(other.startswith(option + ".") for other in shown))
-            and not (option in _SHOWN_UNLESS and option.partition("=")[0] not in names)]
+    return [
+        option
+        for option in shown_options(asked)
+        if option not in shown
+        # The server may lower these.
+        and not (
+            option.startswith(("rsize=", "wsize="))
+            and int(sizes.get(option[:5], "0")) in range(1, int(option[6:]) + 1)
+        )
+        and not (
+            option.startswith("vers=") and any(other.startswith(option + ".") for other in shown)
+        )
+        and not (option in _SHOWN_UNLESS and option.partition("=")[0] not in names)
+    ]
 
 
 # --- exports --------------------------------------------------------------------------------------------------------------
@@ -131,7 +171,10 @@ def parse_exports(text):
     """Return path, client and options of every export in /etc/exports, a file of /etc/exports.d, or /var/lib/nfs/etab."""
     exports, client_and_options = [], re.compile(r"([^()]*)(?:\(([^()]*)\))?").fullmatch
     for line in re.sub(r"\\\n", " ", text).splitlines():
-        words = [word[0] or word[1] for word in re.findall(r'"([^"]*)"|((?:\\.|[^\s"#\\]+|\\)+)|#.*', line)]
+        words = [
+            word[0] or word[1]
+            for word in re.findall(r'"([^"]*)"|((?:\\.|[^\s"#\\]+|\\)+)|#.*', line)
+        ]
         words = [word for word in words if word]
         if not words:
             continue
@@ -147,13 +190,20 @@ def parse_exports(text):
             if not match:
                 raise ParseError("not a client of an export: %.160r" % line)
             client, options = match.groups("")
-            clients.append({"path": path, "client": client or "*", "options": defaults + list(filter(None, options.split(",")))})
+            clients.append(
+                {
+                    "path": path,
+                    "client": client or "*",
+                    "options": defaults + list(filter(None, options.split(","))),
+                }
+            )
         exports += clients or [{"path": path, "client": "*", "options": defaults}]
     return exports
 
 
 def is_same_client(one, other):
     """Return whether two clients of an export are the same: an address with and without its prefix, a name in any case."""
+
     def normal(client):
         try:
             return str(ipaddress.ip_network(client, strict=False))
@@ -168,11 +218,23 @@ def not_in_force(wanted, in_force, canonical=str):
 
     C(canonical) returns the name that the server uses for a client, which may differ from the requested name.
     """
-    def served_as_asked(export, served):
-        same = is_same_client(served["client"], export["client"]) or is_same_client(served["client"], canonical(export["client"]))
-        return served["path"] == export["path"] and same and {_SYNONYMS.get(option, option) for option in export["options"]} <= set(served["options"])
 
-    return [export for export in wanted if not any(served_as_asked(export, served) for served in in_force)]
+    def served_as_asked(export, served):
+        same = is_same_client(served["client"], export["client"]) or is_same_client(
+            served["client"], canonical(export["client"])
+        )
+        return (
+            served["path"] == export["path"]
+            and same
+            and {_SYNONYMS.get(option, option) for option in export["options"]}
+            <= set(served["options"])
+        )
+
+    return [
+        export
+        for export in wanted
+        if not any(served_as_asked(export, served) for served in in_force)
+    ]
 
 
 def parse_versions(text):
@@ -227,13 +289,19 @@ def full_access(raw, mode, uid, default):
     """
     entries = {(tag, owner): permissions for tag, permissions, owner in access_list(raw)}
     if not entries:
-        entries = {(_USER_OBJ, _NO_ID): mode >> 6 & 7, (_GROUP_OBJ, _NO_ID): mode >> 3 & 7, (_OTHER, _NO_ID): mode & 7}
+        entries = {
+            (_USER_OBJ, _NO_ID): mode >> 6 & 7,
+            (_GROUP_OBJ, _NO_ID): mode >> 3 & 7,
+            (_OTHER, _NO_ID): mode & 7,
+        }
     elif not default:
         entries.update({(_USER_OBJ, _NO_ID): mode >> 6 & 7, (_OTHER, _NO_ID): mode & 7})
     entries[(_USER, uid)] = 7
     entries[(_MASK, _NO_ID)] = 7
     order = sorted(entries, key=lambda entry: (entry[0], entry[1]))
-    return struct.pack("<I", _ACL_VERSION) + b"".join(struct.pack("<HHI", tag, entries[(tag, owner)], owner) for tag, owner in order)
+    return struct.pack("<I", _ACL_VERSION) + b"".join(
+        struct.pack("<HHI", tag, entries[(tag, owner)], owner) for tag, owner in order
+    )
 
 
 def without_access(raw, uid):
@@ -249,4 +317,6 @@ def without_access(raw, uid):
     if not any(tag in (_USER, _GROUP) for tag, _owner in entries):
         return b"", entries[(_GROUP_OBJ, _NO_ID)] & entries.get((_MASK, _NO_ID), 7)
     order = sorted(entries, key=lambda entry: (entry[0], entry[1]))
-    return struct.pack("<I", _ACL_VERSION) + b"".join(struct.pack("<HHI", tag, entries[(tag, owner)], owner) for tag, owner in order), None
+    return struct.pack("<I", _ACL_VERSION) + b"".join(
+        struct.pack("<HHI", tag, entries[(tag, owner)], owner) for tag, owner in order
+    ), None

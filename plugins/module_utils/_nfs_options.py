@@ -51,7 +51,10 @@ MOUNT = _options(
     "dev nodev exec noexec suid nosuid ro rw user nouser users owner noowner group nogroup iversion noiversion mand nomand silent loud nofail _netdev "
     "symfollow nosymfollow",
     [
-        ("rsize wsize timeo retrans acregmin acregmax acdirmin acdirmax actimeo retry namlen bsize mountprog nfsprog cert_serial privkey_serial", _NUMBER),
+        (
+            "rsize wsize timeo retrans acregmin acregmax acdirmin acdirmax actimeo retry namlen bsize mountprog nfsprog cert_serial privkey_serial",
+            _NUMBER,
+        ),
         ("port mountport", _PORT),
         ("nconnect max_connect", _CONNECTIONS),
         ("vers nfsvers", r"[234]|4\.[0-2]"),
@@ -67,8 +70,12 @@ MOUNT = _options(
         ("write", "lazy|eager|wait"),
         ("rdirplus", "none|force"),
         ("fatal_neterrors", "default|none|ENETDOWN:ENETUNREACH|ENETUNREACH:ENETDOWN"),
-        ("mounthost fsc context fscontext defcontext rootcontext comment localports remoteports", _TEXT),
-    ])
+        (
+            "mounthost fsc context fscontext defcontext rootcontext comment localports remoteports",
+            _TEXT,
+        ),
+    ],
+)
 EXPORT = _options(
     "rw ro sync async root_squash no_root_squash all_squash no_all_squash subtree_check no_subtree_check wdelay no_wdelay secure insecure hide nohide "
     "crossmnt nocrossmnt secure_locks insecure_locks auth_nlm no_auth_nlm acl no_acl pnfs no_pnfs security_label nordirplus mountpoint mp",
@@ -80,7 +87,8 @@ EXPORT = _options(
         ("refer replicas", "%s(:%s)*" % (_HOSTS, _HOSTS)),
         ("xprtsec", "(none|tls|mtls)(:(none|tls|mtls))*"),
         ("reexport", "no|auto-fsidnum|predefined-fsidnum"),
-    ])
+    ],
+)
 
 
 def is_option(text, known):
@@ -116,7 +124,17 @@ def contradictions(options, sets):
     found = []
     for words in sets:
         for part in _by_flavor(options):
-            if len({option for option in part if option in words or any(word.endswith("=") and option.startswith(word) for word in words)}) > 1:
+            if (
+                len(
+                    {
+                        option
+                        for option in part
+                        if option in words
+                        or any(word.endswith("=") and option.startswith(word) for word in words)
+                    }
+                )
+                > 1
+            ):
                 found.append(words)
                 break
     return found

@@ -59,7 +59,9 @@ def fault_of(planned: str, listed: str) -> str:
         return "not loaded"
     if not asked:
         return "loaded from an unknown file"
-    differing = sorted(name for name in set(asked) | set(there) if asked.get(name) != there.get(name))
+    differing = sorted(
+        name for name in set(asked) | set(there) if asked.get(name) != there.get(name)
+    )
     return "chain %s is changed" % differing[0] if differing else ""
 
 
@@ -99,7 +101,9 @@ def read_firewall(module, unit: str) -> dict[str, bool | str]:
     state = ""
     if systemctl:
         # Both fields in one call, as empty ones if there is no such unit.
-        state = module.run_command([systemctl, "show", "--property=ActiveState,UnitFileState", unit])[1]
+        state = module.run_command(
+            [systemctl, "show", "--property=ActiveState,UnitFileState", unit]
+        )[1]
     return {
         "fault": settled_fault(unit, output),
         "active": "ActiveState=active" in state.splitlines(),

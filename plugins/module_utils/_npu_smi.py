@@ -27,8 +27,17 @@ CAUSES = (
 )
 # Codes of dcmi_interface_api.h. npu-smi prints 'ret is -8005' and ends with the code's last byte.
 CODES = {
-    -8002: "permission", -8005: "driver_not_loaded", -8006: "no_answer", -8007: "no_devices", -8008: "no_devices", -8009: "no_answer", -8010: "no_answer",
-    -8011: "no_answer", -8012: "not_ready", -8017: "not_ready", -8020: "device_in_use",
+    -8002: "permission",
+    -8005: "driver_not_loaded",
+    -8006: "no_answer",
+    -8007: "no_devices",
+    -8008: "no_devices",
+    -8009: "no_answer",
+    -8010: "no_answer",
+    -8011: "no_answer",
+    -8012: "not_ready",
+    -8017: "not_ready",
+    -8020: "device_in_use",
 }
 # npu-smi prints one of these for each chip, the best first.
 HEALTHY = "OK"
@@ -48,8 +57,12 @@ _PAIR = re.compile(r"(\S+?)\s*/\s*(\S+)")
 _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 # Word of the heading, without its unit -> keys of the value.
 _COLUMNS = {
-    "power": ("power_w",), "temp": ("temperature_c",), "hugepages-usage": ("hugepages_used", "hugepages_total"),
-    "aicore": ("utilization_percent",), "npu util": ("utilization_percent",), "memory-usage": ("memory_used_mib", "memory_total_mib"),
+    "power": ("power_w",),
+    "temp": ("temperature_c",),
+    "hugepages-usage": ("hugepages_used", "hugepages_total"),
+    "aicore": ("utilization_percent",),
+    "npu util": ("utilization_percent",),
+    "memory-usage": ("memory_used_mib", "memory_total_mib"),
     "hbm-usage": ("hbm_used_mib", "hbm_total_mib"),
 }
 _KEYS = tuple(key for keys in dict.fromkeys(_COLUMNS.values()) for key in keys)
@@ -75,27 +88,38 @@ class Table(NamedTuple):
 def parse_info(text):
     """The table of C(npu-smi info), or None if the text has none."""
     rows, remarks, torn, is_last = _rows(text)
-    title = next((place for place, (_number, cells) in enumerate(rows) if cells and _TITLE.search(cells[0])), None)
+    title = next(
+        (place for place, (_number, cells) in enumerate(rows) if cells and _TITLE.search(cells[0])),
+        None,
+    )
     if title is None:
         return None
     if torn and not is_last:
         raise ParseError(torn)
-    if any(cells and _TITLE.search(cells[0]) for _number, cells in rows[title + 1:]):
-        raise ParseError(f"line {rows[title][0]} begins a table, and another one follows: npu-smi prints one")
+    if any(cells and _TITLE.search(cells[0]) for _number, cells in rows[title + 1 :]):
+        raise ParseError(
+            f"line {rows[title][0]} begins a table, and another one follows: npu-smi prints one"
+        )
     tool_version, driver_version = _TITLE.search(rows[title][1][0]).groups()
     chips_at, processes_at = _headings(rows, title)
-    cut = torn or ("" if rows[-1][1] is None else f"line {rows[-1][0]} is its last, and no rule follows")
+    cut = torn or (
+        "" if rows[-1][1] is None else f"line {rows[-1][0]} is its last, and no rule follows"
+    )
     if chips_at is None:
         return Table(tool_version, driver_version or None, [], remarks, cut or "it has no heading")
     chips, missing = _chips(rows, chips_at, processes_at)
     processes = _processes(rows, processes_at) if processes_at is not None else {}
-    return Table(tool_version, driver_version or None, _npus(chips, processes), remarks, cut or missing)
+    return Table(
+        tool_version, driver_version or None, _npus(chips, processes), remarks, cut or missing
+    )
 
 
 def _rows(text):
     """Rows as (number of the line, cells), rules with None as cells. The lines beside the table. The first line without an end, and whether it is the last."""
     rows, remarks, torn, is_last = [], [], "", True
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [
+        (number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()
+    ]
     for number, line in lines:
         is_last = not torn
         if _RULE.fullmatch(line):
@@ -119,10 +143,23 @@ def _headings(rows, title):
     for place in range(title + 1, len(rows)):
         cells = rows[place][1]
         first = cells[0].lower() if cells else ""
-        if processes is None and first.startswith("npu") and len(cells) > 1 and "process id" in [cell.lower() for cell in cells]:
+        if (
+            processes is None
+            and first.startswith("npu")
+            and len(cells) > 1
+            and "process id" in [cell.lower() for cell in cells]
+        ):
             processes = place
-        elif chips is None and first.startswith("npu") and "health" in [cell.lower() for cell in cells]:
-            if place + 1 < len(rows) and rows[place + 1][1] and "bus-id" in [cell.lower() for cell in rows[place + 1][1]]:
+        elif (
+            chips is None
+            and first.startswith("npu")
+            and "health" in [cell.lower() for cell in cells]
+        ):
+            if (
+                place + 1 < len(rows)
+                and rows[place + 1][1]
+                and "bus-id" in [cell.lower() for cell in rows[place + 1][1]]
+            ):
                 chips = place + 1
     return chips, processes
 
@@ -131,7 +168,7 @@ def _chips(rows, heading, end):
     """The chips in the order of the table, and what is missing of it."""
     first, second = rows[heading - 1][1], rows[heading][1]
     chips, group, missing = [], [], ""
-    body = rows[heading + 1:end] if end is not None else rows[heading + 1:]
+    body = rows[heading + 1 : end] if end is not None else rows[heading + 1 :]
     # A table that was cut has no rule at its end. Its last group is judged as the others.
     for number, cells in body + [(None, None)]:
         if cells is not None:
@@ -140,14 +177,27 @@ def _chips(rows, heading, end):
         if len(group) == 2:
             chips.append(_chip(first, second, group))
         elif len(group) > 2:
-            raise ParseError(f"line {group[2][0]} is a third row of a chip: '{_shown(group[2][1])}'")
+            raise ParseError(
+                f"line {group[2][0]} is a third row of a chip: '{_shown(group[2][1])}'"
+            )
         elif group:
-            missing = missing or f"line {group[0][0]} is the only one of two rows of a chip: '{_shown(group[0][1])}'"
+            missing = (
+                missing
+                or f"line {group[0][0]} is the only one of two rows of a chip: '{_shown(group[0][1])}'"
+            )
         group = []
     if len(chips) > MOST_CHIPS:
         raise ParseError(f"the table has {len(chips)} chips, more than {MOST_CHIPS}")
-    for key, keys in (("npu and chip", ("npu", "id")), ("bus id", ("bus_id",)), ("Phy-ID", ("phy_id",))):
-        values = [", ".join(str(chip[name]) for name in keys) for chip in chips if chip[keys[0]] is not None]
+    for key, keys in (
+        ("npu and chip", ("npu", "id")),
+        ("bus id", ("bus_id",)),
+        ("Phy-ID", ("phy_id",)),
+    ):
+        values = [
+            ", ".join(str(chip[name]) for name in keys)
+            for chip in chips
+            if chip[keys[0]] is not None
+        ]
         twice = sorted({each for each in values if values.count(each) > 1})
         if twice:
             raise ParseError(f"two chips have the same {key}: '{twice[0]}'")
@@ -157,14 +207,19 @@ def _chips(rows, heading, end):
 def _chip(first, second, group):
     (number_one, one), (number_two, two) = group
     if len(one) != len(first) or len(two) != len(second):
-        raise ParseError(f"line {number_one if len(one) != len(first) else number_two} has other columns than the heading: "
-                         f"'{_shown(one if len(one) != len(first) else two)}'")
+        raise ParseError(
+            f"line {number_one if len(one) != len(first) else number_two} has other columns than the heading: "
+            f"'{_shown(one if len(one) != len(first) else two)}'"
+        )
     unavailable = {}
     health_at = [cell.lower() for cell in first].index("health")
     bus_at = [cell.lower() for cell in second].index("bus-id")
     # 'NPU Name' in one cell, or in two.
     npu, _blank, name = " ".join(one[:health_at]).partition(" ")
-    words = {word.lower(): value for word, value in zip(_words(second[:bus_at]), " ".join(two[:bus_at]).split())}
+    words = {
+        word.lower(): value
+        for word, value in zip(_words(second[:bus_at]), " ".join(two[:bus_at]).split())
+    }
     bus_id = two[bus_at].lower()
     chip = {
         "npu": _whole(npu, number_one, "NPU"),
@@ -178,12 +233,21 @@ def _chip(first, second, group):
     }
     if any("chip" in cell.lower() for cell in second[:bus_at]) and "chip" not in words:
         raise ParseError(f"line {number_two} has no number of a chip: '{_shown(two)}'")
-    values = {**_values(first[health_at + 1:], one[health_at + 1:], number_one), **_values(second[bus_at + 1:], two[bus_at + 1:], number_two)}
+    values = {
+        **_values(first[health_at + 1 :], one[health_at + 1 :], number_one),
+        **_values(second[bus_at + 1 :], two[bus_at + 1 :], number_two),
+    }
     for key in _KEYS:
         chip[key] = _number(values[key], key) if key in values else None
         if chip[key] is None:
             unavailable[key] = values.get(key, ABSENT)
-    for key, source in (("phy_id", words.get("phy-id")), ("logic_id", words.get("device")), ("bus_id", two[bus_at]), ("name", ""), ("health", "")):
+    for key, source in (
+        ("phy_id", words.get("phy-id")),
+        ("logic_id", words.get("device")),
+        ("bus_id", two[bus_at]),
+        ("name", ""),
+        ("health", ""),
+    ):
         if chip[key] is None:
             unavailable[key] = source or ABSENT
     chip["unavailable"] = unavailable
@@ -198,10 +262,15 @@ def _values(heading, cells, number):
     """The texts of the values by key. As many values as words of the heading are in the same order, else each is below its word."""
     found = {}
     for names, cell in zip(heading, cells):
-        words = [(match.start(), match[0].lower().partition("(")[0].strip()) for match in _HEADING_WORD.finditer(names)]
+        words = [
+            (match.start(), match[0].lower().partition("(")[0].strip())
+            for match in _HEADING_WORD.finditer(names)
+        ]
         values = list(_VALUE.finditer(cell))
         if len(values) != len(words):
-            raise ParseError(f"line {number} has {len(values)} values for the {len(words)} columns '{' '.join(names.split())}': '{cell}'")
+            raise ParseError(
+                f"line {number} has {len(values)} values for the {len(words)} columns '{' '.join(names.split())}': '{cell}'"
+            )
         for (_start, word), value in zip(words, values):
             keys = _COLUMNS.get(word, ())
             pair = _PAIR.fullmatch(value[0]) if len(keys) == 2 else None
@@ -231,7 +300,7 @@ def _processes(rows, heading):
     process_id = names.index("process id")
     has_chip = any("chip" in name for name in names[:process_id])
     found = {}
-    for number, cells in rows[heading + 1:]:
+    for number, cells in rows[heading + 1 :]:
         if cells is None:
             continue
         idle = _IDLE.match(cells[0])
@@ -239,23 +308,40 @@ def _processes(rows, heading):
             found.setdefault(int(idle[1]), [])
             continue
         ids = " ".join(cells[:process_id]).split()
-        if len(cells) != len(names) or len(ids) != 1 + has_chip or not all(map(_WHOLE.fullmatch, ids)) or not _WHOLE.fullmatch(cells[process_id]):
+        if (
+            len(cells) != len(names)
+            or len(ids) != 1 + has_chip
+            or not all(map(_WHOLE.fullmatch, ids))
+            or not _WHOLE.fullmatch(cells[process_id])
+        ):
             raise ParseError(f"line {number} is no row of a process: '{_shown(cells)}'")
-        found.setdefault(int(ids[0]), []).append({
-            "chip": int(ids[1]) if has_chip else 0,
-            "pid": int(cells[process_id]),
-            "name": cells[process_id + 1] or None,
-            "memory_mib": int(cells[-1]) if _WHOLE.fullmatch(cells[-1]) else None,
-        })
+        found.setdefault(int(ids[0]), []).append(
+            {
+                "chip": int(ids[1]) if has_chip else 0,
+                "pid": int(cells[process_id]),
+                "name": cells[process_id + 1] or None,
+                "memory_mib": int(cells[-1]) if _WHOLE.fullmatch(cells[-1]) else None,
+            }
+        )
     return found
 
 
 def _npus(chips, processes):
     npus = {}
     for chip in chips:
-        npu = npus.setdefault(chip["npu"], {
-            "id": chip["npu"], "name": chip["name"], "health": None, "power_w": None, "memory_used_mib": None, "memory_total_mib": None, "chips": [],
-            "processes": processes.get(chip["npu"])})
+        npu = npus.setdefault(
+            chip["npu"],
+            {
+                "id": chip["npu"],
+                "name": chip["name"],
+                "health": None,
+                "power_w": None,
+                "memory_used_mib": None,
+                "memory_total_mib": None,
+                "chips": [],
+                "processes": processes.get(chip["npu"]),
+            },
+        )
         npu["chips"].append({key: value for key, value in chip.items() if key != "npu"})
     for npu in npus.values():
         healths = [chip["health"] for chip in npu["chips"]]
@@ -276,7 +362,12 @@ def _memory(chip, key):
 
 def why_no_answer(rc, stdout, stderr):
     """Cause, and the line that shows it. For output without a table, or with an exit code other than 0."""
-    lines = [line.strip()[:2000] for text in (stdout, stderr) for line in text.splitlines() if line.strip()]
+    lines = [
+        line.strip()[:2000]
+        for text in (stdout, stderr)
+        for line in text.splitlines()
+        if line.strip()
+    ]
     lines = [line for line in lines if line[0] not in "|+"]
     for cause, pattern in CAUSES:
         for line in lines:
@@ -302,7 +393,9 @@ def parse_conf(text):
     for line in text.splitlines():
         setting = _SETTING.fullmatch(line.strip())
         if setting and is_address(setting[3]):
-            found.setdefault(int(setting[2]), {"address": None, "netmask": None})[setting[1].lower()] = setting[3]
+            found.setdefault(int(setting[2]), {"address": None, "netmask": None})[
+                setting[1].lower()
+            ] = setting[3]
     return {device: found[device] for device in sorted(found) if found[device]["address"]}
 
 
@@ -320,33 +413,75 @@ def merged_devices(devices, live, reasons, configured):
         now, netmask = live.get(device) or (None, None)
         file = configured.get(device) or {"address": None, "netmask": None}
         address = now or file["address"]
-        merged.append({
-            "id": device, "address": address, "netmask": netmask if now else file["netmask"],
-            "source": "hccn_tool" if now else "hccn_conf" if address else None,
-            "live_address": now, "configured_address": file["address"], "reason": None if now else reasons.get(device),
-        })
+        merged.append(
+            {
+                "id": device,
+                "address": address,
+                "netmask": netmask if now else file["netmask"],
+                "source": "hccn_tool" if now else "hccn_conf" if address else None,
+                "live_address": now,
+                "configured_address": file["address"],
+                "reason": None if now else reasons.get(device),
+            }
+        )
         if now and file["address"] and now != file["address"]:
-            findings.append(_finding("address_differs", device, now, file["address"],
-                                     f"set the address again ('hccn_tool -i {device} -ip -s address ...' also writes /etc/hccn.conf), or correct the file"))
+            findings.append(
+                _finding(
+                    "address_differs",
+                    device,
+                    now,
+                    file["address"],
+                    f"set the address again ('hccn_tool -i {device} -ip -s address ...' also writes /etc/hccn.conf), or correct the file",
+                )
+            )
         if not address:
-            findings.append(_finding("address_missing", device, reasons.get(device) or "none", "an address",
-                                     f"configure one with 'hccn_tool -i {device} -ip -s address ADDRESS netmask NETMASK'"))
+            findings.append(
+                _finding(
+                    "address_missing",
+                    device,
+                    reasons.get(device) or "none",
+                    "an address",
+                    f"configure one with 'hccn_tool -i {device} -ip -s address ADDRESS netmask NETMASK'",
+                )
+            )
         elif address in seen:
-            findings.append(_finding("address_duplicate", device, address, f"an address that device {seen[address]} does not have",
-                                     "give each device of the cluster an address of its own"))
+            findings.append(
+                _finding(
+                    "address_duplicate",
+                    device,
+                    address,
+                    f"an address that device {seen[address]} does not have",
+                    "give each device of the cluster an address of its own",
+                )
+            )
         seen.setdefault(address, device)
     return merged, findings
 
 
 def unhealthy(npus):
     """Findings about chips that are not healthy."""
-    return [_finding("unhealthy", npu["id"], f"chip {chip['id']}: {chip['health']}", HEALTHY,
-                     f"read 'npu-smi info -t health -i {npu['id']} -c {chip['id']}' and 'npu-smi info -t err-count -i {npu['id']}'")
-            for npu in npus for chip in npu["chips"] if chip["health"] != HEALTHY]
+    return [
+        _finding(
+            "unhealthy",
+            npu["id"],
+            f"chip {chip['id']}: {chip['health']}",
+            HEALTHY,
+            f"read 'npu-smi info -t health -i {npu['id']} -c {chip['id']}' and 'npu-smi info -t err-count -i {npu['id']}'",
+        )
+        for npu in npus
+        for chip in npu["chips"]
+        if chip["health"] != HEALTHY
+    ]
 
 
 def _finding(kind, device, found, expected, fix):
-    return {"kind": kind, "device": device, "found": str(found), "expected": str(expected), "fix": fix}
+    return {
+        "kind": kind,
+        "device": device,
+        "found": str(found),
+        "expected": str(expected),
+        "fix": fix,
+    }
 
 
 def device_nodes_finding(nodes, npus):
@@ -354,5 +489,12 @@ def device_nodes_finding(nodes, npus):
     chips = sum(len(npu["chips"]) for npu in npus)
     if not nodes or not npus or len(nodes) == chips:
         return []
-    return [_finding("device_nodes_differ", None, f"{chips} chips in the table of npu-smi", f"{len(nodes)}, as many as files /dev/davinciN",
-                     "a chip that npu-smi cannot read is left out: read 'dmesg' and /var/log/npu, and reset or replace it")]
+    return [
+        _finding(
+            "device_nodes_differ",
+            None,
+            f"{chips} chips in the table of npu-smi",
+            f"{len(nodes)}, as many as files /dev/davinciN",
+            "a chip that npu-smi cannot read is left out: read 'dmesg' and /var/log/npu, and reset or replace it",
+        )
+    ]

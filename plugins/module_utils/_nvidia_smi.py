@@ -34,11 +34,20 @@ CAUSES = (
     ("driver_library_mismatch", r"driver/library version mismatch"),
     # The stub says as well that the driver is not loaded.
     ("library_missing", r"is a stub library"),
-    ("driver_not_loaded", r"couldn't communicate with the nvidia driver|driver not loaded|nvidia driver is not loaded"),
-    ("library_missing", r"couldn't find libnvidia-ml|nvml: (?:nvml )?shared library not found|error while loading shared libraries"),
+    (
+        "driver_not_loaded",
+        r"couldn't communicate with the nvidia driver|driver not loaded|nvidia driver is not loaded",
+    ),
+    (
+        "library_missing",
+        r"couldn't find libnvidia-ml|nvml: (?:nvml )?shared library not found|error while loading shared libraries",
+    ),
     ("gpu_lost", r"gpu is lost|fallen off the bus|unable to determine the device handle"),
     ("access_blocked", r"access blocked by the operating system"),
-    ("permission", r"insufficient permissions|permission denied|no permission|operation not permitted"),
+    (
+        "permission",
+        r"insufficient permissions|permission denied|no permission|operation not permitted",
+    ),
     ("no_devices", r"no devices were found|no devices found"),
     ("unknown", r"unknown error"),
 )
@@ -46,14 +55,19 @@ CAUSES = (
 EXIT_CODES = {4: "permission", 9: "driver_not_loaded", 12: "library_missing", 15: "gpu_lost"}
 
 # 'GPU 0000:03:00.0:', 'GPU0000:07:00.0:' or 'GPU0: 0000:01:00.0:', the index only in the last; a domain has four or eight digits.
-_LOST_GPU = re.compile(r"Unable to determine the device handle for GPU\s*?(?:\d{1,2}\s*:\s*)?"
-                       r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\s*:\s*([^\n]*)", re.IGNORECASE)
+_LOST_GPU = re.compile(
+    r"Unable to determine the device handle for GPU\s*?(?:\d{1,2}\s*:\s*)?"
+    r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\s*:\s*([^\n]*)",
+    re.IGNORECASE,
+)
 _BEGIN, _END = re.compile(r"<nvidia_smi_log\b"), re.compile(r"</nvidia_smi_log[ \t\r\n]{0,9}>")
 _PROLOGUE = re.compile(r"<\?xml[^<>]*\?>|<!DOCTYPE[^<>]*>")
 _MARKUP = re.compile(r"<[/!?A-Za-z][^\n]{0,80}")
 _NAME, _NAME_END = "<process_name>", "</process_name>"
 # The text after a process's name in every document, which no name contains by chance.
-_BEHIND_NAME = re.compile(r"</process_name>(?=[ \t\r\n]{0,99}(?:<used_memory>[^<]{0,99}</used_memory>[ \t\r\n]{0,99})?</process_info>)")
+_BEHIND_NAME = re.compile(
+    r"</process_name>(?=[ \t\r\n]{0,99}(?:<used_memory>[^<]{0,99}</used_memory>[ \t\r\n]{0,99})?</process_info>)"
+)
 # Characters that XML cannot represent. Ansible keeps bytes that are not UTF-8 as lone surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _ENTITY = re.compile(r"&amp;(amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9a-fA-F]{1,6});")
@@ -62,7 +76,16 @@ _VERSION = re.compile(r"([0-9]+(?:\.[0-9]+)+)(?:\s*\[[^]]*\])?")
 # int() rejects longer numbers.
 _NUMBER = r"(-?[0-9]{1,18}(?:\.[0-9]{1,18})?)\s*"
 MOST_GPUS = 256
-_YES_NO = {"enabled": True, "on": True, "yes": True, "active": True, "disabled": False, "off": False, "no": False, "not active": False}
+_YES_NO = {
+    "enabled": True,
+    "on": True,
+    "yes": True,
+    "active": True,
+    "disabled": False,
+    "off": False,
+    "no": False,
+    "not active": False,
+}
 ABSENT = "not reported by this driver"
 
 
@@ -89,13 +112,17 @@ def parse_query(text):
     if not spans:
         for number, line in enumerate(text.splitlines(), 1):
             if "<nvidia_smi_log" in line:
-                raise ParseError(f"the document that begins in line {number} has no end: the output is truncated")
+                raise ParseError(
+                    f"the document that begins in line {number} has no end: the output is truncated"
+                )
         return None
     begin, end = spans[0]
     beside = _PROLOGUE.sub("", text[:begin]) + "\n" + text[end:]
     tag = _MARKUP.search(beside)
     if tag:
-        raise ParseError(f"'{tag[0]}' is outside of the document: the name of a process has ended it early, or the output was mixed up")
+        raise ParseError(
+            f"'{tag[0]}' is outside of the document: the name of a process has ended it early, or the output was mixed up"
+        )
     root = _tree(text[begin:end], text.count("\n", 0, begin))
     _refuse_odd_digits(root)
     nodes = root.findall("gpu")
@@ -106,7 +133,9 @@ def parse_query(text):
             raise ParseError(f"GPU {gpu['index']} has neither a uuid nor a bus id")
     for key in ("uuid", "bus_id"):
         # Published documents often have the uuid masked with zeros.
-        counts = Counter(gpu[key] for gpu in gpus if gpu[key] is not None and gpu[key].strip("GPU-0"))
+        counts = Counter(
+            gpu[key] for gpu in gpus if gpu[key] is not None and gpu[key].strip("GPU-0")
+        )
         twice = sorted(value for value in counts if counts[value] > 1)
         if twice:
             raise ParseError(f"two GPUs have the {key} {twice[0]}")
@@ -122,15 +151,23 @@ def parse_query(text):
 def lost_gpus(*streams):
     """GPUs that nvidia-smi reports only as unreachable: bus_id and error."""
     # A console may have wrapped the line. Names of processes are not messages of nvidia-smi.
-    found = [(bus_id.lower(), " ".join(error.split()).rstrip(".") or "no reason given")
-             for text in streams for bus_id, error in _LOST_GPU.findall(_beside(text))]
+    found = [
+        (bus_id.lower(), " ".join(error.split()).rstrip(".") or "no reason given")
+        for text in streams
+        for bus_id, error in _LOST_GPU.findall(_beside(text))
+    ]
     return [{"bus_id": bus_id, "error": error} for bus_id, error in dict.fromkeys(found)]
 
 
 def why_no_answer(rc, stdout, stderr):
     """Cause, and the line that shows it. For output without a document, or with an exit code other than 0."""
     # Its messages are short.
-    lines = [line.strip()[:2000] for text in (stdout, stderr) for line in _beside(text).splitlines() if line.strip()]
+    lines = [
+        line.strip()[:2000]
+        for text in (stdout, stderr)
+        for line in _beside(text).splitlines()
+        if line.strip()
+    ]
     for cause, pattern in CAUSES:
         for line in lines:
             if re.search(pattern, line, re.IGNORECASE):
@@ -160,7 +197,11 @@ def _without_names(text):
                 end = begin + len(text[begin:line_end].rstrip()) - len(_NAME_END)
                 end = end if end >= begin and text.startswith(_NAME_END, end) else -1
         if end < 0:
-            behind = [match.start() for match in _BEHIND_NAME.finditer(text)] if behind is None else behind
+            behind = (
+                [match.start() for match in _BEHIND_NAME.finditer(text)]
+                if behind is None
+                else behind
+            )
             place = bisect_left(behind, begin)
             end = behind[place] if place < len(behind) else text.find(_NAME_END, begin)
         if end < 0:
@@ -175,7 +216,14 @@ def _entity(match):
     if word[0] != "#":
         return f"&{word};"
     code = int(word[2:], 16) if word[1] == "x" else int(word[1:])
-    return f"&{word};" if code in (9, 10, 13) or 32 <= code < 0xd800 or 0xe000 <= code < 0xfffe or 0x10000 <= code <= 0x10ffff else match[0]
+    return (
+        f"&{word};"
+        if code in (9, 10, 13)
+        or 32 <= code < 0xD800
+        or 0xE000 <= code < 0xFFFE
+        or 0x10000 <= code <= 0x10FFFF
+        else match[0]
+    )
 
 
 def _documents(text):
@@ -196,8 +244,8 @@ def _beside(text):
     first = _BEGIN.search(text)
     if not first:
         return text
-    before, spans = _PROLOGUE.sub("", text[:first.start()]), _documents(text)
-    behind = text[spans[0][1]:] if len(spans) == 1 else "<?"
+    before, spans = _PROLOGUE.sub("", text[: first.start()]), _documents(text)
+    behind = text[spans[0][1] :] if len(spans) == 1 else "<?"
     return before if _MARKUP.search(behind) else before + "\n" + behind
 
 
@@ -208,7 +256,9 @@ def _tree(document, lines_before):
         return ElementTree.fromstring(_CONTROL.sub("\ufffd", document))
     except ElementTree.ParseError as exc:
         line, column = exc.position
-        raise ParseError(f"the document is not well-formed in line {line + lines_before}, column {column}") from exc
+        raise ParseError(
+            f"the document is not well-formed in line {line + lines_before}, column {column}"
+        ) from exc
 
 
 def _refuse_odd_digits(root):
@@ -216,7 +266,9 @@ def _refuse_odd_digits(root):
     for node in root.iter():
         for words in [] if node.tag == "process_name" else [node.text or "", *node.attrib.values()]:
             if not words.isascii() and _ODD_DIGIT.search(words):
-                raise ParseError(f"{node.tag}: '{' '.join(words.split())[:80]}' has digits other than 0 to 9, which nvidia-smi never prints")
+                raise ParseError(
+                    f"{node.tag}: '{' '.join(words.split())[:80]}' has digits other than 0 to 9, which nvidia-smi never prints"
+                )
 
 
 def _count(root, gpus, lost):
@@ -228,12 +280,19 @@ def _count(root, gpus, lost):
     if said is None:
         # Nothing else would reveal a GPU that was injected by the name of a process.
         if any(gpu["processes"] for gpu in gpus):
-            raise ParseError("the document lists processes, but has no attached_gpus, so added or lost GPUs would not be noticed")
+            raise ParseError(
+                "the document lists processes, but has no attached_gpus, so added or lost GPUs would not be noticed"
+            )
         return described
     unreachable = len({gpu["bus_id"] for gpu in lost})
-    if not re.fullmatch("[0-9]{1,9}", said) or int(said) not in (described, described + unreachable):
-        raise ParseError(f"attached_gpus is '{said}', but the document describes {quantity(described, 'GPU')}"
-                         + (f", and {quantity(unreachable, 'GPU')} cannot be reached" if unreachable else ""))
+    if not re.fullmatch("[0-9]{1,9}", said) or int(said) not in (
+        described,
+        described + unreachable,
+    ):
+        raise ParseError(
+            f"attached_gpus is '{said}', but the document describes {quantity(described, 'GPU')}"
+            + (f", and {quantity(unreachable, 'GPU')} cannot be reached" if unreachable else "")
+        )
     return int(said)
 
 
@@ -277,12 +336,17 @@ class _Reader:
     def _of_section(self, path):
         """'N/A' may replace a whole section."""
         section = self.node.find(path.rpartition("/")[0]) if "/" in path else None
-        return " ".join(section.text.split()) or None if section is not None and len(section) == 0 and section.text else None
+        return (
+            " ".join(section.text.split()) or None
+            if section is not None and len(section) == 0 and section.text
+            else None
+        )
 
     def number(self, key, unit, *paths, kind=float):
         def convert(words):
             match = re.fullmatch(_NUMBER + unit, words)
             return kind(match[1]) if match and (kind is float or "." not in match[1]) else None
+
         return self.value(key, convert, *paths)
 
     def integer(self, key, unit, *paths):
@@ -298,7 +362,16 @@ class _Reader:
 def _says_none(words):
     bare = words.strip("[]").lower()
     return bare in ("n/a", "not found", "err!", "no permission") or any(
-        part in bare for part in ("not supported", "unknown error", "insufficient permissions", "is lost", "blocked by", "has been deprecated"))
+        part in bare
+        for part in (
+            "not supported",
+            "unknown error",
+            "insufficient permissions",
+            "is lost",
+            "blocked by",
+            "has been deprecated",
+        )
+    )
 
 
 def _gpu(index, node):
@@ -316,31 +389,79 @@ def _gpu(index, node):
         "persistence_mode": read.switch("persistence_mode", "persistence_mode"),
         "mig_mode": read.switch("mig_mode", "mig_mode/current_mig"),
         "mig_mode_pending": read.switch("mig_mode_pending", "mig_mode/pending_mig"),
-        "virtualization_mode": read.text("virtualization_mode", "gpu_virtualization_mode/virtualization_mode"),
+        "virtualization_mode": read.text(
+            "virtualization_mode", "gpu_virtualization_mode/virtualization_mode"
+        ),
         "recovery_action": read.text("recovery_action", "gpu_recovery_action"),
         "fabric_state": read.text("fabric_state", "fabric/state"),
-        "memory_total_mib": read.integer("memory_total_mib", "Mi?B", "fb_memory_usage/total", "memory_usage/total"),
-        "memory_used_mib": read.integer("memory_used_mib", "Mi?B", "fb_memory_usage/used", "memory_usage/used"),
-        "memory_free_mib": read.integer("memory_free_mib", "Mi?B", "fb_memory_usage/free", "memory_usage/free"),
-        "utilization_gpu_percent": read.integer("utilization_gpu_percent", "%", "utilization/gpu_util"),
-        "utilization_memory_percent": read.integer("utilization_memory_percent", "%", "utilization/memory_util"),
+        "memory_total_mib": read.integer(
+            "memory_total_mib", "Mi?B", "fb_memory_usage/total", "memory_usage/total"
+        ),
+        "memory_used_mib": read.integer(
+            "memory_used_mib", "Mi?B", "fb_memory_usage/used", "memory_usage/used"
+        ),
+        "memory_free_mib": read.integer(
+            "memory_free_mib", "Mi?B", "fb_memory_usage/free", "memory_usage/free"
+        ),
+        "utilization_gpu_percent": read.integer(
+            "utilization_gpu_percent", "%", "utilization/gpu_util"
+        ),
+        "utilization_memory_percent": read.integer(
+            "utilization_memory_percent", "%", "utilization/memory_util"
+        ),
         "temperature_c": read.integer("temperature_c", "C", "temperature/gpu_temp"),
-        "power_draw_w": read.number("power_draw_w", "W", "gpu_power_readings/power_draw", "gpu_power_readings/instant_power_draw",
-                                    "gpu_power_readings/average_power_draw", "power_readings/power_draw"),
-        "power_limit_w": read.number("power_limit_w", "W", "gpu_power_readings/current_power_limit", "power_readings/enforced_power_limit",
-                                     "power_readings/power_limit"),
+        "power_draw_w": read.number(
+            "power_draw_w",
+            "W",
+            "gpu_power_readings/power_draw",
+            "gpu_power_readings/instant_power_draw",
+            "gpu_power_readings/average_power_draw",
+            "power_readings/power_draw",
+        ),
+        "power_limit_w": read.number(
+            "power_limit_w",
+            "W",
+            "gpu_power_readings/current_power_limit",
+            "power_readings/enforced_power_limit",
+            "power_readings/power_limit",
+        ),
         "ecc_mode": read.switch("ecc_mode", "ecc_mode/current_ecc"),
         "ecc_mode_pending": read.switch("ecc_mode_pending", "ecc_mode/pending_ecc"),
-        "ecc_errors": {span: {kind: _ecc_errors(read, span, kind) for kind in ("correctable", "uncorrectable")} for span in ("volatile", "aggregate")},
-        "retired_pages_pending": read.switch("retired_pages_pending", "retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
-        "remapped_rows_pending": read.switch("remapped_rows_pending", "remapped_rows/remapped_row_pending"),
-        "remapped_rows_failure": read.switch("remapped_rows_failure", "remapped_rows/remapped_row_failure"),
-        "pcie_generation": read.integer("pcie_generation", "", "pci/pci_gpu_link_info/pcie_gen/current_link_gen"),
-        "pcie_generation_max": read.integer("pcie_generation_max", "", "pci/pci_gpu_link_info/pcie_gen/max_link_gen"),
-        "pcie_width": read.integer("pcie_width", "x", "pci/pci_gpu_link_info/link_widths/current_link_width"),
-        "pcie_width_max": read.integer("pcie_width_max", "x", "pci/pci_gpu_link_info/link_widths/max_link_width"),
-        "clocks_mhz": {kind: read.integer(f"clocks_mhz.{kind}", "MHz", f"clocks/{tag}_clock") for kind, tag in _CLOCKS},
-        "clocks_max_mhz": {kind: read.integer(f"clocks_max_mhz.{kind}", "MHz", f"max_clocks/{tag}_clock") for kind, tag in _CLOCKS},
+        "ecc_errors": {
+            span: {kind: _ecc_errors(read, span, kind) for kind in ("correctable", "uncorrectable")}
+            for span in ("volatile", "aggregate")
+        },
+        "retired_pages_pending": read.switch(
+            "retired_pages_pending",
+            "retired_pages/pending_retirement",
+            "retired_pages/pending_blacklist",
+        ),
+        "remapped_rows_pending": read.switch(
+            "remapped_rows_pending", "remapped_rows/remapped_row_pending"
+        ),
+        "remapped_rows_failure": read.switch(
+            "remapped_rows_failure", "remapped_rows/remapped_row_failure"
+        ),
+        "pcie_generation": read.integer(
+            "pcie_generation", "", "pci/pci_gpu_link_info/pcie_gen/current_link_gen"
+        ),
+        "pcie_generation_max": read.integer(
+            "pcie_generation_max", "", "pci/pci_gpu_link_info/pcie_gen/max_link_gen"
+        ),
+        "pcie_width": read.integer(
+            "pcie_width", "x", "pci/pci_gpu_link_info/link_widths/current_link_width"
+        ),
+        "pcie_width_max": read.integer(
+            "pcie_width_max", "x", "pci/pci_gpu_link_info/link_widths/max_link_width"
+        ),
+        "clocks_mhz": {
+            kind: read.integer(f"clocks_mhz.{kind}", "MHz", f"clocks/{tag}_clock")
+            for kind, tag in _CLOCKS
+        },
+        "clocks_max_mhz": {
+            kind: read.integer(f"clocks_max_mhz.{kind}", "MHz", f"max_clocks/{tag}_clock")
+            for kind, tag in _CLOCKS
+        },
         "throttle_reasons": _throttle_reasons(read),
         "mig_devices": _mig_devices(node),
         "processes": _processes(read),
@@ -356,19 +477,30 @@ def _ecc_errors(read, span, kind):
     """The sum of the counters, whose parts differ by generation; null if there are none."""
     single_or_double = "single_bit" if kind == "correctable" else "double_bit"
     total = read.node.find(f"ecc_errors/{span}/{single_or_double}/total")
-    nodes = [total] if total is not None else [
-        part for part in read.node.findall(f"ecc_errors/{span}/*") if re.match(rf"[sd]ram_{kind}(_|$)", part.tag)]
+    nodes = (
+        [total]
+        if total is not None
+        else [
+            part
+            for part in read.node.findall(f"ecc_errors/{span}/*")
+            if re.match(rf"[sd]ram_{kind}(_|$)", part.tag)
+        ]
+    )
     said = [" ".join((part.text or "").split()) for part in nodes]
     counted = [int(words) for words in said if re.fullmatch("[0-9]{1,18}", words)]
     if not counted:
-        read.unavailable[f"ecc_errors.{span}.{kind}"] = next((words for words in said if words), ABSENT)
+        read.unavailable[f"ecc_errors.{span}.{kind}"] = next(
+            (words for words in said if words), ABSENT
+        )
         return None
     return sum(counted)
 
 
 def _throttle_reasons(read):
     """Current reasons for lower clocks in NVIDIA's terms; C(gpu_idle) is one of them. Null if unknown."""
-    nodes = read.node.findall("clocks_event_reasons/*") or read.node.findall("clocks_throttle_reasons/*")
+    nodes = read.node.findall("clocks_event_reasons/*") or read.node.findall(
+        "clocks_throttle_reasons/*"
+    )
     active, known, reason = [], False, ABSENT
     for part in nodes:
         words = " ".join((part.text or "").split())
@@ -387,13 +519,19 @@ def _mig_devices(node):
     devices = []
     for part in node.findall("mig_devices/mig_device"):
         read = _Reader(part)
-        devices.append({
-            "index": read.integer("index", "", "index"),
-            "gpu_instance_id": read.integer("gpu_instance_id", "", "gpu_instance_id"),
-            "compute_instance_id": read.integer("compute_instance_id", "", "compute_instance_id"),
-            "memory_total_mib": read.integer("memory_total_mib", "MiB", "fb_memory_usage/total"),
-            "memory_used_mib": read.integer("memory_used_mib", "MiB", "fb_memory_usage/used"),
-        })
+        devices.append(
+            {
+                "index": read.integer("index", "", "index"),
+                "gpu_instance_id": read.integer("gpu_instance_id", "", "gpu_instance_id"),
+                "compute_instance_id": read.integer(
+                    "compute_instance_id", "", "compute_instance_id"
+                ),
+                "memory_total_mib": read.integer(
+                    "memory_total_mib", "MiB", "fb_memory_usage/total"
+                ),
+                "memory_used_mib": read.integer("memory_used_mib", "MiB", "fb_memory_usage/used"),
+            }
+        )
     return devices
 
 
@@ -406,11 +544,13 @@ def _processes(read):
     processes = []
     for part in found.findall("process_info"):
         each = _Reader(part)
-        processes.append({
-            "pid": each.integer("pid", "", "pid"),
-            "name": _words(part, "process_name"),
-            "type": each.text("type", "type"),
-            "used_memory_mib": each.integer("used_memory_mib", "Mi?B", "used_memory"),
-            "gpu_instance_id": each.integer("gpu_instance_id", "", "gpu_instance_id"),
-        })
+        processes.append(
+            {
+                "pid": each.integer("pid", "", "pid"),
+                "name": _words(part, "process_name"),
+                "type": each.text("type", "type"),
+                "used_memory_mib": each.integer("used_memory_mib", "Mi?B", "used_memory"),
+                "gpu_instance_id": each.integer("gpu_instance_id", "", "gpu_instance_id"),
+            }
+        )
     return processes

@@ -17,7 +17,9 @@ import re
 __all__ = ["ParseError", "binary", "keys"]
 
 _PUBLIC_KEY = 6
-_ARMOR = re.compile(rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(.*?)-----END PGP PUBLIC KEY BLOCK-----", re.DOTALL)
+_ARMOR = re.compile(
+    rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(.*?)-----END PGP PUBLIC KEY BLOCK-----", re.DOTALL
+)
 
 
 class ParseError(ValueError):
@@ -33,9 +35,11 @@ def binary(content):
     for block in blocks:
         lines = [line.strip() for line in block.splitlines()]
         # Headers end with an empty line; the last line, after an equals sign, is a checksum.
-        body = lines[lines.index(b"") + 1:] if b"" in lines else lines
+        body = lines[lines.index(b"") + 1 :] if b"" in lines else lines
         try:
-            found += base64.b64decode(b"".join(line for line in body if not line.startswith(b"=")), validate=True)
+            found += base64.b64decode(
+                b"".join(line for line in body if not line.startswith(b"=")), validate=True
+            )
         except binascii.Error as error:
             raise ParseError("the ASCII armor is damaged: %s" % error) from error
     return found
@@ -50,12 +54,12 @@ def _length(content, place, header):
         if first < 224:
             return ((first - 192) << 8) + content[place + 1] + 192, place + 2
         if first == 255:
-            return int.from_bytes(content[place + 1:place + 5], "big"), place + 5
+            return int.from_bytes(content[place + 1 : place + 5], "big"), place + 5
         raise ParseError("a packet has a length that no public key has")
     size = {0: 1, 1: 2, 2: 4}.get(header & 3)
     if size is None:
         raise ParseError("a packet has no length")
-    return int.from_bytes(content[place:place + size], "big"), place + size
+    return int.from_bytes(content[place : place + size], "big"), place + size
 
 
 def _packets(content):

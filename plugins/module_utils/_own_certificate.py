@@ -112,8 +112,11 @@ def certificate_config(names, addresses):
     # openssl takes an address here for a name, which the authority then does not permit. Clients
     # read the alternatives only.
     first = names[0] if names else "trainyard"
-    return ("[req]\ndistinguished_name=name\nprompt=no\n[name]\nCN=%s\n[certificate]\nbasicConstraints=critical,CA:FALSE\n"
-            "keyUsage=critical,digitalSignature\nextendedKeyUsage=serverAuth\nsubjectAltName=%s\n" % (first[:64], alternatives(names, addresses)))
+    return (
+        "[req]\ndistinguished_name=name\nprompt=no\n[name]\nCN=%s\n[certificate]\nbasicConstraints=critical,CA:FALSE\n"
+        "keyUsage=critical,digitalSignature\nextendedKeyUsage=serverAuth\nsubjectAltName=%s\n"
+        % (first[:64], alternatives(names, addresses))
+    )
 
 
 def not_after(text):
@@ -127,7 +130,10 @@ def not_after(text):
 def subjects(text):
     """Return the names and addresses of a certificate, from the output of C(openssl x509 -ext subjectAltName)."""
     names = re.findall(r"DNS:([^,\s]+)", text)
-    addresses = [str(ipaddress.ip_address(address)) for address in re.findall(r"IP Address:([0-9A-Fa-f.:]+)", text)]
+    addresses = [
+        str(ipaddress.ip_address(address))
+        for address in re.findall(r"IP Address:([0-9A-Fa-f.:]+)", text)
+    ]
     return set(names), set(addresses)
 
 
@@ -137,6 +143,9 @@ def reasons(text, names, addresses, now, days):
     end = not_after(text)
     if end - now < datetime.timedelta(days=days):
         found.append("it ends on %s" % end.strftime("%Y-%m-%d"))
-    if subjects(text) != (set(names), {str(ipaddress.ip_address(address)) for address in addresses}):
+    if subjects(text) != (
+        set(names),
+        {str(ipaddress.ip_address(address)) for address in addresses},
+    ):
         found.append("it has other names")
     return found

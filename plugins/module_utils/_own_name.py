@@ -11,7 +11,9 @@ import re
 __all__ = ["BEGIN", "END", "with_own_name", "without_own_name"]
 
 # Hosts have these lines: with other words, those of an earlier release would be left behind.
-BEGIN = "# Begin of trainyard.gpu's lines for this host's own name; behind the sign, what stood here."
+BEGIN = (
+    "# Begin of trainyard.gpu's lines for this host's own name; behind the sign, what stood here."
+)
 END = "# End of trainyard.gpu's lines for this host's own name."
 _KEPT = "#= "
 _LOOPBACK = re.compile(r"127\.|::1$")
@@ -28,7 +30,7 @@ def without_own_name(text):
         else:
             ours.append(line)
             if line == END:
-                lines += [each[len(_KEPT):] for each in ours if each.startswith(_KEPT)]
+                lines += [each[len(_KEPT) :] for each in ours if each.startswith(_KEPT)]
                 ours = None
     # The end marker was removed, so the end of the lines is unknown.
     return text if ours is not None else "\n".join(lines)
@@ -49,5 +51,9 @@ def with_own_name(text, hostname, address):
             lines.append(line)
             continue
         others = [word for word in words[1:] if word.partition(".")[0] != short]
-        lines += [BEGIN, _KEPT + line] + ([" ".join([words[0]] + others)] if others else []) + [" ".join([address] + own), END]
+        lines += (
+            [BEGIN, _KEPT + line]
+            + ([" ".join([words[0]] + others)] if others else [])
+            + [" ".join([address] + own), END]
+        )
     return "\n".join(lines)

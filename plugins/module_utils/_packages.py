@@ -10,8 +10,19 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._apt_sources import location
 
-__all__ = ["STATES_FORMAT", "ParseError", "dpkg_rows", "nearest_versions", "parse_installed", "parse_madison", "parse_simulation", "parse_states",
-           "split_package", "way_back", "whole_lines"]
+__all__ = [
+    "STATES_FORMAT",
+    "ParseError",
+    "dpkg_rows",
+    "nearest_versions",
+    "parse_installed",
+    "parse_madison",
+    "parse_simulation",
+    "parse_states",
+    "split_package",
+    "way_back",
+    "whole_lines",
+]
 
 _STATUS = re.compile(r"[uihrp][ncHUFWti]R?")
 # For dpkg-query --showformat, for parse_states.
@@ -50,7 +61,11 @@ def split_package(text):
 
 def parse_installed(text):
     """Version and whether it is held, by name, of dpkg-query's ``${Package}\\t${Version}\\t${db:Status-Abbrev}``: installed ones only."""
-    return {name: {"version": version, "held": status[0] == "h"} for name, version, status in dpkg_rows(text) if status[1] == "i"}
+    return {
+        name: {"version": version, "held": status[0] == "h"}
+        for name, version, status in dpkg_rows(text)
+        if status[1] == "i"
+    }
 
 
 def parse_simulation(text):
@@ -72,7 +87,9 @@ def parse_simulation(text):
 def _is_of(words, uri, suite="/"):
     """Whether the words of a row, URL, suite with component, architecture, belong to a repository. With suite / they are only the URL."""
     theirs = words[1] if len(words) > 2 else "/"
-    return location(words[0]) == location(uri) and (theirs + "/").startswith(suite.rstrip("/") + "/")
+    return location(words[0]) == location(uri) and (theirs + "/").startswith(
+        suite.rstrip("/") + "/"
+    )
 
 
 def parse_madison(text, repository="", there=True, without=()):
@@ -99,20 +116,33 @@ def parse_madison(text, repository="", there=True, without=()):
 
 def nearest_versions(wanted, versions, count=3):
     """The versions most similar to the requested one, in the given order."""
+
     def likeness(version):
         """Length of the common prefix, and overall similarity."""
-        same = [left == right for left, right in zip(re.findall(r"\d+|\D+", wanted), re.findall(r"\d+|\D+", version))]
+        same = [
+            left == right
+            for left, right in zip(re.findall(r"\d+|\D+", wanted), re.findall(r"\d+|\D+", version))
+        ]
         return (same + [False]).index(False), sum(same)
 
-    ranked = sorted(enumerate(versions), key=lambda entry: ([-number for number in likeness(entry[1])], entry[0]))
+    ranked = sorted(
+        enumerate(versions),
+        key=lambda entry: ([-number for number in likeness(entry[1])], entry[0]),
+    )
     return [version for _place, version in ranked[:count]]
 
 
 def parse_states(text, automatic=()):
     """All packages of dpkg by name (with a foreign architecture): version, the two status letters of `dpkg --list`, automatic."""
     automatic = set(automatic)
-    return {name: {"version": version, "status": status, "automatic": bool({name, name.partition(":")[0]} & automatic)}
-            for name, version, status in dpkg_rows(text)}
+    return {
+        name: {
+            "version": version,
+            "status": status,
+            "automatic": bool({name, name.partition(":")[0]} & automatic),
+        }
+        for name, version, status in dpkg_rows(text)
+    }
 
 
 def is_installed(state):

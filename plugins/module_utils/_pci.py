@@ -23,7 +23,9 @@ def nvidia_devices():
     """GPUs (C(bus_id), C(device_id)), and the number of NVSwitches, which are PCI bridges."""
     gpus, switches = [], 0
     for folder in sorted(glob.glob(DEVICES + "/*")):
-        vendor, kind, device = (read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device"))
+        vendor, kind, device = (
+            read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device")
+        )
         if vendor == NVIDIA and kind.startswith("0x03"):
             gpus.append({"bus_id": os.path.basename(folder), "device_id": device[2:]})
         switches += vendor == NVIDIA and kind.startswith("0x0680")
@@ -32,21 +34,34 @@ def nvidia_devices():
 
 def npu_devices():
     """Number of Ascend NPUs."""
-    return sum(read_text(folder + "/vendor").strip() == HUAWEI and read_text(folder + "/class").startswith(ACCELERATOR)
-               for folder in glob.glob(DEVICES + "/*"))
+    return sum(
+        read_text(folder + "/vendor").strip() == HUAWEI
+        and read_text(folder + "/class").startswith(ACCELERATOR)
+        for folder in glob.glob(DEVICES + "/*")
+    )
 
 
 def fabric_adapters(root="/sys"):
     """InfiniBand adapters of any vendor, and Mellanox network adapters, which all support RoCE or InfiniBand, with or without a driver."""
     adapters = []
     for folder in sorted(glob.glob(root + "/bus/pci/devices/*")):
-        vendor, kind, device = (read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device"))
+        vendor, kind, device = (
+            read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device")
+        )
         if kind.startswith(INFINIBAND) or vendor == MELLANOX and kind.startswith(NETWORK):
             driver = os.path.join(folder, "driver")
-            adapters.append({
-                "bus_id": os.path.basename(folder), "vendor_id": vendor[2:], "device_id": device[2:],
-                "driver": os.path.basename(os.path.realpath(driver)) if os.path.islink(driver) else "",
-                "infiniband": kind.startswith(INFINIBAND),
-                "devices": sorted(os.path.basename(path) for path in glob.glob(folder + "/infiniband/*")),
-            })
+            adapters.append(
+                {
+                    "bus_id": os.path.basename(folder),
+                    "vendor_id": vendor[2:],
+                    "device_id": device[2:],
+                    "driver": os.path.basename(os.path.realpath(driver))
+                    if os.path.islink(driver)
+                    else "",
+                    "infiniband": kind.startswith(INFINIBAND),
+                    "devices": sorted(
+                        os.path.basename(path) for path in glob.glob(folder + "/infiniband/*")
+                    ),
+                }
+            )
     return adapters

@@ -34,7 +34,7 @@ def _blocks(text):
         place = bisect.bisect_left(places, begin.end())
         if begin.start() >= after and place < len(places):
             after = places[place]
-            yield begin.start(), begin.group(1), text[begin.end():after].strip()
+            yield begin.start(), begin.group(1), text[begin.end() : after].strip()
 
 
 def certificates(text, strict=True):
@@ -52,9 +52,11 @@ def certificates(text, strict=True):
             if not strict:
                 continue
             first = text.count("\n", 0, begin) + 1
-            raise ParseError(f"line {first}: the certificate is not base64 text ({error})") from error
+            raise ParseError(
+                f"line {first}: the certificate is not base64 text ({error})"
+            ) from error
         encoded = base64.b64encode(der).decode("ascii")
-        lines = [encoded[start:start + 64] for start in range(0, len(encoded), 64)]
+        lines = [encoded[start : start + 64] for start in range(0, len(encoded), 64)]
         found[hashlib.sha256(der).hexdigest()] = "\n".join([BEGIN] + lines + [END]) + "\n"
     if not found and strict:
         raise ParseError(f"holds no {BEGIN}")

@@ -14,7 +14,10 @@ import tempfile
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import find_user
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import ENTRY, ManagedFiles
+from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import (
+    ENTRY,
+    ManagedFiles,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._public_keys import public_key_fault
 from ansible_collections.trainyard.gpu.plugins.module_utils._sshd_people import (
     config_with,
@@ -33,7 +36,9 @@ CONNECTION = "host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
 
 
 def entry(path, **options):
-    return dict({name: option.get("default") for name, option in ENTRY.items()}, path=path, **options)
+    return dict(
+        {name: option.get("default") for name, option in ENTRY.items()}, path=path, **options
+    )
 
 
 class PeopleKeys:
@@ -48,11 +53,17 @@ class PeopleKeys:
         """C(keys) are lines by user, C(groups) the names of each user's groups."""
         unknown = sorted(set(keys).difference(groups))
         if unknown:
-            self.module.fail_json(msg="keys: %s not among users; add the user, or remove the keys" % ", ".join(unknown))
+            self.module.fail_json(
+                msg="keys: %s not among users; add the user, or remove the keys"
+                % ", ".join(unknown)
+            )
         for name in sorted(keys):
             for number, line in enumerate(keys[name], 1):
                 if public_key_fault(line):
-                    self.module.fail_json(msg="%s, key %d: %s. Give one line of a file such as ~/.ssh/id_ed25519.pub" % (name, number, public_key_fault(line)))
+                    self.module.fail_json(
+                        msg="%s, key %d: %s. Give one line of a file such as ~/.ssh/id_ed25519.pub"
+                        % (name, number, public_key_fault(line))
+                    )
         keys = {name: lines for name, lines in keys.items() if lines}
         needed, text = self._ask_sshd(sorted(keys), groups) if keys else (False, "")
         kept = [name + END for name in keys]
@@ -63,15 +74,30 @@ class PeopleKeys:
         self.entries += [entry(path, state="absent") for path in former]
         if not keys:
             # The parent folder belongs to several roles, so it is only removed together with ours.
-            folders = [self.folder, os.path.dirname(self.folder)] if os.path.isdir(self.folder) else []
+            folders = (
+                [self.folder, os.path.dirname(self.folder)] if os.path.isdir(self.folder) else []
+            )
             self.entries += [entry(path, state="absent", leave_filled=True) for path in folders]
             return
         # sshd reads the files as the user who logs in.
-        self.entries += [entry(path, state="directory", mode="0755", **root) for path in (os.path.dirname(self.folder), self.folder)]
-        self.entries += [entry(os.path.join(self.folder, name + END), state="file", content="".join(line + "\n" for line in keys[name]), mode="0644", **root)
-                         for name in sorted(keys)]
+        self.entries += [
+            entry(path, state="directory", mode="0755", **root)
+            for path in (os.path.dirname(self.folder), self.folder)
+        ]
+        self.entries += [
+            entry(
+                os.path.join(self.folder, name + END),
+                state="file",
+                content="".join(line + "\n" for line in keys[name]),
+                mode="0644",
+                **root,
+            )
+            for name in sorted(keys)
+        ]
         if needed:
-            self.entries.append(entry(self.drop_in, state="file", content=text, mode="0644", **root))
+            self.entries.append(
+                entry(self.drop_in, state="file", content=text, mode="0644", **root)
+            )
 
     def write(self):
         """Return the unit of sshd that must be reloaded, empty if none."""
@@ -80,28 +106,48 @@ class PeopleKeys:
             return ""
         systemctl = self.module.get_bin_path("systemctl")
         # A unit that does not run, as with socket activation, reads the file when it starts.
-        return next((unit for unit in ("ssh.service", "sshd.service")
-                     if systemctl and self.module.run_command([systemctl, "is-active", "--quiet", unit])[0] == 0), "")
+        return next(
+            (
+                unit
+                for unit in ("ssh.service", "sshd.service")
+                if systemctl
+                and self.module.run_command([systemctl, "is-active", "--quiet", unit])[0] == 0
+            ),
+            "",
+        )
 
     def _present(self):
-        return sorted(name for name in os.listdir(self.folder) if name.endswith(END)) if os.path.isdir(self.folder) else []
+        return (
+            sorted(name for name in os.listdir(self.folder) if name.endswith(END))
+            if os.path.isdir(self.folder)
+            else []
+        )
 
     def _is_newer(self):
         """Whether an earlier run ended between the file and the reload. sshd writes its pid file each time it reads its configuration."""
-        return (bool(self.pid_file) and os.path.exists(self.pid_file) and os.path.exists(self.drop_in)
-                and os.stat(self.drop_in).st_ctime > os.stat(self.pid_file).st_mtime)
+        return (
+            bool(self.pid_file)
+            and os.path.exists(self.pid_file)
+            and os.path.exists(self.drop_in)
+            and os.stat(self.drop_in).st_ctime > os.stat(self.pid_file).st_mtime
+        )
 
     def _ask_sshd(self, names, groups):
         """Return (whether the drop-in is needed, its text) after sshd has judged the whole configuration with it."""
         sshd = self.module.get_bin_path("sshd")
         if not sshd or not os.path.exists(self.config):
-            self.module.fail_json(msg="this host is among shared_storage_login_hosts and has no sshd, so nobody can log in: install openssh-server, or set "
-                                      "shared_storage_login_hosts to other hosts")
+            self.module.fail_json(
+                msg="this host is among shared_storage_login_hosts and has no sshd, so nobody can log in: install openssh-server, or set "
+                "shared_storage_login_hosts to other hosts"
+            )
         text = read_text(self.config)
         texts = self._texts(text)
         staging = tempfile.mkdtemp(dir=self.module.tmpdir)
         try:
-            config, part = os.path.join(staging, "sshd_config"), os.path.join(staging, "people.conf")
+            config, part = (
+                os.path.join(staging, "sshd_config"),
+                os.path.join(staging, "people.conf"),
+            )
             self.staged = {config: self.config, part: self.drop_in}
             base = self._effective(sshd, config, config_with(text, glob.glob, self.drop_in)[0])
             self.pid_file = base.get("pidfile", [""])[0]
@@ -114,10 +160,14 @@ class PeopleKeys:
                 file.write(content)
             staged, is_included = config_with(text, glob.glob, self.drop_in, part)
             if not is_included:
-                self._refuse("it includes %s not at all, or only in a Match block. Add 'Include %s/*.conf' as its first line"
-                             % (self.drop_in, os.path.dirname(self.drop_in)))
+                self._refuse(
+                    "it includes %s not at all, or only in a Match block. Add 'Include %s/*.conf' as its first line"
+                    % (self.drop_in, os.path.dirname(self.drop_in))
+                )
             if lost_quotes(texts):
-                self._refuse("AuthorizedKeysFile has a name with a blank, which sshd -T prints without quotes")
+                self._refuse(
+                    "AuthorizedKeysFile has a name with a blank, which sshd -T prints without quotes"
+                )
             self._judge(sshd, config, self._effective(sshd, config, staged), names, groups, texts)
             return True, content
         finally:
@@ -136,9 +186,15 @@ class PeopleKeys:
         if text:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
-        command = [sshd, "-T", "-f", path] + (["-C", "user=%s,%s" % (user, CONNECTION)] if user else [])
+        command = [sshd, "-T", "-f", path] + (
+            ["-C", "user=%s,%s" % (user, CONNECTION)] if user else []
+        )
         rc, out, err = self.module.run_command(command)
-        missing = err.strip().rpartition("Missing privilege separation directory: ")[2] if "Missing privilege separation directory" in err else ""
+        missing = (
+            err.strip().rpartition("Missing privilege separation directory: ")[2]
+            if "Missing privilege separation directory" in err
+            else ""
+        )
         if rc != 0 and missing.startswith("/run/"):
             # The unit of sshd makes it, and does not run.
             os.mkdir(missing, 0o755)
@@ -150,7 +206,10 @@ class PeopleKeys:
             said = " ".join((err or out).split())
             for staged, real in self.staged.items():
                 said = said.replace(staged, real)
-            self.module.fail_json(msg="sshd rejects its configuration on this host, and nothing was changed: %s. Correct it, until sshd -t accepts it" % said)
+            self.module.fail_json(
+                msg="sshd rejects its configuration on this host, and nothing was changed: %s. Correct it, until sshd -t accepts it"
+                % said
+            )
         return parse_effective(out)
 
     def _judge(self, sshd, config, effective, names, groups, texts):
@@ -165,7 +224,11 @@ class PeopleKeys:
             if reason:
                 reasons.setdefault(reason, []).append(name)
         if reasons:
-            self._refuse("; ".join("for %s %s" % (", ".join(those), reason) for reason, those in reasons.items()))
+            self._refuse(
+                "; ".join(
+                    "for %s %s" % (", ".join(those), reason) for reason, those in reasons.items()
+                )
+            )
 
     @staticmethod
     def _host_groups(name):
@@ -176,6 +239,8 @@ class PeopleKeys:
         return [group.gr_name for group in grp.getgrall() if group.gr_gid in numbers]
 
     def _refuse(self, reason):
-        self.module.fail_json(msg="%s: sshd would not accept the public_keys of shared_storage_users: %s. Nothing was changed. Correct the configuration of "
-                                  "sshd (AuthorizedKeysFile needs %s), set shared_storage_login_hosts to other hosts, or remove the keys"
-                                  % (self.config, reason, self.path))
+        self.module.fail_json(
+            msg="%s: sshd would not accept the public_keys of shared_storage_users: %s. Nothing was changed. Correct the configuration of "
+            "sshd (AuthorizedKeysFile needs %s), set shared_storage_login_hosts to other hosts, or remove the keys"
+            % (self.config, reason, self.path)
+        )

@@ -14,32 +14,67 @@ __all__ = ["folder_name", "is_used", "last_lines", "npm_command", "pip_command"]
 def folder_name(version, requirements, npm_package, npm_lock):
     """Return the end of the folder's name, from all that decides about its content. Where the packages come from does not: they have checksums."""
     lock = "\n".join(line for line in npm_lock.splitlines() if '"resolved":' not in line)
-    return hashlib.sha256("\0".join((version, requirements, npm_package, lock)).encode("utf-8")).hexdigest()[:12]
+    return hashlib.sha256(
+        "\0".join((version, requirements, npm_package, lock)).encode("utf-8")
+    ).hexdigest()[:12]
 
 
 def pip_command(folder, requirements, packages):
     """Return the command of pip. It runs no code of a package: there are wheels only."""
     offline = ["--no-index", "--find-links=" + packages] if packages else []
-    return [folder + "/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir", "--only-binary=:all:",
-            "--require-hashes"] + offline + ["--requirement=" + requirements]
+    return (
+        [
+            folder + "/bin/python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-input",
+            "--no-cache-dir",
+            "--only-binary=:all:",
+            "--require-hashes",
+        ]
+        + offline
+        + ["--requirement=" + requirements]
+    )
 
 
 def npm_command(folder, wheel, cache, offline, registry, ca):
     """Return the command of npm and its environment. The program npm in the wheel is a broken link."""
-    environment = {"PATH": folder + "/bin:/usr/bin:/bin", "HOME": cache, "npm_config_cache": cache, "npm_config_update_notifier": "false"}
+    environment = {
+        "PATH": folder + "/bin:/usr/bin:/bin",
+        "HOME": cache,
+        "npm_config_cache": cache,
+        "npm_config_update_notifier": "false",
+    }
     if registry:
         environment["npm_config_registry"] = registry
     if ca:
         environment["npm_config_cafile"] = ca
-    command = [folder + "/bin/node", wheel + "/lib/node_modules/npm/bin/npm-cli.js", "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]
+    command = [
+        folder + "/bin/node",
+        wheel + "/lib/node_modules/npm/bin/npm-cli.js",
+        "ci",
+        "--omit=dev",
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+    ]
     return command + (["--offline"] if offline else []), environment
 
 
 def is_used(folder, processes):
     """Return whether a process runs from a folder. C(processes) are pairs of command line and program."""
-    return any(folder + "/" in command or program.startswith(folder + "/") for command, program in processes)
+    return any(
+        folder + "/" in command or program.startswith(folder + "/")
+        for command, program in processes
+    )
 
 
 def last_lines(text, count=4):
     """Return the end of what a program has printed, on one line."""
-    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:]) or "it printed nothing"
+    return (
+        " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
+        or "it printed nothing"
+    )

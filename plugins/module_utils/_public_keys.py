@@ -14,8 +14,15 @@ import unicodedata
 __all__ = ["RSA_BITS", "TYPES", "public_key_fault"]
 
 # The types that sshd 8.9 to 10 accepts by default. Certificates are for TrustedUserCAKeys, and ssh-dss is disabled.
-TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa", "sk-ssh-ed25519@openssh.com",
-         "sk-ecdsa-sha2-nistp256@openssh.com")
+TYPES = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "ssh-rsa",
+    "sk-ssh-ed25519@openssh.com",
+    "sk-ecdsa-sha2-nistp256@openssh.com",
+)
 RSA_BITS = 2048
 # Octets of an uncompressed point.
 _POINTS = {"nistp256": 65, "nistp384": 97, "nistp521": 133}
@@ -26,10 +33,10 @@ def _fields(blob):
     """The length-prefixed fields of a key (RFC 4253, section 6.6), None if they do not fill it."""
     fields, place = [], 0
     while place < len(blob):
-        end = place + 4 + int.from_bytes(blob[place:place + 4], "big")
+        end = place + 4 + int.from_bytes(blob[place : place + 4], "big")
         if place + 4 > len(blob) or end > len(blob):
             return None
-        fields.append(blob[place + 4:end])
+        fields.append(blob[place + 4 : end])
         place = end
     return fields
 
@@ -47,7 +54,7 @@ def _is_body(kind, fields):
             return False
         own, rest = [len(curve), _POINTS[curve]], fields[2:]
     # Keys of a security device end with the name of the application.
-    return lengths[:len(own)] == own and len(rest) == (1 if kind.startswith("sk-") else 0)
+    return lengths[: len(own)] == own and len(rest) == (1 if kind.startswith("sk-") else 0)
 
 
 def public_key_fault(line):

@@ -34,7 +34,9 @@ class RecipeError(ValueError):
 
 def digest(value):
     """sha256 of data, independent of the order of its keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode("utf-8")).hexdigest()
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, separators=(",", ":")).encode("utf-8")
+    ).hexdigest()
 
 
 def layers_digest(layers):
@@ -47,8 +49,17 @@ def horovod_variables(requires, architectures, overrides):
 
     C(overrides) come last; a value of None takes a variable away.
     """
-    parts = dict((section, requires.get(section) or []) for section in ("frameworks", "controllers", "tensor_operations"))
-    variables = dict(("HOROVOD_%s_%s" % ("WITH" if name in parts["frameworks"] else "WITHOUT", name.upper()), "1") for name in FRAMEWORKS)
+    parts = dict(
+        (section, requires.get(section) or [])
+        for section in ("frameworks", "controllers", "tensor_operations")
+    )
+    variables = dict(
+        (
+            "HOROVOD_%s_%s" % ("WITH" if name in parts["frameworks"] else "WITHOUT", name.upper()),
+            "1",
+        )
+        for name in FRAMEWORKS
+    )
     transports = parts["controllers"] + parts["tensor_operations"]
     variables["HOROVOD_WITH_MPI" if "mpi" in transports else "HOROVOD_WITHOUT_MPI"] = "1"
     if "gloo" in transports:
@@ -58,7 +69,9 @@ def horovod_variables(requires, architectures, overrides):
         variables["HOROVOD_CPU_OPERATIONS"] = "CCL"
     if "nccl" in transports:
         # Shared, so that the pinned NCCL is used; a static one crashes with a shared CUDA runtime before Horovod 0.28.
-        variables.update(HOROVOD_GPU="CUDA", HOROVOD_GPU_OPERATIONS="NCCL", HOROVOD_NCCL_LINK="SHARED")
+        variables.update(
+            HOROVOD_GPU="CUDA", HOROVOD_GPU_OPERATIONS="NCCL", HOROVOD_NCCL_LINK="SHARED"
+        )
     if architectures:
         # If the framework has CUDA, Horovod compiles kernels for any transport.
         variables["HOROVOD_BUILD_CUDA_CC_LIST"] = ",".join(str(each) for each in architectures)
@@ -80,12 +93,20 @@ def archive_image(path, name):
             for image in images:
                 if wanted in (image.get("RepoTags") or []):
                     config = archive.extractfile(image["Config"]).read()
-                    return {"id": "sha256:" + hashlib.sha256(config).hexdigest(), "layers": json.loads(config.decode("utf-8"))["rootfs"]["diff_ids"]}
+                    return {
+                        "id": "sha256:" + hashlib.sha256(config).hexdigest(),
+                        "layers": json.loads(config.decode("utf-8"))["rootfs"]["diff_ids"],
+                    }
     except (OSError, KeyError, ValueError, tarfile.TarError) as exc:
-        raise RecipeError("training_image_base_archive: '%s' cannot be read as an archive of docker save: %s" % (path, exc)) from exc
+        raise RecipeError(
+            "training_image_base_archive: '%s' cannot be read as an archive of docker save: %s"
+            % (path, exc)
+        ) from exc
     there = sorted(tag for image in images for tag in image.get("RepoTags") or [])
-    raise RecipeError("training_image_base_archive: '%s' has no image named '%s' (training_image_base). It has: %s. Set one of these, or "
-                      "save it under that name" % (path, wanted, ", ".join(there) or "none with a name"))
+    raise RecipeError(
+        "training_image_base_archive: '%s' has no image named '%s' (training_image_base). It has: %s. Set one of these, or "
+        "save it under that name" % (path, wanted, ", ".join(there) or "none with a name")
+    )
 
 
 def _package_names(packages):
@@ -108,32 +129,60 @@ def base_problems(base, probe, requires, variables, packages, apt_packages, nccl
     python_packages = _package_names(packages)
     for name in requires.get("frameworks") or []:
         if not probe["frameworks"][name] and not python_packages & set(DISTRIBUTIONS[name]):
-            problems.append("training_image_requires.frameworks has %s, but %s does not have it: add it to training_image_python_packages with its version "
-                            "(%s==...), or set a base that has it" % (name, base, DISTRIBUTIONS[name][0]))
+            problems.append(
+                "training_image_requires.frameworks has %s, but %s does not have it: add it to training_image_python_packages with its version "
+                "(%s==...), or set a base that has it" % (name, base, DISTRIBUTIONS[name][0])
+            )
     tensorflow = versions["tensorflow"] or "0"
-    if "tensorflow" in (requires.get("frameworks") or []) and tuple(int(part) for part in re.findall(r"\d+", tensorflow)[:2]) >= NO_TENSORFLOW_FROM:
-        problems.append("training_image_requires.frameworks has tensorflow, but with TensorFlow %s (Keras 3) in %s the published Horovod fails at run time "
-                        "(horovod #4040, #4290): set a base with TensorFlow 2.15 or older, or one with its own Horovod (NGC's through 25.02)"
-                        % (tensorflow, base))
+    if (
+        "tensorflow" in (requires.get("frameworks") or [])
+        and tuple(int(part) for part in re.findall(r"\d+", tensorflow)[:2]) >= NO_TENSORFLOW_FROM
+    ):
+        problems.append(
+            "training_image_requires.frameworks has tensorflow, but with TensorFlow %s (Keras 3) in %s the published Horovod fails at run time "
+            "(horovod #4040, #4290): set a base with TensorFlow 2.15 or older, or one with its own Horovod (NGC's through 25.02)"
+            % (tensorflow, base)
+        )
     operations = requires.get("tensor_operations") or []
     if "nccl" in operations:
         why = "training_image_requires.tensor_operations has nccl, "
         if not versions["cuda"]:
-            problems.append(why + "which needs Horovod compiled with CUDA, but %s has no CUDA compiler (nvcc): set a base with CUDA's development files, or "
-                            "remove nccl" % base)
-        elif probe["frameworks"]["pytorch"] and not probe["torch_cuda"] and "pytorch" in (requires.get("frameworks") or []) and "torch" not in python_packages:
-            problems.append(why + "but PyTorch %s in %s is a CPU build: set a base whose PyTorch has CUDA, or remove nccl" % (versions["torch"], base))
+            problems.append(
+                why
+                + "which needs Horovod compiled with CUDA, but %s has no CUDA compiler (nvcc): set a base with CUDA's development files, or "
+                "remove nccl" % base
+            )
+        elif (
+            probe["frameworks"]["pytorch"]
+            and not probe["torch_cuda"]
+            and "pytorch" in (requires.get("frameworks") or [])
+            and "torch" not in python_packages
+        ):
+            problems.append(
+                why
+                + "but PyTorch %s in %s is a CPU build: set a base whose PyTorch has CUDA, or remove nccl"
+                % (versions["torch"], base)
+            )
         elif not (probe["nccl_header"] or nccl_version):
-            problems.append(why + "but %s has no nccl.h: set training_image_nccl_version (for example 2.28.9-1+cuda13.0) and training_image_apt_repositories, "
-                            "or HOROVOD_NCCL_HOME in training_image_build_variables" % base)
+            problems.append(
+                why
+                + "but %s has no nccl.h: set training_image_nccl_version (for example 2.28.9-1+cuda13.0) and training_image_apt_repositories, "
+                "or HOROVOD_NCCL_HOME in training_image_build_variables" % base
+            )
     if "ddl" in operations and variables.get("HOROVOD_GPU_ALLREDUCE") != "DDL":
-        problems.append("training_image_requires.tensor_operations has ddl, which this recipe does not build by default: set a base whose Horovod has it, "
-                        "or set HOROVOD_GPU_ALLREDUCE to DDL in training_image_build_variables")
+        problems.append(
+            "training_image_requires.tensor_operations has ddl, which this recipe does not build by default: set a base whose Horovod has it, "
+            "or set HOROVOD_GPU_ALLREDUCE to DDL in training_image_build_variables"
+        )
     build = NcclBuild.parse(nccl_version)
     if build and versions["cuda"] and str(build.cuda_major) != versions["cuda"].partition(".")[0]:
-        problems.append("training_image_nccl_version: '%s' is for CUDA %s, but %s has CUDA %s: set a build for that CUDA" % (
-            nccl_version, build.cuda_major, base, versions["cuda"]))
+        problems.append(
+            "training_image_nccl_version: '%s' is for CUDA %s, but %s has CUDA %s: set a build for that CUDA"
+            % (nccl_version, build.cuda_major, base, versions["cuda"])
+        )
     if not probe["apt"] and (nccl_version or apt_packages):
-        problems.append("%s has no apt-get, so neither training_image_nccl_version nor training_image_apt_packages can be installed: "
-                        "set a base of Debian or Ubuntu" % base)
+        problems.append(
+            "%s has no apt-get, so neither training_image_nccl_version nor training_image_apt_packages can be installed: "
+            "set a base of Debian or Ubuntu" % base
+        )
     return problems

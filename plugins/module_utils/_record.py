@@ -31,8 +31,10 @@ def parse(content, path):
 
 
 def _damaged(path, reason):
-    return DamagedRecord("%s is damaged (%s). It records what teardown restores or removes. Restore it from a backup, or remove it: teardown then "
-                         "leaves the host as it is now" % (path, reason))
+    return DamagedRecord(
+        "%s is damaged (%s). It records what teardown restores or removes. Restore it from a backup, or remove it: teardown then "
+        "leaves the host as it is now" % (path, reason)
+    )
 
 
 class Record:
@@ -66,7 +68,9 @@ class Record:
         # An interrupted run may have left one with other permissions.
         if os.path.lexists(unfinished):
             os.unlink(unfinished)
-        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        with open(
+            os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as file:
             json.dump(record, file, indent=2, sort_keys=True)
             file.write("\n")
             file.flush()

@@ -20,7 +20,11 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._epilogues import AILING, is_ending, lsf_report
+from ansible_collections.trainyard.gpu.plugins.module_utils._epilogues import (
+    AILING,
+    is_ending,
+    lsf_report,
+)
 
 # Prefixes of launchers, containers and users. Never a bare word with a colon: "Killed:" is not a tag.
 _TAG = re.compile(
@@ -33,32 +37,52 @@ _TAG = re.compile(
     r"[\w.<>]{1,60}:[\w.<>]{1,60}:\d{1,6}\s-(?=\s)|I\d{4} \d\d:\d\d:\d\d\.\d{1,9} +\d{1,10} [\w./-]{1,80}:\d{1,6}\]|"
     r"(?:time|ts)=\"?[\dT:.,Z+-]{8,40}\"?\s+level=\"?(?:info|debug)\"?\s+msg=|std(?:out|err) [FP](?=\s)|"
     r"\d{4}-\d\d-\d\d[T ][\d:.,]{5,24}(?:Z|[+-]\d\d:?\d\d)?|\d\d:\d\d:\d\d[\d.,]{0,12}|"
-    r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[|<))")
-_NCCL = re.compile(r"[\w.-]{1,255} {0,9}: {0,9}\d{1,10} {0,9}: {0,9}\d{1,10} {1,9}\[ {0,4}-?\d{1,4} {0,4}\] {1,9}(?:\S{1,80} {1,9}){0,3}"
-                   r"NCCL (?:INFO|WARN|TRACE|CALL|version) |(?:^|\s)NCCL version \d")
+    r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[|<))"
+)
+_NCCL = re.compile(
+    r"[\w.-]{1,255} {0,9}: {0,9}\d{1,10} {0,9}: {0,9}\d{1,10} {1,9}\[ {0,4}-?\d{1,4} {0,4}\] {1,9}(?:\S{1,80} {1,9}){0,3}"
+    r"NCCL (?:INFO|WARN|TRACE|CALL|version) |(?:^|\s)NCCL version \d"
+)
 _SEPARATOR = re.compile(r"[-=*_~#|+.`\s]*")
-_UNITS = {"(B)", "(elements)", "(us)", "(ms)", "(GB/s)", "(%)", "%Y-%m-%d", "%H:%M:%S", "out-of-place", "in-place", "#"}
-_LIBRARIES = [re.compile(pattern) for pattern in (
-    r"[\w.-]+: {0,9}\d+\s+(?:UCX|UCC|(?:CL|TL|MC|EC)[_ ]\w{1,20})\s+(?:WARN|INFO|DIAG|DEBUG|REQ|DATA|TRACE|FUNC|ASYNC|POLL|CONFIG)\b.*",
-    r"libfabric: {0,9}\d+ {0,9}:\S*<(?:info|warn|trace|debug)>.*",
-    # Switches that reduce (SHARP).
-    r"\[[\w.-]+:\d+:\d+ - [\w.]+:\d+\]\s*\[[^\]]{1,40}\]\s+(?:INFO|WARN|DEBUG)\s.*",
-    # Open MPI and PRRTE repeat warnings from before the table seconds later. MPI_ABORT is reported in the same form.
-    r"\d+ more process(?:es)? (?:has|have) sent help message help-(?:mpi-(?:btl|mtl|common|pml|osc)[\w-]*(?:\.txt)? / .*|[\w-]+(?:\.txt)? / "
-    r"(?!.*(?:abort|kill|fail|error|termin|signal|lost))[\w :.-]*)",
-    r"Set (?:MCA|PRTE MCA|PRRTE MCA) parameter \"\w+\" to 0 to see all help / error messages",
-    r"Warning: Permanently added \S+ \(\w+\) to the list of known hosts\.",
-)]
+_UNITS = {
+    "(B)",
+    "(elements)",
+    "(us)",
+    "(ms)",
+    "(GB/s)",
+    "(%)",
+    "%Y-%m-%d",
+    "%H:%M:%S",
+    "out-of-place",
+    "in-place",
+    "#",
+}
+_LIBRARIES = [
+    re.compile(pattern)
+    for pattern in (
+        r"[\w.-]+: {0,9}\d+\s+(?:UCX|UCC|(?:CL|TL|MC|EC)[_ ]\w{1,20})\s+(?:WARN|INFO|DIAG|DEBUG|REQ|DATA|TRACE|FUNC|ASYNC|POLL|CONFIG)\b.*",
+        r"libfabric: {0,9}\d+ {0,9}:\S*<(?:info|warn|trace|debug)>.*",
+        # Switches that reduce (SHARP).
+        r"\[[\w.-]+:\d+:\d+ - [\w.]+:\d+\]\s*\[[^\]]{1,40}\]\s+(?:INFO|WARN|DEBUG)\s.*",
+        # Open MPI and PRRTE repeat warnings from before the table seconds later. MPI_ABORT is reported in the same form.
+        r"\d+ more process(?:es)? (?:has|have) sent help message help-(?:mpi-(?:btl|mtl|common|pml|osc)[\w-]*(?:\.txt)? / .*|[\w-]+(?:\.txt)? / "
+        r"(?!.*(?:abort|kill|fail|error|termin|signal|lost))[\w :.-]*)",
+        r"Set (?:MCA|PRTE MCA|PRRTE MCA) parameter \"\w+\" to 0 to see all help / error messages",
+        r"Warning: Permanently added \S+ \(\w+\) to the list of known hosts\.",
+    )
+]
 # Shells, with the name of a conda environment before the prompt.
 _PROMPT = re.compile(
-    r"(?:\([\w.-]+\) ?)?(?:\[?[a-z_][\w.-]{0,31}@[\w.-]{1,64}[: ][^$#%\]]{0,200}\]?[$#%]|(?:ba|z|da)?sh-\d[\d.]{0,8}[$#]|\$)(?: .*)?")
+    r"(?:\([\w.-]+\) ?)?(?:\[?[a-z_][\w.-]{0,31}@[\w.-]{1,64}[: ][^$#%\]]{0,200}\]?[$#%]|(?:ba|z|da)?sh-\d[\d.]{0,8}[$#]|\$)(?: .*)?"
+)
 # Beginning of another step of a CI job.
 _NEXT_STEP = re.compile(r"Post job cleanup\.|##\[group\](?:Run|Post) .*|Running after[_ ]script.*")
 _STOPPED_WELL = re.compile(r"[\w.-]{1,253} exited with code 0")
 # From docker compose, which stops the other containers after one has ended with any result.
 _STOPPING_ALL = "Aborting on container exit..."
 _WARNING_BLOCK = re.compile(
-    r"WARNING:|NOTE:|By default, for Open MPI|No OpenFabrics connection schemes|A process has executed an operation involving a call to")
+    r"WARNING:|NOTE:|By default, for Open MPI|No OpenFabrics connection schemes|A process has executed an operation involving a call to"
+)
 
 
 def learned_tag(before_header):
@@ -66,7 +90,11 @@ def learned_tag(before_header):
     text = before_header.rstrip("# \t")
     if not text.strip() or len(text) > 300:
         return None
-    return re.compile(r"\s*" + r"\s+".join(re.sub(r"\d+", r"\\d+", re.escape(word)) for word in text.split()) + r"(?!\w)")
+    return re.compile(
+        r"\s*"
+        + r"\s+".join(re.sub(r"\d+", r"\\d+", re.escape(word)) for word in text.split())
+        + r"(?!\w)"
+    )
 
 
 def _levels(line, tag):
@@ -82,15 +110,19 @@ def _levels(line, tag):
 
 def _bare(line, tag):
     """The line without its tags."""
-    return line[_levels(line, tag)[-1]:].strip()
+    return line[_levels(line, tag)[-1] :].strip()
 
 
 def _is_table(bare):
     """Complete lines of nccl-tests itself."""
     words = bare.split()
-    return set(words) <= _UNITS or bool(re.fullmatch(
-        r"Out of bounds values\s*: *\d+ (?:OK|FAILED)|Avg bus bandwidth\s*: *\S+(?:\s+(?:OK|FAILED))?|Collective test concluded: *\S+|Using devices|"
-        r"(?:size\s+count|bytes\s+N)\s+type\s[\w\s#%.-]*", bare))
+    return set(words) <= _UNITS or bool(
+        re.fullmatch(
+            r"Out of bounds values\s*: *\d+ (?:OK|FAILED)|Avg bus bandwidth\s*: *\S+(?:\s+(?:OK|FAILED))?|Collective test concluded: *\S+|Using devices|"
+            r"(?:size\s+count|bytes\s+N)\s+type\s[\w\s#%.-]*",
+            bare,
+        )
+    )
 
 
 def _is_said_by_a_library(line, bare):
@@ -128,7 +160,7 @@ class Around:
             if number < skip:
                 continue
             places = _levels(line, self.tag)
-            bare = line[places[-1]:].strip()
+            bare = line[places[-1] :].strip()
             if _SEPARATOR.fullmatch(bare):
                 skip = max(skip, self._end_of_warning(lines, number))
                 if AILING.search(line):
@@ -146,7 +178,9 @@ class Around:
                 skip = lsf_report([_bare(each, self.tag) for each in lines], number)
                 if not skip:
                     return line
-            elif any(_PROMPT.fullmatch(reading) or _NEXT_STEP.fullmatch(reading) for reading in readings):
+            elif any(
+                _PROMPT.fullmatch(reading) or _NEXT_STEP.fullmatch(reading) for reading in readings
+            ):
                 lenient = True
             elif not lenient or AILING.search(bare):
                 return line
@@ -161,7 +195,9 @@ class Around:
             bare = _bare(lines[end], self.tag)
             if bare.endswith("-" * 40):
                 known = next((text for text in block if text), "")
-                bad = re.search(r"kill|abort|terminat|refused to die|signal|exited", " ".join(block))
+                bad = re.search(
+                    r"kill|abort|terminat|refused to die|signal|exited", " ".join(block)
+                )
                 return end + 1 if _WARNING_BLOCK.match(known) and not bad else 0
             block.append(bare)
         return 0

@@ -45,8 +45,19 @@ COLUMNS = {
     "account": ("Account", "Description"),
     "user": ("User", "Cluster", "Account", "DefaultAccount", "Admin"),
     "qos": ("Name", "Priority", "Preempt", "PreemptMode", "Flags"),
-    "assoc": ("Cluster", "Account", "User", "Partition", "ParentName", "GrpTRES", "MaxWall", "QOS", "DefaultQOS", "MaxSubmitJobs",
-              "MaxJobs"),
+    "assoc": (
+        "Cluster",
+        "Account",
+        "User",
+        "Partition",
+        "ParentName",
+        "GrpTRES",
+        "MaxWall",
+        "QOS",
+        "DefaultQOS",
+        "MaxSubmitJobs",
+        "MaxJobs",
+    ),
 }
 # Without these words, an association of a person shows the limits that it inherits from its account as its own.
 _WORDS = {"assoc": ["WithRawQOS", "WOPLimits"], "user": ["WithAssoc"]}
@@ -101,17 +112,26 @@ class Job(NamedTuple):
 
 def show(entity):
     """Return the arguments of sacctmgr that print a table."""
-    return ["-n", "-P", "show", entity] + _WORDS.get(entity, []) + ["format=" + ",".join(COLUMNS[entity])]
+    return (
+        ["-n", "-P", "show", entity]
+        + _WORDS.get(entity, [])
+        + ["format=" + ",".join(COLUMNS[entity])]
+    )
 
 
 def _rows(text, entity, count):
     # The last line ends with a line break too. Without one, the output was cut off.
     if text and not text.endswith("\n"):
-        raise ParseError("sacctmgr show %s: the output ends within a line: %.120r" % (entity, text.rsplit("\n", 1)[-1]))
+        raise ParseError(
+            "sacctmgr show %s: the output ends within a line: %.120r"
+            % (entity, text.rsplit("\n", 1)[-1])
+        )
     for line in text.split("\n")[:-1]:
         fields = line.split("|", count - 1)
         if len(fields) != count or (entity != "account" and "|" in fields[-1]):
-            raise ParseError("sacctmgr show %s: %d columns are expected: %.120r" % (entity, count, line))
+            raise ParseError(
+                "sacctmgr show %s: %d columns are expected: %.120r" % (entity, count, line)
+            )
         yield line, fields
 
 
@@ -129,7 +149,9 @@ def parse_minutes(text):
     """Return the minutes of D-HH:MM:SS, HH:MM:SS or MM:SS, rounded up; None for no limit."""
     if text in ("", "UNLIMITED"):
         return None
-    found = re.fullmatch(r"(?:([0-9]{1,6})-)?(?:([0-9]{1,2}):)?([0-9]{1,2}):([0-9]{2})", text, re.ASCII)
+    found = re.fullmatch(
+        r"(?:([0-9]{1,6})-)?(?:([0-9]{1,2}):)?([0-9]{1,2}):([0-9]{2})", text, re.ASCII
+    )
     if not found:
         raise ParseError("not a time such as 1-02:00:00: %.40r" % text)
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
@@ -158,7 +180,7 @@ def parse_limits(text):
 def _mebibytes(text: str) -> int:
     """Return the MiB of text such as 4000M, 16G or 4096, which is in MiB."""
     number, unit = (text, "M") if text[-1].isdigit() else (text[:-1], text[-1])
-    factors = {"K": 1.0 / 1024, "M": 1, "G": 1024, "T": 1024 ** 2, "P": 1024 ** 3}
+    factors = {"K": 1.0 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
     return int(round(float(number) * factors[unit]))
 
 
@@ -166,15 +188,43 @@ def parse_associations(text):
     """Return the Associations of all clusters."""
     found = []
     for line, fields in _rows(text, "assoc", len(COLUMNS["assoc"])):
-        cluster, account, user, partition, parent, limits, wall, qos, default_qos, submit, running = fields
+        (
+            cluster,
+            account,
+            user,
+            partition,
+            parent,
+            limits,
+            wall,
+            qos,
+            default_qos,
+            submit,
+            running,
+        ) = fields
         if not (cluster and account):
             raise ParseError("sacctmgr show assoc: no cluster or no account: %.120r" % line)
         # +low: added to those of the parent. -low: taken from them.
-        names = tuple(sorted(name.lstrip("+") for name in qos.split(",") if name and not name.startswith("-")))
+        names = tuple(
+            sorted(name.lstrip("+") for name in qos.split(",") if name and not name.startswith("-"))
+        )
         inherits = all(name.startswith(("+", "-")) for name in qos.split(",") if name)
         try:
-            found.append(Association(cluster, account, user, partition, parent, parse_limits(limits), parse_minutes(wall), names, inherits, default_qos,
-                                     _number(submit, line, "assoc"), _number(running, line, "assoc")))
+            found.append(
+                Association(
+                    cluster,
+                    account,
+                    user,
+                    partition,
+                    parent,
+                    parse_limits(limits),
+                    parse_minutes(wall),
+                    names,
+                    inherits,
+                    default_qos,
+                    _number(submit, line, "assoc"),
+                    _number(running, line, "assoc"),
+                )
+            )
         except ParseError as error:
             raise ParseError("sacctmgr show assoc: %s in %.120r" % (error, line)) from error
     return found
@@ -187,13 +237,24 @@ def parse_accounts(text):
 
 def parse_users(text, cluster):
     """Return {person: User} of a cluster."""
-    return {fields[0]: User(fields[3], fields[4]) for dummy, fields in _rows(text, "user", 5) if fields[1] == cluster}
+    return {
+        fields[0]: User(fields[3], fields[4])
+        for dummy, fields in _rows(text, "user", 5)
+        if fields[1] == cluster
+    }
 
 
 def parse_qos(text):
     """Return {QOS: Qos}."""
-    return {fields[0]: Qos(_number(fields[1], line, "qos") or 0, _names(fields[2]), fields[3].lower() or "cluster", _names(fields[4]))
-            for line, fields in _rows(text, "qos", 5)}
+    return {
+        fields[0]: Qos(
+            _number(fields[1], line, "qos") or 0,
+            _names(fields[2]),
+            fields[3].lower() or "cluster",
+            _names(fields[4]),
+        )
+        for line, fields in _rows(text, "qos", 5)
+    }
 
 
 def parse_clusters(text):
@@ -203,7 +264,9 @@ def parse_clusters(text):
 
 def parse_tres(text):
     """Return the names of the resources that the database counts, such as cpu and gres/gpu."""
-    return {"/".join(part for part in fields[:2] if part) for dummy, fields in _rows(text, "tres", 3)}
+    return {
+        "/".join(part for part in fields[:2] if part) for dummy, fields in _rows(text, "tres", 3)
+    }
 
 
 def parse_jobs(text):
@@ -213,17 +276,32 @@ def parse_jobs(text):
 
 def is_busy(output):
     """Return whether the same command may succeed a second later. sacctmgr may print this and exit with 0."""
-    return re.search(r"waiting for lock|no TRES known by type|Connection refused|Unable to contact slurmdbd|Sending PersistInit msg|timed out", output,
-                     re.IGNORECASE) is not None
+    return (
+        re.search(
+            r"waiting for lock|no TRES known by type|Connection refused|Unable to contact slurmdbd|Sending PersistInit msg|timed out",
+            output,
+            re.IGNORECASE,
+        )
+        is not None
+    )
 
 
 def is_done_already(output):
     """Return whether a command failed because nothing was left to do. 22.05 and 24.11 use other words."""
-    return "You need to add" not in output and re.search(
-        r"^\s*(Nothing (new )?(added|deleted|modified)|Already existing account)", output,
-        re.IGNORECASE | re.MULTILINE) is not None
+    return (
+        "You need to add" not in output
+        and re.search(
+            r"^\s*(Nothing (new )?(added|deleted|modified)|Already existing account)",
+            output,
+            re.IGNORECASE | re.MULTILINE,
+        )
+        is not None
+    )
 
 
 def message(output):
     """Return what sacctmgr says on one line."""
-    return "; ".join(" ".join(line.split()) for line in output.splitlines() if line.strip()) or "no message"
+    return (
+        "; ".join(" ".join(line.split()) for line in output.splitlines() if line.strip())
+        or "no message"
+    )

@@ -56,10 +56,19 @@ CONFIG = ["scontrol", "show", "config"]
 NODES = ["scontrol", "--oneliner", "--details", "show", "nodes"]
 PARTITIONS = ["scontrol", "--oneliner", "--all", "show", "partitions"]
 RESERVATIONS = ["scontrol", "--oneliner", "show", "reservations"]
-ASSOCIATION_FIELDS = ("Cluster Account User Partition ParentName Share GrpTRES GrpJobs GrpSubmit MaxTRES MaxJobs MaxSubmitJobs MaxWall QOS "
-                      "DefaultQOS").split()
+ASSOCIATION_FIELDS = (
+    "Cluster Account User Partition ParentName Share GrpTRES GrpJobs GrpSubmit MaxTRES MaxJobs MaxSubmitJobs MaxWall QOS "
+    "DefaultQOS"
+).split()
 QOS_FIELDS = "Name Priority Preempt PreemptMode Flags GraceTime UsageFactor GrpTRES GrpJobs GrpSubmit MaxTRES MaxTRESPU MaxJobsPU MaxSubmitPU MaxWall".split()
-ASSOCIATIONS = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", "format=" + ",".join(ASSOCIATION_FIELDS)]
+ASSOCIATIONS = [
+    "sacctmgr",
+    "--noheader",
+    "--parsable2",
+    "show",
+    "associations",
+    "format=" + ",".join(ASSOCIATION_FIELDS),
+]
 QOS = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=" + ",".join(QOS_FIELDS)]
 JOB_FIELDS = (
     "JobID ArrayJobID ArrayTaskID HetJobID HetJobOffset UserName Account QOS Partition State Reason NumNodes NodeList ReqNodes SchedNodes tres-alloc "
@@ -84,17 +93,50 @@ _NONE = frozenset(("", "(null)", "N/A", "n/a", "None", "NONE", "Unknown", "None 
 _FREE = ("Reason", "Comment", "Extra", "InstanceId", "InstanceType", "ReservationName")
 _AFTER_REASON = "(?:%s)=" % "|".join(_FREE[1:])
 # node_state_string() marks a state with one of these, node_state_string_complete() spells it out.
-_SUFFIXES = {"*": "not_responding", "~": "powered_down", "#": "powering_up", "!": "power_down", "%": "powering_down", "$": "maintenance",
-             "@": "reboot_requested", "^": "reboot_issued", "-": "planned"}
+_SUFFIXES = {
+    "*": "not_responding",
+    "~": "powered_down",
+    "#": "powering_up",
+    "!": "power_down",
+    "%": "powering_down",
+    "$": "maintenance",
+    "@": "reboot_requested",
+    "^": "reboot_issued",
+    "-": "planned",
+}
 # Releases differ in these.
-_STATE_NAMES = {"maint": "maintenance", "inval": "invalid_reg", "invalid": "invalid_reg", "drained": "drain", "draining": "drain", "failing": "fail",
-                "reboot": "reboot_requested", "alloc": "allocated", "mix": "mixed"}
+_STATE_NAMES = {
+    "maint": "maintenance",
+    "inval": "invalid_reg",
+    "invalid": "invalid_reg",
+    "drained": "drain",
+    "draining": "drain",
+    "failing": "fail",
+    "reboot": "reboot_requested",
+    "alloc": "allocated",
+    "mix": "mixed",
+}
 # A node that has one of these starts no job, whatever its base state.
-_BLOCKING = frozenset(("drain", "fail", "invalid_reg", "maintenance", "not_responding", "power_down", "powered_down", "powering_down", "powering_up",
-                       "reboot_issued", "reboot_requested", "blocked", "dynamic_future"))
+_BLOCKING = frozenset(
+    (
+        "drain",
+        "fail",
+        "invalid_reg",
+        "maintenance",
+        "not_responding",
+        "power_down",
+        "powered_down",
+        "powering_down",
+        "powering_up",
+        "reboot_issued",
+        "reboot_requested",
+        "blocked",
+        "dynamic_future",
+    )
+)
 _STARTING = frozenset(("idle", "mixed", "allocated"))
-_UNITS = {"": 1.0, "K": 1.0 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 ** 2, "P": 1024.0 ** 3}
-_COUNTS = {"": 1, "K": 1024, "M": 1024 ** 2}
+_UNITS = {"": 1.0, "K": 1.0 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_COUNTS = {"": 1, "K": 1024, "M": 1024**2}
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
 _EXIT_CODE = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _ENDED_STATE = re.compile(r"[A-Z_]+\+?")
@@ -108,8 +150,12 @@ class ParseError(ValueError):
 def command_environment(environment):
     """Return the environment for Slurm's commands: without settings that change their output, and with times in UTC."""
     # SLURM_TIME_FORMAT, SQUEUE_FORMAT, SINFO_FORMAT and SLURM_CLUSTERS would change the output. SLURM_CONF and SLURM_CONF_SERVER name the cluster.
-    kept = {name: value for name, value in environment.items()
-            if not name.startswith(("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_")) or name in ("SLURM_CONF", "SLURM_CONF_SERVER")}
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_"))
+        or name in ("SLURM_CONF", "SLURM_CONF_SERVER")
+    }
     return dict(kept, LC_ALL="C", TZ="UTC0")
 
 
@@ -121,8 +167,17 @@ def jobs_command(mark):
 
 def finished_command(mark, since):
     """Return the command whose output parse_finished reads."""
-    return ["sacct", "--allusers", "--allocations", "--noheader", "--noconvert", "--parsable2", "--delimiter=" + mark, "--starttime=" + since,
-            "--format=" + ",".join(FINISHED_FIELDS)]
+    return [
+        "sacct",
+        "--allusers",
+        "--allocations",
+        "--noheader",
+        "--noconvert",
+        "--parsable2",
+        "--delimiter=" + mark,
+        "--starttime=" + since,
+        "--format=" + ",".join(FINISHED_FIELDS),
+    ]
 
 
 # --- values -----------------------------------------------------------------------------------------------------------------
@@ -147,13 +202,21 @@ def _time(key, value, line):
     if value in _NONE:
         return None
     if not _TIME.fullmatch(value):
-        raise ParseError("%s is %.40r, expected a time such as 2026-01-31T23:59:59: %.160r" % (key, value, line))
+        raise ParseError(
+            "%s is %.40r, expected a time such as 2026-01-31T23:59:59: %.160r" % (key, value, line)
+        )
     return value + "Z"
 
 
 def minutes(value):
     """Return the minutes of [days-]hours:minutes:seconds, rounded up. None if it is unlimited or not set."""
-    if value in _NONE or value in ("UNLIMITED", "INFINITE", "INVALID", "Partition_Limit", "NOT_SET"):
+    if value in _NONE or value in (
+        "UNLIMITED",
+        "INFINITE",
+        "INVALID",
+        "Partition_Limit",
+        "NOT_SET",
+    ):
         return None
     match = re.fullmatch(r"(?:([0-9]{1,9})-)?(?:([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})", value)
     if not match:
@@ -171,13 +234,22 @@ def parse_tres(value):
         if not name or not match:
             raise ParseError("not a resource such as cpu=8: %.160r" % entry)
         number = float(match.group(1) + (match.group(2) or ""))
-        found[name] = int(round(number * (_UNITS[match.group(3)] if name == "mem" else _COUNTS.get(match.group(3), 1))))
+        found[name] = int(
+            round(
+                number
+                * (_UNITS[match.group(3)] if name == "mem" else _COUNTS.get(match.group(3), 1))
+            )
+        )
     return found
 
 
 def _gpus_of_tres(tres):
     """Total, and amounts by model as far as Slurm counts them by model (AccountingStorageTRES)."""
-    models = {name[len("gres/gpu:"):]: count for name, count in tres.items() if name.startswith("gres/gpu:")}
+    models = {
+        name[len("gres/gpu:") :]: count
+        for name, count in tres.items()
+        if name.startswith("gres/gpu:")
+    }
     return tres.get("gres/gpu", sum(models.values())), models
 
 
@@ -253,7 +325,7 @@ def _records(text, first, free=()):
             head, rest = line, ""
             places = [at for at in (line.find(" %s=" % key) for key in free) if at >= 0]
             if places:
-                head, rest = line[:min(places)], line[min(places):]
+                head, rest = line[: min(places)], line[min(places) :]
             records.append([line, head, rest])
         elif records and re.search(r" (Comment|Extra)=", records[-1][2]):
             # Only these two keep their line breaks.
@@ -279,7 +351,7 @@ def _states(value):
     for word in value.split("+"):
         bare = word.rstrip("".join(_SUFFIXES))
         found.append(_STATE_NAMES.get(bare.lower(), bare.lower()))
-        found += [_SUFFIXES[mark] for mark in word[len(bare):]]
+        found += [_SUFFIXES[mark] for mark in word[len(bare) :]]
     states = list(dict.fromkeys(state for state in found if state))
     # DRAINED and INVAL, as in sinfo, have no base state.
     return states
@@ -294,17 +366,24 @@ def _reason(rest):
     """Text, person and time of `` Reason=text [person@time]        second line Comment=…``."""
     if not rest.startswith(" Reason="):
         return "", "", None
-    text = rest[len(" Reason="):]
+    text = rest[len(" Reason=") :]
     # The name and time follow the first line. It may itself contain some in brackets, so what follows them must fit.
-    stamp = re.search(r" \[([^\s\[\]@]{1,64})@([0-9T:-]{19}|Unknown|None)\](?=        |$| %s)" % _AFTER_REASON, text)
+    stamp = re.search(
+        r" \[([^\s\[\]@]{1,64})@([0-9T:-]{19}|Unknown|None)\](?=        |$| %s)" % _AFTER_REASON,
+        text,
+    )
     if stamp is None:
         return text.strip(" "), "", None
-    more = text[stamp.end():]
+    more = text[stamp.end() :]
     if more.startswith("        "):
         # Line breaks, which scontrol prints as eight spaces.
         more = re.split(" " + _AFTER_REASON, more)[0]
-        return text[:stamp.start()] + " " + " ".join(more.split()), stamp.group(1), _time("time of the reason", stamp.group(2), rest)
-    return text[:stamp.start()], stamp.group(1), _time("time of the reason", stamp.group(2), rest)
+        return (
+            text[: stamp.start()] + " " + " ".join(more.split()),
+            stamp.group(1),
+            _time("time of the reason", stamp.group(2), rest),
+        )
+    return text[: stamp.start()], stamp.group(1), _time("time of the reason", stamp.group(2), rest)
 
 
 def parse_nodes(text):
@@ -314,31 +393,41 @@ def parse_nodes(text):
         _require(values, ("NodeName", "State", "CPUTot", "CPUAlloc", "RealMemory"), line)
         states = _states(values["State"])
         if not states or not re.fullmatch(r"[a-z_]+", "".join(states)):
-            raise ParseError("State is %.40r, expected a state such as IDLE+DRAIN: %.160r" % (values["State"], line))
+            raise ParseError(
+                "State is %.40r, expected a state such as IDLE+DRAIN: %.160r"
+                % (values["State"], line)
+            )
         total, used = parse_gres(values.get("Gres", "")), parse_gres(values.get("GresUsed", ""))
         reason, user, since = _reason(rest)
-        nodes.append({
-            "name": values["NodeName"],
-            "address": _text(values.get("NodeAddr", "")),
-            "states": states,
-            "flags": states[1:],
-            "available_for_jobs": available_for_jobs(states),
-            "cpus": _number("CPUTot", values["CPUTot"], line),
-            "cpus_allocated": _number("CPUAlloc", values["CPUAlloc"], line),
-            "memory_mib": _number("RealMemory", values["RealMemory"], line),
-            "memory_allocated_mib": _number("AllocMem", values.get("AllocMem", "0"), line),
-            "gpus": [{"model": model, "total": total[model], "used": used.get(model, 0)} for model in sorted(total)],
-            "features": _words(values.get("AvailableFeatures", "")),
-            "active_features": _words(values.get("ActiveFeatures", "")),
-            "partitions": _words(values.get("Partitions", "")),
-            "reason": reason,
-            "reason_user": user,
-            "reason_time": since,
-            "boot_time": _time("BootTime", values.get("BootTime", ""), line),
-            "slurmd_start_time": _time("SlurmdStartTime", values.get("SlurmdStartTime", ""), line),
-            "slurmd_version": _text(values.get("Version", "")),
-            "architecture": _text(values.get("Arch", "")),
-        })
+        nodes.append(
+            {
+                "name": values["NodeName"],
+                "address": _text(values.get("NodeAddr", "")),
+                "states": states,
+                "flags": states[1:],
+                "available_for_jobs": available_for_jobs(states),
+                "cpus": _number("CPUTot", values["CPUTot"], line),
+                "cpus_allocated": _number("CPUAlloc", values["CPUAlloc"], line),
+                "memory_mib": _number("RealMemory", values["RealMemory"], line),
+                "memory_allocated_mib": _number("AllocMem", values.get("AllocMem", "0"), line),
+                "gpus": [
+                    {"model": model, "total": total[model], "used": used.get(model, 0)}
+                    for model in sorted(total)
+                ],
+                "features": _words(values.get("AvailableFeatures", "")),
+                "active_features": _words(values.get("ActiveFeatures", "")),
+                "partitions": _words(values.get("Partitions", "")),
+                "reason": reason,
+                "reason_user": user,
+                "reason_time": since,
+                "boot_time": _time("BootTime", values.get("BootTime", ""), line),
+                "slurmd_start_time": _time(
+                    "SlurmdStartTime", values.get("SlurmdStartTime", ""), line
+                ),
+                "slurmd_version": _text(values.get("Version", "")),
+                "architecture": _text(values.get("Arch", "")),
+            }
+        )
     return nodes
 
 
@@ -350,24 +439,32 @@ def parse_partitions(text):
         tres = parse_tres(values.get("TRES", ""))
         gpus, models = _gpus_of_tres(tres)
         nodes_limit = values.get("MaxNodes", "UNLIMITED")
-        partitions.append({
-            "name": values["PartitionName"],
-            "default": values.get("Default") == "YES",
-            "state": values["State"].lower(),
-            "hidden": values.get("Hidden") == "YES",
-            "nodes": expand_hosts(values["Nodes"]),
-            "max_minutes": minutes(values.get("MaxTime", "")),
-            "default_minutes": minutes(values.get("DefaultTime", "")),
-            "max_nodes": None if nodes_limit == "UNLIMITED" else _number("MaxNodes", nodes_limit, line),
-            "priority_tier": _number("PriorityTier", values.get("PriorityTier", "1"), line),
-            "allow_accounts": None if values.get("AllowAccounts", "ALL") == "ALL" else _words(values["AllowAccounts"]),
-            "allow_qos": None if values.get("AllowQos", "ALL") == "ALL" else _words(values["AllowQos"]),
-            "qos": _text(values.get("QoS", "")),
-            "preempt_mode": values.get("PreemptMode", "").lower(),
-            "cpus": tres.get("cpu", 0),
-            "gpus": gpus,
-            "gpu_models": models,
-        })
+        partitions.append(
+            {
+                "name": values["PartitionName"],
+                "default": values.get("Default") == "YES",
+                "state": values["State"].lower(),
+                "hidden": values.get("Hidden") == "YES",
+                "nodes": expand_hosts(values["Nodes"]),
+                "max_minutes": minutes(values.get("MaxTime", "")),
+                "default_minutes": minutes(values.get("DefaultTime", "")),
+                "max_nodes": None
+                if nodes_limit == "UNLIMITED"
+                else _number("MaxNodes", nodes_limit, line),
+                "priority_tier": _number("PriorityTier", values.get("PriorityTier", "1"), line),
+                "allow_accounts": None
+                if values.get("AllowAccounts", "ALL") == "ALL"
+                else _words(values["AllowAccounts"]),
+                "allow_qos": None
+                if values.get("AllowQos", "ALL") == "ALL"
+                else _words(values["AllowQos"]),
+                "qos": _text(values.get("QoS", "")),
+                "preempt_mode": values.get("PreemptMode", "").lower(),
+                "cpus": tres.get("cpu", 0),
+                "gpus": gpus,
+                "gpu_models": models,
+            }
+        )
     return partitions
 
 
@@ -376,18 +473,20 @@ def parse_reservations(text):
     reservations = []
     for line, values, rest in _records(text, "ReservationName", ("Comment",)):
         _require(values, ("ReservationName", "StartTime", "EndTime", "State"), line)
-        reservations.append({
-            "name": values["ReservationName"],
-            "state": values["State"].lower(),
-            "start_time": _time("StartTime", values["StartTime"], line),
-            "end_time": _time("EndTime", values["EndTime"], line),
-            "nodes": expand_hosts(values.get("Nodes", "")),
-            "flags": [flag.lower() for flag in _words(values.get("Flags", ""))],
-            "users": _words(values.get("Users", "")),
-            "accounts": _words(values.get("Accounts", "")),
-            "partition": _text(values.get("PartitionName", "")),
-            "comment": rest[len(" Comment="):].strip(" ") if rest else "",
-        })
+        reservations.append(
+            {
+                "name": values["ReservationName"],
+                "state": values["State"].lower(),
+                "start_time": _time("StartTime", values["StartTime"], line),
+                "end_time": _time("EndTime", values["EndTime"], line),
+                "nodes": expand_hosts(values.get("Nodes", "")),
+                "flags": [flag.lower() for flag in _words(values.get("Flags", ""))],
+                "users": _words(values.get("Users", "")),
+                "accounts": _words(values.get("Accounts", "")),
+                "partition": _text(values.get("PartitionName", "")),
+                "comment": rest[len(" Comment=") :].strip(" ") if rest else "",
+            }
+        )
     return reservations
 
 
@@ -396,13 +495,26 @@ def parse_config(text):
     values = dict(re.findall(r"^([A-Za-z_]+(?:\[[0-9]+\])?) *= (.*)$", text, re.MULTILINE))
     for key in ("ClusterName", "SLURM_VERSION"):
         if not values.get(key):
-            raise ParseError("%s is missing in the output of scontrol show config, whose last line is: %.160r" % (key, text.rstrip().rsplit("\n", 1)[-1]))
-    controllers = [{"role": role, "host": host, "up": state == "UP"}
-                   for role, host, state in re.findall(r"^Slurmctld\(([^()\n]*)\) at (\S+) is (UP|DOWN)$", text, re.MULTILINE)]
+            raise ParseError(
+                "%s is missing in the output of scontrol show config, whose last line is: %.160r"
+                % (key, text.rstrip().rsplit("\n", 1)[-1])
+            )
+    controllers = [
+        {"role": role, "host": host, "up": state == "UP"}
+        for role, host, state in re.findall(
+            r"^Slurmctld\(([^()\n]*)\) at (\S+) is (UP|DOWN)$", text, re.MULTILINE
+        )
+    ]
     if not controllers:
-        raise ParseError("the state of the controllers is missing in the output of scontrol show config, whose last line is: %.160r"
-                         % text.rstrip().rsplit("\n", 1)[-1])
-    return {"cluster": values["ClusterName"], "version": values["SLURM_VERSION"].strip(), "controllers": controllers}
+        raise ParseError(
+            "the state of the controllers is missing in the output of scontrol show config, whose last line is: %.160r"
+            % text.rstrip().rsplit("\n", 1)[-1]
+        )
+    return {
+        "cluster": values["ClusterName"],
+        "version": values["SLURM_VERSION"].strip(),
+        "controllers": controllers,
+    }
 
 
 # --- squeue and sacct -------------------------------------------------------------------------------------------------------
@@ -415,11 +527,14 @@ def parse_jobs(text, mark):
     last = pieces.pop()
     if last not in ("", "\n") or len(pieces) % width:
         shown = (pieces[-1] + last).strip() if pieces else last
-        raise ParseError("the output of squeue is incomplete or has another format; its end is: %.160r" % shown[-160:])
+        raise ParseError(
+            "the output of squeue is incomplete or has another format; its end is: %.160r"
+            % shown[-160:]
+        )
     jobs = []
     for at in range(0, len(pieces), width):
-        values = dict(zip(JOB_FIELDS, pieces[at:at + width]))
-        line = " ".join(pieces[at:at + width])
+        values = dict(zip(JOB_FIELDS, pieces[at : at + width]))
+        line = " ".join(pieces[at : at + width])
         if at:
             # What ends the job before.
             if not values["JobID"].startswith("\n"):
@@ -434,15 +549,31 @@ def _job(values, line):
     gpus, models = _gpus_of_tres(tres)
     state = values["State"].lower()
     if not re.fullmatch(r"[a-z_]+", state):
-        raise ParseError("State is %.40r, expected a state such as PENDING: %.160r" % (values["State"], line))
+        raise ParseError(
+            "State is %.40r, expected a state such as PENDING: %.160r" % (values["State"], line)
+        )
     tasks, het = values["ArrayTaskID"], values["HetJobID"]
-    waits = state in ("pending", "configuring", "requeued", "requeue_hold", "special_exit", "requeue_fed")
+    waits = state in (
+        "pending",
+        "configuring",
+        "requeued",
+        "requeue_hold",
+        "special_exit",
+        "requeue_fed",
+    )
     start = _time("StartTime", values["StartTime"], line)
     nodes = expand_hosts(values["NodeList"])
     return {
         "id": _number("JobID", values["JobID"], line),
-        "array": None if tasks in _NONE else {"id": _number("ArrayJobID", values["ArrayJobID"], line), "tasks": tasks},
-        "het": None if het in _NONE or het == "0" else {"id": _number("HetJobID", het, line), "offset": _number("HetJobOffset", values["HetJobOffset"], line)},
+        "array": None
+        if tasks in _NONE
+        else {"id": _number("ArrayJobID", values["ArrayJobID"], line), "tasks": tasks},
+        "het": None
+        if het in _NONE or het == "0"
+        else {
+            "id": _number("HetJobID", het, line),
+            "offset": _number("HetJobOffset", values["HetJobOffset"], line),
+        },
         "name": values["Name"],
         "comment": _text(values["Comment"]),
         "user": values["UserName"],
@@ -487,7 +618,25 @@ class _Memo(dict):
 
 def _finished(fields, line, amounts, hosts):
     """Return a job of FINISHED_FIELDS. C(line) is for messages."""
-    number, raw, user, account, qos, partition, shown, submit, start, end, elapsed, nodes, tres, reason, name, comment, code = fields
+    (
+        number,
+        raw,
+        user,
+        account,
+        qos,
+        partition,
+        shown,
+        submit,
+        start,
+        end,
+        elapsed,
+        nodes,
+        tres,
+        reason,
+        name,
+        comment,
+        code,
+    ) = fields
     state, dummy, by = shown.partition(" by ")
     match = _EXIT_CODE.fullmatch(code)
     if not _ENDED_STATE.fullmatch(state) or not match or not _LEADING_NUMBER.match(number):
@@ -530,14 +679,17 @@ def parse_finished(text, mark):
     pieces = text.split(mark)
     width = len(FINISHED_FIELDS) - 1
     if (len(pieces) - 1) % width:
-        raise ParseError("the output of sacct is incomplete or has another format; its end is: %.160r" % text[-160:])
+        raise ParseError(
+            "the output of sacct is incomplete or has another format; its end is: %.160r"
+            % text[-160:]
+        )
     first = pieces[0]
     # Thousands of jobs have the same few amounts and lists of hosts, so each text is parsed once.
     amounts, hosts = _Memo(lambda text: _gpus_of_tres(parse_tres(text))), _Memo(expand_hosts)
     for at in range(1, len(pieces), width):
         # The last field of a job, a line break, the first field of the next one.
         last, dummy, following = pieces[at + width - 1].partition("\n")
-        fields = [first] + pieces[at:at + width - 1] + [last]
+        fields = [first] + pieces[at : at + width - 1] + [last]
         first = following
         try:
             jobs.append(_finished(fields, "", amounts, hosts))
@@ -573,23 +725,25 @@ def parse_associations(text):
     for line, values in _table(text, ASSOCIATION_FIELDS):
         if not values["Account"]:
             raise ParseError("Account is missing: %.160r" % line)
-        associations.append({
-            "cluster": values["Cluster"],
-            "account": values["Account"],
-            "user": values["User"],
-            "partition": values["Partition"],
-            "parent": values["ParentName"],
-            "shares": None if values["Share"] == "parent" else _limit(values, "Share", line),
-            "group_tres": parse_tres(values["GrpTRES"]),
-            "group_max_jobs": _limit(values, "GrpJobs", line),
-            "group_max_submitted": _limit(values, "GrpSubmit", line),
-            "job_tres": parse_tres(values["MaxTRES"]),
-            "max_jobs": _limit(values, "MaxJobs", line),
-            "max_submitted": _limit(values, "MaxSubmitJobs", line),
-            "max_minutes": minutes(values["MaxWall"]),
-            "qos": _words(values["QOS"]),
-            "default_qos": values["DefaultQOS"],
-        })
+        associations.append(
+            {
+                "cluster": values["Cluster"],
+                "account": values["Account"],
+                "user": values["User"],
+                "partition": values["Partition"],
+                "parent": values["ParentName"],
+                "shares": None if values["Share"] == "parent" else _limit(values, "Share", line),
+                "group_tres": parse_tres(values["GrpTRES"]),
+                "group_max_jobs": _limit(values, "GrpJobs", line),
+                "group_max_submitted": _limit(values, "GrpSubmit", line),
+                "job_tres": parse_tres(values["MaxTRES"]),
+                "max_jobs": _limit(values, "MaxJobs", line),
+                "max_submitted": _limit(values, "MaxSubmitJobs", line),
+                "max_minutes": minutes(values["MaxWall"]),
+                "qos": _words(values["QOS"]),
+                "default_qos": values["DefaultQOS"],
+            }
+        )
     return associations
 
 
@@ -598,35 +752,48 @@ def parse_qos(text):
     qos = []
     for line, values in _table(text, QOS_FIELDS):
         if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", values["UsageFactor"]):
-            raise ParseError("UsageFactor is %.40r, expected a number: %.160r" % (values["UsageFactor"], line))
-        grace = re.fullmatch(r"(?:([0-9]{1,5})-)?([0-9]{1,5}):([0-9]{2}):([0-9]{2})", values["GraceTime"])
+            raise ParseError(
+                "UsageFactor is %.40r, expected a number: %.160r" % (values["UsageFactor"], line)
+            )
+        grace = re.fullmatch(
+            r"(?:([0-9]{1,5})-)?([0-9]{1,5}):([0-9]{2}):([0-9]{2})", values["GraceTime"]
+        )
         if not grace:
-            raise ParseError("GraceTime is %.40r, expected a time such as 00:01:30: %.160r" % (values["GraceTime"], line))
+            raise ParseError(
+                "GraceTime is %.40r, expected a time such as 00:01:30: %.160r"
+                % (values["GraceTime"], line)
+            )
         days, hours, mins, seconds = [int(part or 0) for part in grace.groups()]
-        qos.append({
-            "name": values["Name"],
-            "priority": _number("Priority", values["Priority"], line),
-            "preempts": _words(values["Preempt"]),
-            "preempt_mode": values["PreemptMode"].lower(),
-            "grace_seconds": ((days * 24 + hours) * 60 + mins) * 60 + seconds,
-            "flags": [flag.lower() for flag in _words(values["Flags"])],
-            "usage_factor": float(values["UsageFactor"]),
-            "group_tres": parse_tres(values["GrpTRES"]),
-            "group_max_jobs": _limit(values, "GrpJobs", line),
-            "group_max_submitted": _limit(values, "GrpSubmit", line),
-            "job_tres": parse_tres(values["MaxTRES"]),
-            "person_tres": parse_tres(values["MaxTRESPU"]),
-            "person_max_jobs": _limit(values, "MaxJobsPU", line),
-            "person_max_submitted": _limit(values, "MaxSubmitPU", line),
-            "max_minutes": minutes(values["MaxWall"]),
-        })
+        qos.append(
+            {
+                "name": values["Name"],
+                "priority": _number("Priority", values["Priority"], line),
+                "preempts": _words(values["Preempt"]),
+                "preempt_mode": values["PreemptMode"].lower(),
+                "grace_seconds": ((days * 24 + hours) * 60 + mins) * 60 + seconds,
+                "flags": [flag.lower() for flag in _words(values["Flags"])],
+                "usage_factor": float(values["UsageFactor"]),
+                "group_tres": parse_tres(values["GrpTRES"]),
+                "group_max_jobs": _limit(values, "GrpJobs", line),
+                "group_max_submitted": _limit(values, "GrpSubmit", line),
+                "job_tres": parse_tres(values["MaxTRES"]),
+                "person_tres": parse_tres(values["MaxTRESPU"]),
+                "person_max_jobs": _limit(values, "MaxJobsPU", line),
+                "person_max_submitted": _limit(values, "MaxSubmitPU", line),
+                "max_minutes": minutes(values["MaxWall"]),
+            }
+        )
     return qos
 
 
 _TRES_USED = r"\s+GrpTRES=(?:\S*,)?%s=(N|[0-9]{1,18})\(([0-9]{1,18})\)"
-_USAGE = {"gpus": _TRES_USED % "gres/gpu", "cpus": _TRES_USED % "cpu", "memory_mib": _TRES_USED % "mem",
-          "jobs": r"\s+GrpJobs=(N|[0-9]{1,18})\(([0-9]{1,18})\)",
-          "submitted": r"\s+(?:\S+ )*GrpSubmitJobs=(N|[0-9]{1,18})\(([0-9]{1,18})\)"}
+_USAGE = {
+    "gpus": _TRES_USED % "gres/gpu",
+    "cpus": _TRES_USED % "cpu",
+    "memory_mib": _TRES_USED % "mem",
+    "jobs": r"\s+GrpJobs=(N|[0-9]{1,18})\(([0-9]{1,18})\)",
+    "submitted": r"\s+(?:\S+ )*GrpSubmitJobs=(N|[0-9]{1,18})\(([0-9]{1,18})\)",
+}
 
 
 def usage_command(person):
@@ -643,29 +810,55 @@ def parse_usage(text):
     for line in text.split("\n"):
         match = re.match(r"ClusterName=(\S+) Account=(\S*) UserName=([^\s(]*)", line)
         if match:
-            found.append({"cluster": match.group(1), "account": match.group(2), "user": match.group(3), "gpus": {"used": 0, "limit": None},
-                          "cpus": {"used": 0, "limit": None}, "memory_mib": {"used": 0, "limit": None}, "jobs": {"used": 0, "limit": None},
-                          "submitted": {"used": 0, "limit": None}, "parent": "", "group_tres": {}, "job_tres": {}, "max_jobs": None,
-                          "max_submitted": None, "max_minutes": None, "qos": []})
+            found.append(
+                {
+                    "cluster": match.group(1),
+                    "account": match.group(2),
+                    "user": match.group(3),
+                    "gpus": {"used": 0, "limit": None},
+                    "cpus": {"used": 0, "limit": None},
+                    "memory_mib": {"used": 0, "limit": None},
+                    "jobs": {"used": 0, "limit": None},
+                    "submitted": {"used": 0, "limit": None},
+                    "parent": "",
+                    "group_tres": {},
+                    "job_tres": {},
+                    "max_jobs": None,
+                    "max_submitted": None,
+                    "max_minutes": None,
+                    "qos": [],
+                }
+            )
         if not found:
             continue
         for key, pattern in _USAGE.items():
             match = re.match(pattern, line)
             if match:
-                found[-1][key] = {"used": int(match.group(2)), "limit": None if match.group(1) == "N" else int(match.group(1))}
+                found[-1][key] = {
+                    "used": int(match.group(2)),
+                    "limit": None if match.group(1) == "N" else int(match.group(1)),
+                }
         fields = dict(word.partition("=")[::2] for word in line.split())
         if "ParentAccount" in fields:
             found[-1]["parent"] = fields["ParentAccount"].partition("(")[0]
         if "MaxTRESPJ" in fields:
             found[-1]["job_tres"] = parse_tres(fields["MaxTRESPJ"])
-        for key, name in (("max_jobs", "MaxJobs"), ("max_submitted", "MaxSubmitJobs"), ("max_minutes", "MaxWallPJ")):
+        for key, name in (
+            ("max_jobs", "MaxJobs"),
+            ("max_submitted", "MaxSubmitJobs"),
+            ("max_minutes", "MaxWallPJ"),
+        ):
             # With what is used of it in brackets.
             if fields.get(name):
                 found[-1][key] = _number(name, fields[name].partition("(")[0], line)
     if not found:
         raise ParseError("expected lines that begin with ClusterName=: %.160r" % text.strip())
     for entry in found:
-        limits = {"gres/gpu": entry["gpus"]["limit"], "cpu": entry["cpus"]["limit"], "mem": entry["memory_mib"]["limit"]}
+        limits = {
+            "gres/gpu": entry["gpus"]["limit"],
+            "cpu": entry["cpus"]["limit"],
+            "mem": entry["memory_mib"]["limit"],
+        }
         entry["group_tres"] = {name: limit for name, limit in limits.items() if limit is not None}
     return found
 
@@ -675,18 +868,42 @@ def parse_usage(text):
 # In this order: later lines of the same output are consequences of the first.
 _CAUSES = [
     # Of the MUNGE library, on this host.
-    ("auth_munge_down", r"Did you start munged|Munge encode failed: Failed to (?:access|connect)|munged? (?:is not running|communication)"),
+    (
+        "auth_munge_down",
+        r"Did you start munged|Munge encode failed: Failed to (?:access|connect)|munged? (?:is not running|communication)",
+    ),
     ("auth_clock", r"(?:Expired|Rewound) credential"),
     ("auth_key", r"Invalid credential"),
-    ("not_configured", r"Could not establish a configuration source|Unable to establish (?:a )?configuration source"),
-    ("invalid_configuration", r"Unable to process configuration file|Parsing error at unrecognized key|error opening/reading (?:configuration|\S+\.conf)"),
+    (
+        "not_configured",
+        r"Could not establish a configuration source|Unable to establish (?:a )?configuration source",
+    ),
+    (
+        "invalid_configuration",
+        r"Unable to process configuration file|Parsing error at unrecognized key|error opening/reading (?:configuration|\S+\.conf)",
+    ),
     # 22.05 and earlier close the connection if they cannot verify the credential.
-    ("auth", r"Protocol authentication error|authentication error|Zero Bytes were transmitted or received|Failed to unpack SLURM_PERSIST_INIT"),
-    ("database_down", r"persistent connection to host:\S+: Connection refused|persist_conn_open|Problem talking to the database|Sending PersistInit msg"
-                      r"|slurmdbd.*(?:[Cc]onnection refused|not responding)|Unable to contact slurmdbd"),
-    ("permission", r"Access/permission denied|Invalid user id|Permission denied|not authorized|requires? (?:operator|administrator)"),
-    ("controller_unreachable", r"Unable to resolve|No route to host|Network is unreachable|Name or service not known"),
-    ("controller_down", r"Unable to contact slurm controller|Connection refused|connect failure|Slurm backup controller in standby mode"),
+    (
+        "auth",
+        r"Protocol authentication error|authentication error|Zero Bytes were transmitted or received|Failed to unpack SLURM_PERSIST_INIT",
+    ),
+    (
+        "database_down",
+        r"persistent connection to host:\S+: Connection refused|persist_conn_open|Problem talking to the database|Sending PersistInit msg"
+        r"|slurmdbd.*(?:[Cc]onnection refused|not responding)|Unable to contact slurmdbd",
+    ),
+    (
+        "permission",
+        r"Access/permission denied|Invalid user id|Permission denied|not authorized|requires? (?:operator|administrator)",
+    ),
+    (
+        "controller_unreachable",
+        r"Unable to resolve|No route to host|Network is unreachable|Name or service not known",
+    ),
+    (
+        "controller_down",
+        r"Unable to contact slurm controller|Connection refused|connect failure|Slurm backup controller in standby mode",
+    ),
     ("timeout", r"timed out"),
 ]
 FIXES = {
@@ -718,7 +935,9 @@ def why_no_answer(rc, stdout, stderr):
 
 def credential_fault(text):
     """Return auth_key, auth_clock or empty for the output of unmunge, which decoded a new credential of the controller."""
-    match = re.search(r"^(?:STATUS:|unmunge: Error:) +(.*?) *(?:\([0-9]+\))?$", text[:4000], re.MULTILINE)
+    match = re.search(
+        r"^(?:STATUS:|unmunge: Error:) +(.*?) *(?:\([0-9]+\))?$", text[:4000], re.MULTILINE
+    )
     status = match.group(1) if match else ""
     if re.search(r"Expired|Rewound", status):
         return "auth_clock"
@@ -745,13 +964,17 @@ def controllers_of(text):
 def reason_of(text):
     """Return the reason with our prefix, in one line, and not longer than MAX_REASON. Empty if there is no text."""
     # A finding may quote a whole log.
-    words = " ".join("".join(character if character.isprintable() else " " for character in text[:10 * MAX_REASON]).split())
+    words = " ".join(
+        "".join(
+            character if character.isprintable() else " " for character in text[: 10 * MAX_REASON]
+        ).split()
+    )
     if words.startswith(REASON_PREFIX.strip()):
-        words = words[len(REASON_PREFIX.strip()):].strip()
+        words = words[len(REASON_PREFIX.strip()) :].strip()
     if not words:
         return ""
     reason = REASON_PREFIX + words
-    return reason if len(reason) <= MAX_REASON else reason[:MAX_REASON - 3].rstrip() + "..."
+    return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 3].rstrip() + "..."
 
 
 def is_ours(reason):
@@ -767,11 +990,17 @@ def node_state_plan(found, names, state, reason, only_ours):
         foreign = only_ours and node["reason"] != "" and not is_ours(node["reason"])
         if state == "drain":
             if "drain" in node["states"]:
-                plan[name] = "unchanged" if node["reason"] == reason else "kept" if foreign else "drain"
+                plan[name] = (
+                    "unchanged" if node["reason"] == reason else "kept" if foreign else "drain"
+                )
             else:
                 # Slurm itself sets nodes down that do not respond. They must not return to service by themselves before the finding is cleared. A person's
                 # reason for a node that is down stays.
-                person = foreign and node["reason_user"] != SLURM_USER and node["states"][0] in ("down", "error")
+                person = (
+                    foreign
+                    and node["reason_user"] != SLURM_USER
+                    and node["states"][0] in ("down", "error")
+                )
                 plan[name] = "kept" if person else "drain"
         elif not {"drain", "down", "fail", "error"} & set(node["states"]):
             plan[name] = "unchanged"

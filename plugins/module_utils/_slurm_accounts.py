@@ -16,9 +16,23 @@ import re
 from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._sacctmgr import CPU, GPU, MEMORY
-from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import MOST, NAME, NAMES, priority_faults
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import (
+    MOST,
+    NAME,
+    NAMES,
+    priority_faults,
+)
 
-__all__ = ["Found", "Plan", "Step", "default_priority", "diff_of", "faults", "plan", "settled_record"]
+__all__ = [
+    "Found",
+    "Plan",
+    "Step",
+    "default_priority",
+    "diff_of",
+    "faults",
+    "plan",
+    "settled_record",
+]
 
 _PERSON = re.compile(r"[a-z_][a-z0-9_-]{0,31}", re.ASCII)
 # | separates columns, and quotes are taken away or replaced.
@@ -28,12 +42,24 @@ _NAMES_PER_COMMAND = 1000
 
 _DEFAULTS = {
     "qos": {"priority": 0, "preempts": [], "mode": "cluster", "deny": False},
-    "account": {"gpus": None, "minutes": None, "default_qos": "", "cpus": None, "memory_mib": None, "running": None, "submit": None},
+    "account": {
+        "gpus": None,
+        "minutes": None,
+        "default_qos": "",
+        "cpus": None,
+        "memory_mib": None,
+        "running": None,
+        "submit": None,
+    },
     "member": {"gpus": None, "submit": None},
 }
 # Options of an account that have a default for the whole cluster: fields here, and the factor.
-_WITH_DEFAULT = {"cpus": ("cpus", 1), "memory_gb": ("memory_mib", 1024), "max_jobs_per_person": ("running", 1),
-                 "max_submitted_per_person": ("submit", 1)}
+_WITH_DEFAULT = {
+    "cpus": ("cpus", 1),
+    "memory_gb": ("memory_mib", 1024),
+    "max_jobs_per_person": ("running", 1),
+    "max_submitted_per_person": ("submit", 1),
+}
 _TRES = {"gpus": GPU, "cpus": CPU, "memory_mib": MEMORY}
 
 
@@ -79,8 +105,13 @@ def faults(accounts, priorities):
             wrong.append("%s: '%s' is listed twice; remove one" % (label, name))
 
     def number(label, value, low):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= MOST):
-            wrong.append("%s: '%s' is not valid; use a whole number from %d to %d" % (label, value, low, MOST))
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or not low <= value <= MOST
+        ):
+            wrong.append(
+                "%s: '%s' is not valid; use a whole number from %d to %d"
+                % (label, value, low, MOST)
+            )
 
     names("accounts", [entry["name"] for entry in accounts], NAME, NAMES)
     for entry in accounts:
@@ -90,14 +121,30 @@ def faults(accounts, priorities):
         number("max_minutes of %s" % name, entry.get("max_minutes"), 1)
         for option in _WITH_DEFAULT:
             number("%s of %s" % (option, name), entry.get(option), 1)
-            number("defaults.%s of %s" % (option, name), (entry.get("defaults") or {}).get(option), 1)
+            number(
+                "defaults.%s of %s" % (option, name), (entry.get("defaults") or {}).get(option), 1
+            )
         if isinstance(gpus, int) and isinstance(each, int) and each > gpus:
-            wrong.append("max_gpus_per_person of %s: '%d' is above the %d GPUs of the account; set %d or less" % (name, each, gpus, gpus))
-        names("members of %s" % name, entry.get("members") or [], _PERSON,
-              "lower-case letters, digits, _ and -, at most 32, beginning with a letter or _, and not root")
+            wrong.append(
+                "max_gpus_per_person of %s: '%d' is above the %d GPUs of the account; set %d or less"
+                % (name, each, gpus, gpus)
+            )
+        names(
+            "members of %s" % name,
+            entry.get("members") or [],
+            _PERSON,
+            "lower-case letters, digits, _ and -, at most 32, beginning with a letter or _, and not root",
+        )
         text = entry.get("description")
-        if text and (not _DESCRIPTION.fullmatch(text) or any(sign in text for sign in "|\"'`\\") or text != text.strip()):
-            wrong.append("description of %s: '%s' is not valid; use at most 200 printable ASCII characters without | \" ' ` \\" % (name, text))
+        if text and (
+            not _DESCRIPTION.fullmatch(text)
+            or any(sign in text for sign in "|\"'`\\")
+            or text != text.strip()
+        ):
+            wrong.append(
+                "description of %s: '%s' is not valid; use at most 200 printable ASCII characters without | \" ' ` \\"
+                % (name, text)
+            )
     return wrong
 
 
@@ -114,17 +161,31 @@ def _requested(accounts, priorities):
     waiting = list(priorities)
     while waiting:
         # A QOS must exist before another one can preempt it.
-        entry = next(entry for entry in waiting if not set(entry.get("preempts") or []) & {other["name"] for other in waiting})
+        entry = next(
+            entry
+            for entry in waiting
+            if not set(entry.get("preempts") or []) & {other["name"] for other in waiting}
+        )
         waiting.remove(entry)
         # DenyOnLimit refuses a job at submit that alone is over a limit. It would wait for ever otherwise.
-        requested[("qos", entry["name"])] = {"priority": entry.get("priority", 0), "preempts": sorted(entry.get("preempts") or []), "deny": True}
+        requested[("qos", entry["name"])] = {
+            "priority": entry.get("priority", 0),
+            "preempts": sorted(entry.get("preempts") or []),
+            "deny": True,
+        }
         if entry["name"] in preempted:
             requested[("qos", entry["name"])]["mode"] = "requeue"
     for entry in accounts:
-        fields = {"description": (entry.get("description") or "").lower(), "gpus": entry.get("gpus"), "minutes": entry.get("max_minutes"),
-                  "default_qos": default_priority(priorities)}
+        fields = {
+            "description": (entry.get("description") or "").lower(),
+            "gpus": entry.get("gpus"),
+            "minutes": entry.get("max_minutes"),
+            "default_qos": default_priority(priorities),
+        }
         fields.update(_limits_of(entry))
-        requested[("account", entry["name"])] = {name: value for name, value in fields.items() if value not in (None, "")}
+        requested[("account", entry["name"])] = {
+            name: value for name, value in fields.items() if value not in (None, "")
+        }
     for entry in accounts:
         for person in entry.get("members") or []:
             limit = entry.get("max_gpus_per_person")
@@ -143,17 +204,34 @@ def _limits_of(options: dict) -> dict:
 
 def _state(found):
     """Return the same of what was found, with all fields."""
-    state = {("qos", name): {"priority": qos.priority, "preempts": sorted(qos.preempts), "mode": qos.mode, "deny": "DenyOnLimit" in qos.flags}
-             for name, qos in found.qos.items()}
+    state = {
+        ("qos", name): {
+            "priority": qos.priority,
+            "preempts": sorted(qos.preempts),
+            "mode": qos.mode,
+            "deny": "DenyOnLimit" in qos.flags,
+        }
+        for name, qos in found.qos.items()
+    }
     for row in found.associations:
         if row.cluster != found.cluster or row.account == "root" or row.partition:
             continue
         if row.user:
-            state[("member", row.account, row.user)] = {"gpus": row.limits.get(GPU), "submit": row.submit}
+            state[("member", row.account, row.user)] = {
+                "gpus": row.limits.get(GPU),
+                "submit": row.submit,
+            }
         else:
-            state[("account", row.account)] = {"description": found.accounts.get(row.account, ""), "gpus": row.limits.get(GPU), "minutes": row.minutes,
-                                               "default_qos": row.default_qos, "cpus": row.limits.get(CPU),
-                                               "memory_mib": row.limits.get(MEMORY), "running": row.running, "submit": row.submit}
+            state[("account", row.account)] = {
+                "description": found.accounts.get(row.account, ""),
+                "gpus": row.limits.get(GPU),
+                "minutes": row.minutes,
+                "default_qos": row.default_qos,
+                "cpus": row.limits.get(CPU),
+                "memory_mib": row.limits.get(MEMORY),
+                "running": row.running,
+                "submit": row.submit,
+            }
     return state
 
 
@@ -196,7 +274,10 @@ class _Planner:
         if key not in self.state:
             self.created.append(key)
             defaults = dict(_DEFAULTS[key[0]], description=key[1])
-            after = {"created": True, "fields": {name: [defaults[name], value] for name, value in fields.items()}}
+            after = {
+                "created": True,
+                "fields": {name: [defaults[name], value] for name, value in fields.items()},
+            }
         else:
             after = {"created": entry.get("created", False), "fields": {}}
             for name, value in fields.items():
@@ -205,7 +286,9 @@ class _Planner:
                 elif self.state[key][name] != value:
                     after["fields"][name] = [self.state[key][name], value]
                 self.field(key, name, value)
-            self.restore(key, {name: values for name, values in recorded.items() if name not in fields})
+            self.restore(
+                key, {name: values for name, values in recorded.items() if name not in fields}
+            )
         if key[0] == "account":
             ours = set(entry.get("qos", [])) if key in self.state else set()
             listed = self.listed.get(key[1], set()) if key in self.state else set()
@@ -240,18 +323,48 @@ class _Planner:
     def remove_members(self, entries):
         for key, entry in entries:
             dummy, account, person = key
-            others = [row for row in self.found.associations if row.user == person and (row.cluster, row.account) != (self.found.cluster, account)
-                      and not (row.cluster == self.found.cluster and any(row.account == other[1] and person == other[2] for other, dummy in entries))]
+            others = [
+                row
+                for row in self.found.associations
+                if row.user == person
+                and (row.cluster, row.account) != (self.found.cluster, account)
+                and not (
+                    row.cluster == self.found.cluster
+                    and any(
+                        row.account == other[1] and person == other[2] for other, dummy in entries
+                    )
+                )
+            ]
             jobs = [job for job in self.jobs if (job.account, job.user) == (account, person)]
-            if any(row.partition and (row.account, row.user) == (account, person) for row in self.rows):
-                self.stays(key, entry, "it has associations with partitions that were made by others, which would be deleted too")
-            elif not others and not self.member_of(person) and self.found.users.get(person) and self.found.users[person].admin not in ("", "None", "Not Set"):
-                self.stays(key, entry, "%s is an administrator of the database, and deleting the last account deletes the person" % person)
+            if any(
+                row.partition and (row.account, row.user) == (account, person) for row in self.rows
+            ):
+                self.stays(
+                    key,
+                    entry,
+                    "it has associations with partitions that were made by others, which would be deleted too",
+                )
+            elif (
+                not others
+                and not self.member_of(person)
+                and self.found.users.get(person)
+                and self.found.users[person].admin not in ("", "None", "Not Set")
+            ):
+                self.stays(
+                    key,
+                    entry,
+                    "%s is an administrator of the database, and deleting the last account deletes the person"
+                    % person,
+                )
             elif jobs:
                 # Slurm refuses to delete it. No more jobs can be submitted, and those that run go on.
                 self.field(key, "submit", 0)
                 former = entry.get("fields", {}).get("submit", [self.state[key]["submit"]])[0]
-                self.stays(key, dict(entry, fields=dict(entry.get("fields", {}), submit=[former, 0])), jobs=jobs)
+                self.stays(
+                    key,
+                    dict(entry, fields=dict(entry.get("fields", {}), submit=[former, 0])),
+                    jobs=jobs,
+                )
             else:
                 self.deleted.append(key)
 
@@ -262,11 +375,24 @@ class _Planner:
         going = {key[1] for key, dummy in entries}
         for key, entry in entries:
             name = key[1]
-            members = [row.user for row in self.rows if row.account == name and row.user and ("member", name, row.user) not in self.deleted]
-            below = sorted({row.account for row in self.rows if row.parent == name and not row.user} - going)
+            members = [
+                row.user
+                for row in self.rows
+                if row.account == name
+                and row.user
+                and ("member", name, row.user) not in self.deleted
+            ]
+            below = sorted(
+                {row.account for row in self.rows if row.parent == name and not row.user} - going
+            )
             ours = [person for person in members if ("member", name, person) in self.after]
             if below or set(members) - set(ours):
-                self.stays(key, entry, "others have put %s into it" % ", ".join(below + sorted(set(members) - set(ours))))
+                self.stays(
+                    key,
+                    entry,
+                    "others have put %s into it"
+                    % ", ".join(below + sorted(set(members) - set(ours))),
+                )
             elif any(each["what"].endswith(" in account " + name) for each in self.kept):
                 self.stays(key, entry, "one of its people is kept")
             elif members:
@@ -280,11 +406,19 @@ class _Planner:
             using = []
             for row in self.found.associations:
                 here = row.cluster == self.found.cluster
-                gone = here and (("member", row.account, row.user) if row.user else ("account", row.account)) in self.deleted
+                gone = (
+                    here
+                    and (
+                        ("member", row.account, row.user) if row.user else ("account", row.account)
+                    )
+                    in self.deleted
+                )
                 taken = here and not row.user and name in self.taken.get(row.account, ())
                 default = row.default_qos
                 if here and not row.user:
-                    default = self.sets.get(("account", row.account), {}).get("default_qos", default)
+                    default = self.sets.get(("account", row.account), {}).get(
+                        "default_qos", default
+                    )
                 if not gone and (default == name or (name in row.qos and not taken)):
                     using.append(row.account + (" for " + row.user if row.user else ""))
             jobs = [job for job in self.jobs if job.qos == name]
@@ -308,7 +442,11 @@ class _Planner:
             if key[0] == "member":
                 new.setdefault(key[2], []).append(key[1])
         for person in sorted(set(accounts) | set(new)):
-            remaining = [name for name in accounts.get(person, []) if ("member", name, person) not in self.deleted]
+            remaining = [
+                name
+                for name in accounts.get(person, [])
+                if ("member", name, person) not in self.deleted
+            ]
             current = self.found.users[person].default if person in self.found.users else ""
             requested = [key[1] for key in self.member_of(person)]
             chosen = (requested + sorted(remaining) + [""])[0]
@@ -317,15 +455,24 @@ class _Planner:
                 chosen = current
             in_file[person] = current if current in accounts.get(person, []) else chosen
             # Only who has been touched: somebody else's people are left as they are.
-            touched = person in new or any(key[0] == "member" and key[2] == person for key in self.deleted)
-            if touched and accounts.get(person) and remaining + new.get(person, []) and chosen != in_file[person]:
+            touched = person in new or any(
+                key[0] == "member" and key[2] == person for key in self.deleted
+            )
+            if (
+                touched
+                and accounts.get(person)
+                and remaining + new.get(person, [])
+                and chosen != in_file[person]
+            ):
                 changed[person] = chosen
         return changed, in_file
 
     def run(self):
         for key, fields in self.requested.items():
             self.present(key, fields)
-        going = [(key, entry) for key, entry in sorted(self.record.items()) if key not in self.requested]
+        going = [
+            (key, entry) for key, entry in sorted(self.record.items()) if key not in self.requested
+        ]
         for key, entry in going:
             self.absent(key, entry)
         going = [(key, entry) for key, entry in going if key in self.state and entry.get("created")]
@@ -335,10 +482,24 @@ class _Planner:
         self.remove_qos([each for each in going if each[0][0] == "qos"])
         changed, in_file = self.defaults()
         ours = {key[1] for key in self.requested if key[0] == "account"}
-        others = sorted("%s in account %s" % (row.user, row.account) for row in self.rows if row.account in ours and row.user
-                        and ("member", row.account, row.user) not in self.requested and ("member", row.account, row.user) not in self.record)
+        others = sorted(
+            "%s in account %s" % (row.user, row.account)
+            for row in self.rows
+            if row.account in ours
+            and row.user
+            and ("member", row.account, row.user) not in self.requested
+            and ("member", row.account, row.user) not in self.record
+        )
         record = {" ".join(key): entry for key, entry in self.after.items()}
-        return Plan(self.changes(changed), self.steps(changed, in_file), record, self.waiting, self.kept, others, self.removes)
+        return Plan(
+            self.changes(changed),
+            self.steps(changed, in_file),
+            record,
+            self.waiting,
+            self.kept,
+            others,
+            self.removes,
+        )
 
     def changes(self, defaults):
         changes = []
@@ -347,18 +508,35 @@ class _Planner:
             if key[0] == "account" and key[1] in self.added:
                 fields["qos"] = self.added[key[1]]
             changes.append({"what": " ".join(key), "action": "add", "before": {}, "after": fields})
-        for key in sorted(set(self.sets) | {("account", name) for name in list(self.added) + list(self.taken)} - set(self.created)):
+        for key in sorted(
+            set(self.sets)
+            | {("account", name) for name in list(self.added) + list(self.taken)}
+            - set(self.created)
+        ):
             fields = self.sets.get(key, {})
             before, after = {name: self.state[key][name] for name in fields}, dict(fields)
             if key[0] == "account" and (key[1] in self.added or key[1] in self.taken):
                 before["qos"] = sorted(self.listed[key[1]])
-                after["qos"] = sorted(self.listed[key[1]] - set(self.taken.get(key[1], ())) | set(self.added.get(key[1], ())))
-            changes.append({"what": " ".join(key), "action": "change", "before": before, "after": after})
+                after["qos"] = sorted(
+                    self.listed[key[1]] - set(self.taken.get(key[1], ()))
+                    | set(self.added.get(key[1], ()))
+                )
+            changes.append(
+                {"what": " ".join(key), "action": "change", "before": before, "after": after}
+            )
         for person, account in sorted(defaults.items()):
-            changes.append({"what": "person " + person, "action": "change", "before": {"default_account": self.found.users[person].default},
-                            "after": {"default_account": account}})
+            changes.append(
+                {
+                    "what": "person " + person,
+                    "action": "change",
+                    "before": {"default_account": self.found.users[person].default},
+                    "after": {"default_account": account},
+                }
+            )
         for key in self.deleted:
-            changes.append({"what": " ".join(key), "action": "remove", "before": self.state[key], "after": {}})
+            changes.append(
+                {"what": " ".join(key), "action": "remove", "before": self.state[key], "after": {}}
+            )
         return changes
 
     def steps(self, defaults, in_file):
@@ -367,25 +545,56 @@ class _Planner:
         for key in self.created:
             if key[0] == "qos":
                 fields = self.requested[key]
-                words = ["add", "qos", key[1], "Priority=%d" % fields["priority"], "Flags=DenyOnLimit"]
+                words = [
+                    "add",
+                    "qos",
+                    key[1],
+                    "Priority=%d" % fields["priority"],
+                    "Flags=DenyOnLimit",
+                ]
                 words += ["Preempt=" + ",".join(fields["preempts"])] if fields["preempts"] else []
-                steps.append(Step(words + (["PreemptMode=" + fields["mode"]] if "mode" in fields else []), "add priority " + key[1]))
+                steps.append(
+                    Step(
+                        words + (["PreemptMode=" + fields["mode"]] if "mode" in fields else []),
+                        "add priority " + key[1],
+                    )
+                )
         for key in sorted(self.sets):
             if key[0] == "qos":
-                steps.append(Step(["modify", "qos", "where", "name=" + key[1], "set"] + _settings(self.sets[key]), "change priority " + key[1]))
+                steps.append(
+                    Step(
+                        ["modify", "qos", "where", "name=" + key[1], "set"]
+                        + _settings(self.sets[key]),
+                        "change priority " + key[1],
+                    )
+                )
         new = [key for key in self.created if key[0] != "qos"]
         if new:
             # One transaction, which is done as a whole or not at all. An add command for each account takes twice as long.
-            steps.append(Step(["load", "file=LOAD"], "add " + _listed([" ".join(key) for key in new]), self.file(new, in_file)))
+            steps.append(
+                Step(
+                    ["load", "file=LOAD"],
+                    "add " + _listed([" ".join(key) for key in new]),
+                    self.file(new, in_file),
+                )
+            )
         groups = {}
-        for account in sorted({key[1] for key in self.sets if key[0] == "account"} | set(self.added)):
+        for account in sorted(
+            {key[1] for key in self.sets if key[0] == "account"} | set(self.added)
+        ):
             if ("account", account) in self.created:
                 continue
             settings = _settings(self.sets.get(("account", account), {}))
             settings += ["QOS+=" + ",".join(self.added[account])] if account in self.added else []
             if settings:
                 groups.setdefault(tuple(settings), []).append(account)
-        steps += _grouped(groups, lambda names, settings: ["modify", "account", "where", names, cluster, "set"] + list(settings), "change account")
+        steps += _grouped(
+            groups,
+            lambda names, settings: (
+                ["modify", "account", "where", names, cluster, "set"] + list(settings)
+            ),
+            "change account",
+        )
         groups, rest = {}, {}
         for account, names in sorted(self.taken.items()):
             if account not in self.inherits:
@@ -397,23 +606,55 @@ class _Planner:
             if names:
                 rest.setdefault("QOS+=" + ",".join(sorted(names)), []).append(account)
         for each in (groups, rest):
-            steps += _grouped(each, lambda names, setting: ["modify", "account", "where", names, cluster, "set", setting], "change the QOS of account")
+            steps += _grouped(
+                each,
+                lambda names, setting: [
+                    "modify",
+                    "account",
+                    "where",
+                    names,
+                    cluster,
+                    "set",
+                    setting,
+                ],
+                "change the QOS of account",
+            )
         groups = {}
         for key in sorted(self.sets):
             if key[0] == "member":
                 groups.setdefault((key[1], tuple(_settings(self.sets[key]))), []).append(key[2])
-        steps += _grouped(groups, lambda names, group: ["modify", "user", "where", names, "account=" + group[0], cluster, "set"] + list(group[1]),
-                          "change limits of")
+        steps += _grouped(
+            groups,
+            lambda names, group: (
+                ["modify", "user", "where", names, "account=" + group[0], cluster, "set"]
+                + list(group[1])
+            ),
+            "change limits of",
+        )
         groups = {}
         for person, account in sorted(defaults.items()):
             groups.setdefault(account, []).append(person)
-        steps += _grouped(groups, lambda names, account: ["modify", "user", "where", names, cluster, "set", "DefaultAccount=" + account],
-                          "change the default account of")
+        steps += _grouped(
+            groups,
+            lambda names, account: [
+                "modify",
+                "user",
+                "where",
+                names,
+                cluster,
+                "set",
+                "DefaultAccount=" + account,
+            ],
+            "change the default account of",
+        )
         return steps + self.deletions(cluster)
 
     def deletions(self, cluster):
         whole, here_only, groups = [], [], {}
-        here, elsewhere = {}, {row.user for row in self.found.associations if row.cluster != self.found.cluster}
+        here, elsewhere = (
+            {},
+            {row.user for row in self.found.associations if row.cluster != self.found.cluster},
+        )
         for row in self.rows:
             if row.user:
                 here.setdefault(row.user, set()).add(("member", row.account, row.user))
@@ -428,17 +669,48 @@ class _Planner:
                 else:
                     whole.append(key[2])
         # 22.05 refuses some of them if the cluster is named.
-        steps = _grouped({"": sorted(set(whole))} if whole else {}, lambda names, dummy: ["delete", "user", "where", names], "remove")
-        steps += _grouped({"": sorted(set(here_only))} if here_only else {}, lambda names, dummy: ["delete", "user", "where", names, cluster], "remove")
-        steps += _grouped(groups, lambda names, account: ["delete", "user", "where", names, "account=" + account, cluster], "remove from an account")
-        elsewhere = {row.account for row in self.found.associations if row.cluster != self.found.cluster}
+        steps = _grouped(
+            {"": sorted(set(whole))} if whole else {},
+            lambda names, dummy: ["delete", "user", "where", names],
+            "remove",
+        )
+        steps += _grouped(
+            {"": sorted(set(here_only))} if here_only else {},
+            lambda names, dummy: ["delete", "user", "where", names, cluster],
+            "remove",
+        )
+        steps += _grouped(
+            groups,
+            lambda names, account: [
+                "delete",
+                "user",
+                "where",
+                names,
+                "account=" + account,
+                cluster,
+            ],
+            "remove from an account",
+        )
+        elsewhere = {
+            row.account for row in self.found.associations if row.cluster != self.found.cluster
+        }
         accounts = [key[1] for key in self.deleted if key[0] == "account"]
         # If the cluster is named, only the association is deleted, and sacctmgr show account still has the account.
-        for names, place in (([name for name in accounts if name not in elsewhere], []), ([name for name in accounts if name in elsewhere], [cluster])):
-            steps += _grouped({tuple(place): names} if names else {}, lambda names, place: ["delete", "account", "where", names] + list(place),
-                              "remove account")
+        for names, place in (
+            ([name for name in accounts if name not in elsewhere], []),
+            ([name for name in accounts if name in elsewhere], [cluster]),
+        ):
+            steps += _grouped(
+                {tuple(place): names} if names else {},
+                lambda names, place: ["delete", "account", "where", names] + list(place),
+                "remove account",
+            )
         names = [key[1] for key in self.deleted if key[0] == "qos"]
-        return steps + _grouped({"": names} if names else {}, lambda names, dummy: ["delete", "qos", "where", names], "remove priority")
+        return steps + _grouped(
+            {"": names} if names else {},
+            lambda names, dummy: ["delete", "qos", "where", names],
+            "remove priority",
+        )
 
     def file(self, new, in_file):
         """Return the file for sacctmgr load. It adds only: what it does not name stays."""
@@ -446,18 +718,35 @@ class _Planner:
         for key in new:
             if key[0] == "account":
                 fields = self.requested[key]
-                words = ["Account - '%s'" % key[1], "Description='%s'" % fields.get("description", key[1]), "Organization='trainyard'"]
+                words = [
+                    "Account - '%s'" % key[1],
+                    "Description='%s'" % fields.get("description", key[1]),
+                    "Organization='trainyard'",
+                ]
                 of_file = set(fields) & {*_TRES, "running", "submit"}
                 words += _settings({name: fields[name] for name in of_file})
-                words += ["MaxWallDurationPerJob=%d" % fields["minutes"]] if "minutes" in fields else []
-                words += ["QOS='%s'" % ",".join(sorted(self.priorities)), "DefaultQOS='%s'" % fields["default_qos"]] if self.priorities else []
+                words += (
+                    ["MaxWallDurationPerJob=%d" % fields["minutes"]] if "minutes" in fields else []
+                )
+                words += (
+                    [
+                        "QOS='%s'" % ",".join(sorted(self.priorities)),
+                        "DefaultQOS='%s'" % fields["default_qos"],
+                    ]
+                    if self.priorities
+                    else []
+                )
                 lines.append(":".join(words))
         for entry in self.accounts:
             people = [key for key in new if key[0] == "member" and key[1] == entry["name"]]
             lines += ["Parent - '%s'" % entry["name"]] if people else []
             for key in people:
                 words = ["User - '%s'" % key[2], "DefaultAccount='%s'" % in_file[key[2]]]
-                words += ["GrpTRES=%s=%d" % (GPU, self.requested[key]["gpus"])] if "gpus" in self.requested[key] else []
+                words += (
+                    ["GrpTRES=%s=%d" % (GPU, self.requested[key]["gpus"])]
+                    if "gpus" in self.requested[key]
+                    else []
+                )
                 lines.append(":".join(words))
         return "\n".join(lines) + "\n"
 
@@ -495,8 +784,10 @@ def _grouped(groups, arguments, what):
     steps = []
     for group, names in groups.items():
         for start in range(0, len(names), _NAMES_PER_COMMAND):
-            some = names[start:start + _NAMES_PER_COMMAND]
-            steps.append(Step(arguments("name=" + ",".join(some), group), "%s %s" % (what, _listed(some))))
+            some = names[start : start + _NAMES_PER_COMMAND]
+            steps.append(
+                Step(arguments("name=" + ",".join(some), group), "%s %s" % (what, _listed(some)))
+            )
     return steps
 
 
@@ -525,7 +816,9 @@ def settled_record(found, before, after):
                     fields[name] = values
                     break
         kept = dict(entry, fields=fields)
-        names = sorted(set(before.get(key, {}).get("qos", [])) | set(after.get(key, {}).get("qos", [])))
+        names = sorted(
+            set(before.get(key, {}).get("qos", [])) | set(after.get(key, {}).get("qos", []))
+        )
         if names:
             kept["qos"] = names
         if kept.get("created") or fields or names:
@@ -540,7 +833,9 @@ def diff_of(changes):
         lines = []
         for change in changes:
             if change["action"] != without:
-                values = ", ".join("%s: %s" % (name, _shown(value)) for name, value in sorted(change[side].items()))
+                values = ", ".join(
+                    "%s: %s" % (name, _shown(value)) for name, value in sorted(change[side].items())
+                )
                 lines.append("%s%s" % (change["what"], " (%s)" % values if values else ""))
         sides[side] = "".join(line + "\n" for line in sorted(lines))
     return sides
@@ -549,4 +844,10 @@ def diff_of(changes):
 def _shown(value):
     if isinstance(value, list):
         return " ".join(value) or "none"
-    return "none" if value in (None, "") else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        "none"
+        if value in (None, "")
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )

@@ -15,7 +15,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_timeout, run_tool
 
 # Where slurm.conf is. slurmd and sackd keep what they fetched in the last two.
-CONFIGURATIONS = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/var/lib/slurm/slurmd/conf-cache/slurm.conf"]
+CONFIGURATIONS = [
+    "/etc/slurm/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+    "/var/lib/slurm/slurmd/conf-cache/slurm.conf",
+]
 # Seconds between two looks at the queue.
 PAUSE = 5
 # Jobs that a message names.
@@ -46,12 +50,19 @@ class Slurm:
         left = self.deadline - time.monotonic()
         shown = command[0] if command[0] in ("squeue", "sacct") else " ".join(command[:6])
         if left <= 0:
-            raise self._no_answer("timeout", shown, "no time was left for it, of %d seconds" % self.module.params["timeout"])
+            raise self._no_answer(
+                "timeout",
+                shown,
+                "no time was left for it, of %d seconds" % self.module.params["timeout"],
+            )
         run = run_tool(self.module, command, max(1, int(left + 0.5)))
         if not run.cause and run.rc == 0:
             return run.stdout
         if run.cause == "timeout":
-            cause, evidence = "timeout", "no answer within %d seconds" % self.module.params["timeout"]
+            cause, evidence = (
+                "timeout",
+                "no answer within %d seconds" % self.module.params["timeout"],
+            )
             # Slurm's commands try again for minutes. That the controller cannot be reached is the more useful cause.
             cause = self._probe() or cause
         elif run.cause:
@@ -69,8 +80,10 @@ class Slurm:
         try:
             return parse(self.run(command))
         except _slurm.ParseError as error:
-            self.module.fail_json(msg="%s: the output has an unexpected format: %s. Run the command on the host, and report its output if it is complete"
-                                  % (command[0] if command[0] == "squeue" else " ".join(command), error))
+            self.module.fail_json(
+                msg="%s: the output has an unexpected format: %s. Run the command on the host, and report its output if it is complete"
+                % (command[0] if command[0] == "squeue" else " ".join(command), error)
+            )
 
     def jobs(self):
         # Made now, so no name or comment contains it.
@@ -85,7 +98,12 @@ class Slurm:
         self.deadline += wait
         begun = time.monotonic()
         while True:
-            jobs = [job for job in self.jobs() if set(job["nodes"]).intersection(nodes) and (not reservation or job["reservation"] != reservation)]
+            jobs = [
+                job
+                for job in self.jobs()
+                if set(job["nodes"]).intersection(nodes)
+                and (not reservation or job["reservation"] != reservation)
+            ]
             waited = int(time.monotonic() - begun)
             if not jobs or waited >= wait:
                 return jobs, waited
@@ -93,15 +111,29 @@ class Slurm:
 
     def fail_for_jobs(self, jobs, waited, end):
         """Fail the module with the jobs in the way; C(end) says what was done about the nodes."""
-        told = ["job %d of %s on %s%s" % (job["id"], job["user"], ", ".join(job["nodes"]), ", until %s at most" % job["end_time"] if job["end_time"] else "")
-                for job in jobs[:NAMED]] + (["and %d more" % (len(jobs) - NAMED)] if len(jobs) > NAMED else [])
-        self.module.fail_json(msg="Jobs run on the nodes%s: %s. Expected none. Wait until they have ended, or cancel them (scancel ID). %s"
-                              % (" after %d s" % waited if waited else "", "; ".join(told), end),
-                              jobs=[{key: job[key] for key in ("id", "user", "nodes", "end_time")} for job in jobs])
+        told = [
+            "job %d of %s on %s%s"
+            % (
+                job["id"],
+                job["user"],
+                ", ".join(job["nodes"]),
+                ", until %s at most" % job["end_time"] if job["end_time"] else "",
+            )
+            for job in jobs[:NAMED]
+        ] + (["and %d more" % (len(jobs) - NAMED)] if len(jobs) > NAMED else [])
+        self.module.fail_json(
+            msg="Jobs run on the nodes%s: %s. Expected none. Wait until they have ended, or cancel them (scancel ID). %s"
+            % (" after %d s" % waited if waited else "", "; ".join(told), end),
+            jobs=[{key: job[key] for key in ("id", "user", "nodes", "end_time")} for job in jobs],
+        )
 
     @staticmethod
     def _no_answer(cause, command, evidence):
-        return NoAnswer(cause, "'%s' gave no answer: '%s'. %s" % (command, evidence, _slurm.FIXES[cause][0].upper() + _slurm.FIXES[cause][1:]))
+        return NoAnswer(
+            cause,
+            "'%s' gave no answer: '%s'. %s"
+            % (command, evidence, _slurm.FIXES[cause][0].upper() + _slurm.FIXES[cause][1:]),
+        )
 
     def _probe(self):
         """controller_down, controller_unreachable, or empty if a controller accepts a connection or the configuration is not known."""
@@ -129,5 +161,7 @@ class Slurm:
         unmunge = self.module.get_bin_path("unmunge")
         if not unmunge:
             return ""
-        dummy, stdout, stderr = self.module.run_command([unmunge], data=self.module.params["credential"].strip())
+        dummy, stdout, stderr = self.module.run_command(
+            [unmunge], data=self.module.params["credential"].strip()
+        )
         return _slurm.credential_fault(stdout + "\n" + stderr)

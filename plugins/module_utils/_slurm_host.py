@@ -10,7 +10,17 @@ import hashlib
 import hmac
 import re
 
-__all__ = ["ParseError", "cgroups", "gpu_information", "hardware_of", "key_digest", "memory_total_mib", "parse_slurmd_hardware", "parse_units", "release"]
+__all__ = [
+    "ParseError",
+    "cgroups",
+    "gpu_information",
+    "hardware_of",
+    "key_digest",
+    "memory_total_mib",
+    "parse_slurmd_hardware",
+    "parse_units",
+    "release",
+]
 
 # What task/cgroup and proctrack/cgroup use: cgroup.conf(5), ConstrainDevices, ConstrainRAMSpace, and the freezer of version 1.
 _VERSION_1_CONTROLLERS = ("devices", "freezer", "memory")
@@ -18,8 +28,14 @@ _VERSION_1_CONTROLLERS = ("devices", "freezer", "memory")
 _VERSION_2_CONTROLLERS = ("memory",)
 # ConstrainCores uses it. A kernel may lack it, and slurmd does not start with a setting that needs it.
 _CORES_CONTROLLER = "cpuset"
-_HARDWARE = {"CPUs": "cpus", "Boards": "boards", "SocketsPerBoard": "sockets", "CoresPerSocket": "cores_per_socket",
-             "ThreadsPerCore": "threads_per_core", "RealMemory": "real_memory"}
+_HARDWARE = {
+    "CPUs": "cpus",
+    "Boards": "boards",
+    "SocketsPerBoard": "sockets",
+    "CoresPerSocket": "cores_per_socket",
+    "ThreadsPerCore": "threads_per_core",
+    "RealMemory": "real_memory",
+}
 
 
 class ParseError(ValueError):
@@ -64,8 +80,14 @@ def hardware_of(topology, meminfo):
     even = cpus and cores % sockets == 0 and cpus % cores == 0
     if not even:
         sockets, cores = 1, cpus
-    return {"cpus": cpus, "boards": 1, "sockets": sockets, "cores_per_socket": cores // sockets, "threads_per_core": cpus // cores if cores else 0,
-            "real_memory": memory_total_mib(meminfo)}
+    return {
+        "cpus": cpus,
+        "boards": 1,
+        "sockets": sockets,
+        "cores_per_socket": cores // sockets,
+        "threads_per_core": cpus // cores if cores else 0,
+        "real_memory": memory_total_mib(meminfo),
+    }
 
 
 def gpu_information(text):
@@ -94,7 +116,12 @@ def cgroups(mountinfo, controllers, container, swap):
         version, needed, there = 2, _VERSION_2_CONTROLLERS, controllers.split()
     else:
         version, needed = 1 if mounts else 0, _VERSION_1_CONTROLLERS
-        there = [option for kind, dummy, writable, options in mounts if kind == "cgroup" and writable for option in options]
+        there = [
+            option
+            for kind, dummy, writable, options in mounts
+            if kind == "cgroup" and writable
+            for option in options
+        ]
     missing = [name for name in needed if name not in there]
     why = ""
     if container:
@@ -103,7 +130,13 @@ def cgroups(mountinfo, controllers, container, swap):
         why = "no control groups are mounted"
     elif missing:
         why = "the kernel has no control group controller %s" % missing[0]
-    return {"version": version, "usable": not why, "why": why, "cores": _CORES_CONTROLLER in there, "swap": version == 2 and swap}
+    return {
+        "version": version,
+        "usable": not why,
+        "why": why,
+        "cores": _CORES_CONTROLLER in there,
+        "swap": version == 2 and swap,
+    }
 
 
 def parse_units(text):
@@ -116,7 +149,11 @@ def parse_units(text):
                 "loaded": values.get("LoadState") == "loaded",
                 "active": values.get("ActiveState") == "active",
                 "enabled": values.get("UnitFileState") == "enabled",
-                "state": "/".join(part for part in (values.get("ActiveState", ""), values.get("SubState", "")) if part),
+                "state": "/".join(
+                    part
+                    for part in (values.get("ActiveState", ""), values.get("SubState", ""))
+                    if part
+                ),
                 "user": values.get("User", ""),
                 "runtime_directory": values.get("RuntimeDirectory", ""),
             }
@@ -125,4 +162,6 @@ def parse_units(text):
 
 def key_digest(key, salt):
     """Return 16 characters that are equal on two hosts with the same key. The salt is that of one run, so that the result tells nothing later."""
-    return hmac.new(salt.encode("utf-8"), key, hashlib.sha256).hexdigest()[:16] if key and salt else ""
+    return (
+        hmac.new(salt.encode("utf-8"), key, hashlib.sha256).hexdigest()[:16] if key and salt else ""
+    )

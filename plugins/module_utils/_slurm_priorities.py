@@ -18,9 +18,10 @@ MOST = 1000000
 
 def _circle(preempts):
     """Return the names of priorities that preempt each other in a circle, in its order, [] if there is none."""
+
     def walk(name, path):
         if name in path:
-            return path[path.index(name):] + [name]
+            return path[path.index(name) :] + [name]
         for other in preempts.get(name, ()):
             circle = walk(other, path + [name])
             if circle:
@@ -44,10 +45,20 @@ def priority_faults(priorities):
             found.append("'%s' is listed %d times; keep one" % (name, names.count(name)))
         number = entry.get("priority", 0)
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST:
-            found.append("'%s' has the priority '%s'; use a whole number from 0 to %d" % (name, number, MOST))
+            found.append(
+                "'%s' has the priority '%s'; use a whole number from 0 to %d" % (name, number, MOST)
+            )
         preempts[name] = [str(other) for other in entry.get("preempts") or []]
-        found += ["'%s' preempts '%s', which is not in the list; correct the name or add it" % (name, other) for other in preempts[name] if other not in names]
+        found += [
+            "'%s' preempts '%s', which is not in the list; correct the name or add it"
+            % (name, other)
+            for other in preempts[name]
+            if other not in names
+        ]
     circle = _circle(preempts)
     if circle:
-        found.append("%s preempt each other in a circle; jobs would requeue each other without end. Remove one of these 'preempts'" % " > ".join(circle))
+        found.append(
+            "%s preempt each other in a circle; jobs would requeue each other without end. Remove one of these 'preempts'"
+            % " > ".join(circle)
+        )
     return list(dict.fromkeys(found))

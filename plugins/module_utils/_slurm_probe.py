@@ -48,19 +48,41 @@ _MARK = "trainyard:"
 
 # Flags of a node that a maintenance reservation sets.
 _RESERVED = frozenset(("maintenance", "reserved", "planned"))
-_ACTIVE = frozenset(("pending", "configuring", "running", "completing", "suspended", "stopped", "signaling", "stage_out", "requeued", "requeue_hold",
-                     "requeue_fed", "resv_del_hold", "special_exit"))
+_ACTIVE = frozenset(
+    (
+        "pending",
+        "configuring",
+        "running",
+        "completing",
+        "suspended",
+        "stopped",
+        "signaling",
+        "stage_out",
+        "requeued",
+        "requeue_hold",
+        "requeue_fed",
+        "resv_del_hold",
+        "special_exit",
+    )
+)
 # A job waits or is refused for these reasons because of its account, its partition or an administrator, and not because of the node.
-_NOT_THE_NODE = re.compile(r"Assoc|QOS|Licenses|Invalid(Account|QOS)|Account|Partition|Dependency|BeginTime|JobHeldUser|Reservation$|Priority$|MaxSubmit|"
-                           r"Invalid (account|qos|partition)|policy|time limit|reservation|Access|User", re.IGNORECASE)
+_NOT_THE_NODE = re.compile(
+    r"Assoc|QOS|Licenses|Invalid(Account|QOS)|Account|Partition|Dependency|BeginTime|JobHeldUser|Reservation$|Priority$|MaxSubmit|"
+    r"Invalid (account|qos|partition)|policy|time limit|reservation|Access|User",
+    re.IGNORECASE,
+)
 # The word "User" and others occur in these, too.
-_THE_NODE = re.compile(r"ReqNodeNotAvail|node configuration|Node count|Requested nodes|launch failed", re.IGNORECASE)
+_THE_NODE = re.compile(
+    r"ReqNodeNotAvail|node configuration|Node count|Requested nodes|launch failed", re.IGNORECASE
+)
 
 
 def constrains_devices(text):
     """Return whether jobs can open only their own GPUs, by the output of C(scontrol show config)."""
     values = dict(re.findall(r"^([A-Za-z]+) *= (.*)$", text, re.MULTILINE))
-    return "task/cgroup" in values.get("TaskPlugin", "") and values.get("ConstrainDevices", "no").strip().lower() in ("yes", "true")
+    return "task/cgroup" in values.get("TaskPlugin", "") and values.get(
+        "ConstrainDevices", "no"
+    ).strip().lower() in ("yes", "true")
 
 
 def unavailable(node):
@@ -68,7 +90,10 @@ def unavailable(node):
     blocking = [state for state in node["states"] if state not in _RESERVED]
     if _slurm.available_for_jobs(blocking):
         return ""
-    return "the node is %s%s" % (", ".join(node["states"]), ": " + node["reason"] if node["reason"] else "")
+    return "the node is %s%s" % (
+        ", ".join(node["states"]),
+        ": " + node["reason"] if node["reason"] else "",
+    )
 
 
 def request(node, partitions, account, contained):
@@ -77,27 +102,58 @@ def request(node, partitions, account, contained):
     C(contained) says whether the job can see its own GPUs only.
     """
     mine = [partition for partition in partitions if node["name"] in partition["nodes"]]
-    usable = [partition for partition in mine if partition["state"] == "up" and (partition["allow_accounts"] is None or account in partition["allow_accounts"])]
-    found = {"node": node["name"], "gpus": min(1, sum(entry["total"] for entry in node["gpus"])), "contained": contained, "partition": "", "qos": "",
-             "problem": ""}
+    usable = [
+        partition
+        for partition in mine
+        if partition["state"] == "up"
+        and (partition["allow_accounts"] is None or account in partition["allow_accounts"])
+    ]
+    found = {
+        "node": node["name"],
+        "gpus": min(1, sum(entry["total"] for entry in node["gpus"])),
+        "contained": contained,
+        "partition": "",
+        "qos": "",
+        "problem": "",
+    }
     if not usable:
-        found["problem"] = ("account %s may not use its partitions (%s)" % (account, ", ".join("%s: %s" % (each["name"], each["state"]) for each in mine))
-                            if mine else "the node is in no partition")
+        found["problem"] = (
+            "account %s may not use its partitions (%s)"
+            % (account, ", ".join("%s: %s" % (each["name"], each["state"]) for each in mine))
+            if mine
+            else "the node is in no partition"
+        )
         return found
     qos = usable[0]["allow_qos"]
-    return dict(found, partition=usable[0]["name"], qos="" if qos is None or "normal" in qos else qos[0])
+    return dict(
+        found, partition=usable[0]["name"], qos="" if qos is None or "normal" in qos else qos[0]
+    )
 
 
 def submission(asked, account, reservation, seconds):
     """Return the command that submits the job. It ends by itself, and it is removed from the queue by itself, if nobody cancels it."""
     minutes = seconds // 60 + 2
-    command = ["sbatch", "--parsable", "--job-name=" + NAME, "--account=" + account, "--partition=" + asked["partition"], "--nodes=1", "--ntasks=1",
-               "--nodelist=" + asked["node"], "--mem=%dM" % MEMORY, "--no-requeue", "--time=%d" % minutes, "--deadline=now+%d" % (seconds + 60 * minutes + 60),
-               "--chdir=/", "--input=/dev/null", "--output=/dev/null"]
+    command = [
+        "sbatch",
+        "--parsable",
+        "--job-name=" + NAME,
+        "--account=" + account,
+        "--partition=" + asked["partition"],
+        "--nodes=1",
+        "--ntasks=1",
+        "--nodelist=" + asked["node"],
+        "--mem=%dM" % MEMORY,
+        "--no-requeue",
+        "--time=%d" % minutes,
+        "--deadline=now+%d" % (seconds + 60 * minutes + 60),
+        "--chdir=/",
+        "--input=/dev/null",
+        "--output=/dev/null",
+    ]
     command += ["--gres=gpu:%d" % asked["gpus"]] if asked["gpus"] else []
     command += ["--qos=" + asked["qos"]] if asked["qos"] else []
     command += ["--reservation=" + reservation] if reservation else []
-    return command + ["--wrap=exec /usr/bin/python3 -B -c \"$TRAINYARD_PROBE_PROGRAM\""]
+    return command + ['--wrap=exec /usr/bin/python3 -B -c "$TRAINYARD_PROBE_PROGRAM"']
 
 
 def is_active(state):
@@ -114,7 +170,9 @@ def result_of(comment):
     if not comment.startswith(_MARK):
         return {}
     try:
-        result = json.loads(base64.urlsafe_b64decode(comment[len(_MARK):].encode("ascii", "replace")))
+        result = json.loads(
+            base64.urlsafe_b64decode(comment[len(_MARK) :].encode("ascii", "replace"))
+        )
     except (binascii.Error, ValueError):
         return {}
     return result if isinstance(result, dict) else {}
@@ -122,7 +180,11 @@ def result_of(comment):
 
 def _refusal(text):
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return re.sub(r"^(sbatch: )?(error: )?(Batch job submission failed: )?", "", lines[-1]) if lines else "no message"
+    return (
+        re.sub(r"^(sbatch: )?(error: )?(Batch job submission failed: )?", "", lines[-1])
+        if lines
+        else "no message"
+    )
 
 
 def _is_of_the_node(reason):
@@ -133,9 +195,18 @@ def _gpu_problems(asked, result):
     """What is wrong with the GPUs of the job."""
     granted, seen = result["gpus"], result["devices"]
     if len(granted) != asked["gpus"] or result["visible"] != asked["gpus"]:
-        return ["it has GPUs %s and sees %d, not %d" % (", ".join(map(str, granted)) or "none", result["visible"], asked["gpus"])]
+        return [
+            "it has GPUs %s and sees %d, not %d"
+            % (", ".join(map(str, granted)) or "none", result["visible"], asked["gpus"])
+        ]
     # Without a driver, as in tests, a device node cannot be opened: ENXIO, or EPERM for all of them on a host that is itself a container.
-    expected = () if result["driver"] else ("ENXIO", "EPERM") if {each[3] for each in seen.values()} == {"EPERM"} else ("ENXIO",)
+    expected = (
+        ()
+        if result["driver"]
+        else ("ENXIO", "EPERM")
+        if {each[3] for each in seen.values()} == {"EPERM"}
+        else ("ENXIO",)
+    )
     problems = []
     for number in granted:
         path = "%s%d" % (DEVICE, number)
@@ -144,11 +215,18 @@ def _gpu_problems(asked, result):
             continue
         kind, major, minor, error = seen[str(number)]
         if (kind, major, minor) != ("c", MAJOR, number):
-            problems.append("it got %s, which is the device %s %d:%d and not c %d:%d" % (path, kind, major, minor, MAJOR, number))
+            problems.append(
+                "it got %s, which is the device %s %d:%d and not c %d:%d"
+                % (path, kind, major, minor, MAJOR, number)
+            )
         elif error and error not in expected:
             problems.append("it cannot open %s: %s" % (path, error))
     if asked["contained"]:
-        others = [DEVICE + number for number in sorted(seen, key=int) if int(number) not in granted and seen[number][3] not in ("EPERM", "EACCES")]
+        others = [
+            DEVICE + number
+            for number in sorted(seen, key=int)
+            if int(number) not in granted and seen[number][3] not in ("EPERM", "EACCES")
+        ]
         if others:
             problems.append("it can open GPUs of other jobs: " + ", ".join(others))
     return problems
@@ -228,7 +306,10 @@ def _problems(asked, job, result, person):
     if result["node"] != asked["node"] or job["nodes"] not in ([], [asked["node"]]):
         problems.append("it ran on %s" % (result["node"] or ", ".join(job["nodes"])))
     if (result["uid"], result["gid"]) != (person["uid"], person["gid"]):
-        problems.append("it ran as user %d and group %d, and %s is %d and %d" % (result["uid"], result["gid"], person["name"], person["uid"], person["gid"]))
+        problems.append(
+            "it ran as user %d and group %d, and %s is %d and %d"
+            % (result["uid"], result["gid"], person["name"], person["uid"], person["gid"])
+        )
     problems += _gpu_problems(asked, result)
     if result["share"]:
         problems.append("it cannot use the share: %s" % result["share"])
@@ -237,7 +318,11 @@ def _problems(asked, job, result, person):
 
 def drained_by_slurm(node):
     """Return why Slurm itself has taken a node out of service, as it does after a job that it could not start, or empty."""
-    if node is None or not set(node["states"]).intersection(("drain", "down", "fail")) or _slurm.is_ours(node["reason"]):
+    if (
+        node is None
+        or not set(node["states"]).intersection(("drain", "down", "fail"))
+        or _slurm.is_ours(node["reason"])
+    ):
         return ""
     return node["reason"]
 
@@ -250,7 +335,14 @@ def outcome(asked, job, refused, person, seconds, node=None):
     found = _outcome(asked, job, refused, person, seconds)
     # The state of the job does not tell a failed prolog from a full disk.
     reason = drained_by_slurm(node) if found["verdict"] == "fail" else ""
-    return dict(found, found="%s; the node is %s: %s" % (found["found"], ", ".join(node["states"]), reason)) if reason else found
+    return (
+        dict(
+            found,
+            found="%s; the node is %s: %s" % (found["found"], ", ".join(node["states"]), reason),
+        )
+        if reason
+        else found
+    )
 
 
 def _outcome(asked, job, refused, person, seconds):
@@ -259,17 +351,39 @@ def _outcome(asked, job, refused, person, seconds):
         return dict(found, verdict="not_made", found=asked["problem"])
     if refused:
         reason = _refusal(refused)
-        return dict(found, verdict="fail" if _THE_NODE.search(reason) else "not_made", found="Slurm refuses the job of %s: %s" % (person["name"], reason))
+        return dict(
+            found,
+            verdict="fail" if _THE_NODE.search(reason) else "not_made",
+            found="Slurm refuses the job of %s: %s" % (person["name"], reason),
+        )
     if job is None:
-        return dict(found, verdict="not_made", found="Slurm has forgotten the job of %s before its result was read; raise MinJobAge" % person["name"])
+        return dict(
+            found,
+            verdict="not_made",
+            found="Slurm has forgotten the job of %s before its result was read; raise MinJobAge"
+            % person["name"],
+        )
     name = "job %d of %s" % (job["id"], person["name"])
     result = result_of(job["comment"])
     if result:
         problems = _problems(asked, job, result, person)
-        return dict(found, verdict="fail" if problems else "pass", found="%s: %s" % (name, "; ".join(problems)) if problems else "%s ran" % name)
+        return dict(
+            found,
+            verdict="fail" if problems else "pass",
+            found="%s: %s" % (name, "; ".join(problems)) if problems else "%s ran" % name,
+        )
     if job["state"] in ("pending", "configuring"):
-        return dict(found, verdict="fail" if _is_of_the_node(job["reason"]) else "not_made",
-                    found="%s did not start within %d s%s" % (name, seconds, ": " + job["reason"] if job["reason"] else ""))
+        return dict(
+            found,
+            verdict="fail" if _is_of_the_node(job["reason"]) else "not_made",
+            found="%s did not start within %d s%s"
+            % (name, seconds, ": " + job["reason"] if job["reason"] else ""),
+        )
     if is_active(job["state"]):
         return dict(found, verdict="fail", found="%s did not end within %d s" % (name, seconds))
-    return dict(found, verdict="fail", found="%s ended without a result: %s%s" % (name, job["state"], ", " + job["reason"] if job["reason"] else ""))
+    return dict(
+        found,
+        verdict="fail",
+        found="%s ended without a result: %s%s"
+        % (name, job["state"], ", " + job["reason"] if job["reason"] else ""),
+    )

@@ -13,10 +13,23 @@ import json
 import re
 import statistics
 
-__all__ = ["ParseError", "clock_ahead", "fingerprint", "judge_login", "mesh_members", "mesh_problems", "parse_logins", "parse_record",
-           "seconds", "without_comment"]
+__all__ = [
+    "ParseError",
+    "clock_ahead",
+    "fingerprint",
+    "judge_login",
+    "mesh_members",
+    "mesh_problems",
+    "parse_logins",
+    "parse_record",
+    "seconds",
+    "without_comment",
+]
 
-KINDS = {"host_key": "host key of the container's sshd", "public_key": "key that the container logs in with"}
+KINDS = {
+    "host_key": "host key of the container's sshd",
+    "public_key": "key that the container logs in with",
+}
 
 
 class ParseError(ValueError):
@@ -62,9 +75,15 @@ def _recorded(answer, name):
 
 def changed_key(name, kind, found, recorded, holder):
     """Return the entry of a key that differs from the one on record, which C(holder) has."""
-    return {"name": name, "kind": kind, "found": found, "recorded": recorded, "recorded_on": holder,
-            "problem": "%s: its %s is %s, but the recorded key is %s (%s:/etc/trainyard/cluster.json)." % (
-                name, "host key" if kind == "host_key" else "client key", found, recorded, holder)}
+    return {
+        "name": name,
+        "kind": kind,
+        "found": found,
+        "recorded": recorded,
+        "recorded_on": holder,
+        "problem": "%s: its %s is %s, but the recorded key is %s (%s:/etc/trainyard/cluster.json)."
+        % (name, "host key" if kind == "host_key" else "client key", found, recorded, holder),
+    }
 
 
 def mesh_members(members, answers):
@@ -83,35 +102,56 @@ def mesh_members(members, answers):
     for member in members:
         name = member["name"]
         answer = answers.get(name, {})
-        records = [(name, _recorded(answer, name))] + [(other, _recorded(said, name)) for other, said in answers.items() if other != name]
+        records = [(name, _recorded(answer, name))] + [
+            (other, _recorded(said, name)) for other, said in answers.items() if other != name
+        ]
         known = {}
         for kind in KINDS:
             on_record = [(holder, entry[kind]) for holder, entry in records if entry.get(kind)]
             known[kind] = answer.get(kind) or (on_record[0][1] if on_record else None)
-            if answer.get(kind) and on_record and on_record[0][1] != answer[kind] and not answer.get("rotated"):
-                changed.append(changed_key(name, kind, fingerprint(answer[kind]), fingerprint(on_record[0][1]), on_record[0][0]))
+            if (
+                answer.get(kind)
+                and on_record
+                and on_record[0][1] != answer[kind]
+                and not answer.get("rotated")
+            ):
+                changed.append(
+                    changed_key(
+                        name,
+                        kind,
+                        fingerprint(answer[kind]),
+                        fingerprint(on_record[0][1]),
+                        on_record[0][0],
+                    )
+                )
         if not known["host_key"]:
             unknown.append(name)
         elif not answer.get("host_key"):
             kept.append(name)
         # The interface of an absent host is unknown, and so are its slots if the inventory does not set them.
         earlier = next((entry for dummy, entry in records if entry), {})
-        hosts.append({
-            "name": name,
-            "address": member["address"] or earlier.get("address", ""),
-            "interface": member["interface"] or earlier.get("interface", ""),
-            "slots": member["slots"] or earlier.get("slots", 0),
-            "host_key": known["host_key"],
-            "public_key": known["public_key"],
-        })
+        hosts.append(
+            {
+                "name": name,
+                "address": member["address"] or earlier.get("address", ""),
+                "interface": member["interface"] or earlier.get("interface", ""),
+                "slots": member["slots"] or earlier.get("slots", 0),
+                "host_key": known["host_key"],
+                "public_key": known["public_key"],
+            }
+        )
 
     def essence(entries):
-        return [(entry["name"], entry["address"], entry["host_key"], entry["public_key"]) for entry in entries]
+        return [
+            (entry["name"], entry["address"], entry["host_key"], entry["public_key"])
+            for entry in entries
+        ]
 
     behind = [
         member["name"]
         for member in members
-        if not member["in_play"] and answers.get(member["name"], {}).get("recorded")
+        if not member["in_play"]
+        and answers.get(member["name"], {}).get("recorded")
         and essence(answers[member["name"]]["recorded"]["hosts"]) != essence(hosts)
     ]
     return {"hosts": hosts, "kept": kept, "unknown": unknown, "changed": changed, "behind": behind}
@@ -127,21 +167,24 @@ _CAUSES = (
     ("no_banner", r"timed out during banner exchange"),
     ("timeout", r"timed out|Timeout, server .* not responding"),
     ("unreachable", r"No route to host|Network is unreachable|Host is down"),
-    ("connection_closed", r"Connection closed|Connection reset|Broken pipe|kex_exchange_identification|banner"),
+    (
+        "connection_closed",
+        r"Connection closed|Connection reset|Broken pipe|kex_exchange_identification|banner",
+    ),
     ("ssh_missing", r"not found|No such file or directory"),
 )
 _FIXES = {
     "host_key_changed": "find out why the key of {name} differs from the one on record. If it was replaced on purpose, run "
-                        "training_environment.yml -e training_sshd_rotate_keys=true --limit {name}",
+    "training_environment.yml -e training_sshd_rotate_keys=true --limit {name}",
     "host_key_unknown": "run site.yml without --limit, which distributes the keys of {name}",
     "login_refused": "run training_environment.yml for all hosts, which writes authorized_keys on each; if the login fails again, read sshd's output in "
-                     "`docker logs` of the container on {name}",
+    "`docker logs` of the container on {name}",
     "name_unresolved": "run site.yml: /etc/trainyard/ssh/ssh_config lacks {name}",
     "connection_refused": "no sshd listens on {name}: run training_environment.yml, which starts container and sshd; if it stops again, read "
-                          "`docker logs` of the container there",
+    "`docker logs` of the container there",
     "timeout": "check for a firewall between the hosts on the cluster network, and whether {name} is up",
     "no_banner": "{name} accepts connections but its sshd does not answer, so no firewall blocks them: the container's sshd is stopped or "
-                 "hangs, the container is paused, or the host is overloaded. Run training_environment.yml, which restarts its sshd",
+    "hangs, the container is paused, or the host is overloaded. Run training_environment.yml, which restarts its sshd",
     "unreachable": "check the interface on the cluster network of both hosts",
     "connection_closed": "read `docker logs` of the container on {name}: sshd closed the connection before the login",
     "ssh_missing": "the image lacks ssh or the collection's wrapper, or they were removed from the container: run training_environment.yml",
@@ -189,7 +232,13 @@ def clocks(proofs):
         if known:
             middles = [sum(span) / 2 for span in known.values()]
             middle = min(statistics.median_low(middles), statistics.median_high(middles), key=abs)
-            return {name: {"ahead_s": round(sum(span) / 2 - middle, 3), "uncertain_s": round((span[1] - span[0]) / 2, 3)} for name, span in known.items()}
+            return {
+                name: {
+                    "ahead_s": round(sum(span) / 2 - middle, 3),
+                    "uncertain_s": round((span[1] - span[0]) / 2, 3),
+                }
+                for name, span in known.items()
+            }
     return {}
 
 
@@ -202,7 +251,15 @@ def parse_logins(text, token):
     for line in text.splitlines():
         if line.startswith(token + " "):
             rc, began, ended = (line.split()[1:] + ["", ""])[:3]
-            logins.append({"rc": int(rc), "stdout": "", "stderr": "", "began": seconds(began), "ended": seconds(ended)})
+            logins.append(
+                {
+                    "rc": int(rc),
+                    "stdout": "",
+                    "stderr": "",
+                    "began": seconds(began),
+                    "ended": seconds(ended),
+                }
+            )
         elif logins and line[:2] in ("o ", "e "):
             logins[-1]["stdout" if line[0] == "o" else "stderr"] += line[2:] + "\n"
         elif line.strip():
@@ -229,7 +286,12 @@ def mesh_problems(proofs, members, hosts):
 
     for source, proof in proofs.items():
         if proof["cause"]:
-            find("container", "%s: its container does not answer (%s): %s" % (source, proof["cause"], proof["fix"]), source)
+            find(
+                "container",
+                "%s: its container does not answer (%s): %s"
+                % (source, proof["cause"], proof["fix"]),
+                source,
+            )
         for login in proof["logins"]:
             target = login["name"]
             if login["cause"] in ABSENT and target not in in_play:
@@ -238,33 +300,78 @@ def mesh_problems(proofs, members, hosts):
                 evidence = login["evidence"]
                 if login["cause"] == "host_key_changed":
                     evidence += ", %s is on record" % fingerprint(expected[target])
-                find("login", "%s cannot log in to %s (%s): %s. Fix: %s" % (source, target, login["cause"], evidence, login["fix"]), source, target)
+                find(
+                    "login",
+                    "%s cannot log in to %s (%s): %s. Fix: %s"
+                    % (source, target, login["cause"], evidence, login["fix"]),
+                    source,
+                    target,
+                )
             else:
                 way_back = login["session"].get("way_back", "")
                 if way_back not in ("", "open"):
-                    find("way_back", "the container of %s cannot connect to %s on another port than sshd's (%s), but ranks need that. Fix: allow in "
-                         "the firewall all TCP between the hosts on the cluster network" % (target, source, way_back), source, target)
+                    find(
+                        "way_back",
+                        "the container of %s cannot connect to %s on another port than sshd's (%s), but ranks need that. Fix: allow in "
+                        "the firewall all TCP between the hosts on the cluster network"
+                        % (target, source, way_back),
+                        source,
+                        target,
+                    )
                 if target in proofs:
-                    for about, problem in _differences(source, target, login["session"], proofs[target]["container"]):
+                    for about, problem in _differences(
+                        source, target, login["session"], proofs[target]["container"]
+                    ):
                         find(about, problem, source, target)
-    return {"problems": [entry["problem"] for entry in findings], "findings": findings, "absent": sorted(set(absent)), "clocks": clocks(proofs)}
+    return {
+        "problems": [entry["problem"] for entry in findings],
+        "findings": findings,
+        "absent": sorted(set(absent)),
+        "clocks": clocks(proofs),
+    }
 
 
 def _has(name, found, wanted):
     """Whether a session's variable matches the container's. A login may extend LD_LIBRARY_PATH: NGC's images add CUDA's compatibility folder."""
     entries = iter(found.split(":"))
-    return found == wanted or (name == "LD_LIBRARY_PATH" and wanted != "" and all(entry in entries for entry in wanted.split(":")))
+    return found == wanted or (
+        name == "LD_LIBRARY_PATH"
+        and wanted != ""
+        and all(entry in entries for entry in wanted.split(":"))
+    )
 
 
 def _differences(source, target, session, container):
     """Differences between a session and Docker's data of the container at the other end."""
     if session["container_id"] != container["id"]:
-        return [("session", "%s logs in to container %s under the name %s, but that host's container is %s: two hosts share an address, or a second "
-                 "sshd listens there" % (source, session["container_id"][:12] or "(none)", target, container["id"][:12]))]
+        return [
+            (
+                "session",
+                "%s logs in to container %s under the name %s, but that host's container is %s: two hosts share an address, or a second "
+                "sshd listens there"
+                % (source, session["container_id"][:12] or "(none)", target, container["id"][:12]),
+            )
+        ]
     # The entrypoint writes the sessions' environment when the container starts.
-    found = [("session", "%s is %r, in the container %r. Fix: restart the container on %s when no job runs there; if the difference stays, check what "
-              "the image's login files set" % (name, session["environment"].get(name, ""), value, target))
-             for name, value in container["environment"].items() if not _has(name, session["environment"].get(name, ""), value)]
+    found = [
+        (
+            "session",
+            "%s is %r, in the container %r. Fix: restart the container on %s when no job runs there; if the difference stays, check what "
+            "the image's login files set"
+            % (name, session["environment"].get(name, ""), value, target),
+        )
+        for name, value in container["environment"].items()
+        if not _has(name, session["environment"].get(name, ""), value)
+    ]
     if container["memlock"] is not None and session["memlock"] != container["memlock"]:
-        found.append(("memlock", "ulimit -l is %s, but the container has %s" % (session["memlock"], container["memlock"])))
-    return [(about, "a session from %s on %s lacks what a job needs: %s" % (source, target, difference)) for about, difference in found]
+        found.append(
+            (
+                "memlock",
+                "ulimit -l is %s, but the container has %s"
+                % (session["memlock"], container["memlock"]),
+            )
+        )
+    return [
+        (about, "a session from %s on %s lacks what a job needs: %s" % (source, target, difference))
+        for about, difference in found
+    ]

@@ -9,10 +9,27 @@ from __future__ import annotations
 import fnmatch
 import re
 
-__all__ = ["config_with", "drop_in", "files_of_keys", "hinders", "includes", "is_judged_by_user", "lost_quotes", "parse_effective"]
+__all__ = [
+    "config_with",
+    "drop_in",
+    "files_of_keys",
+    "hinders",
+    "includes",
+    "is_judged_by_user",
+    "lost_quotes",
+    "parse_effective",
+]
 
 # Options that decide whether a key is accepted. A Match block can set all of them.
-_OF_LOGIN = ("authorizedkeysfile", "pubkeyauthentication", "allowusers", "allowgroups", "denyusers", "denygroups", "authenticationmethods")
+_OF_LOGIN = (
+    "authorizedkeysfile",
+    "pubkeyauthentication",
+    "allowusers",
+    "allowgroups",
+    "denyusers",
+    "denygroups",
+    "authenticationmethods",
+)
 # sshd accepts name value, name=value and name = value, in any case.
 _LINE = re.compile(r"\s*([A-Za-z0-9]+)(?:\s*=\s*|\s+)(\S.*?)\s*\Z")
 _WORD = re.compile(r'"([^"]*)"|(#.*)|(\S+)')
@@ -36,7 +53,12 @@ def _words(value):
 def includes(text):
     """Return the patterns of all Include lines, relative ones completed as sshd does it."""
     options = [_option(line) for line in text.splitlines()]
-    return [word if word.startswith("/") else "/etc/ssh/" + word for name, value in options if name == "include" for word in _words(value)]
+    return [
+        word if word.startswith("/") else "/etc/ssh/" + word
+        for name, value in options
+        if name == "include"
+        for word in _words(value)
+    ]
 
 
 def config_with(text, expand, path, replacement=None):
@@ -79,7 +101,10 @@ def is_judged_by_user(texts):
 def lost_quotes(texts):
     """Whether AuthorizedKeysFile has a name with a blank in one of these files. sshd -T prints it without its quotes."""
     options = [_option(line) for text in texts for line in text.splitlines()]
-    return any(name == "authorizedkeysfile" and any(" " in word for word in _words(value)) for name, value in options)
+    return any(
+        name == "authorizedkeysfile" and any(" " in word for word in _words(value))
+        for name, value in options
+    )
 
 
 def parse_effective(text):
@@ -93,14 +118,20 @@ def parse_effective(text):
 
 def files_of_keys(effective, path):
     """Return AuthorizedKeysFile with one more file: what the site has, and C(path)."""
-    return [name for name in effective.get("authorizedkeysfile", []) if name != path and name.lower() != "none"] + [path]
+    return [
+        name
+        for name in effective.get("authorizedkeysfile", [])
+        if name != path and name.lower() != "none"
+    ] + [path]
 
 
 def drop_in(files):
     """Return the text of our file in sshd's folder."""
-    return ("# Written by role trainyard.gpu.shared_storage. The last file has the keys of shared_storage_users.\n"
-            "# The others are what the rest of the configuration sets; the role reads it in each run.\n"
-            "AuthorizedKeysFile %s\n" % " ".join(files))
+    return (
+        "# Written by role trainyard.gpu.shared_storage. The last file has the keys of shared_storage_users.\n"
+        "# The others are what the rest of the configuration sets; the role reads it in each run.\n"
+        "AuthorizedKeysFile %s\n" % " ".join(files)
+    )
 
 
 def _matches(name, pattern):
@@ -114,20 +145,32 @@ def hinders(effective, path, name="", groups=()):
     if effective.get("pubkeyauthentication", ["yes"]) == ["no"]:
         return "PubkeyAuthentication is no"
     methods = effective.get("authenticationmethods", ["any"])
-    if methods != ["any"] and not any(method.split(":")[0] == "publickey" for way in methods for method in way.split(",")):
+    if methods != ["any"] and not any(
+        method.split(":")[0] == "publickey" for way in methods for method in way.split(",")
+    ):
         return "AuthenticationMethods is %s, without publickey" % " ".join(methods)
     if path not in effective.get("authorizedkeysfile", []):
-        return "AuthorizedKeysFile is %s, without %s" % (" ".join(effective.get("authorizedkeysfile", [])) or "none", path)
+        return "AuthorizedKeysFile is %s, without %s" % (
+            " ".join(effective.get("authorizedkeysfile", [])) or "none",
+            path,
+        )
     if not name:
         return ""
-    users = {kind: effective.get(kind, []) for kind in ("denyusers", "allowusers", "denygroups", "allowgroups")}
+    users = {
+        kind: effective.get(kind, [])
+        for kind in ("denyusers", "allowusers", "denygroups", "allowgroups")
+    }
     # A pattern such as anna@10.0.0.1 also depends on where the user comes from.
     if any("@" not in pattern and _matches(name, pattern) for pattern in users["denyusers"]):
         return "DenyUsers is %s" % " ".join(users["denyusers"])
-    if users["allowusers"] and not any(_matches(name, pattern.partition("@")[0]) for pattern in users["allowusers"]):
+    if users["allowusers"] and not any(
+        _matches(name, pattern.partition("@")[0]) for pattern in users["allowusers"]
+    ):
         return "AllowUsers is %s" % " ".join(users["allowusers"])
     if any(_matches(group, pattern) for pattern in users["denygroups"] for group in groups):
         return "DenyGroups is %s" % " ".join(users["denygroups"])
-    if users["allowgroups"] and not any(_matches(group, pattern) for pattern in users["allowgroups"] for group in groups):
+    if users["allowgroups"] and not any(
+        _matches(group, pattern) for pattern in users["allowgroups"] for group in groups
+    ):
         return "AllowGroups is %s" % " ".join(users["allowgroups"])
     return ""

@@ -33,10 +33,18 @@ BEGUN = "/run/trainyard/begun"
 KEPT = 3600
 TOKEN = re.compile(r"[0-9a-f]{32}")
 
-_NOT_RUNNING = re.compile(r"no such container|container \S+ is (?:not running|paused|restarting)|cannot exec in a (?:stopped|paused)", re.IGNORECASE)
-_NO_EXECUTABLE = re.compile(r"executable file not found|exec: .*no such file or directory|exec: .*permission denied", re.IGNORECASE)
-_NO_ENGINE = re.compile(r"cannot connect to the docker daemon|permission denied while trying to connect|error during connect|error response from daemon",
-                        re.IGNORECASE)
+_NOT_RUNNING = re.compile(
+    r"no such container|container \S+ is (?:not running|paused|restarting)|cannot exec in a (?:stopped|paused)",
+    re.IGNORECASE,
+)
+_NO_EXECUTABLE = re.compile(
+    r"executable file not found|exec: .*no such file or directory|exec: .*permission denied",
+    re.IGNORECASE,
+)
+_NO_ENGINE = re.compile(
+    r"cannot connect to the docker daemon|permission denied while trying to connect|error during connect|error response from daemon",
+    re.IGNORECASE,
+)
 
 
 class Run(NamedTuple):
@@ -52,7 +60,9 @@ class Run(NamedTuple):
 def tool_options(timeout, executable=None):
     """The options of doc fragment C(tool), with a module's own defaults."""
     options = {"container": {"type": "str"}, "timeout": {"type": "int", "default": timeout}}
-    return dict(options, executable={"type": "str", "default": executable}) if executable else options
+    return (
+        dict(options, executable={"type": "str", "default": executable}) if executable else options
+    )
 
 
 def check_names(module, *options):
@@ -60,12 +70,16 @@ def check_names(module, *options):
     for option in options:
         name = module.params[option]
         if name is not None and (not name.strip() or name.startswith("-")):
-            module.fail_json(msg=f"{option}: '{name}' is not a valid name; use one that is not empty and does not begin with -")
+            module.fail_json(
+                msg=f"{option}: '{name}' is not a valid name; use one that is not empty and does not begin with -"
+            )
 
 
 def check_timeout(module):
     if module.params["timeout"] < 1:
-        module.fail_json(msg=f"timeout: '{module.params['timeout']}' is too short; set 1 second or more")
+        module.fail_json(
+            msg=f"timeout: '{module.params['timeout']}' is too short; set 1 second or more"
+        )
 
 
 def run_tool(module, command, timeout, container=None, image=None, ssh_host=None, ssh_port=None):
@@ -80,7 +94,9 @@ def run_tool(module, command, timeout, container=None, image=None, ssh_host=None
     if not docker:
         return Run(127, "", "", "engine_unavailable", "docker is not on the PATH")
     token = uuid.uuid4().hex
-    options = [f"--env={key}={value}" for key, value in ENVIRONMENT.items()] + [f"--workdir={DIRECTORY}"]
+    options = [f"--env={key}={value}" for key, value in ENVIRONMENT.items()] + [
+        f"--workdir={DIRECTORY}"
+    ]
 
     if image:
         # By its id, because docker run never pulls an id.
@@ -88,8 +104,22 @@ def run_tool(module, command, timeout, container=None, image=None, ssh_host=None
         if found.rc != 0:
             return found if found.cause == "timeout" else _cause_of_docker(found, "image_missing")
         name = f"trainyard-check-{token}"
-        run = _run(module, [docker, "run", "--rm", f"--name={name}", "--label=trainyard.managed=true", "--network=none", f"--entrypoint={command[0]}",
-                            *options, found.stdout.strip(), *command[1:]], timeout)
+        run = _run(
+            module,
+            [
+                docker,
+                "run",
+                "--rm",
+                f"--name={name}",
+                "--label=trainyard.managed=true",
+                "--network=none",
+                f"--entrypoint={command[0]}",
+                *options,
+                found.stdout.strip(),
+                *command[1:],
+            ],
+            timeout,
+        )
         if run.cause == "timeout":
             module.run_command([docker, "rm", "--force", "--volumes", name])
         return _cause_of_docker(run)
@@ -98,9 +128,15 @@ def run_tool(module, command, timeout, container=None, image=None, ssh_host=None
     if ssh_host:
         exports = " ".join(f"{key}={shlex.quote(value)}" for key, value in ENVIRONMENT.items())
         # With its own timeout, because remote processes survive the end of ssh.
-        remote = f"cd {DIRECTORY} && {exports} exec timeout --kill-after=2 {timeout} " + " ".join(shlex.quote(word) for word in command)
+        remote = f"cd {DIRECTORY} && {exports} exec timeout --kill-after=2 {timeout} " + " ".join(
+            shlex.quote(word) for word in command
+        )
         inside = ["ssh", "-o", "BatchMode=yes", "-p", str(ssh_port), "--", ssh_host, remote]
-    run = _run(module, [docker, "exec", *options, f"--env=TRAINYARD_CHECK={token}", container, *inside], timeout)
+    run = _run(
+        module,
+        [docker, "exec", *options, f"--env=TRAINYARD_CHECK={token}", container, *inside],
+        timeout,
+    )
     if run.cause == "timeout":
         _kill(module, docker, container, token)
     elif ssh_host and run.rc == 255:
@@ -111,8 +147,19 @@ def run_tool(module, command, timeout, container=None, image=None, ssh_host=None
 def identity(module, container):
     """What differs after each start of the container; empty if it does not exist."""
     docker = module.get_bin_path("docker")
-    rc, stdout, _stderr = module.run_command([docker, "inspect", "--type=container", "--format={{.Id}} {{.State.StartedAt}}", container]) if docker \
+    rc, stdout, _stderr = (
+        module.run_command(
+            [
+                docker,
+                "inspect",
+                "--type=container",
+                "--format={{.Id}} {{.State.StartedAt}}",
+                container,
+            ]
+        )
+        if docker
         else (127, "", "")
+    )
     return stdout.strip() if rc == 0 else ""
 
 
@@ -197,8 +244,10 @@ def _run(module, argv, timeout):
         try:
             process = _start(argv, stdout, stderr)
         except OSError as exc:
-            module.fail_json(msg=f"{argv[0]} cannot be run: {exc.strerror}. It must be an executable program for this machine. Install it "
-                                 "again, or correct the option executable")
+            module.fail_json(
+                msg=f"{argv[0]} cannot be run: {exc.strerror}. It must be an executable program for this machine. Install it "
+                "again, or correct the option executable"
+            )
         watch = threading.Thread(target=end, args=(process,))
         watch.start()
         status = os.waitpid(process, 0)[1]
@@ -225,7 +274,9 @@ def _start(argv, stdout, stderr):
         try:
             os.setsid()
             os.chdir(DIRECTORY)
-            for stream, source in enumerate((os.open(os.devnull, os.O_RDONLY), stdout.fileno(), stderr.fileno())):
+            for stream, source in enumerate(
+                (os.open(os.devnull, os.O_RDONLY), stdout.fileno(), stderr.fileno())
+            ):
                 os.dup2(source, stream)
             # Python ignores them.
             for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -266,7 +317,10 @@ def _cause_of_docker(run, otherwise=""):
         return run
     # Engines before 20.10 print runtime errors to stdout.
     for line in (run.stderr + "\n" + run.stdout).splitlines():
-        for cause, pattern in (("container_not_running", _NOT_RUNNING), ("not_installed", _NO_EXECUTABLE)):
+        for cause, pattern in (
+            ("container_not_running", _NOT_RUNNING),
+            ("not_installed", _NO_EXECUTABLE),
+        ):
             if pattern.search(line) and not otherwise:
                 return run._replace(cause=cause, evidence=line.strip())
         if _NO_ENGINE.search(line) and "no such image" not in line.lower():

@@ -22,7 +22,9 @@ ACTIVE = ("active", "activating", "deactivating", "reloading")
 LONGEST_LINE = 8192
 
 # Terminal escape sequences, then other control characters (except tab): a job's output must not control the operator's terminal.
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 
 
 def clean(raw):
@@ -48,7 +50,9 @@ def take_lines(data, final=False):
     lines = []
     for piece in pieces:
         line = clean(piece)
-        lines.extend(line[at:at + LONGEST_LINE] for at in range(0, max(len(line), 1), LONGEST_LINE))
+        lines.extend(
+            line[at : at + LONGEST_LINE] for at in range(0, max(len(line), 1), LONGEST_LINE)
+        )
     return lines, end
 
 
@@ -58,13 +62,19 @@ def abridge(lines, limit, log):
         return lines
     head = limit // 4
     tail = limit - head - 1
-    return lines[:head] + ["... %d lines left out here; see the whole log in %s" % (len(lines) - head - tail, log)] + lines[-tail:]
+    return (
+        lines[:head]
+        + ["... %d lines left out here; see the whole log in %s" % (len(lines) - head - tail, log)]
+        + lines[-tail:]
+    )
 
 
 def start_script(unit, directory, command, environment, working_directory, lease):
     """The unit's main process. A script instead of systemd-run's arguments avoids double quoting, expansion of $ and %, and values in ps."""
     lines = ["#!/bin/sh"]
-    lines.extend("export %s=%s" % (key, shlex.quote(value)) for key, value in sorted(environment.items()))
+    lines.extend(
+        "export %s=%s" % (key, shlex.quote(value)) for key, value in sorted(environment.items())
+    )
     lines.append('export HOME="${HOME:-/root}"')
     if working_directory:
         lines.append("cd %s || exit 200" % shlex.quote(working_directory))
@@ -76,7 +86,8 @@ def start_script(unit, directory, command, environment, working_directory, lease
             "    echo 'trainyard: the play that started this has not been heard of for %(lease)d s: stopping %(unit)s'\n"
             "    : > %(dir)s/lapsed\n"
             "    systemctl stop --no-block %(unit)s.service; exit\n"
-            "  done ) &" % {"dir": shlex.quote(directory), "lease": lease, "unit": unit})
+            "  done ) &" % {"dir": shlex.quote(directory), "lease": lease, "unit": unit}
+        )
     lines.append("exec %s" % " ".join(shlex.quote(word) for word in command))
     return "\n".join(lines) + "\n"
 
@@ -85,12 +96,23 @@ def stop_script(directory, environment, stop_command, stop_timeout):
     """ExecStopPost, which runs after any end of the unit. The result is written last, after the stop command has finished."""
     lines = ["#!/bin/sh"]
     if stop_command:
-        lines.extend("export %s=%s" % (key, shlex.quote(value)) for key, value in sorted(environment.items()))
-        lines.append("timeout -k 5 %d %s" % (stop_timeout, " ".join(shlex.quote(word) for word in stop_command)))
+        lines.extend(
+            "export %s=%s" % (key, shlex.quote(value)) for key, value in sorted(environment.items())
+        )
+        lines.append(
+            "timeout -k 5 %d %s"
+            % (stop_timeout, " ".join(shlex.quote(word) for word in stop_command))
+        )
     lines.append("read -r now rest < /proc/uptime")
-    lines.append('printf "%%s %%s %%s %%s\\n" "$SERVICE_RESULT" "$EXIT_CODE" "$EXIT_STATUS" "$now" > %s/result.new' % shlex.quote(directory))
+    lines.append(
+        'printf "%%s %%s %%s %%s\\n" "$SERVICE_RESULT" "$EXIT_CODE" "$EXIT_STATUS" "$now" > %s/result.new'
+        % shlex.quote(directory)
+    )
     # The scripts contain the environment, which may be secret, so they are removed with the unit.
-    lines.append("rm -f %(dir)s/start %(dir)s/stop; mv %(dir)s/result.new %(dir)s/result" % {"dir": shlex.quote(directory)})
+    lines.append(
+        "rm -f %(dir)s/start %(dir)s/stop; mv %(dir)s/result.new %(dir)s/result"
+        % {"dir": shlex.quote(directory)}
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -129,14 +151,26 @@ echo trainyard-seen
 
 def look_script(unit, directory, log, lease):
     """A separate file, because sudo and systemd's journal record every command of a task."""
-    return _LOOK % {"unit": unit, "dir": shlex.quote(directory), "log": shlex.quote(log), "lease": lease,
-                    "silent": SILENT_SECONDS * 100, "wait": WAIT_SECONDS * 100, "most": BYTES_PER_LOOK}
+    return _LOOK % {
+        "unit": unit,
+        "dir": shlex.quote(directory),
+        "log": shlex.quote(log),
+        "lease": lease,
+        "silent": SILENT_SECONDS * 100,
+        "wait": WAIT_SECONDS * 100,
+        "most": BYTES_PER_LOOK,
+    }
 
 
 def look_command(unit, inode, offset):
     """Run the look script. Its folder disappears when the host is restarted."""
     script = shlex.quote("%s/%s/look" % (RUN_DIRECTORY, unit))
-    return "if [ -e %s ]; then sh %s %d %d; else echo trainyard-gone; fi" % (script, script, inode, offset)
+    return "if [ -e %s ]; then sh %s %d %d; else echo trainyard-gone; fi" % (
+        script,
+        script,
+        inode,
+        offset,
+    )
 
 
 def parse_look(text):
@@ -146,11 +180,17 @@ def parse_look(text):
     """
     lines = [line.rstrip("\r") for line in text.split("\n")]
     if "trainyard-gone" in lines:
-        return {"end": {"rc": 255, "result": "lost", "signal": None, "uptime": 0.0}, "inode": 0, "offset": 0, "skipped": 0, "data": b""}
+        return {
+            "end": {"rc": 255, "result": "lost", "signal": None, "uptime": 0.0},
+            "inode": 0,
+            "offset": 0,
+            "skipped": 0,
+            "data": b"",
+        }
     if "trainyard-look" not in lines or "trainyard-seen" not in lines:
         raise ValueError("the answer is incomplete")
     begin = lines.index("trainyard-look")
-    active, result, lapsed, uptime, inode, offset, skipped = lines[begin + 1:begin + 8]
+    active, result, lapsed, uptime, inode, offset, skipped = lines[begin + 1 : begin + 8]
     end = None
     if result:
         end = parse_result(result)
@@ -160,8 +200,14 @@ def parse_look(text):
         end = {"rc": 255, "result": "lost", "signal": None, "uptime": int(uptime) / 100.0}
     elif active not in ACTIVE:
         raise ValueError("systemctl cannot tell whether it runs: %s" % active)
-    data = base64.b64decode("".join(lines[begin + 8:lines.index("trainyard-seen")]))
-    return {"end": end, "inode": int(inode), "offset": int(offset), "skipped": int(skipped), "data": data}
+    data = base64.b64decode("".join(lines[begin + 8 : lines.index("trainyard-seen")]))
+    return {
+        "end": end,
+        "inode": int(inode),
+        "offset": int(offset),
+        "skipped": int(skipped),
+        "data": data,
+    }
 
 
 def secret_texts(value):

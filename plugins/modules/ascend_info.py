@@ -246,10 +246,14 @@ def main():
     )
     params, machine = module.params, platform.machine()
     if params["cann"] and not os.path.isabs(params["cann"]):
-        module.fail_json(msg="cann: '%s' is not absolute; give a path that begins with /" % params["cann"])
+        module.fail_json(
+            msg="cann: '%s' is not absolute; give a path that begins with /" % params["cann"]
+        )
     info = read_text(INSTALL_INFO)
     driver, home = driver_folder(info), cann_home(params["cann"])
-    firmware = (parse_settings(info).get("firmware_install_path_param") or BASE).rstrip("/") + "/firmware"
+    firmware = (parse_settings(info).get("firmware_install_path_param") or BASE).rstrip(
+        "/"
+    ) + "/firmware"
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     # The logs of CANN's packages have names of their own: ascend_toolkit_install.log, ascend_nnae_install.log.
     others = sorted(glob.glob(LOGS + "ascend_*_install.log"))
@@ -258,7 +262,9 @@ def main():
         changed=False,
         architecture=machine,
         devices=found,
-        missing_devices=[path for path in CONTROL_NODES if path not in [entry["path"] for entry in found]],
+        missing_devices=[
+            path for path in CONTROL_NODES if path not in [entry["path"] for entry in found]
+        ],
         driver={"path": driver, "version": version_in(read_text(driver + "/version.info"))},
         firmware={"path": firmware, "version": version_in(read_text(firmware + "/version.info"))},
         group=group_of(parse_settings(info).get("usergroup") or GROUP, params["users"]),
@@ -266,8 +272,17 @@ def main():
         mindspore=mindspore_version(),
         environment=environment(home, driver, machine),
         processes="unlimited" if limit == resource.RLIM_INFINITY else str(limit),
-        install_order=install_order(install_steps(read_text(LOGS + "ascend_install.log"), "\n".join(read_text(path) for path in others))),
-        rank_tables={path: table_facts(read_text(path)) for path in params["rank_tables"] if os.path.isfile(path)},
+        install_order=install_order(
+            install_steps(
+                read_text(LOGS + "ascend_install.log"),
+                "\n".join(read_text(path) for path in others),
+            )
+        ),
+        rank_tables={
+            path: table_facts(read_text(path))
+            for path in params["rank_tables"]
+            if os.path.isfile(path)
+        },
         files=checksums(params["files"]),
     )
 

@@ -88,11 +88,17 @@ class Host:
         self.link = module.params["link"]
 
     def alternatives(self, *arguments):
-        rc, stdout, stderr = self.module.run_command([self.module.get_bin_path(self.module.params["executable"], required=True)] + list(arguments),
-                                                     environ_update={"LC_ALL": "C"})
+        rc, stdout, stderr = self.module.run_command(
+            [self.module.get_bin_path(self.module.params["executable"], required=True)]
+            + list(arguments),
+            environ_update={"LC_ALL": "C"},
+        )
         if rc and arguments[0] != "--query":
-            self.module.fail_json(msg="update-alternatives %s failed: %s. Check the entries with 'update-alternatives --display %s', correct what the message "
-                                      "names, and run this again" % (" ".join(arguments), (stderr or stdout).strip(), NAME))
+            self.module.fail_json(
+                msg="update-alternatives %s failed: %s. Check the entries with 'update-alternatives --display %s', correct what the message "
+                "names, and run this again"
+                % (" ".join(arguments), (stderr or stdout).strip(), NAME)
+            )
         return stdout
 
     def look(self):
@@ -115,10 +121,16 @@ class Host:
 
     def ours_leads(self, found, folder):
         """Requires the alternative in manual mode: the next package would replace any other link."""
-        return found["status"] == "manual" and found["value"] == folder and self.leads_to() == os.path.realpath(folder)
+        return (
+            found["status"] == "manual"
+            and found["value"] == folder
+            and self.leads_to() == os.path.realpath(folder)
+        )
 
     def note_former(self):
-        former = self.file().read().get("former") or self.file(FORMER).read() or former_of(self.look())
+        former = (
+            self.file().read().get("former") or self.file(FORMER).read() or former_of(self.look())
+        )
         if not self.module.check_mode and not self.file().read():
             self.file(FORMER).write(former)
         # Nothing on the host changed.
@@ -127,15 +139,24 @@ class Host:
     def choose(self, folder, priority):
         found, record = self.look(), self.file().read()
         if os.path.lexists(self.link) and not os.path.islink(self.link):
-            self.module.fail_json(msg="'%s' is not a symbolic link as expected: remove or rename it" % self.link)
+            self.module.fail_json(
+                msg="'%s' is not a symbolic link as expected: remove or rename it" % self.link
+            )
         former = record.get("former") or self.file(FORMER).read() or former_of(found)
         if self.ours_leads(found, folder) and record:
             return {"changed": False, "former": former}
-        result = {"changed": True, "former": former, "diff": {"before": "%s\n" % (self.leads_to() or "absent"), "after": "%s\n" % folder}}
+        result = {
+            "changed": True,
+            "former": former,
+            "diff": {"before": "%s\n" % (self.leads_to() or "absent"), "after": "%s\n" % folder},
+        }
         if self.module.check_mode:
             return result
         if not os.path.isdir(folder):
-            self.module.fail_json(msg="'%s' is not a folder: no toolkit is installed there; install it or set another folder" % folder)
+            self.module.fail_json(
+                msg="'%s' is not a folder: no toolkit is installed there; install it or set another folder"
+                % folder
+            )
         registered = record.get("registered", [])
         if folder not in found["choices"] and folder not in registered:
             registered = registered + [folder]
@@ -149,13 +170,19 @@ class Host:
             self.free()
             self.alternatives("--set", NAME, folder)
         if self.leads_to() != os.path.realpath(folder):
-            self.module.fail_json(msg="update-alternatives succeeded, but %s leads to '%s', expected '%s'. Compare it with 'update-alternatives --display %s', "
-                                      "remove the link, and run this again" % (self.link, self.leads_to() or "nothing", folder, NAME))
+            self.module.fail_json(
+                msg="update-alternatives succeeded, but %s leads to '%s', expected '%s'. Compare it with 'update-alternatives --display %s', "
+                "remove the link, and run this again"
+                % (self.link, self.leads_to() or "nothing", folder, NAME)
+            )
         return result
 
     def free(self):
         """Remove a link that the alternatives do not manage."""
-        if os.path.islink(self.link) and os.path.basename(os.path.dirname(os.readlink(self.link))) != "alternatives":
+        if (
+            os.path.islink(self.link)
+            and os.path.basename(os.path.dirname(os.readlink(self.link))) != "alternatives"
+        ):
             os.unlink(self.link)
 
     def bring_back(self):
@@ -181,13 +208,24 @@ class Host:
                 os.symlink(former["link"], self.link)
             self.file().write({})
             self.file(FORMER).write({})
-        return {"changed": True, "former": former, "diff": {"before": "%s\n" % before, "after": "%s\n" % (former["value"] or former["link"] or "absent")}}
+        return {
+            "changed": True,
+            "former": former,
+            "diff": {
+                "before": "%s\n" % before,
+                "after": "%s\n" % (former["value"] or former["link"] or "absent"),
+            },
+        }
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent", "noted"], "default": "present"},
+            "state": {
+                "type": "str",
+                "choices": ["present", "absent", "noted"],
+                "default": "present",
+            },
             "folder": {"type": "path"},
             "priority": {"type": "int", "default": 0},
             "record": {"type": "path", "required": True},

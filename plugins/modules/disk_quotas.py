@@ -124,25 +124,44 @@ class Quotas:
     def report(self, mount, kind):
         if self.program("repquota") is None:
             return None
-        rc, out, dummy = self.module.run_command([self.program("repquota"), "--raw-grace", "--no-names", "--verbose", "--output=csv", "--" + kind, mount],
-                                                 environ_update={"LC_ALL": "C"})
+        rc, out, dummy = self.module.run_command(
+            [
+                self.program("repquota"),
+                "--raw-grace",
+                "--no-names",
+                "--verbose",
+                "--output=csv",
+                "--" + kind,
+                mount,
+            ],
+            environ_update={"LC_ALL": "C"},
+        )
         if rc != 0:
             return None
         limits = {}
         for line in out.splitlines():
             fields = line.split(",")
             if fields[0].lstrip("#").isdigit() and len(fields) > 9:
-                limits[int(fields[0].lstrip("#"))] = tuple(int(fields[index]) for index in (4, 5, 8, 9))
+                limits[int(fields[0].lstrip("#"))] = tuple(
+                    int(fields[index]) for index in (4, 5, 8, 9)
+                )
         return limits
 
     def set(self, quota, mount, limits):
         self.limited.append(quota)
         if self.module.check_mode:
             return
-        rc, out, err = self.module.run_command([self.program("setquota"), "--" + quota["kind"], str(quota["id"])] + [str(limit) for limit in limits] + [mount])
+        rc, out, err = self.module.run_command(
+            [self.program("setquota"), "--" + quota["kind"], str(quota["id"])]
+            + [str(limit) for limit in limits]
+            + [mount]
+        )
         if rc != 0:
-            self.module.fail_json(msg="setquota for %s %d on %s failed: %s. Check with 'quotaon --print %s' that quotas are on, and run this again"
-                                  % (quota["kind"], quota["id"], mount, (err or out).strip(), mount), limited=self.limited)
+            self.module.fail_json(
+                msg="setquota for %s %d on %s failed: %s. Check with 'quotaon --print %s' that quotas are on, and run this again"
+                % (quota["kind"], quota["id"], mount, (err or out).strip(), mount),
+                limited=self.limited,
+            )
 
     def all_present(self, quotas, mounts):
         places = [mount_of(os.path.realpath(quota["path"]), mounts) for quota in quotas]
@@ -150,9 +169,19 @@ class Quotas:
         for quota, mount in zip(quotas, places):
             other = asked.setdefault((mount["path"], quota["kind"], str(quota["id"])), quota)
             if other["limit_mib"] != quota["limit_mib"]:
-                self.module.fail_json(msg="%s and %s lie on the same file system, %s, which has one limit for %s %d: set %d or %d MiB in both. "
-                                          "Nothing was set" % (other["path"], quota["path"], mount["path"], quota["kind"], quota["id"],
-                                                               other["limit_mib"], quota["limit_mib"]))
+                self.module.fail_json(
+                    msg="%s and %s lie on the same file system, %s, which has one limit for %s %d: set %d or %d MiB in both. "
+                    "Nothing was set"
+                    % (
+                        other["path"],
+                        quota["path"],
+                        mount["path"],
+                        quota["kind"],
+                        quota["id"],
+                        other["limit_mib"],
+                        quota["limit_mib"],
+                    )
+                )
         for quota, mount in zip(quotas, places):
             self.present(quota, mount)
         self.set_back(lambda mount, kind, number: (mount, kind, number) not in asked)
@@ -161,15 +190,27 @@ class Quotas:
         on_server = mount["type"] in ("nfs", "nfs4")
         limits = None if on_server else self.limits(mount["path"], quota["kind"])
         if on_server:
-            reason = "%s is a folder of NFS server %s, where quotas are set, not here; have its administrator limit %s %d to %d MiB " \
-                     "(setquota --%s %d 0 %d 0 0 on its file system), or set quota_mib to 0" % (
-                         mount["path"], mount["source"].rpartition(":/")[0], quota["kind"], quota["id"], quota["limit_mib"], quota["kind"], quota["id"],
-                         quota["limit_mib"] * BLOCKS_PER_MIB)
+            reason = (
+                "%s is a folder of NFS server %s, where quotas are set, not here; have its administrator limit %s %d to %d MiB "
+                "(setquota --%s %d 0 %d 0 0 on its file system), or set quota_mib to 0"
+                % (
+                    mount["path"],
+                    mount["source"].rpartition(":/")[0],
+                    quota["kind"],
+                    quota["id"],
+                    quota["limit_mib"],
+                    quota["kind"],
+                    quota["id"],
+                    quota["limit_mib"] * BLOCKS_PER_MIB,
+                )
+            )
             self.unsupported.append({"path": quota["path"], "reason": reason})
             return
         if limits is None:
-            reason = "no %s quotas are on for %s (%s); turn them on there (mount options usrquota,grpquota and quotaon, or the file system's own way), " \
-                     "or set quota_mib to 0" % (quota["kind"], mount["path"], mount["type"])
+            reason = (
+                "no %s quotas are on for %s (%s); turn them on there (mount options usrquota,grpquota and quotaon, or the file system's own way), "
+                "or set quota_mib to 0" % (quota["kind"], mount["path"], mount["type"])
+            )
             self.unsupported.append({"path": quota["path"], "reason": reason})
             return
         before = soft, hard, soft_inodes, hard_inodes = limits.get(quota["id"], (0, 0, 0, 0))
@@ -177,23 +218,48 @@ class Quotas:
         if hard == wanted:
             return
         # Written down first: a run that is cut off leaves no limit that nobody knows of.
-        kept = self.record.setdefault("limits", {}).setdefault(mount["path"], {}).setdefault(quota["kind"], {}).setdefault(str(quota["id"]), {"before": before})
+        kept = (
+            self.record.setdefault("limits", {})
+            .setdefault(mount["path"], {})
+            .setdefault(quota["kind"], {})
+            .setdefault(str(quota["id"]), {"before": before})
+        )
         kept["hard"] = wanted
         self.file.write(self.record)
         # A soft limit above the hard one would never be told.
-        self.set(quota, mount["path"], (min(soft, wanted) if wanted else soft, wanted, soft_inodes, hard_inodes))
+        self.set(
+            quota,
+            mount["path"],
+            (min(soft, wanted) if wanted else soft, wanted, soft_inodes, hard_inodes),
+        )
 
     def set_back(self, chosen):
-        entries = [(mount, kind, number) for mount, kinds in self.record.get("limits", {}).items() for kind, kept in kinds.items() for number in kept
-                   if chosen(mount, kind, number)]
+        entries = [
+            (mount, kind, number)
+            for mount, kinds in self.record.get("limits", {}).items()
+            for kind, kept in kinds.items()
+            for number in kept
+            if chosen(mount, kind, number)
+        ]
         for mount, kind, number in entries:
             entry = self.record["limits"][mount][kind].pop(number)
             limits = self.limits(mount, kind)
             if limits is None:
-                self.unsupported.append({"path": mount, "reason": "no %s quotas are on for it any more" % kind})
+                self.unsupported.append(
+                    {"path": mount, "reason": "no %s quotas are on for it any more" % kind}
+                )
             # Another limit than ours is somebody else's.
             elif limits.get(int(number), (0, 0, 0, 0))[1] == entry["hard"] != entry["before"][1]:
-                self.set({"path": mount, "kind": kind, "id": int(number), "limit_mib": entry["before"][1] // BLOCKS_PER_MIB}, mount, entry["before"])
+                self.set(
+                    {
+                        "path": mount,
+                        "kind": kind,
+                        "id": int(number),
+                        "limit_mib": entry["before"][1] // BLOCKS_PER_MIB,
+                    },
+                    mount,
+                    entry["before"],
+                )
         if entries:
             if not any(kept for kinds in self.record["limits"].values() for kept in kinds.values()):
                 del self.record["limits"]
@@ -226,7 +292,9 @@ def main():
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
             mounts = parse_mountinfo(file.read())
         quotas.all_present(module.params["quotas"], mounts)
-    module.exit_json(changed=bool(quotas.limited), limited=quotas.limited, unsupported=quotas.unsupported)
+    module.exit_json(
+        changed=bool(quotas.limited), limited=quotas.limited, unsupported=quotas.unsupported
+    )
 
 
 if __name__ == "__main__":

@@ -118,7 +118,15 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import (
-    RELOADABLE, ParseError, changed_options, dump_daemon_config, failure_reason, merge, parse_daemon_config, tool_version, upstream_version,
+    RELOADABLE,
+    ParseError,
+    changed_options,
+    dump_daemon_config,
+    failure_reason,
+    merge,
+    parse_daemon_config,
+    tool_version,
+    upstream_version,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
@@ -144,7 +152,9 @@ class Config:
             self.text = read(self.path)
             self.options = parse_daemon_config(self.text or "")
         except (ParseError, UnicodeDecodeError) as error:
-            module.fail_json(msg=f"{self.path}: {error}. It was left unchanged: repair it, or move it away")
+            module.fail_json(
+                msg=f"{self.path}: {error}. It was left unchanged: repair it, or move it away"
+            )
         self.mode = os.stat(self.path).st_mode & 0o7777 if self.text is not None else 0o644
         self.file = Record(module, module.params["record"])
         self.record = self.file.read()
@@ -193,10 +203,16 @@ class Engine:
 
     def run(self, *command):
         path = self.module.get_bin_path(command[0])
-        return self.module.run_command([path] + list(command[1:])) if path else (127, "", f"{command[0]} is not installed")
+        return (
+            self.module.run_command([path] + list(command[1:]))
+            if path
+            else (127, "", f"{command[0]} is not installed")
+        )
 
     def state(self):
-        out = self.run("systemctl", "show", self.service, "--property=LoadState,ActiveState,SubState")[1]
+        out = self.run(
+            "systemctl", "show", self.service, "--property=LoadState,ActiveState,SubState"
+        )[1]
         return dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
 
     def is_there(self):
@@ -206,7 +222,17 @@ class Engine:
         return self.state().get("ActiveState") == "active"
 
     def ask(self, what, template, *more):
-        return self.run("timeout", "20", self.module.params["executable"], "--host", "unix:///var/run/docker.sock", what, "--format", template, *more)
+        return self.run(
+            "timeout",
+            "20",
+            self.module.params["executable"],
+            "--host",
+            "unix:///var/run/docker.sock",
+            what,
+            "--format",
+            template,
+            *more,
+        )
 
     def containers(self, only=""):
         rc, out, unused = self.ask("ps", "{{.Names}}", *(["--filter", only] if only else []))
@@ -216,7 +242,9 @@ class Engine:
         return self.ask("info", "{{.LiveRestoreEnabled}}")[1].strip() == "true"
 
     def can_validate(self):
-        version = upstream_version(tool_version(self.run(self.module.params["daemon"], "--version")[1]))
+        version = upstream_version(
+            tool_version(self.run(self.module.params["daemon"], "--version")[1])
+        )
         return bool(version) and int(version.split(".")[0]) >= 23
 
     def refusal(self, text):
@@ -226,12 +254,19 @@ class Engine:
         handle, temporary = tempfile.mkstemp(dir=self.module.tmpdir, suffix=".json")
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
-        rc, out, err = self.run(self.module.params["daemon"], "--validate", "--config-file", temporary)
+        rc, out, err = self.run(
+            self.module.params["daemon"], "--validate", "--config-file", temporary
+        )
         os.unlink(temporary)
-        return "" if rc == 0 else (err or out).strip().replace(temporary, self.module.params["path"])
+        return (
+            "" if rc == 0 else (err or out).strip().replace(temporary, self.module.params["path"])
+        )
 
     def reload(self):
-        return self.run("systemctl", "reload", self.service)[0] == 0 and self.ask("version", "{{.Server.Version}}")[0] == 0
+        return (
+            self.run("systemctl", "reload", self.service)[0] == 0
+            and self.ask("version", "{{.Server.Version}}")[0] == 0
+        )
 
     def restart(self):
         """Restart, and wait until it answers. Returns the reason from the journal if it does not, else an empty string."""
@@ -243,14 +278,32 @@ class Engine:
         while time.time() - since < self.module.params["timeout"]:
             time.sleep(0.3)
             # While the job is queued, the unit still shows its former state.
-            queued = self.run("systemctl", "show", self.service, "--property=Job", "--value")[1].strip() not in ("", "0")
+            queued = self.run("systemctl", "show", self.service, "--property=Job", "--value")[
+                1
+            ].strip() not in ("", "0")
             state = self.state()
-            if not queued and state.get("ActiveState") == "active" and self.ask("version", "{{.Server.Version}}")[0] == 0:
+            if (
+                not queued
+                and state.get("ActiveState") == "active"
+                and self.ask("version", "{{.Server.Version}}")[0] == 0
+            ):
                 return ""
-            if not queued and (state.get("ActiveState") == "failed" or state.get("SubState") == "auto-restart"):
+            if not queued and (
+                state.get("ActiveState") == "failed" or state.get("SubState") == "auto-restart"
+            ):
                 break
-        journal = self.run("journalctl", "--unit", self.service, f"--since=@{int(since)}", "--output=cat", "--no-pager", "--lines=100")[1]
-        return failure_reason(journal) or f"it did not answer within {self.module.params['timeout']} s"
+        journal = self.run(
+            "journalctl",
+            "--unit",
+            self.service,
+            f"--since=@{int(since)}",
+            "--output=cat",
+            "--no-pager",
+            "--lines=100",
+        )[1]
+        return (
+            failure_reason(journal) or f"it did not answer within {self.module.params['timeout']} s"
+        )
 
 
 def refuse_to_stop(module, config, engine, new):
@@ -258,26 +311,45 @@ def refuse_to_stop(module, config, engine, new):
     from_flag = "live-restore" not in config.options and engine.live_restore()
     # The training container's unit requires docker.service, so it stops with it whatever live-restore is.
     outlive = new.get("live-restore", from_flag) is True
-    containers = engine.containers("label=trainyard.managed=true" if outlive else "") if engine.is_active() else []
+    containers = (
+        engine.containers("label=trainyard.managed=true" if outlive else "")
+        if engine.is_active()
+        else []
+    )
     if containers and not module.params["interrupt_containers"]:
-        module.fail_json(msg=(
-            f"Changing {', '.join(changed_options(config.options, new)) or 'the options'} in {config.path} needs a restart of Docker, which would stop: "
-            f"{', '.join(containers)}. Nothing was changed. Stop them, or allow it (interrupt_containers; docker_engine_interrupt_containers of the "
-            "role), or set live-restore to true among the options, which spares all but the training container"))
+        module.fail_json(
+            msg=(
+                f"Changing {', '.join(changed_options(config.options, new)) or 'the options'} in {config.path} needs a restart of Docker, which would stop: "
+                f"{', '.join(containers)}. Nothing was changed. Stop them, or allow it (interrupt_containers; docker_engine_interrupt_containers of the "
+                "role), or set live-restore to true among the options, which spares all but the training container"
+            )
+        )
     return containers
 
 
 def take(module, engine, new, action):
     """Apply the new file. Returns the reason if that fails, and whether a restart was tried."""
-    if action == "restart" and new.get("live-restore") is True and engine.is_active() and not engine.live_restore():
+    if (
+        action == "restart"
+        and new.get("live-restore") is True
+        and engine.is_active()
+        and not engine.live_restore()
+    ):
         # live-restore can be reloaded. If it is in force before the restart, the containers survive the restart.
         engine.reload()
         # A reload is only a signal, so wait until the daemon has read the file.
         deadline = time.time() + 5
         while not engine.live_restore() and time.time() < deadline:
             time.sleep(0.3)
-        if not engine.live_restore() and engine.containers() and not module.params["interrupt_containers"]:
-            return "live-restore could not be reloaded, and a restart would have stopped containers", False
+        if (
+            not engine.live_restore()
+            and engine.containers()
+            and not module.params["interrupt_containers"]
+        ):
+            return (
+                "live-restore could not be reloaded, and a restart would have stopped containers",
+                False,
+            )
     if action == "restart":
         return engine.restart(), True
     if action == "reload" and not engine.reload():
@@ -304,10 +376,16 @@ def bring_into_force(module, config, engine, merged, text, action):
         config.write(config.noted["former_text"] if was_pending else config.text)
         config.note([] if was_pending else config.noted.get("placed", []), False)
         again = run_as_before(engine, restarted)
-        module.fail_json(msg=(
-            f"Docker did not accept the new {config.path}: {reason}\nThe former file is restored, and Docker "
-            + (f"does not start with it either: {again}\nFind the cause with 'journalctl --unit={engine.service}' on the host, and correct it"
-               if again else "runs with it again. Correct the options (docker_engine_daemon_options of the role), and run this again")))
+        module.fail_json(
+            msg=(
+                f"Docker did not accept the new {config.path}: {reason}\nThe former file is restored, and Docker "
+                + (
+                    f"does not start with it either: {again}\nFind the cause with 'journalctl --unit={engine.service}' on the host, and correct it"
+                    if again
+                    else "runs with it again. Correct the options (docker_engine_daemon_options of the role), and run this again"
+                )
+            )
+        )
 
 
 def main():
@@ -328,7 +406,12 @@ def main():
     )
     module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
     config, engine = Config(module), Engine(module)
-    merged = merge(config.options, module.params["options"], config.noted.get("placed", []), module.params["override"])
+    merged = merge(
+        config.options,
+        module.params["options"],
+        config.noted.get("placed", []),
+        module.params["override"],
+    )
     differs = changed_options(config.options, merged.options)
     # If only a restart is needed, the user's file keeps its formatting.
     text = config.text_of(merged.options) if differs else config.text
@@ -338,15 +421,24 @@ def main():
     action = "none"
     if (differs or pending) and engine.is_there():
         # Without --validate, a rejected reload looks like an accepted one.
-        reloads = not pending and set(differs) <= RELOADABLE and engine.is_active() and engine.can_validate()
+        reloads = (
+            not pending
+            and set(differs) <= RELOADABLE
+            and engine.is_active()
+            and engine.can_validate()
+        )
         action = "reload" if reloads else "restart"
     if differs and not module.check_mode:
         refusal = engine.refusal(text)
         if refusal:
-            module.fail_json(msg=f"Docker rejects the new {config.path}, nothing was changed: {refusal}\n"
-                                 "Correct the options (docker_engine_daemon_options of the role), and run this again")
+            module.fail_json(
+                msg=f"Docker rejects the new {config.path}, nothing was changed: {refusal}\n"
+                "Correct the options (docker_engine_daemon_options of the role), and run this again"
+            )
 
-    containers = refuse_to_stop(module, config, engine, merged.options) if action == "restart" else []
+    containers = (
+        refuse_to_stop(module, config, engine, merged.options) if action == "restart" else []
+    )
     if not module.check_mode:
         if differs or pending:
             bring_into_force(module, config, engine, merged, text, action)
@@ -355,13 +447,22 @@ def main():
     if containers:
         module.warn(f"The restart of Docker stops: {', '.join(containers)}")
     for kept in merged.kept:
-        module.warn(f"{config.path}: {kept['option']} stays {json.dumps(kept['value'])}, which was not set by this collection; "
-                    f"requested is {json.dumps(kept['asked'])}. "
-                    f"To replace it, add it to override (docker_engine_daemon_override of the role)")
+        module.warn(
+            f"{config.path}: {kept['option']} stays {json.dumps(kept['value'])}, which was not set by this collection; "
+            f"requested is {json.dumps(kept['asked'])}. "
+            f"To replace it, add it to override (docker_engine_daemon_override of the role)"
+        )
     module.exit_json(
-        changed=bool(differs or pending), action=action, kept=merged.kept, options=merged.options,
-        diff={"before_header": config.path, "after_header": config.path, "before": config.text or "",
-              "after": (text or "") if differs else config.text or ""},
+        changed=bool(differs or pending),
+        action=action,
+        kept=merged.kept,
+        options=merged.options,
+        diff={
+            "before_header": config.path,
+            "after_header": config.path,
+            "before": config.text or "",
+            "after": (text or "") if differs else config.text or "",
+        },
     )
 
 

@@ -267,7 +267,14 @@ class Host:
         return self.module.run_command([path] + list(command[1:]))[1] if path else ""
 
     def docker(self, *arguments):
-        return self.output("timeout", str(self.params["timeout"]), self.params["executable"], "--host", f"unix://{self.params['socket']}", *arguments)
+        return self.output(
+            "timeout",
+            str(self.params["timeout"]),
+            self.params["executable"],
+            "--host",
+            f"unix://{self.params['socket']}",
+            *arguments,
+        )
 
     def info(self):
         """What C(docker info) says. Of the command line's plugins it tells even where no engine answers."""
@@ -277,7 +284,12 @@ class Host:
             return {}
 
     def service(self):
-        shown = self.output("systemctl", "show", self.params["service"], "--property=LoadState,ActiveState,UnitFileState,MainPID")
+        shown = self.output(
+            "systemctl",
+            "show",
+            self.params["service"],
+            "--property=LoadState,ActiveState,UnitFileState,MainPID",
+        )
         return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
 
     def daemon_config(self, noted):
@@ -287,16 +299,27 @@ class Host:
         try:
             options = parse_daemon_config((content or b"").decode("utf-8"))
         except (ParseError, UnicodeDecodeError) as error:
-            return {"exists": True, "options": {}, "error": f"{self.params['daemon_config']}: {error}", "differs": bool(wanted or noted)}
+            return {
+                "exists": True,
+                "options": {},
+                "error": f"{self.params['daemon_config']}: {error}",
+                "differs": bool(wanted or noted),
+            }
         merged = merge(options, wanted, placed, self.params["daemon_override"])
-        differs = noted.get("pending", False) or merged.options != options or merged.placed != placed
+        differs = (
+            noted.get("pending", False) or merged.options != options or merged.placed != placed
+        )
         return {"exists": content is not None, "options": options, "error": "", "differs": differs}
 
     def compose(self, plugin, packages):
         """Version and command. The plugin is preferred. dpkg knows the version of a packaged program without starting it, which takes half a second."""
         if plugin:
             return plugin, "docker compose"
-        version = packages.get("docker-compose", NO_PACKAGE)["installed"] if self.module.get_bin_path("docker-compose") else ""
+        version = (
+            packages.get("docker-compose", NO_PACKAGE)["installed"]
+            if self.module.get_bin_path("docker-compose")
+            else ""
+        )
         version = version or tool_version(self.output("docker-compose", "--version"))
         return upstream_version(version), "docker-compose" if version else ""
 
@@ -306,19 +329,36 @@ class Host:
         if self.params["candidates"]:
             known = parse_policy(self.output("apt-cache", "policy", *self.params["packages"]))
         else:
-            known = parse_installed(self.output("dpkg-query", "--show", "--showformat", DPKG_FORMAT, *self.params["packages"]))
+            known = parse_installed(
+                self.output(
+                    "dpkg-query", "--show", "--showformat", DPKG_FORMAT, *self.params["packages"]
+                )
+            )
         return {name: known.get(name, NO_PACKAGE) for name in self.params["packages"]}
 
     def files(self):
         contents = {path: read(path) for path in self.params["files"]}
-        return {path: hashlib.sha256(content).hexdigest() for path, content in contents.items() if content is not None}
+        return {
+            path: hashlib.sha256(content).hexdigest()
+            for path, content in contents.items()
+            if content is not None
+        }
 
     def environment_in_force(self, pid):
         if not self.params["environment"] or pid in ("", "0"):
             return True
         # As the process has it: a drop-in that was written after the start is not in force.
-        running = dict(entry.split("=", 1) for entry in (read(f"/proc/{pid}/environ") or b"").decode("utf-8", "replace").split("\0") if "=" in entry)
-        return all(running.get(name, "") == str(value) for name, value in self.params["environment"].items())
+        running = dict(
+            entry.split("=", 1)
+            for entry in (read(f"/proc/{pid}/environ") or b"")
+            .decode("utf-8", "replace")
+            .split("\0")
+            if "=" in entry
+        )
+        return all(
+            running.get(name, "") == str(value)
+            for name, value in self.params["environment"].items()
+        )
 
     def apparmor_required(self):
         enabled = read("/sys/module/apparmor/parameters/enabled") or b""
@@ -358,8 +398,17 @@ def main():
 
     cause = ""
     if not running:
-        cause = "not_installed" if not installed else "daemon_stopped" if service.get("ActiveState") != "active" else "no_answer"
-    plugins = {plugin["Name"]: upstream_version(plugin.get("Version") or "") for plugin in (info.get("ClientInfo") or {}).get("Plugins") or []}
+        cause = (
+            "not_installed"
+            if not installed
+            else "daemon_stopped"
+            if service.get("ActiveState") != "active"
+            else "no_answer"
+        )
+    plugins = {
+        plugin["Name"]: upstream_version(plugin.get("Version") or "")
+        for plugin in (info.get("ClientInfo") or {}).get("Plugins") or []
+    }
     packages = host.packages()
     compose_version, compose_command = host.compose(plugins.get("compose", ""), packages)
     module.exit_json(

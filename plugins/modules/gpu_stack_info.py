@@ -281,12 +281,28 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._packages import par
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import nvidia_devices
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
-PACKAGES = ["*nvidia*", "cuda*", "libcuda*", "libnvcuvid*", "libnvoptix*", "libnvsdm*", "nvsdm*", "libxnvctrl*", "libcudnn*",
-            "libnccl*", "linux-image-*", "linux-headers-*"]
+PACKAGES = [
+    "*nvidia*",
+    "cuda*",
+    "libcuda*",
+    "libnvcuvid*",
+    "libnvoptix*",
+    "libnvsdm*",
+    "nvsdm*",
+    "libxnvctrl*",
+    "libcudnn*",
+    "libnccl*",
+    "linux-image-*",
+    "linux-headers-*",
+]
 HEADERS = ["/usr/include/nccl.h", "/usr/local/include/nccl.h", "/usr/local/nccl*/include/nccl.h"]
 OPEN_MPI = ["/usr/mpi/*/openmpi-*/include/mpi.h", "/usr/lib/*/openmpi/include/mpi.h"]
 SPECIFICATIONS = ["/etc/cdi/*", "/var/run/cdi/*"]
-SOURCES = ["/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"]
+SOURCES = [
+    "/etc/apt/sources.list",
+    "/etc/apt/sources.list.d/*.list",
+    "/etc/apt/sources.list.d/*.sources",
+]
 PREFERENCES = ["/etc/apt/preferences", "/etc/apt/preferences.d/*"]
 # Certificate of the DKMS signing key, on Debian and on Ubuntu.
 MODULE_KEYS = ["/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der"]
@@ -313,20 +329,36 @@ class Host:
         path = self.module.get_bin_path(command[0], opt_dirs=["/usr/sbin", "/sbin"])
         if not path:
             return ""
-        return self.module.run_command([path] + list(command[1:]), environ_update={"LC_ALL": "C"})[1]
+        return self.module.run_command([path] + list(command[1:]), environ_update={"LC_ALL": "C"})[
+            1
+        ]
 
     def modules(self):
-        kernels = sorted(os.path.basename(path)[len("vmlinuz-"):] for path in glob.glob("/boot/vmlinuz-*"))
+        kernels = sorted(
+            os.path.basename(path)[len("vmlinuz-") :] for path in glob.glob("/boot/vmlinuz-*")
+        )
         name = stack.parse_module_name(self.say("modprobe", "--show-depends", "nvidia")) or "nvidia"
-        return {kernel: stack.parse_modinfo(self.say("modinfo", "--set-version", kernel, "--field", "version", name)) for kernel in kernels}
+        return {
+            kernel: stack.parse_modinfo(
+                self.say("modinfo", "--set-version", kernel, "--field", "version", name)
+            )
+            for kernel in kernels
+        }
 
     def library(self):
         path = stack.parse_library_path(self.say("ldconfig", "--print-cache"))
         return stack.library_version(os.path.realpath(path)) if path else ""
 
     def packages(self):
-        found = stack.parse_packages(self.say("dpkg-query", "--show", "--showformat", "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Maintainer}\\n",
-                                              *PACKAGES))
+        found = stack.parse_packages(
+            self.say(
+                "dpkg-query",
+                "--show",
+                "--showformat",
+                "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Maintainer}\\n",
+                *PACKAGES,
+            )
+        )
         if self.module.params["candidates"] and found:
             policy = stack.parse_policy(self.say("apt-cache", "policy", *sorted(found)))
             for name, package in found.items():
@@ -353,15 +385,30 @@ class Host:
         found, used = {}, set()
         for path in files(SOURCES):
             for stanza in _apt_sources.stanzas(path, read_text(path)):
-                for uri, suite in [(uri, suite) for uri in stanza["uris"] for suite in stanza["suites"] if "deb" in stanza["types"]]:
+                for uri, suite in [
+                    (uri, suite)
+                    for uri in stanza["uris"]
+                    for suite in stanza["suites"]
+                    if "deb" in stanza["types"]
+                ]:
                     prefix = os.path.join(LISTS, _apt_sources.list_prefix(uri, suite))
-                    origin = stack.parse_release(read_text(prefix + "InRelease") or read_text(prefix + "Release"))
+                    origin = stack.parse_release(
+                        read_text(prefix + "InRelease") or read_text(prefix + "Release")
+                    )
                     if not stack.is_foreign(path, uri, origin):
                         used.add(origin)
                         continue
-                    source = {"path": path, "uri": uri.rstrip("/"), "suite": suite, "origin": origin, "packages": {}}
+                    source = {
+                        "path": path,
+                        "uri": uri.rstrip("/"),
+                        "suite": suite,
+                        "origin": origin,
+                        "packages": {},
+                    }
                     for index in sorted(glob.glob(glob.escape(prefix) + "*Packages*")):
-                        source["packages"].update(stack.parse_driver_offers(self.packages_file(index)))
+                        source["packages"].update(
+                            stack.parse_driver_offers(self.packages_file(index))
+                        )
                     if source["packages"]:
                         found.setdefault((path, uri, suite), source)
         for source in found.values():
@@ -371,11 +418,18 @@ class Host:
 
     def foreign_packages(self, sources, packages, noted):
         """Installed driver packages whose version only a foreign repository has. Packages that the role installed are not checked again."""
-        suspects = [name for name, package in packages.items() if noted.get(name) != package["version"]
-                    and any(package["version"] in source["packages"].get(name, []) for source in sources)]
+        suspects = [
+            name
+            for name, package in packages.items()
+            if noted.get(name) != package["version"]
+            and any(package["version"] in source["packages"].get(name, []) for source in sources)
+        ]
         if not suspects:
             return []
-        offers = parse_madison(self.say("apt-cache", "madison", *suspects), without=["%(uri)s %(suite)s" % source for source in sources])
+        offers = parse_madison(
+            self.say("apt-cache", "madison", *suspects),
+            without=["%(uri)s %(suite)s" % source for source in sources],
+        )
         return [name for name in suspects if packages[name]["version"] not in offers.get(name, [])]
 
     def nvcc(self):
@@ -385,16 +439,26 @@ class Host:
         return dict(answer, path=path) if answer else {}
 
     def module_keys_enrolled(self):
-        return [path for path in MODULE_KEYS if "is already enrolled" in self.say("mokutil", "--test-key", path)]
+        return [
+            path
+            for path in MODULE_KEYS
+            if "is already enrolled" in self.say("mokutil", "--test-key", path)
+        ]
 
     def services(self):
         found = {}
         for name in self.module.params["services"]:
-            lines = self.say("systemctl", "show", name, "--property=LoadState,UnitFileState,ActiveState").splitlines()
+            lines = self.say(
+                "systemctl", "show", name, "--property=LoadState,UnitFileState,ActiveState"
+            ).splitlines()
             shown = dict(line.split("=", 1) for line in lines if "=" in line)
-            found[name] = {"loaded": shown.get("LoadState") == "loaded", "active": shown.get("ActiveState") == "active",
-                           # A static unit cannot be enabled: other units start it.
-                           "enabled": shown.get("UnitFileState") in ("enabled", "enabled-runtime", "static", "indirect", "generated", "alias")}
+            found[name] = {
+                "loaded": shown.get("LoadState") == "loaded",
+                "active": shown.get("ActiveState") == "active",
+                # A static unit cannot be enabled: other units start it.
+                "enabled": shown.get("UnitFileState")
+                in ("enabled", "enabled-runtime", "static", "indirect", "generated", "alias"),
+            }
         return found
 
     def docker(self):
@@ -407,13 +471,19 @@ class Host:
 
 
 def files(patterns):
-    return sorted(path for pattern in patterns for path in glob.glob(pattern) if os.path.isfile(path))
+    return sorted(
+        path for pattern in patterns for path in glob.glob(pattern) if os.path.isfile(path)
+    )
 
 
 def models():
     """GPU names that the loaded driver reports, by bus address."""
-    return {os.path.basename(os.path.dirname(path)): match.group(1) for path in glob.glob("/proc/driver/nvidia/gpus/*/information")
-            for match in [re.search(r"^Model:\s*(\S.*?)\s*$", read_text(path), re.MULTILINE)] if match}
+    return {
+        os.path.basename(os.path.dirname(path)): match.group(1)
+        for path in glob.glob("/proc/driver/nvidia/gpus/*/information")
+        for match in [re.search(r"^Model:\s*(\S.*?)\s*$", read_text(path), re.MULTILINE)]
+        if match
+    }
 
 
 def old_keys():
@@ -460,16 +530,27 @@ def main():
     gpus, switches = nvidia_devices()
     named = models()
     try:
-        loaded = stack.parse_nvrm(read_text("/proc/driver/nvidia/version")) or {"version": read_text("/sys/module/nvidia/version").strip(), "open": None}
+        loaded = stack.parse_nvrm(read_text("/proc/driver/nvidia/version")) or {
+            "version": read_text("/sys/module/nvidia/version").strip(),
+            "open": None,
+        }
         modules, library, packages = host.modules(), host.library(), host.packages()
-        dkms = [entry for entry in stack.parse_dkms_status(host.say("dkms", "status")) if "nvidia" in entry["module"]]
+        dkms = [
+            entry
+            for entry in stack.parse_dkms_status(host.say("dkms", "status"))
+            if "nvidia" in entry["module"]
+        ]
         cuda, nvcc = host.cuda(), host.nvcc()
     except stack.ParseError as error:
-        module.fail_json(msg="the output about the driver cannot be parsed: %s. Read the same on the host. If it is complete, report the line as a "
-                             "fault of the collection" % error)
+        module.fail_json(
+            msg="the output about the driver cannot be parsed: %s. Read the same on the host. If it is complete, report the line as a "
+            "fault of the collection" % error
+        )
     headers = [kernel for kernel in modules if os.path.isdir("/lib/modules/%s/build" % kernel)]
     running = platform.release()
-    following = stack.next_kernel(modules, stack.grub_default(read_text("/etc/default/grub"), read_text("/boot/grub/grubenv")))
+    following = stack.next_kernel(
+        modules, stack.grub_default(read_text("/etc/default/grub"), read_text("/boot/grub/grubenv"))
+    )
     asked = {str(name): str(version) for name, version in module.params["asked"].items()}
     locked = secure_boot()
     record = Record(module, module.params["record"]).read() if module.params["record"] else {}
@@ -477,21 +558,57 @@ def main():
     foreign = host.foreign_sources(preferences)
     theirs = host.foreign_packages(foreign, packages, record.get("packages") or {})
     module.exit_json(
-        changed=False, gpus=[dict(gpu, model=named.get(gpu["bus_id"], "")) for gpu in gpus], nvswitches=switches, loaded=loaded["version"],
-        loaded_is_open=loaded["open"], modules=modules, running_kernel=running, next_kernel=following, headers=headers, dkms=dkms, library=library,
-        nouveau_loaded=os.path.isdir("/sys/module/nouveau"), secure_boot=locked, module_keys_enrolled=host.module_keys_enrolled() if locked else [],
-        initramfs=bool(glob.glob("/boot/initrd.img-*")) and bool(module.get_bin_path("update-initramfs", opt_dirs=["/usr/sbin", "/sbin"])),
-        files=checksums(module.params["files"]), services=host.services(),
-        record=record, records={name: Record(module, path).read() for name, path in module.params["records"].items()},
-        packages=packages, driver_sources=stack.driver_sources(packages, os.path.lexists("/usr/bin/nvidia-uninstall"), theirs),
-        driver_pinned=stack.driver_pinned(packages, preferences), foreign_sources=foreign,
-        repositories=[entry for path in files(SOURCES) for entry in stack.parse_sources(read_text(path), path)], old_keys=old_keys(),
-        docker=host.docker(), cuda=cuda, cuda_chosen=os.path.realpath("/usr/local/cuda") if os.path.isdir("/usr/local/cuda") else "", nvcc=nvcc,
-        nccl_header={path: stack.parse_nccl_header(read_text(path)) for pattern in HEADERS for path in glob.glob(pattern)},
+        changed=False,
+        gpus=[dict(gpu, model=named.get(gpu["bus_id"], "")) for gpu in gpus],
+        nvswitches=switches,
+        loaded=loaded["version"],
+        loaded_is_open=loaded["open"],
+        modules=modules,
+        running_kernel=running,
+        next_kernel=following,
+        headers=headers,
+        dkms=dkms,
+        library=library,
+        nouveau_loaded=os.path.isdir("/sys/module/nouveau"),
+        secure_boot=locked,
+        module_keys_enrolled=host.module_keys_enrolled() if locked else [],
+        initramfs=bool(glob.glob("/boot/initrd.img-*"))
+        and bool(module.get_bin_path("update-initramfs", opt_dirs=["/usr/sbin", "/sbin"])),
+        files=checksums(module.params["files"]),
+        services=host.services(),
+        record=record,
+        records={
+            name: Record(module, path).read() for name, path in module.params["records"].items()
+        },
+        packages=packages,
+        driver_sources=stack.driver_sources(
+            packages, os.path.lexists("/usr/bin/nvidia-uninstall"), theirs
+        ),
+        driver_pinned=stack.driver_pinned(packages, preferences),
+        foreign_sources=foreign,
+        repositories=[
+            entry for path in files(SOURCES) for entry in stack.parse_sources(read_text(path), path)
+        ],
+        old_keys=old_keys(),
+        docker=host.docker(),
+        cuda=cuda,
+        cuda_chosen=os.path.realpath("/usr/local/cuda") if os.path.isdir("/usr/local/cuda") else "",
+        nvcc=nvcc,
+        nccl_header={
+            path: stack.parse_nccl_header(read_text(path))
+            for pattern in HEADERS
+            for path in glob.glob(pattern)
+        },
         open_mpi=[os.path.dirname(os.path.dirname(path)) for path in files(OPEN_MPI)],
-        container_toolkit=host.container_toolkit(), container_runtimes=runtimes(), cdi=specifications(),
-        reboot_required_reason=stack.reboot_required_reason(loaded["version"], modules, library, running, following, bool(gpus)),
-        will_break_on_next_boot=stack.will_break_on_next_boot(modules, library, following, headers, bool(gpus)),
+        container_toolkit=host.container_toolkit(),
+        container_runtimes=runtimes(),
+        cdi=specifications(),
+        reboot_required_reason=stack.reboot_required_reason(
+            loaded["version"], modules, library, running, following, bool(gpus)
+        ),
+        will_break_on_next_boot=stack.will_break_on_next_boot(
+            modules, library, following, headers, bool(gpus)
+        ),
         drift=stack.drift(asked, {name: package["version"] for name, package in packages.items()}),
     )
 

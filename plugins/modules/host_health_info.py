@@ -193,14 +193,31 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
-from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import ParseError, parse_chronyc, parse_gpu_errors, parse_stat, parse_timedatectl
+from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import (
+    ParseError,
+    parse_chronyc,
+    parse_gpu_errors,
+    parse_stat,
+    parse_timedatectl,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._nft_table import TABLES, read_firewall
-from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import ParseError as CertificateError, not_after
+from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import (
+    ParseError as CertificateError,
+    not_after,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_timeout, run_tool
 
 # The journal keeps messages that the kernel's buffer has lost. In a container it is empty.
 LOGS = (
-    ["journalctl", "--dmesg", "--boot", "--lines=100000", "--output=short-monotonic", "--no-pager", "--quiet"],
+    [
+        "journalctl",
+        "--dmesg",
+        "--boot",
+        "--lines=100000",
+        "--output=short-monotonic",
+        "--no-pager",
+        "--quiet",
+    ],
     ["dmesg"],
 )
 CLOCKS = (
@@ -212,7 +229,10 @@ NOTHING = {"free_bytes": None, "inodes": None, "inodes_free": None}
 
 def why(run):
     """Why a tool gave no answer, in one line."""
-    return run.evidence or (run.stderr.strip().splitlines() or ["exit code %d without output" % run.rc])[-1]
+    return (
+        run.evidence
+        or (run.stderr.strip().splitlines() or ["exit code %d without output" % run.rc])[-1]
+    )
 
 
 def first_answer(module, commands):
@@ -228,7 +248,11 @@ def first_answer(module, commands):
 
 def file_system(module, path):
     # With a tool, because a system call of our own could not be interrupted if a file server does not answer.
-    run = run_tool(module, ["stat", "--file-system", "--format=%S %a %c %d", "--", path], module.params["timeout"])
+    run = run_tool(
+        module,
+        ["stat", "--file-system", "--format=%S %a %c %d", "--", path],
+        module.params["timeout"],
+    )
     if path != "/" and "No such file" in run.stderr:
         return file_system(module, os.path.dirname(path))
     if run.cause or run.rc != 0:
@@ -237,7 +261,9 @@ def file_system(module, path):
 
 
 def certificate(module, path):
-    run = run_tool(module, ["openssl", "x509", "-noout", "-enddate", "-in", path], module.params["timeout"])
+    run = run_tool(
+        module, ["openssl", "x509", "-noout", "-enddate", "-in", path], module.params["timeout"]
+    )
     if run.cause or run.rc != 0:
         return {"ends": None, "days": None, "error": why(run)}
     try:
@@ -255,7 +281,12 @@ def main():
             "clock": {"type": "bool", "default": True},
             "paths": {"type": "list", "elements": "path", "default": []},
             "certificates": {"type": "list", "elements": "path", "default": []},
-            "firewalls": {"type": "list", "elements": "str", "choices": list(TABLES), "default": []},
+            "firewalls": {
+                "type": "list",
+                "elements": "str",
+                "choices": list(TABLES),
+                "default": [],
+            },
             "timeout": {"type": "int", "default": 10},
         },
         supports_check_mode=True,
@@ -263,7 +294,9 @@ def main():
     module.run_command_environ_update = {"LC_ALL": "C"}
     relative = [path for path in module.params["paths"] if not os.path.isabs(path)]
     if relative:
-        module.fail_json(msg="paths: '%s' is not absolute; give paths that begin with /" % "', '".join(relative))
+        module.fail_json(
+            msg="paths: '%s' is not absolute; give paths that begin with /" % "', '".join(relative)
+        )
     check_timeout(module)
 
     kernel_log, gpu_errors = {"source": "", "error": ""}, None
@@ -273,17 +306,36 @@ def main():
             kernel_log["source"], text, kernel_log["error"] = first_answer(module, LOGS)
             gpu_errors = parse_gpu_errors(text) if kernel_log["source"] else None
         if module.params["clock"]:
-            clock["source"], text, clock["error"] = first_answer(module, [command for command, dummy in CLOCKS])
+            clock["source"], text, clock["error"] = first_answer(
+                module, [command for command, dummy in CLOCKS]
+            )
             if clock["source"]:
-                clock["synchronized"] = {command[0]: parse for command, parse in CLOCKS}[clock["source"]](text)
+                clock["synchronized"] = {command[0]: parse for command, parse in CLOCKS}[
+                    clock["source"]
+                ](text)
         file_systems = {path: file_system(module, path) for path in module.params["paths"]}
     except ParseError as error:
-        module.fail_json(msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection" % error)
-    certificates = {path: certificate(module, path) for path in module.params["certificates"] if os.path.exists(path)}
+        module.fail_json(
+            msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection"
+            % error
+        )
+    certificates = {
+        path: certificate(module, path)
+        for path in module.params["certificates"]
+        if os.path.exists(path)
+    }
     error, warnings = daemon_config_state(module)
-    module.exit_json(changed=False, kernel_log=kernel_log, gpu_errors=gpu_errors, clock=clock, file_systems=file_systems, certificates=certificates,
-                     firewalls={unit: read_firewall(module, unit) for unit in module.params["firewalls"]},
-                     docker_config_error=error, docker_config_warnings=warnings)
+    module.exit_json(
+        changed=False,
+        kernel_log=kernel_log,
+        gpu_errors=gpu_errors,
+        clock=clock,
+        file_systems=file_systems,
+        certificates=certificates,
+        firewalls={unit: read_firewall(module, unit) for unit in module.params["firewalls"]},
+        docker_config_error=error,
+        docker_config_warnings=warnings,
+    )
 
 
 if __name__ == "__main__":

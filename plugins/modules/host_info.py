@@ -417,7 +417,10 @@ import threading
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes, number_of
+from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import (
+    account_clashes,
+    number_of,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
@@ -434,14 +437,23 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._infiniband import describe_device
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_name import BEGIN
-from ansible_collections.trainyard.gpu.plugins.module_utils._pci import fabric_adapters, npu_devices, nvidia_devices
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import (
+    fabric_adapters,
+    npu_devices,
+    nvidia_devices,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import cgroups
 from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import owned_ids
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import DamagedRecord, parse
 
 SYS_CLASS = "/sys/class"
-RDMA_FILES = ["node_type", "ports/*/state", "ports/*/rate", "ports/*/link_layer", "ports/*/gids/*"] + [
-    "device/net/*/" + file for file in ("dev_port", "dev_id", "parent", "phys_port_name")]
+RDMA_FILES = [
+    "node_type",
+    "ports/*/state",
+    "ports/*/rate",
+    "ports/*/link_layer",
+    "ports/*/gids/*",
+] + ["device/net/*/" + file for file in ("dev_port", "dev_id", "parent", "phys_port_name")]
 PROGRAMS = ("exportfs", "mount.nfs4", "setquota")
 SIOCGIFFLAGS = 0x8913
 # Up and running, which is: with a carrier.
@@ -454,6 +466,7 @@ def interfaces_by_ioctl():
     """Return interfaces with their first IPv4 address, for hosts without iproute2."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+
         def ask(request, name):
             return fcntl.ioctl(sock.fileno(), request, struct.pack("256s", name.encode()))
 
@@ -461,11 +474,19 @@ def interfaces_by_ioctl():
             addresses = []
             try:
                 netmask = struct.unpack("!I", ask(SIOCGIFNETMASK, name)[20:24])[0]
-                addresses.append({"address": socket.inet_ntoa(ask(SIOCGIFADDR, name)[20:24]), "prefix": bin(netmask).count("1")})
+                addresses.append(
+                    {
+                        "address": socket.inet_ntoa(ask(SIOCGIFADDR, name)[20:24]),
+                        "prefix": bin(netmask).count("1"),
+                    }
+                )
             except OSError as error:
                 if error.errno != errno.EADDRNOTAVAIL:
                     raise
-            up = struct.unpack("H", ask(SIOCGIFFLAGS, name)[16:18])[0] & IFF_UP_RUNNING == IFF_UP_RUNNING
+            up = (
+                struct.unpack("H", ask(SIOCGIFFLAGS, name)[16:18])[0] & IFF_UP_RUNNING
+                == IFF_UP_RUNNING
+            )
             found.append({"name": name, "addresses": addresses, "up": up})
     return found
 
@@ -475,7 +496,9 @@ def sysfs(*parts):
 
 
 def names_in(*parts):
-    return sorted(os.path.basename(path) for path in glob.glob(os.path.join(SYS_CLASS, *parts, "*")))
+    return sorted(
+        os.path.basename(path) for path in glob.glob(os.path.join(SYS_CLASS, *parts, "*"))
+    )
 
 
 def interfaces(module):
@@ -494,24 +517,42 @@ def rdma_ports():
     found = []
     for name in names_in("infiniband"):
         folder = os.path.join(SYS_CLASS, "infiniband", name)
-        texts = {os.path.relpath(path, folder): read_text(path) for pattern in RDMA_FILES for path in glob.glob(os.path.join(folder, pattern))}
+        texts = {
+            os.path.relpath(path, folder): read_text(path)
+            for pattern in RDMA_FILES
+            for path in glob.glob(os.path.join(folder, pattern))
+        }
         # The table has up to 256 entries, most of them empty.
-        for path in [path for path in texts if "/gids/" in path and texts[path].replace(":", "").strip("0\n")]:
-            for attribute in (path.replace("/gids/", "/gid_attrs/%s/" % kind) for kind in ("types", "ndevs")):
+        for path in [
+            path for path in texts if "/gids/" in path and texts[path].replace(":", "").strip("0\n")
+        ]:
+            for attribute in (
+                path.replace("/gids/", "/gid_attrs/%s/" % kind) for kind in ("types", "ndevs")
+            ):
                 texts[attribute] = read_text(os.path.join(folder, attribute))
         for port in describe_device(name, texts)["ports"]:
             interfaces = [port["netdev"]] if port["netdev"] else []
-            masters = [os.path.join(SYS_CLASS, "net", interface, "master") for interface in interfaces]
-            interfaces += [os.path.basename(os.readlink(path)) for path in masters if os.path.islink(path)]
-            found.append({
-                "device": name,
-                "port": port["port"],
-                "state": port["state"],
-                "transport": port["transport"],
-                "rate_gb_s": port["rate_gb_s"],
-                "interfaces": interfaces,
-                "gid_indexes": {gid["address"]: gid["index"] for gid in port["gids"] if gid["type"] == "RoCE v2" and "." in (gid["address"] or "")},
-            })
+            masters = [
+                os.path.join(SYS_CLASS, "net", interface, "master") for interface in interfaces
+            ]
+            interfaces += [
+                os.path.basename(os.readlink(path)) for path in masters if os.path.islink(path)
+            ]
+            found.append(
+                {
+                    "device": name,
+                    "port": port["port"],
+                    "state": port["state"],
+                    "transport": port["transport"],
+                    "rate_gb_s": port["rate_gb_s"],
+                    "interfaces": interfaces,
+                    "gid_indexes": {
+                        gid["address"]: gid["index"]
+                        for gid in port["gids"]
+                        if gid["type"] == "RoCE v2" and "." in (gid["address"] or "")
+                    },
+                }
+            )
     return found
 
 
@@ -539,8 +580,12 @@ def connect(target, timeout):
 
 def ask_network(names, targets, timeout):
     """Look up names and connect in parallel, so that silent hosts and name servers cost only one timeout together."""
-    resolved = {name: {"addresses": [], "error": "no answer within %g s" % timeout} for name in names}
-    connections = [dict(target, state="timeout", error="no answer within %g s" % timeout) for target in targets]
+    resolved = {
+        name: {"addresses": [], "error": "no answer within %g s" % timeout} for name in names
+    }
+    connections = [
+        dict(target, state="timeout", error="no answer within %g s" % timeout) for target in targets
+    ]
 
     def look_up(name):
         resolved[name] = resolve(name)
@@ -549,7 +594,10 @@ def ask_network(names, targets, timeout):
         connections[index] = connect(targets[index], timeout)
 
     threads = [threading.Thread(target=look_up, args=(name,), daemon=True) for name in names]
-    threads += [threading.Thread(target=try_connect, args=(index,), daemon=True) for index in range(len(targets))]
+    threads += [
+        threading.Thread(target=try_connect, args=(index,), daemon=True)
+        for index in range(len(targets))
+    ]
     for thread in threads:
         thread.start()
     # A little longer than the connections' own timeout, so that they can report their error.
@@ -578,17 +626,35 @@ def owners(inodes):
 
 def listeners(module, docker):
     ports = module.params["ports"]
-    sockets = [entry for name in ("tcp", "tcp6") for entry in listening_sockets(read_text("/proc/net/" + name), ports)] if ports else []
+    sockets = (
+        [
+            entry
+            for name in ("tcp", "tcp6")
+            for entry in listening_sockets(read_text("/proc/net/" + name), ports)
+        ]
+        if ports
+        else []
+    )
     pids = owners([entry["inode"] for entry in sockets])
     # If the host is itself a container, all of its processes have the host's container id.
     own_ids = container_ids(read_text("/proc/1/cgroup"))
     names = {}
     for entry in sockets:
         pid = pids.get(entry.pop("inode"), 0)
-        inner = [name for name in container_ids(read_text("/proc/%d/cgroup" % pid)) if name not in own_ids] if pid else []
+        inner = (
+            [
+                name
+                for name in container_ids(read_text("/proc/%d/cgroup" % pid))
+                if name not in own_ids
+            ]
+            if pid
+            else []
+        )
         identifier = inner[-1] if inner else ""
         if identifier and docker and identifier not in names:
-            rc, out, dummy = module.run_command([docker, "inspect", "--type", "container", "--format", "{{.Name}}", identifier])
+            rc, out, dummy = module.run_command(
+                [docker, "inspect", "--type", "container", "--format", "{{.Name}}", identifier]
+            )
             names[identifier] = out.strip().lstrip("/") if rc == 0 else ""
         entry.update(
             pid=pid,
@@ -608,14 +674,28 @@ def free_mib(path):
 
 def files_in(path):
     with os.scandir(path) as entries:
-        return {entry.name: [entry.stat().st_size, int(entry.stat().st_mtime)] for entry in entries if entry.is_file()}
+        return {
+            entry.name: [entry.stat().st_size, int(entry.stat().st_mtime)]
+            for entry in entries
+            if entry.is_file()
+        }
 
 
 def labelled_images(module, docker):
     label = module.params["image_label"]
     if not (label and docker):
         return []
-    rc, out, dummy = module.run_command([docker, "image", "ls", "--filter", "label=" + label, "--format", "{{.Repository}}:{{.Tag}}"])
+    rc, out, dummy = module.run_command(
+        [
+            docker,
+            "image",
+            "ls",
+            "--filter",
+            "label=" + label,
+            "--format",
+            "{{.Repository}}:{{.Tag}}",
+        ]
+    )
     return out.split() if rc == 0 else []
 
 
@@ -685,15 +765,22 @@ def main():
     for name in ("paths", "folders"):
         relative = [path for path in module.params[name] if not os.path.isabs(path)]
         if relative:
-            module.fail_json(msg="%s: %s is not absolute; give paths that begin with /" % (name, ", ".join(relative)))
+            module.fail_json(
+                msg="%s: %s is not absolute; give paths that begin with /"
+                % (name, ", ".join(relative))
+            )
     docker = module.get_bin_path("docker")
     accounts = accounts_in(module.params["accounts_record"])
     docker_config = daemon_config_state(module) if module.params["docker_config"] else ("", [])
     hostname = socket.gethostname()
     container = container_kind()
     hosts_file = read_text("/etc/hosts")
-    names = dict.fromkeys(module.params["names"] + ([hostname] if module.params["own_name"] else []))
-    resolved, connections = ask_network(list(names), module.params["connect"], module.params["timeout"])
+    names = dict.fromkeys(
+        module.params["names"] + ([hostname] if module.params["own_name"] else [])
+    )
+    resolved, connections = ask_network(
+        list(names), module.params["connect"], module.params["timeout"]
+    )
     try:
         module.exit_json(
             changed=False,
@@ -705,7 +792,9 @@ def main():
             memory_mib=memory_mib(read_text("/proc/meminfo")),
             hostname=hostname,
             interfaces=interfaces(module),
-            default_interface=default_interface(read_text("/proc/net/route"), read_text("/proc/net/ipv6_route")),
+            default_interface=default_interface(
+                read_text("/proc/net/route"), read_text("/proc/net/ipv6_route")
+            ),
             rdma_ports=rdma_ports(),
             own_name_in_hosts=own_name_addresses(hosts_file, hostname),
             own_name_repaired=BEGIN in hosts_file.splitlines(),
@@ -713,7 +802,10 @@ def main():
             nvidia_devices=len(nvidia_devices()[0]),
             npus=max(len(npu_nodes()), npu_devices()),
             fabric_adapters=len(fabric_adapters()),
-            programs={name: bool(module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"])) for name in PROGRAMS},
+            programs={
+                name: bool(module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"]))
+                for name in PROGRAMS
+            },
             boot_id=read_text("/proc/sys/kernel/random/boot_id").strip(),
             container=bool(container),
             cgroup=cgroups(
@@ -727,15 +819,25 @@ def main():
             connections=connections,
             listeners=listeners(module, docker),
             disk_free_mib={path: free_mib(path) for path in module.params["paths"]},
-            folders={path: files_in(path) for path in module.params["folders"] if os.path.isdir(path)},
+            folders={
+                path: files_in(path) for path in module.params["folders"] if os.path.isdir(path)
+            },
             docker_config_error=docker_config[0],
             docker_config_warnings=docker_config[1],
             labelled_images=labelled_images(module, docker),
-            account_clashes=account_clashes(module.params["users"], module.params["groups"], accounts, module.params["reused_ids"]),
+            account_clashes=account_clashes(
+                module.params["users"],
+                module.params["groups"],
+                accounts,
+                module.params["reused_ids"],
+            ),
             recorded_ids=owned_ids(accounts, number_of),
         )
     except ParseError as error:
-        module.fail_json(msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection" % error)
+        module.fail_json(
+            msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection"
+            % error
+        )
 
 
 if __name__ == "__main__":

@@ -116,7 +116,11 @@ import json
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import LAYERS_LABEL, RECIPE_LABEL, layers_digest
+from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import (
+    LAYERS_LABEL,
+    RECIPE_LABEL,
+    layers_digest,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 FIXES = {
@@ -125,7 +129,9 @@ FIXES = {
     "engine_unavailable": "run gpu_stack.yml, which starts Docker, and run the task as root; if it stops again, read journalctl -u docker.service",
 }
 NO_IMAGE = re.compile(r"no such (image|object)", re.IGNORECASE)
-NO_ENGINE = re.compile(r"connect to the docker daemon|permission denied|error during connect", re.IGNORECASE)
+NO_ENGINE = re.compile(
+    r"connect to the docker daemon|permission denied|error during connect", re.IGNORECASE
+)
 
 
 def describe(name, found):
@@ -170,8 +176,11 @@ def main():
             return None, ""
         if NO_ENGINE.search(err):
             return None, "engine_unavailable"
-        module.fail_json(msg="docker image %s failed: %s. Run the command on the host, correct what it names, and run this again. 'journalctl --unit=docker' "
-                             "has the log of Docker" % (" ".join(arguments), err.strip()), rc=rc)
+        module.fail_json(
+            msg="docker image %s failed: %s. Run the command on the host, correct what it names, and run this again. 'journalctl --unit=docker' "
+            "has the log of Docker" % (" ".join(arguments), err.strip()),
+            rc=rc,
+        )
 
     images, labelled = [], []
     for name in module.params["names"]:
@@ -180,10 +189,20 @@ def main():
             out, cause = ask(["inspect", "--", name], NO_IMAGE)
         images.append(describe(name, json.loads(out)[0] if out else None))
     if module.params["label"] and not cause:
-        out, cause = ask(["ls", "--all", "--quiet", "--no-trunc", "--filter", "label=" + module.params["label"]], NO_IMAGE)
+        out, cause = ask(
+            ["ls", "--all", "--quiet", "--no-trunc", "--filter", "label=" + module.params["label"]],
+            NO_IMAGE,
+        )
         labelled = sorted(set((out or "").split()))
-    module.exit_json(changed=False, available=not cause, cause=cause, fix=FIXES[cause], images=images, labelled=labelled,
-                     records=records)
+    module.exit_json(
+        changed=False,
+        available=not cause,
+        cause=cause,
+        fix=FIXES[cause],
+        images=images,
+        labelled=labelled,
+        records=records,
+    )
 
 
 if __name__ == "__main__":

@@ -222,21 +222,36 @@ CERTIFICATES = ("/etc/containers/certs.d", "/etc/docker/certs.d")
 #: Its file system is in memory, so a password is never on a disk.
 MEMORY = "/run"
 PROXY = "trainyard-image-proxy.service"
-UNITS = ("trainyard-image-registry.service", PROXY, "trainyard-image-tidy.timer", "trainyard-image-room.timer")
+UNITS = (
+    "trainyard-image-registry.service",
+    PROXY,
+    "trainyard-image-tidy.timer",
+    "trainyard-image-room.timer",
+)
 #: Where the units of services write the checksums of what they load. systemd removes the files with the services.
-LOADED = {UNITS[0]: "/run/trainyard-image-registry/loaded", PROXY: "/run/trainyard-image-proxy/loaded"}
+LOADED = {
+    UNITS[0]: "/run/trainyard-image-registry/loaded",
+    PROXY: "/run/trainyard-image-proxy/loaded",
+}
 OURS = ("registry", "work", "build", "full", "space", "relayed.json", "lost+found")
 
 
 def listens(text, port):
     """Return whether a table of the kernel, /proc/net/tcp or tcp6, has a socket that listens on a port."""
     rows = [line.split() for line in text.splitlines()[1:]]
-    return any(row[1].rpartition(":")[2] == "%04X" % port and row[3] == "0A" for row in rows if len(row) > 3)
+    return any(
+        row[1].rpartition(":")[2] == "%04X" % port and row[3] == "0A"
+        for row in rows
+        if len(row) > 3
+    )
 
 
 def parse_units(text):
     """Return the properties of units by name, from the output of systemctl show."""
-    blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in text.split("\n\n")]
+    blocks = [
+        dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        for block in text.split("\n\n")
+    ]
     return {block["Id"]: block for block in blocks if block.get("Id")}
 
 
@@ -249,7 +264,11 @@ def not_loaded(units, loaded, checksum):
         if unit["NeedDaemonReload"] == "yes" or is_older:
             found.append("/etc/systemd/system/" + name)
     for text in loaded.values():
-        found += [path for digest, _space, path in (line.partition("  ") for line in text.splitlines()) if checksum(path) != digest]
+        found += [
+            path
+            for digest, _space, path in (line.partition("  ") for line in text.splitlines())
+            if checksum(path) != digest
+        ]
     return sorted(set(found))
 
 
@@ -265,24 +284,54 @@ class Reader:
 
     def __init__(self, module, folder):
         self.module, self.params = module, module.params
-        self.auth, self.policy = (os.path.join(folder, name) for name in ("auth.json", "policy.json"))
+        self.auth, self.policy = (
+            os.path.join(folder, name) for name in ("auth.json", "policy.json")
+        )
         logins = list(self.params["logins"])
-        tokens = json.loads(read_text(self.params["tokens"]) or "{}") if self.params["tokens"] else {}
+        tokens = (
+            json.loads(read_text(self.params["tokens"]) or "{}") if self.params["tokens"] else {}
+        )
         if tokens.get(self.params["account"]):
-            logins.append({"registry": self.params["registry"], "username": self.params["account"], "password": tokens[self.params["account"]]})
-        for path, content in ((self.auth, _image_relay.auth_document(logins)), (self.policy, '{"default": [{"type": "insecureAcceptAnything"}]}')):
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+            logins.append(
+                {
+                    "registry": self.params["registry"],
+                    "username": self.params["account"],
+                    "password": tokens[self.params["account"]],
+                }
+            )
+        for path, content in (
+            (self.auth, _image_relay.auth_document(logins)),
+            (self.policy, '{"default": [{"type": "insecureAcceptAnything"}]}'),
+        ):
+            with open(
+                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+            ) as stream:
                 stream.write(content)
         self.has_registry = not self.params["tokens"] or bool(tokens)
 
     def digest(self, reference, may_lack=False):
-        command = ["skopeo", "--policy", self.policy, "--command-timeout", "%ds" % self.params["timeout"], "inspect", "--raw", "--authfile", self.auth]
+        command = [
+            "skopeo",
+            "--policy",
+            self.policy,
+            "--command-timeout",
+            "%ds" % self.params["timeout"],
+            "inspect",
+            "--raw",
+            "--authfile",
+            self.auth,
+        ]
         command += _image_relay.tls_options(reference, self.params["plain_http"])
         code, said, errors = self.module.run_command(command + [reference], encoding=None)
         if code == 0:
             return {"digest": _image_relay.digest_of(said), "error": ""}
         errors = errors.decode("utf-8", "replace")
-        return {"digest": "", "error": "" if may_lack and _image_relay.is_missing(errors) else _image_relay.explain(errors)}
+        return {
+            "digest": "",
+            "error": ""
+            if may_lack and _image_relay.is_missing(errors)
+            else _image_relay.explain(errors),
+        }
 
     def source(self, image):
         if not image["is_archive"]:
@@ -293,9 +342,15 @@ class Reader:
             return {"digest": "", "error": str(error)}
 
     def images(self):
-        return {image["name"]: {"source": self.source(image),
-                                "there": self.digest("docker://" + image["target"], may_lack=True) if self.has_registry else {"digest": "", "error": ""}}
-                for image in self.params["images"]}
+        return {
+            image["name"]: {
+                "source": self.source(image),
+                "there": self.digest("docker://" + image["target"], may_lack=True)
+                if self.has_registry
+                else {"digest": "", "error": ""},
+            }
+            for image in self.params["images"]
+        }
 
 
 def images_of(module):
@@ -318,12 +373,27 @@ def main():
             "paths": {"type": "list", "elements": "path", "default": []},
             "certificate": {"type": "str", "default": ""},
             "relayed": {"type": "str", "default": ""},
-            "images": {"type": "list", "elements": "dict", "default": [], "options": {
-                "name": {"type": "str", "required": True}, "source": {"type": "str", "required": True},
-                "is_archive": {"type": "bool", "required": True}, "target": {"type": "str", "required": True}}},
-            "logins": {"type": "list", "elements": "dict", "default": [], "options": {
-                "registry": {"type": "str", "required": True}, "username": {"type": "str", "required": True},
-                "password": {"type": "str", "required": True, "no_log": True}}},
+            "images": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "source": {"type": "str", "required": True},
+                    "is_archive": {"type": "bool", "required": True},
+                    "target": {"type": "str", "required": True},
+                },
+            },
+            "logins": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "registry": {"type": "str", "required": True},
+                    "username": {"type": "str", "required": True},
+                    "password": {"type": "str", "required": True, "no_log": True},
+                },
+            },
             "registry": {"type": "str", "default": ""},
             "account": {"type": "str", "default": ""},
             "tokens": {"type": "str", "default": "", "no_log": False},
@@ -337,31 +407,73 @@ def main():
     record = Record(module, params["record"]).read()
     packages = {}
     if params["packages"]:
-        shown = module.run_command([module.get_bin_path("dpkg-query", required=True), "--show", "--showformat",
-                                    "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n"] + params["packages"])[1]
+        shown = module.run_command(
+            [
+                module.get_bin_path("dpkg-query", required=True),
+                "--show",
+                "--showformat",
+                "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n",
+            ]
+            + params["packages"]
+        )[1]
         packages = {name: state["version"] for name, state in parse_installed(shown).items()}
-    shown = module.run_command(["systemctl", "show", "--property=Id,ActiveState,NeedDaemonReload"] + list(UNITS))[1] if params["port"] else ""
+    shown = (
+        module.run_command(
+            ["systemctl", "show", "--property=Id,ActiveState,NeedDaemonReload"] + list(UNITS)
+        )[1]
+        if params["port"]
+        else ""
+    )
     units = parse_units(shown)
     tables = [read_text("/proc/net/" + name) for name in ("tcp", "tcp6")] if params["port"] else []
     try:
         relayed = json.loads(read_text(params["relayed"]) or "{}") if params["relayed"] else {}
     except ValueError as error:
-        module.fail_json(msg="%s is damaged (%s); remove it, and the next run writes it again" % (params["relayed"], error))
-    certificates = ["%s/%s/ca.crt" % (base, registry) for registry in record.get("registries") or [] for base in CERTIFICATES]
+        module.fail_json(
+            msg="%s is damaged (%s); remove it, and the next run writes it again"
+            % (params["relayed"], error)
+        )
+    certificates = [
+        "%s/%s/ca.crt" % (base, registry)
+        for registry in record.get("registries") or []
+        for base in CERTIFICATES
+    ]
     module.exit_json(
-        changed=False, record=record, packages=packages, relayed=relayed,
-        masked={unit: os.path.realpath("/etc/systemd/system/" + unit) == "/dev/null" for unit in params["masked"]},
+        changed=False,
+        record=record,
+        packages=packages,
+        relayed=relayed,
+        masked={
+            unit: os.path.realpath("/etc/systemd/system/" + unit) == "/dev/null"
+            for unit in params["masked"]
+        },
         people=sorted(os.listdir(params["people"])) if os.path.isdir(params["people"]) else [],
         certificates=[path for path in certificates if os.path.exists(path)],
-        units=sorted(os.path.basename(path) for path in glob.glob("/etc/systemd/system/trainyard-image-*.*")),
+        units=sorted(
+            os.path.basename(path) for path in glob.glob("/etc/systemd/system/trainyard-image-*.*")
+        ),
         cni=os.path.isdir("/etc/cni"),
-        storage_type=file_system_of(existing(params["storage"]), read_text("/proc/self/mountinfo")) if params["storage"] else "",
-        strange=sorted(set(os.listdir(params["storage"])) - set(OURS)) if params["storage"] and os.path.isdir(params["storage"]) else [],
+        storage_type=file_system_of(existing(params["storage"]), read_text("/proc/self/mountinfo"))
+        if params["storage"]
+        else "",
+        strange=sorted(set(os.listdir(params["storage"])) - set(OURS))
+        if params["storage"] and os.path.isdir(params["storage"])
+        else [],
         port_taken=any(listens(table, params["port"]) for table in tables),
         proxy_active=units.get(PROXY, {}).get("ActiveState") in ("active", "reloading"),
-        not_loaded=not_loaded(units, {name: read_text(path) for name, path in LOADED.items() if name in units and os.path.exists(path)}, module.sha256),
+        not_loaded=not_loaded(
+            units,
+            {
+                name: read_text(path)
+                for name, path in LOADED.items()
+                if name in units and os.path.exists(path)
+            },
+            module.sha256,
+        ),
         missing=[path for path in params["paths"] if not os.path.exists(path)],
-        certificate_checksum=(module.sha256(params["certificate"]) or "") if params["certificate"] else "",
+        certificate_checksum=(module.sha256(params["certificate"]) or "")
+        if params["certificate"]
+        else "",
         images=images_of(module),
     )
 

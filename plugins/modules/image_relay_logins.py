@@ -74,13 +74,21 @@ def tokens_of(former, accounts, make):
 class Logins:
     def __init__(self, module):
         self.module, self.params = module, module.params
-        self.tokens, self.htpasswd = (os.path.join(self.params["folder"], name) for name in ("tokens.json", "htpasswd"))
+        self.tokens, self.htpasswd = (
+            os.path.join(self.params["folder"], name) for name in ("tokens.json", "htpasswd")
+        )
 
     def hash_of(self, token):
         # Read from standard input, so that no list of processes has it.
-        code, said, errors = self.module.run_command([self.module.get_bin_path("openssl", required=True), "passwd", "-6", "-stdin"], data=token)
+        code, said, errors = self.module.run_command(
+            [self.module.get_bin_path("openssl", required=True), "passwd", "-6", "-stdin"],
+            data=token,
+        )
         if code:
-            self.module.fail_json(msg="openssl passwd failed: %s\nCorrect what it names, and run this again" % (errors or said).strip())
+            self.module.fail_json(
+                msg="openssl passwd failed: %s\nCorrect what it names, and run this again"
+                % (errors or said).strip()
+            )
         return said.strip()
 
     def write(self, path, content, mode, group=0):
@@ -101,15 +109,30 @@ class Logins:
         try:
             former = json.loads(read_text(self.tokens) or "{}")
         except ValueError as error:
-            self.module.fail_json(msg="%s is damaged (%s). Restore it from a backup, or remove it: then all people get new passwords" % (self.tokens, error))
-        tokens = tokens_of(former, self.params["accounts"], lambda: "" if self.module.check_mode else secrets.token_urlsafe(24))
-        known = {line.partition(":")[0] for line in read_text(self.htpasswd).splitlines()} if os.path.exists(self.htpasswd) else set()
+            self.module.fail_json(
+                msg="%s is damaged (%s). Restore it from a backup, or remove it: then all people get new passwords"
+                % (self.tokens, error)
+            )
+        tokens = tokens_of(
+            former,
+            self.params["accounts"],
+            lambda: "" if self.module.check_mode else secrets.token_urlsafe(24),
+        )
+        known = (
+            {line.partition(":")[0] for line in read_text(self.htpasswd).splitlines()}
+            if os.path.exists(self.htpasswd)
+            else set()
+        )
         if tokens == former and known == set(tokens):
             return tokens, False
         if not self.module.check_mode:
-            lines = ["%s:%s\n" % (name, self.hash_of(token)) for name, token in sorted(tokens.items())]
+            lines = [
+                "%s:%s\n" % (name, self.hash_of(token)) for name, token in sorted(tokens.items())
+            ]
             # In this order: a run that is killed in between creates the new passwords once more.
-            self.write(self.htpasswd, "".join(lines), 0o640, grp.getgrnam(self.params["group"]).gr_gid)
+            self.write(
+                self.htpasswd, "".join(lines), 0o640, grp.getgrnam(self.params["group"]).gr_gid
+            )
             self.write(self.tokens, json.dumps(tokens, indent=2, sort_keys=True) + "\n", 0o600)
         return tokens, True
 
@@ -124,8 +147,14 @@ def main():
         supports_check_mode=True,
     )
     tokens, changed = Logins(module).manage()
-    module.exit_json(changed=changed, logins={
-        name: base64.b64encode(("%s:%s" % (name, token)).encode("utf-8")).decode("ascii") for name, token in tokens.items() if token})
+    module.exit_json(
+        changed=changed,
+        logins={
+            name: base64.b64encode(("%s:%s" % (name, token)).encode("utf-8")).decode("ascii")
+            for name, token in tokens.items()
+            if token
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -313,15 +313,46 @@ import platform
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _infiniband
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._packages import ParseError, parse_installed
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
+    ParseError,
+    parse_installed,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import fabric_adapters
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, check_timeout, run_tool, tool_options
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
+    check_names,
+    check_timeout,
+    run_tool,
+    tool_options,
+)
 
 # Below a device's folder. Of links, the last part of the target is read.
-FILES = ["hca_type", "fw_ver", "board_id", "node_desc", "node_guid", "sys_image_guid", "node_type", "device/numa_node", "device/current_link_speed",
-         "device/max_link_speed", "device/current_link_width", "device/max_link_width", "device/net/*/dev_port", "device/net/*/dev_id", "device/net/*/parent",
-         "device/net/*/phys_port_name", "ports/*/link_layer", "ports/*/state", "ports/*/phys_state", "ports/*/rate", "ports/*/lid", "ports/*/sm_lid",
-         "ports/*/gids/*", "ports/*/counters/*", "ports/*/counters_ext/*"]
+FILES = [
+    "hca_type",
+    "fw_ver",
+    "board_id",
+    "node_desc",
+    "node_guid",
+    "sys_image_guid",
+    "node_type",
+    "device/numa_node",
+    "device/current_link_speed",
+    "device/max_link_speed",
+    "device/current_link_width",
+    "device/max_link_width",
+    "device/net/*/dev_port",
+    "device/net/*/dev_id",
+    "device/net/*/parent",
+    "device/net/*/phys_port_name",
+    "ports/*/link_layer",
+    "ports/*/state",
+    "ports/*/phys_state",
+    "ports/*/rate",
+    "ports/*/lid",
+    "ports/*/sm_lid",
+    "ports/*/gids/*",
+    "ports/*/counters/*",
+    "ports/*/counters_ext/*",
+]
 LINKS = ["device", "device/driver", "device/physfn"]
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
@@ -356,7 +387,9 @@ class Sysfs:
             except OSError as error:
                 errors[path] = error.strerror
 
-        for pattern in FILES + ["ports/*/hw_counters/" + counter for counter in _infiniband.HARDWARE]:
+        for pattern in FILES + [
+            "ports/*/hw_counters/" + counter for counter in _infiniband.HARDWARE
+        ]:
             for path in glob.glob(os.path.join(folder, pattern)):
                 take(os.path.relpath(path, folder))
         for path in LINKS:
@@ -366,8 +399,12 @@ class Sysfs:
         for path in [path for path in texts if "/gids/" in path and texts[path].strip() != NO_GID]:
             for attribute in ("types", "ndevs"):
                 take(path.replace("/gids/", "/gid_attrs/%s/" % attribute))
-        interfaces = {os.path.basename(path) for path in glob.glob(os.path.join(folder, "device/net/*"))}
-        for name in interfaces | {texts[path].strip() for path in texts if "/gid_attrs/ndevs/" in path}:
+        interfaces = {
+            os.path.basename(path) for path in glob.glob(os.path.join(folder, "device/net/*"))
+        }
+        for name in interfaces | {
+            texts[path].strip() for path in texts if "/gid_attrs/ndevs/" in path
+        }:
             for file in ("operstate", "bonding/slaves"):
                 take("net/%s/%s" % (name, file), within=os.path.join(self.root, "class"))
         return texts, errors
@@ -382,21 +419,34 @@ class Tools:
 
     def ask(self, tool, parse):
         """Texts by device, and the run, which has a cause if the tool gave no answer."""
-        run = run_tool(self.module, [tool], self.module.params["timeout"], container=self.module.params["container"])
+        run = run_tool(
+            self.module,
+            [tool],
+            self.module.params["timeout"],
+            container=self.module.params["container"],
+        )
         if run.cause:
             return {}, run
         try:
             found, remarks = parse(run.stdout)
         except _infiniband.ParseError as error:
             if not run.rc:
-                self.module.fail_json(msg="%s. Run it on the host. If its output is complete, report it as a fault of the collection" % error,
-                                      rc=run.rc, stdout=run.stdout, stderr=run.stderr)
+                self.module.fail_json(
+                    msg="%s. Run it on the host. If its output is complete, report it as a fault of the collection"
+                    % error,
+                    rc=run.rc,
+                    stdout=run.stdout,
+                    stderr=run.stderr,
+                )
             found, remarks = {}, [str(error)]
         remarks += [line.strip() for line in run.stderr.splitlines() if line.strip()]
         self.remarks += remarks
         self.used.append(tool)
         if run.rc and not found:
-            return {}, run._replace(cause="tool_failed", evidence=remarks[-1] if remarks else "%s ended with exit code %d" % (tool, run.rc))
+            return {}, run._replace(
+                cause="tool_failed",
+                evidence=remarks[-1] if remarks else "%s ended with exit code %d" % (tool, run.rc),
+            )
         return found, run
 
     def devices(self):
@@ -405,7 +455,10 @@ class Tools:
             found, run = self.ask("ibv_devinfo", _infiniband.parse_ibv_devinfo)
         if run.cause or not found:
             return {}, run.cause or "no_devices", run.evidence or "%s lists none" % self.used[-1]
-        for tool, parse in (("ibstatus", _infiniband.parse_ibstatus), ("ibdev2netdev", _infiniband.parse_ibdev2netdev)):
+        for tool, parse in (
+            ("ibstatus", _infiniband.parse_ibstatus),
+            ("ibdev2netdev", _infiniband.parse_ibdev2netdev),
+        ):
             for name, texts in self.ask(tool, parse)[0].items():
                 # A device that appeared in between is left to the next run.
                 found.get(name, {}).update(texts)
@@ -419,21 +472,40 @@ class Host:
     def say(self, *command):
         """Output of a tool; empty if it is missing or prints nothing."""
         path = self.module.get_bin_path(command[0])
-        return self.module.run_command([path] + list(command[1:]), environ_update={"LC_ALL": "C"})[1] if path else ""
+        return (
+            self.module.run_command([path] + list(command[1:]), environ_update={"LC_ALL": "C"})[1]
+            if path
+            else ""
+        )
 
     def kernel_modules(self):
         names = self.module.params["kernel_modules"]
         loaded = [name for name in names if os.path.isdir(os.path.join(self.root, "module", name))]
         folder = "/lib/modules/%s/" % platform.release()
-        return _infiniband.module_states(names, loaded, read_text(folder + "modules.dep"), read_text(folder + "modules.builtin"))
+        return _infiniband.module_states(
+            names, loaded, read_text(folder + "modules.dep"), read_text(folder + "modules.builtin")
+        )
 
     def packages(self):
         names = self.module.params["packages"]
-        listed = self.say("dpkg-query", "--show", "--showformat", "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n", *names) if names else ""
+        listed = (
+            self.say(
+                "dpkg-query",
+                "--show",
+                "--showformat",
+                "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n",
+                *names,
+            )
+            if names
+            else ""
+        )
         try:
             return {name: package["version"] for name, package in parse_installed(listed).items()}
         except ParseError as error:
-            self.module.fail_json(msg="the output of dpkg-query cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists" % error)
+            self.module.fail_json(
+                msg="the output of dpkg-query cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists"
+                % error
+            )
 
 
 def main():
@@ -448,31 +520,62 @@ def main():
         },
         supports_check_mode=True,
     )
-    root, container, network = (module.params[name] for name in ("sysfs_root", "container", "network"))
+    root, container, network = (
+        module.params[name] for name in ("sysfs_root", "container", "network")
+    )
     check_names(module, "container")
     check_timeout(module)
     try:
         network = ipaddress.ip_network(network) if network else None
     except ValueError as error:
-        module.fail_json(msg="network: '%s' is not a valid network: %s. Give a CIDR such as 192.0.2.0/24" % (network, error))
+        module.fail_json(
+            msg="network: '%s' is not a valid network: %s. Give a CIDR such as 192.0.2.0/24"
+            % (network, error)
+        )
 
     host, tools = Host(module), Tools(module)
     adapters = [] if container else fabric_adapters(root)
-    reads_sysfs = not container and os.path.isdir(os.path.join(root, "class")) and os.access(os.path.join(root, "class"), os.R_OK)
+    reads_sysfs = (
+        not container
+        and os.path.isdir(os.path.join(root, "class"))
+        and os.access(os.path.join(root, "class"), os.R_OK)
+    )
     if reads_sysfs:
         folder = os.path.join(root, "class/infiniband")
         names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-        devices = [_infiniband.describe_device(name, *Sysfs(root).device(name), network=network) for name in names]
-        cause, evidence = (None, None) if devices else ("driver_not_loaded", ", ".join("adapter {bus_id}".format(**adapter) for adapter in adapters)) \
-            if adapters else ("no_devices", "%s has none, and the PCI bus no adapter" % folder)
+        devices = [
+            _infiniband.describe_device(name, *Sysfs(root).device(name), network=network)
+            for name in names
+        ]
+        cause, evidence = (
+            (None, None)
+            if devices
+            else (
+                "driver_not_loaded",
+                ", ".join("adapter {bus_id}".format(**adapter) for adapter in adapters),
+            )
+            if adapters
+            else ("no_devices", "%s has none, and the PCI bus no adapter" % folder)
+        )
     else:
         found, cause, evidence = tools.devices()
         absent = "not said by " + ", ".join(tools.used)
-        devices = [_infiniband.describe_device(name, found[name], absent=absent, network=network) for name in sorted(found)]
+        devices = [
+            _infiniband.describe_device(name, found[name], absent=absent, network=network)
+            for name in sorted(found)
+        ]
     module.exit_json(
-        changed=False, available=bool(devices), cause=cause, fix="%s. Seen: %s" % (FIXES[cause], evidence) if cause else None,
-        source="sysfs" if reads_sysfs else "+".join(tools.used), remarks=tools.remarks, adapters=adapters, devices=devices,
-        ofed="" if container else host.say("ofed_info", "-s").strip().rstrip(":"), kernel_modules=host.kernel_modules(), packages=host.packages(),
+        changed=False,
+        available=bool(devices),
+        cause=cause,
+        fix="%s. Seen: %s" % (FIXES[cause], evidence) if cause else None,
+        source="sysfs" if reads_sysfs else "+".join(tools.used),
+        remarks=tools.remarks,
+        adapters=adapters,
+        devices=devices,
+        ofed="" if container else host.say("ofed_info", "-s").strip().rstrip(":"),
+        kernel_modules=host.kernel_modules(),
+        packages=host.packages(),
         files=checksums(module.params["files"]),
     )
 

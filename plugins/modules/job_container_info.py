@@ -216,7 +216,13 @@ import glob
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import chip_names, control_nodes, driver_paths, npu_nodes, split_groups
+from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import (
+    chip_names,
+    control_nodes,
+    driver_paths,
+    npu_nodes,
+    split_groups,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._job_container import (
     cdi_kind,
@@ -236,7 +242,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._nft_table import JO
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
-CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+CONTROL_NODES = (
+    "/dev/nvidiactl",
+    "/dev/nvidia-modeset",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+)
 CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
 CAP_NET_ADMIN = 12
 # What the table needs of the kernel. It is checked, not loaded.
@@ -266,7 +277,10 @@ class Host:
             return {}
         path = self.module.get_bin_path("dpkg-query")
         # It fails if one of the names is unknown, and still prints the others.
-        shown = self.module.run_command([path, "--show", "--showformat", "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n"] + self.params["packages"])[1]
+        shown = self.module.run_command(
+            [path, "--show", "--showformat", "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n"]
+            + self.params["packages"]
+        )[1]
         return {name: state["version"] for name, state in parse_installed(shown).items()}
 
     def docker_images(self):
@@ -278,12 +292,21 @@ class Host:
         return found
 
     def cdi(self):
-        paths = [path for folder in CDI_FOLDERS for path in sorted(glob.glob(folder + "/*")) if path.endswith((".json", ".yaml"))]
+        paths = [
+            path
+            for folder in CDI_FOLDERS
+            for path in sorted(glob.glob(folder + "/*"))
+            if path.endswith((".json", ".yaml"))
+        ]
         return {path: cdi_kind(read_text(path)) for path in paths}
 
     def firewall(self):
         nft = self.module.get_bin_path("nft")
-        code, _said, error = self.module.run_command([nft, "--check", "--file", "-"], data=FIREWALL_PROBE) if nft else (0, "", "")
+        code, _said, error = (
+            self.module.run_command([nft, "--check", "--file", "-"], data=FIREWALL_PROBE)
+            if nft
+            else (0, "", "")
+        )
         return dict(
             read_firewall(self.module, JOBS),
             admin=has_capability(read_text("/proc/self/status"), CAP_NET_ADMIN),
@@ -291,7 +314,9 @@ class Host:
         )
 
     def gpu_nodes(self):
-        return sorted(number for number in map(device_number, glob.glob("/dev/nvidia*")) if number is not None)
+        return sorted(
+            number for number in map(device_number, glob.glob("/dev/nvidia*")) if number is not None
+        )
 
 
 def store_is_clean(store):
@@ -300,7 +325,11 @@ def store_is_clean(store):
     if not os.path.isdir(layers):
         return True
     with os.scandir(layers) as entries:
-        modes = [entry.stat(follow_symlinks=False).st_mode for entry in entries if entry.is_dir(follow_symlinks=False)]
+        modes = [
+            entry.stat(follow_symlinks=False).st_mode
+            for entry in entries
+            if entry.is_dir(follow_symlinks=False)
+        ]
     return store_is_open(read_text(os.path.join(store, "trainyard-clean")), modes)
 
 
@@ -331,10 +360,14 @@ def main():
     npus = npu_nodes()
     params = module.params
     try:
-        images = parse_store(read_text(os.path.join(params["store"], "overlay-images", "images.json")))
+        images = parse_store(
+            read_text(os.path.join(params["store"], "overlay-images", "images.json"))
+        )
         docker_images = host.docker_images()
     except ValueError as error:
-        module.fail_json(msg="%s; expected the format of Debian's tools. Report it with this line" % error)
+        module.fail_json(
+            msg="%s; expected the format of Debian's tools. Report it with this line" % error
+        )
     module.exit_json(
         changed=False,
         packages=host.packages(),
@@ -343,7 +376,9 @@ def main():
         masked=masked_paths(mountinfo),
         storage_type=file_system_of(existing(params["storage"]), mountinfo),
         storage_project_quota=has_project_quota(existing(params["storage"]), mountinfo),
-        storage_entries=sorted(os.listdir(params["storage"])) if os.path.isdir(params["storage"]) else [],
+        storage_entries=sorted(os.listdir(params["storage"]))
+        if os.path.isdir(params["storage"])
+        else [],
         store_options=mount_options(params["store"], mountinfo),
         store_is_clean=store_is_clean(params["store"]),
         share_is_mount=is_mount(params["share"], mountinfo),
@@ -360,7 +395,9 @@ def main():
         nvidia_ctk=bool(module.get_bin_path("nvidia-ctk")),
         images=images,
         docker_images=docker_images,
-        files=checksums(params["files"] + ["/etc/systemd/system/" + unit_name(params["store"], "mount")]),
+        files=checksums(
+            params["files"] + ["/etc/systemd/system/" + unit_name(params["store"], "mount")]
+        ),
         texts={path: read_text(path) for path in params["texts"] if os.path.isfile(path)},
         record=Record(module, params["record"]).read(),
     )

@@ -70,23 +70,38 @@ changed_paths:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import ENTRY, ManagedFiles
+from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import (
+    ENTRY,
+    ManagedFiles,
+)
 
 
 def entry_of(path):
     """An entry of O(files) that removes what is at a path."""
-    return dict({name: option.get("default") for name, option in ENTRY.items()}, path=path, state="absent", leave_filled=True)
+    return dict(
+        {name: option.get("default") for name, option in ENTRY.items()},
+        path=path,
+        state="absent",
+        leave_filled=True,
+    )
 
 
 def main():
     module = AnsibleModule(
-        argument_spec={"files": {"type": "list", "elements": "dict", "options": ENTRY}, "absent": {"type": "list", "elements": "path"}},
+        argument_spec={
+            "files": {"type": "list", "elements": "dict", "options": ENTRY},
+            "absent": {"type": "list", "elements": "path"},
+        },
         required_one_of=[["files", "absent"]],
         supports_check_mode=True,
     )
     manager = ManagedFiles(module)
-    manager.run([entry_of(path) for path in module.params["absent"] or []] + (module.params["files"] or []))
-    module.exit_json(changed=bool(manager.changed_paths), changed_paths=manager.changed_paths, diff=manager.diff)
+    manager.run(
+        [entry_of(path) for path in module.params["absent"] or []] + (module.params["files"] or [])
+    )
+    module.exit_json(
+        changed=bool(manager.changed_paths), changed_paths=manager.changed_paths, diff=manager.diff
+    )
 
 
 if __name__ == "__main__":

@@ -60,7 +60,10 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import is_ip, show
-from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import drop_in, with_servers
+from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import (
+    drop_in,
+    with_servers,
+)
 
 
 def write(module, path, text):
@@ -81,16 +84,26 @@ def main():
         },
         supports_check_mode=True,
     )
-    servers, resolv_conf, path = (module.params[name] for name in ("servers", "resolv_conf", "drop_in"))
+    servers, resolv_conf, path = (
+        module.params[name] for name in ("servers", "resolv_conf", "drop_in")
+    )
     wrong = [server for server in servers if not is_ip(server)]
     if wrong:
-        module.fail_json(msg="servers: '%s' is not an address; use one such as 10.0.0.53" % show(wrong[0]))
+        module.fail_json(
+            msg="servers: '%s' is not an address; use one such as 10.0.0.53" % show(wrong[0])
+        )
     target = os.path.realpath(resolv_conf)
     resolved = "/systemd/resolve/" in target
     # What an earlier run has set in the other way is taken back too: a host may have changed its resolver.
-    wanted = {path: drop_in(servers) if resolved and servers else "", target: read_text(target) if resolved else with_servers(read_text(target), servers)}
+    wanted = {
+        path: drop_in(servers) if resolved and servers else "",
+        target: read_text(target) if resolved else with_servers(read_text(target), servers),
+    }
     changed = {name: text for name, text in wanted.items() if text != read_text(name)}
-    diff = [{"before_header": name, "after_header": name, "before": read_text(name), "after": text} for name, text in changed.items()]
+    diff = [
+        {"before_header": name, "after_header": name, "before": read_text(name), "after": text}
+        for name, text in changed.items()
+    ]
     if not module.check_mode:
         for name, text in changed.items():
             if text:
@@ -101,12 +114,24 @@ def main():
         if not wanted[path] and path in changed and not os.listdir(folder):
             os.rmdir(folder)
         if path in changed and resolved:
-            rc, stdout, stderr = module.run_command([module.get_bin_path("systemctl", required=True), "restart", "systemd-resolved.service"])
+            rc, stdout, stderr = module.run_command(
+                [
+                    module.get_bin_path("systemctl", required=True),
+                    "restart",
+                    "systemd-resolved.service",
+                ]
+            )
             if rc:
-                module.fail_json(msg="systemd-resolved does not start with %s: %s. Find the cause with 'journalctl --unit=systemd-resolved' on the host, "
-                                     "correct it, and run this again" % (path, (stderr or stdout).strip()))
-    module.exit_json(changed=bool(changed), diff=diff, by="systemd-resolved" if resolved else "resolv.conf",
-                     rewritten_by=target if not resolved and target != os.path.abspath(resolv_conf) else "")
+                module.fail_json(
+                    msg="systemd-resolved does not start with %s: %s. Find the cause with 'journalctl --unit=systemd-resolved' on the host, "
+                    "correct it, and run this again" % (path, (stderr or stdout).strip())
+                )
+    module.exit_json(
+        changed=bool(changed),
+        diff=diff,
+        by="systemd-resolved" if resolved else "resolv.conf",
+        rewritten_by=target if not resolved and target != os.path.abspath(resolv_conf) else "",
+    )
 
 
 if __name__ == "__main__":

@@ -345,8 +345,17 @@ output:
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import ParseError, answer, check_bounds, parse_size
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, run_tool, tool_options
+from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import (
+    ParseError,
+    answer,
+    check_bounds,
+    parse_size,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
+    check_names,
+    run_tool,
+    tool_options,
+)
 
 FIXES = {
     "not_installed": "build nccl-tests, or set its all_reduce_perf in 'executable' (and Open MPI's mpirun in 'mpirun')",
@@ -383,54 +392,118 @@ exit $code
 def check(module):
     """Check the options of a run before it begins. Returns the range of sizes in bytes."""
     params = module.params
-    for name, least in (("gpus", 1), ("step_factor", 2), ("iterations", 1), ("warmup_iterations", 0), ("timeout", 1), ("ssh_port", 1)):
+    for name, least in (
+        ("gpus", 1),
+        ("step_factor", 2),
+        ("iterations", 1),
+        ("warmup_iterations", 0),
+        ("timeout", 1),
+        ("ssh_port", 1),
+    ):
         if params[name] is None:
-            module.fail_json(msg=f"{name} is missing: set the number of GPUs per host that take part in the run, or give a log in 'log' or 'log_file'")
+            module.fail_json(
+                msg=f"{name} is missing: set the number of GPUs per host that take part in the run, or give a log in 'log' or 'log_file'"
+            )
         if params[name] < least:
             module.fail_json(msg=f"{name}: '{params[name]}' is too small; set {least} or more")
     if params["ssh_port"] > 65535:
-        module.fail_json(msg=f"ssh_port: '{params['ssh_port']}' is not a valid port; set 1 to 65535")
+        module.fail_json(
+            msg=f"ssh_port: '{params['ssh_port']}' is not a valid port; set 1 to 65535"
+        )
     check_names(module, "container")
     for name in params["environment"]:
         if not re.match(r"[A-Za-z_]\w*$", name):
-            module.fail_json(msg=f"environment: '{name}' is not a valid variable name; use letters, digits and underscores")
+            module.fail_json(
+                msg=f"environment: '{name}' is not a valid variable name; use letters, digits and underscores"
+            )
     for host in params["hosts"]:
         if not re.match(r"[A-Za-z0-9][\w.-]*$", host):
-            module.fail_json(msg=f"hosts: '{host}' is not a valid host name or IPv4 address; use one such as gpu-a or 10.0.0.11")
+            module.fail_json(
+                msg=f"hosts: '{host}' is not a valid host name or IPv4 address; use one such as gpu-a or 10.0.0.11"
+            )
     if len(set(params["hosts"])) < len(params["hosts"]):
-        module.fail_json(msg=f"hosts: '{', '.join(params['hosts'])}' names a host twice; list each host once")
+        module.fail_json(
+            msg=f"hosts: '{', '.join(params['hosts'])}' names a host twice; list each host once"
+        )
     if bool(params["hosts"]) is (params["launcher"] == "direct"):
-        module.fail_json(msg=f"hosts: launcher '{params['launcher']}' " + (
-            "runs on this host only; remove 'hosts', or set a launcher with mpirun" if params["hosts"] else "needs the addresses of the hosts; set 'hosts'"))
+        module.fail_json(
+            msg=f"hosts: launcher '{params['launcher']}' "
+            + (
+                "runs on this host only; remove 'hosts', or set a launcher with mpirun"
+                if params["hosts"]
+                else "needs the addresses of the hosts; set 'hosts'"
+            )
+        )
     if params["gpus"] * max(1, len(params["hosts"])) < 2:
-        module.fail_json(msg="gpus: '1' GPU has no other to exchange data with; set 2 or more, or use several hosts with mpirun")
+        module.fail_json(
+            msg="gpus: '1' GPU has no other to exchange data with; set 2 or more, or use several hosts with mpirun"
+        )
     try:
         least, most = (parse_size(params[name], name) for name in ("min_bytes", "max_bytes"))
     except ValueError as error:
         module.fail_json(msg=str(error))
     if least > most:
-        module.fail_json(msg=f"min_bytes: '{params['min_bytes']}' is larger than max_bytes '{params['max_bytes']}'; set a smaller or equal size")
+        module.fail_json(
+            msg=f"min_bytes: '{params['min_bytes']}' is larger than max_bytes '{params['max_bytes']}'; set a smaller or equal size"
+        )
     return least, most
 
 
 def command_line(params, least, most):
     """The command line."""
     per_gpu = params["launcher"] == "mpirun_per_gpu"
-    test = [params["executable"], "-b", str(least), "-e", str(most), "-f", str(params["step_factor"]), "-g", "1" if per_gpu else str(params["gpus"]),
-            "-w", str(params["warmup_iterations"]), "-n", str(params["iterations"]), "-c", "1"]
+    test = [
+        params["executable"],
+        "-b",
+        str(least),
+        "-e",
+        str(most),
+        "-f",
+        str(params["step_factor"]),
+        "-g",
+        "1" if per_gpu else str(params["gpus"]),
+        "-w",
+        str(params["warmup_iterations"]),
+        "-n",
+        str(params["iterations"]),
+        "-c",
+        "1",
+    ]
     variables = [f"{name}={value}" for name, value in sorted(params["environment"].items())]
     if params["launcher"] == "direct":
         return (["env"] + variables if variables else []) + test
     slots = params["gpus"] if per_gpu else 1
     network = params["mpi_network"]
     return [
-        params["mpirun"], "--allow-run-as-root", "-np", str(slots * len(params["hosts"])), "-H", ",".join(f"{host}:{slots}" for host in params["hosts"]),
+        params["mpirun"],
+        "--allow-run-as-root",
+        "-np",
+        str(slots * len(params["hosts"])),
+        "-H",
+        ",".join(f"{host}:{slots}" for host in params["hosts"]),
         # Open MPI 5 counts no slots for a host named by one of its addresses (openpmix/prrte#2258), so the number of processes per node is explicit.
-        "--bind-to", "none", "--map-by", f"ppr:{slots}:node:OVERSUBSCRIBE", "--mca", "plm_rsh_args", f"-p {params['ssh_port']}",
+        "--bind-to",
+        "none",
+        "--map-by",
+        f"ppr:{slots}:node:OVERSUBSCRIBE",
+        "--mca",
+        "plm_rsh_args",
+        f"-p {params['ssh_port']}",
         # MPI is only needed for the startup of the ranks. TCP is more robust for that than the fabric adapters.
-        "--mca", "pml", "ob1", "--mca", "btl", "^openib",
-        *(["--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network] if network else []),
-        *[word for variable in variables for word in ("-x", variable)], *test]
+        "--mca",
+        "pml",
+        "ob1",
+        "--mca",
+        "btl",
+        "^openib",
+        *(
+            ["--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network]
+            if network
+            else []
+        ),
+        *[word for variable in variables for word in ("-x", variable)],
+        *test,
+    ]
 
 
 def main() -> None:
@@ -440,7 +513,11 @@ def main() -> None:
             "log": {"type": "str"},
             "log_file": {"type": "path"},
             "gpus": {"type": "int"},
-            "launcher": {"type": "str", "choices": ["direct", "mpirun_per_host", "mpirun_per_gpu"], "default": "direct"},
+            "launcher": {
+                "type": "str",
+                "choices": ["direct", "mpirun_per_host", "mpirun_per_gpu"],
+                "default": "direct",
+            },
             "hosts": {"type": "list", "elements": "str", "default": []},
             "ssh_port": {"type": "int", "default": 12345},
             "mpi_network": {"type": "str"},
@@ -461,7 +538,17 @@ def main() -> None:
     )
     params = module.params
     try:
-        bounds = check_bounds(*(params[name] for name in ("expected_ranks", "expected_hosts", "min_busbw_gb_s", "judge_from_bytes")))
+        bounds = check_bounds(
+            *(
+                params[name]
+                for name in (
+                    "expected_ranks",
+                    "expected_hosts",
+                    "min_busbw_gb_s",
+                    "judge_from_bytes",
+                )
+            )
+        )
     except ValueError as error:
         module.fail_json(msg=str(error))
     if params["log"] is None and params["log_file"] is None:
@@ -478,11 +565,15 @@ def judge(module, bounds):
             with open(where, encoding="utf-8", errors="replace") as stream:
                 text = stream.read()
         except OSError as error:
-            module.fail_json(msg=f"log_file: {where}: {error.strerror}. Give the path of a log on this host, or its text in 'log'")
+            module.fail_json(
+                msg=f"log_file: {where}: {error.strerror}. Give the path of a log on this host, or its text in 'log'"
+            )
     try:
         told = answer(text, **bounds)
     except ParseError as error:
-        module.fail_json(msg=f"{where}: {error}. Give the whole output of all_reduce_perf, stdout and stderr")
+        module.fail_json(
+            msg=f"{where}: {error}. Give the whole output of all_reduce_perf, stdout and stderr"
+        )
     module.exit_json(changed=False, available=True, cause=None, fix=None, **told)
 
 
@@ -491,34 +582,76 @@ def run(module, bounds):
     params = module.params
     least, most = check(module)
     hosts = max(1, len(params["hosts"]))
-    for name, all_of_them in (("expected_ranks", params["gpus"] * hosts), ("expected_hosts", hosts)):
+    for name, all_of_them in (
+        ("expected_ranks", params["gpus"] * hosts),
+        ("expected_hosts", hosts),
+    ):
         bounds[name] = all_of_them if bounds[name] is None else bounds[name]
     command = command_line(params, least, most)
     if module.check_mode:
-        module.exit_json(changed=False, skipped=True, msg="a run keeps all GPUs busy: it is skipped in check mode", command=command)
+        module.exit_json(
+            changed=False,
+            skipped=True,
+            msg="a run keeps all GPUs busy: it is skipped in check mode",
+            command=command,
+        )
 
-    done = run_tool(module, ["sh", "-c", SHELL, "sh", params["executable"], DOCUMENT, *command], params["timeout"], container=params["container"])
+    done = run_tool(
+        module,
+        ["sh", "-c", SHELL, "sh", params["executable"], DOCUMENT, *command],
+        params["timeout"],
+        container=params["container"],
+    )
     printed, _mark, document = done.stdout.partition("\n" + DOCUMENT + "\n")
     output = printed + "\n" + done.stderr
     try:
         told = answer(output, document, done.rc, **bounds)
     except ParseError as error:
-        module.fail_json(msg=f"{params['executable']} ended with exit code 0, but this isn't what all_reduce_perf prints: {error}. Set executable to "
-                             "all_reduce_perf of nccl-tests", stdout=printed, stderr=done.stderr)
+        module.fail_json(
+            msg=f"{params['executable']} ended with exit code 0, but this isn't what all_reduce_perf prints: {error}. Set executable to "
+            "all_reduce_perf of nccl-tests",
+            stdout=printed,
+            stderr=done.stderr,
+        )
     by_id = {reason["id"]: reason for reason in told["reasons"]}
     if "too_many_gpus" in by_id:
         reason = by_id["too_many_gpus"]
-        module.fail_json(msg=f"gpus: {params['gpus']}: {reason['cause']}. {reason['fix']}. It said: {reason['line']}", output=output, command=command)
+        module.fail_json(
+            msg=f"gpus: {params['gpus']}: {reason['cause']}. {reason['fix']}. It said: {reason['line']}",
+            output=output,
+            command=command,
+        )
 
     cause, evidence = done.cause, done.evidence
     if not cause and "library_missing" in by_id and not told["rows"]:
         cause, evidence = "library_missing", by_id["library_missing"]["line"]
     elif not cause and done.rc == 127:
         cause, evidence = "not_installed", (done.stderr.strip() or "exit code 127").splitlines()[-1]
-    fix = f"{FIXES[cause].format(container=params['container'])}. It said: {evidence}" if cause else None
+    fix = (
+        f"{FIXES[cause].format(container=params['container'])}. It said: {evidence}"
+        if cause
+        else None
+    )
     if cause and cause not in by_id:
-        told["reasons"].insert(0, {"id": cause, "cause": f"nothing could be measured to the end: {evidence}", "fix": fix, "source": None, "line": None})
-    module.exit_json(changed=False, available=not cause, cause=cause or None, fix=fix, command=command, output=output, **told)
+        told["reasons"].insert(
+            0,
+            {
+                "id": cause,
+                "cause": f"nothing could be measured to the end: {evidence}",
+                "fix": fix,
+                "source": None,
+                "line": None,
+            },
+        )
+    module.exit_json(
+        changed=False,
+        available=not cause,
+        cause=cause or None,
+        fix=fix,
+        command=command,
+        output=output,
+        **told,
+    )
 
 
 if __name__ == "__main__":

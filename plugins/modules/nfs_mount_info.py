@@ -159,8 +159,16 @@ import re
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import ask_file_system, checksums, read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import options_in_force, parse_mountinfo, unit_name
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import (
+    ask_file_system,
+    checksums,
+    read_text,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import (
+    options_in_force,
+    parse_mountinfo,
+    unit_name,
+)
 
 UNITS = "/etc/systemd/system"
 MARK = "# Placed by trainyard.gpu.nfs_client."
@@ -175,7 +183,9 @@ def units(module, names):
         return {}
     # With the property Id, systemd also answers for a name without a unit.
     properties = "Id,LoadState,ActiveState,Result,UnitFileState,FragmentPath,NeedDaemonReload"
-    rc, out, dummy = module.run_command([systemctl, "show", "--property=" + properties, "--"] + names)
+    rc, out, dummy = module.run_command(
+        [systemctl, "show", "--property=" + properties, "--"] + names
+    )
     found = {}
     for paragraph in out.split("\n\n") if rc == 0 else []:
         entry = dict(line.split("=", 1) for line in paragraph.splitlines() if "=" in line)
@@ -189,28 +199,60 @@ def placed():
         text = read_text(path)
         where, what = (re.search(r"^%s=(.*)$" % name, text, re.M) for name in ("Where", "What"))
         if MARK in text and where and what:
-            files = [name for name in (path[:-len("mount")] + "automount", path) if os.path.exists(name)]
-            found.append({"target": where.group(1), "source": what.group(1), "unit": "mount" if len(files) == 1 else "automount",
-                          "units": [os.path.basename(name) for name in files], "files": files, "options": []})
+            files = [
+                name for name in (path[: -len("mount")] + "automount", path) if os.path.exists(name)
+            ]
+            found.append(
+                {
+                    "target": where.group(1),
+                    "source": what.group(1),
+                    "unit": "mount" if len(files) == 1 else "automount",
+                    "units": [os.path.basename(name) for name in files],
+                    "files": files,
+                    "options": [],
+                }
+            )
     for line in read_text("/etc/fstab").splitlines():
         words = line.split()
         if len(words) > 3 and not line.startswith("#") and FSTAB_MARK in words[3].split(","):
             target = words[1].replace("\\040", " ")
-            found.append({"target": target, "source": words[0], "unit": "fstab", "units": [unit_name(target, "mount")], "files": [],
-                          "options": words[3].split(",")})
+            found.append(
+                {
+                    "target": target,
+                    "source": words[0],
+                    "unit": "fstab",
+                    "units": [unit_name(target, "mount")],
+                    "files": [],
+                    "options": words[3].split(","),
+                }
+            )
     return found
 
 
 def lines_of_the_site():
     """Target and type of the entries of /etc/fstab, without the role's own lines."""
-    lines = [line.split() for line in read_text("/etc/fstab").splitlines() if not line.lstrip().startswith("#")]
-    return [(words[1].replace("\\040", " ").rstrip("/") or "/", words[2]) for words in lines if len(words) > 3 and FSTAB_MARK not in words[3].split(",")]
+    lines = [
+        line.split()
+        for line in read_text("/etc/fstab").splitlines()
+        if not line.lstrip().startswith("#")
+    ]
+    return [
+        (words[1].replace("\\040", " ").rstrip("/") or "/", words[2])
+        for words in lines
+        if len(words) > 3 and FSTAB_MARK not in words[3].split(",")
+    ]
 
 
 def in_use(mounts, ours):
     targets = {mount["target"] for mount in ours}
-    return bool([mount for mount in mounts if mount["type"] in ("nfs", "nfs4") and mount["path"] not in targets]
-                or [kind for dummy, kind in lines_of_the_site() if kind in ("nfs", "nfs4")])
+    return bool(
+        [
+            mount
+            for mount in mounts
+            if mount["type"] in ("nfs", "nfs4") and mount["path"] not in targets
+        ]
+        or [kind for dummy, kind in lines_of_the_site() if kind in ("nfs", "nfs4")]
+    )
 
 
 def configured_in(target, found, ours):
@@ -219,15 +261,30 @@ def configured_in(target, found, ours):
         return "/etc/fstab"
     files = [entry.get("FragmentPath", "") for entry in found]
     mine = [name for mount in ours for name in mount["files"]]
-    return next((name for name in files if os.path.exists(name) and not name.startswith("/run/systemd/generator") and name not in mine), "")
+    return next(
+        (
+            name
+            for name in files
+            if os.path.exists(name)
+            and not name.startswith("/run/systemd/generator")
+            and name not in mine
+        ),
+        "",
+    )
 
 
 def shares_connections(mount, mounts):
     """Whether another mount has the same server and version. Both share the connections of the first one, and its number of them."""
+
     def server(options):
         return {option for option in options if option.startswith(("addr=", "vers="))}
 
-    return any(other["path"] != mount["path"] and other["type"].startswith("nfs") and server(other["options"]) == server(mount["options"]) for other in mounts)
+    return any(
+        other["path"] != mount["path"]
+        and other["type"].startswith("nfs")
+        and server(other["options"]) == server(mount["options"])
+        for other in mounts
+    )
 
 
 def ask(module, mount, mounts, known):
@@ -237,14 +294,30 @@ def ask(module, mount, mounts, known):
     automount = known.get(unit_name(target, "automount"), {})
     unit = known.get(unit_name(target, "mount"), {})
     answer = {
-        "target": target, "state": "absent", "error": "", "source": "", "type": "", "options": [], "differences": [], "exists": True, "entries": [],
+        "target": target,
+        "state": "absent",
+        "error": "",
+        "source": "",
+        "type": "",
+        "options": [],
+        "differences": [],
+        "exists": True,
+        "entries": [],
         "configured_in": configured_in(target, (unit, automount), placed()),
-        "unit_enabled": [name for name, entry in (("mount", unit), ("automount", automount)) if entry.get("UnitFileState") in ("enabled", "generated")],
+        "unit_enabled": [
+            name
+            for name, entry in (("mount", unit), ("automount", automount))
+            if entry.get("UnitFileState") in ("enabled", "generated")
+        ],
     }
     if not here and automount.get("ActiveState") == "active":
         # The first access mounts it.
         cause, answer["error"] = ask_file_system(target, module.params["timeout"])
-        here = [entry for entry in parse_mountinfo(read_text("/proc/self/mountinfo")) if entry["path"] == target and entry["type"] != "autofs"]
+        here = [
+            entry
+            for entry in parse_mountinfo(read_text("/proc/self/mountinfo"))
+            if entry["path"] == target and entry["type"] != "autofs"
+        ]
         if not here:
             answer["state"] = "hangs" if cause == "hangs" else "absent"
             return answer
@@ -260,22 +333,38 @@ def ask(module, mount, mounts, known):
         return answer
     top = here[-1]
     answer.update(source=top["source"], type=top["type"], options=top["options"])
-    if not top["type"].startswith("nfs") or top["source"].rstrip("/") != mount["source"].rstrip("/"):
+    if not top["type"].startswith("nfs") or top["source"].rstrip("/") != mount["source"].rstrip(
+        "/"
+    ):
         answer["state"] = "other"
         return answer
     cause, answer["error"] = ask_file_system(target, module.params["timeout"])
     answer["differences"] = options_in_force(mount["options"], top["options"])
     if shares_connections(top, mounts):
-        answer["differences"] = [option for option in answer["differences"] if not option.startswith("nconnect=")]
-    answer["state"] = cause if cause in ("hangs", "stale") else "differs" if cause or answer["differences"] else "mounted"
+        answer["differences"] = [
+            option for option in answer["differences"] if not option.startswith("nconnect=")
+        ]
+    answer["state"] = (
+        cause
+        if cause in ("hangs", "stale")
+        else "differs"
+        if cause or answer["differences"]
+        else "mounted"
+    )
     return answer
 
 
 def ask_all(module):
     mounts = parse_mountinfo(read_text("/proc/self/mountinfo"))
-    names = [unit_name(mount["target"], suffix) for mount in module.params["mounts"] for suffix in ("mount", "automount")]
+    names = [
+        unit_name(mount["target"], suffix)
+        for mount in module.params["mounts"]
+        for suffix in ("mount", "automount")
+    ]
     known = units(module, names)
-    return [ask(module, mount, mounts, known) for mount in module.params["mounts"]], any(entry.get("NeedDaemonReload") == "yes" for entry in known.values())
+    return [ask(module, mount, mounts, known) for mount in module.params["mounts"]], any(
+        entry.get("NeedDaemonReload") == "yes" for entry in known.values()
+    )
 
 
 def main():
@@ -303,7 +392,11 @@ def main():
         mounts, reload_needed = ask_all(module)
         states = {mount["state"] for mount in mounts} - {"mounted"}
         # One that is being mounted anew has its former options until then.
-        if not states or time.monotonic() >= deadline or (states == {"differs"} and time.monotonic() - began > REMOUNT_SECONDS):
+        if (
+            not states
+            or time.monotonic() >= deadline
+            or (states == {"differs"} and time.monotonic() - began > REMOUNT_SECONDS)
+        ):
             break
         time.sleep(1)
     ours = placed()

@@ -207,15 +207,21 @@ def nfsd():
     versions = parse_versions(read_text(NFSD + "versions"))
     if not versions:
         return {}
-    return {"threads": number(NFSD + "threads"), "versions": versions, "lease_seconds": number(NFSD + "nfsv4leasetime"),
-            "grace_seconds": number(NFSD + "nfsv4gracetime")}
+    return {
+        "threads": number(NFSD + "threads"),
+        "versions": versions,
+        "lease_seconds": number(NFSD + "nfsv4leasetime"),
+        "grace_seconds": number(NFSD + "nfsv4gracetime"),
+    }
 
 
 def service(module):
     systemctl = module.get_bin_path("systemctl")
     if not systemctl:
         return {"active": False, "enabled": False}
-    dummy, out, dummy2 = module.run_command([systemctl, "show", "--property=ActiveState,UnitFileState", "nfs-server.service"])
+    dummy, out, dummy2 = module.run_command(
+        [systemctl, "show", "--property=ActiveState,UnitFileState", "nfs-server.service"]
+    )
     return {"active": "ActiveState=active" in out, "enabled": "UnitFileState=enabled" in out}
 
 
@@ -223,24 +229,43 @@ def firewall(module):
     addresses = module.params["addresses"]
     ufw = module.get_bin_path("ufw", opt_dirs=["/usr/sbin"])
     if ufw:
-        dummy, out, dummy2 = module.run_command([ufw, "status", "verbose"], environ_update={"LC_ALL": "C"})
+        dummy, out, dummy2 = module.run_command(
+            [ufw, "status", "verbose"], environ_update={"LC_ALL": "C"}
+        )
         if re.search(r"^Status: active", out, re.M):
-            return {"kind": "ufw", "zone": "", "shut_out": [address for address in addresses if not allowed_by_ufw(out, address, PORT)]}
+            return {
+                "kind": "ufw",
+                "zone": "",
+                "shut_out": [
+                    address for address in addresses if not allowed_by_ufw(out, address, PORT)
+                ],
+            }
     command = module.get_bin_path("firewall-cmd")
     if command and module.run_command([command, "--state"])[0] == 0:
-        rc, out, dummy = module.run_command([command, "--get-zone-of-interface=" + module.params["interface"]])
-        zone = out.strip() if rc == 0 else module.run_command([command, "--get-default-zone"])[1].strip()
+        rc, out, dummy = module.run_command(
+            [command, "--get-zone-of-interface=" + module.params["interface"]]
+        )
+        zone = (
+            out.strip()
+            if rc == 0
+            else module.run_command([command, "--get-default-zone"])[1].strip()
+        )
 
         def has(*query):
             return module.run_command([command, "--zone=" + zone] + list(query))[0] == 0
 
-        target = module.run_command([command, "--permanent", "--zone=" + zone, "--get-target"])[1].strip()
+        target = module.run_command([command, "--permanent", "--zone=" + zone, "--get-target"])[
+            1
+        ].strip()
         if target == "ACCEPT" or has("--query-service=nfs") or has("--query-port=%d/tcp" % PORT):
             return {"kind": "firewalld", "zone": zone, "shut_out": []}
         shut_out = []
         for address in addresses:
             family = "ipv6" if ":" in address else "ipv4"
-            rule = 'rule family="%s" source address="%s" service name="nfs" accept' % (family, address)
+            rule = 'rule family="%s" source address="%s" service name="nfs" accept' % (
+                family,
+                address,
+            )
             if not has("--query-rich-rule=" + rule):
                 shut_out.append(address)
         return {"kind": "firewalld", "zone": zone, "shut_out": shut_out}
@@ -279,7 +304,9 @@ def main():
         supports_check_mode=True,
     )
     # exportfs follows links, and writes a name as the name service completes it.
-    exports = [dict(export, path=os.path.realpath(export["path"])) for export in module.params["exports"]]
+    exports = [
+        dict(export, path=os.path.realpath(export["path"])) for export in module.params["exports"]
+    ]
     error, others, own = "", [], []
     for path in ["/etc/exports"] + sorted(glob.glob("/etc/exports.d/*.exports")):
         try:
@@ -295,17 +322,30 @@ def main():
     paths = {export["path"] for export in exports}
     module.exit_json(
         changed=False,
-        available=bool(module.get_bin_path("exportfs", opt_dirs=["/usr/sbin", "/sbin"])) and os.path.exists("/usr/sbin/rpc.nfsd"),
+        available=bool(module.get_bin_path("exportfs", opt_dirs=["/usr/sbin", "/sbin"]))
+        and os.path.exists("/usr/sbin/rpc.nfsd"),
         service=service(module),
         missing=not_in_force(exports, in_force, canonical),
-        left_over=[served for served in in_force if served["path"] in paths and not any(
-            served["path"] == export["path"] and any(is_same_client(served["client"], client) for client in (export["client"], canonical(export["client"])))
-            for export in exports + others + own)],
+        left_over=[
+            served
+            for served in in_force
+            if served["path"] in paths
+            and not any(
+                served["path"] == export["path"]
+                and any(
+                    is_same_client(served["client"], client)
+                    for client in (export["client"], canonical(export["client"]))
+                )
+                for export in exports + others + own
+            )
+        ],
         own_clients=list(dict.fromkeys(export["client"] for export in own)),
         others=others,
         nfsd=nfsd(),
         mounts={path: mount_of(path, mounts)["path"] for path in paths},
-        mounted_by_nfs=[path for path in sorted(paths) if mount_of(path, mounts)["type"] in ("nfs", "nfs4")],
+        mounted_by_nfs=[
+            path for path in sorted(paths) if mount_of(path, mounts)["type"] in ("nfs", "nfs4")
+        ],
         firewall=firewall(module),
         files=checksums(module.params["files"]),
         record=Record(module, module.params["record"]).read() if module.params["record"] else {},

@@ -269,28 +269,61 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._npu_smi import (
     unhealthy,
     why_no_answer,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, check_timeout, run_tool, tool_options
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
+    check_names,
+    check_timeout,
+    run_tool,
+    tool_options,
+)
 
 # By cause: what to do on a host, and, if it differs, in a container.
 FIXES = {
-    "not_installed": ("install the Ascend driver on this host, or set its npu-smi in 'executable'",
-                      "mount npu-smi of the host (/usr/local/bin/npu-smi or /usr/local/sbin/npu-smi) into container {container}"),
-    "driver_not_loaded": ("reboot if driver or firmware were installed since the last boot. Else check that 'lsmod' lists drv_davinci_intf_host, read 'dmesg', "
-                          "and run the task as root or as a member of group HwHiAiUser",
-                          "create container {container} with /dev/davinci_manager, /dev/devmm_svm, /dev/hisi_hdc, a /dev/davinciN, /usr/local/dcmi and the "
-                          "driver's lib64. If it has them, check npu-smi on the host"),
-    "device_in_use": ("end the container that has the NPU: a device belongs to one container at a time",
-                      "give container {container} devices that no other container has, and /usr/local/dcmi of the host"),
-    "library_missing": ("install the driver again, and add its lib64/driver and lib64/common to LD_LIBRARY_PATH or ld.so.conf",
-                        "mount /usr/local/Ascend/driver/lib64 and /usr/local/dcmi into container {container}, and set LD_LIBRARY_PATH"),
-    "no_devices": ("check whether 'lspci -d 19e5:' lists the NPUs. If so, read 'dmesg' and check that firmware and driver fit together",
-                   "create container {container} with a /dev/davinciN"),
-    "no_answer": ("read 'dmesg' and /var/log/npu, and reset the NPU or reboot the host. If it returns, the NPU is faulty", None),
-    "not_ready": ("wait until the NPU has started or its firmware is upgraded, then reboot if the installer asked for it", None),
-    "permission": ("run the task as root (become), or as a member of group HwHiAiUser", "check the user of container {container}, and its group HwHiAiUser"),
-    "truncated": ("run npu-smi info again. If it stays so, npu-smi cannot read this chip: read 'dmesg', and reset or replace it", None),
-    "timeout": ("find out what npu-smi waits for (an NPU that hangs: 'dmesg'), or raise 'timeout'", None),
-    "unknown": ("read 'dmesg' and /var/log/npu, and run npu-smi info manually", "run npu-smi info on the host, then in container {container}"),
+    "not_installed": (
+        "install the Ascend driver on this host, or set its npu-smi in 'executable'",
+        "mount npu-smi of the host (/usr/local/bin/npu-smi or /usr/local/sbin/npu-smi) into container {container}",
+    ),
+    "driver_not_loaded": (
+        "reboot if driver or firmware were installed since the last boot. Else check that 'lsmod' lists drv_davinci_intf_host, read 'dmesg', "
+        "and run the task as root or as a member of group HwHiAiUser",
+        "create container {container} with /dev/davinci_manager, /dev/devmm_svm, /dev/hisi_hdc, a /dev/davinciN, /usr/local/dcmi and the "
+        "driver's lib64. If it has them, check npu-smi on the host",
+    ),
+    "device_in_use": (
+        "end the container that has the NPU: a device belongs to one container at a time",
+        "give container {container} devices that no other container has, and /usr/local/dcmi of the host",
+    ),
+    "library_missing": (
+        "install the driver again, and add its lib64/driver and lib64/common to LD_LIBRARY_PATH or ld.so.conf",
+        "mount /usr/local/Ascend/driver/lib64 and /usr/local/dcmi into container {container}, and set LD_LIBRARY_PATH",
+    ),
+    "no_devices": (
+        "check whether 'lspci -d 19e5:' lists the NPUs. If so, read 'dmesg' and check that firmware and driver fit together",
+        "create container {container} with a /dev/davinciN",
+    ),
+    "no_answer": (
+        "read 'dmesg' and /var/log/npu, and reset the NPU or reboot the host. If it returns, the NPU is faulty",
+        None,
+    ),
+    "not_ready": (
+        "wait until the NPU has started or its firmware is upgraded, then reboot if the installer asked for it",
+        None,
+    ),
+    "permission": (
+        "run the task as root (become), or as a member of group HwHiAiUser",
+        "check the user of container {container}, and its group HwHiAiUser",
+    ),
+    "truncated": (
+        "run npu-smi info again. If it stays so, npu-smi cannot read this chip: read 'dmesg', and reset or replace it",
+        None,
+    ),
+    "timeout": (
+        "find out what npu-smi waits for (an NPU that hangs: 'dmesg'), or raise 'timeout'",
+        None,
+    ),
+    "unknown": (
+        "read 'dmesg' and /var/log/npu, and run npu-smi info manually",
+        "run npu-smi info on the host, then in container {container}",
+    ),
     "container_not_running": ("start container {container}", None),
     "engine_unavailable": ("install and start Docker on this host, and run the task as root", None),
 }
@@ -312,14 +345,27 @@ def live_addresses(module, devices, timeout, container):
     live, reasons, hopeless = {}, {}, ""
     for device in devices:
         if not hopeless:
-            run = run_tool(module, [module.params["hccn_tool"], "-i", str(device), "-ip", "-g"], timeout, container=container)
+            run = run_tool(
+                module,
+                [module.params["hccn_tool"], "-i", str(device), "-ip", "-g"],
+                timeout,
+                container=container,
+            )
             address, netmask = parse_address(run.stdout) if run.rc == 0 else (None, None)
             if address:
                 live[device] = (address, netmask)
                 continue
-            lines = [line.strip() for line in (run.stdout + "\n" + run.stderr).splitlines() if line.strip()]
-            reason = run.evidence or (f"{lines[-1]} (exit code {run.rc})" if lines else f"no output (exit code {run.rc})")
-            reasons[device] = f"hccn_tool: {reason}" + ("" if container or os.geteuid() == 0 else "; it needs root")
+            lines = [
+                line.strip()
+                for line in (run.stdout + "\n" + run.stderr).splitlines()
+                if line.strip()
+            ]
+            reason = run.evidence or (
+                f"{lines[-1]} (exit code {run.rc})" if lines else f"no output (exit code {run.rc})"
+            )
+            reasons[device] = f"hccn_tool: {reason}" + (
+                "" if container or os.geteuid() == 0 else "; it needs root"
+            )
             # It would not answer for the others either, and each call would take the whole time.
             hopeless = reasons[device] if run.cause else ""
         else:
@@ -338,7 +384,9 @@ def main() -> None:
         ),
         supports_check_mode=True,
     )
-    executable, container, timeout = (module.params[name] for name in ("executable", "container", "timeout"))
+    executable, container, timeout = (
+        module.params[name] for name in ("executable", "container", "timeout")
+    )
     check_names(module, "container", "hccn_tool")
     check_timeout(module)
 
@@ -346,16 +394,24 @@ def main() -> None:
     try:
         table = parse_info(run.stdout) if not run.cause else None
     except ParseError as exc:
-        module.fail_json(msg=f"{executable} info: {exc}. Run it in the same place. If its output is complete, report it as a fault of the collection",
-                         rc=run.rc, stdout=run.stdout, stderr=run.stderr)
+        module.fail_json(
+            msg=f"{executable} info: {exc}. Run it in the same place. If its output is complete, report it as a fault of the collection",
+            rc=run.rc,
+            stdout=run.stdout,
+            stderr=run.stderr,
+        )
     npus = table.npus if table else []
 
     cause, evidence = run.cause, run.evidence
     if not cause and (table is None or run.rc != 0):
         cause, evidence = why_no_answer(run.rc, run.stdout, run.stderr)
         if table is None and run.rc == 0 and cause == "unknown" and run.stdout.strip():
-            module.fail_json(msg=f"{executable} info ended with exit code 0, but printed no table of npu-smi. Set executable to the driver's npu-smi, or "
-                                 "remove the program of that name that comes first in PATH", stdout=run.stdout, stderr=run.stderr)
+            module.fail_json(
+                msg=f"{executable} info ended with exit code 0, but printed no table of npu-smi. Set executable to the driver's npu-smi, or "
+                "remove the program of that name that comes first in PATH",
+                stdout=run.stdout,
+                stderr=run.stderr,
+            )
     elif not cause and table.cut:
         cause, evidence = "truncated", f"{table.cut}"
     elif not cause and not npus:
@@ -363,7 +419,9 @@ def main() -> None:
     fix = None
     if cause:
         on_host, in_container = FIXES[cause]
-        fix = (in_container or on_host if container else on_host).format(container=container) + f". It said: {evidence}"
+        fix = (in_container or on_host if container else on_host).format(
+            container=container
+        ) + f". It said: {evidence}"
 
     nodes = [] if container else npu_nodes(module.params["device_folder"])
     findings = unhealthy(npus) + device_nodes_finding(nodes, npus)
@@ -371,15 +429,25 @@ def main() -> None:
     # Without a tool or a container there is nothing to ask.
     if module.params["addresses"] and cause not in ("container_not_running", "engine_unavailable"):
         configured = parse_conf(conf_text(module, module.params["hccn_conf"], timeout, container))
-        known = sorted(chip["phy_id"] for npu in npus for chip in npu["chips"] if chip["phy_id"] is not None)
+        known = sorted(
+            chip["phy_id"] for npu in npus for chip in npu["chips"] if chip["phy_id"] is not None
+        )
         known = known or nodes or list(configured)
         live, reasons = live_addresses(module, known, timeout, container)
         devices, more = merged_devices(known, live, reasons, configured)
         findings += more
     module.exit_json(
-        changed=False, available=not cause, cause=cause or None, fix=fix,
-        tool_version=table.tool_version if table else None, driver_version=table.driver_version if table else None,
-        npu_count=len(npus), npus=npus, devices=devices, findings=findings, remarks=table.remarks if table else [],
+        changed=False,
+        available=not cause,
+        cause=cause or None,
+        fix=fix,
+        tool_version=table.tool_version if table else None,
+        driver_version=table.driver_version if table else None,
+        npu_count=len(npus),
+        npus=npus,
+        devices=devices,
+        findings=findings,
+        remarks=table.remarks if table else [],
     )
 
 

@@ -131,9 +131,18 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _driver as driver
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream
-from ansible_collections.trainyard.gpu.plugins.module_utils._packages import ParseError, nearest_versions, parse_installed, parse_madison
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
+    ParseError,
+    nearest_versions,
+    parse_installed,
+    parse_madison,
+)
 
-SOURCES = ["/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"]
+SOURCES = [
+    "/etc/apt/sources.list",
+    "/etc/apt/sources.list.d/*.list",
+    "/etc/apt/sources.list.d/*.sources",
+]
 PREFERENCES = "/etc/apt/preferences"
 
 
@@ -143,18 +152,28 @@ class Host:
 
     def run(self, *command):
         path = self.module.get_bin_path(command[0], required=True)
-        return self.module.run_command([path] + list(command[1:]), environ_update={"LC_ALL": "C"}, expand_user_and_vars=False)
+        return self.module.run_command(
+            [path] + list(command[1:]), environ_update={"LC_ALL": "C"}, expand_user_and_vars=False
+        )
 
     def recommended(self):
         tool = self.module.params["recommended_by"]
         if tool == "nvidia-detect":
-            return driver.parse_nvidia_detect(self.run("nvidia-detect", *self.module.params["device_ids"])[1])
+            return driver.parse_nvidia_detect(
+                self.run("nvidia-detect", *self.module.params["device_ids"])[1]
+            )
         # Older versions do not know the option.
-        return driver.parse_ubuntu_drivers(self.run("ubuntu-drivers", "list", "--gpgpu", "--recommended")[1]) or \
-            driver.parse_ubuntu_drivers(self.run("ubuntu-drivers", "devices")[1])
+        return driver.parse_ubuntu_drivers(
+            self.run("ubuntu-drivers", "list", "--gpgpu", "--recommended")[1]
+        ) or driver.parse_ubuntu_drivers(self.run("ubuntu-drivers", "devices")[1])
 
     def installed(self):
-        words = self.run("dpkg-query", "--show", "--showformat", "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n")[1]
+        words = self.run(
+            "dpkg-query",
+            "--show",
+            "--showformat",
+            "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n",
+        )[1]
         return {name: package["version"] for name, package in parse_installed(words).items()}
 
     def simulated(self, names, versions, version):
@@ -165,18 +184,34 @@ class Host:
                 stream.write(read_text(PREFERENCES) + "\n\n" + driver.pin(version))
             os.chmod(path, 0o644)
             rc, stdout, stderr = self.run(
-                "apt-get", "--simulate", "--no-install-recommends", "--allow-change-held-packages", "--ignore-hold",
-                "--allow-downgrades", "--option",
-                "Dir::Etc::Preferences=%s" % path, "install", *["%s=%s" % (name, versions[name]) for name in names])
+                "apt-get",
+                "--simulate",
+                "--no-install-recommends",
+                "--allow-change-held-packages",
+                "--ignore-hold",
+                "--allow-downgrades",
+                "--option",
+                "Dir::Etc::Preferences=%s" % path,
+                "install",
+                *["%s=%s" % (name, versions[name]) for name in names],
+            )
         finally:
             os.unlink(path)
-        reason = " ".join(line.strip() for line in (stdout + stderr).splitlines() if " : " in line or line.startswith("E:"))
+        reason = " ".join(
+            line.strip()
+            for line in (stdout + stderr).splitlines()
+            if " : " in line or line.startswith("E:")
+        )
         return driver.parse_simulated_versions(stdout), reason if rc else ""
 
 
 def offered(names, offers, asked):
     """The available versions as text."""
-    found = ["available versions of %s: %s" % (name, ", ".join(nearest_versions(asked, offers[name]))) for name in names if offers.get(name)]
+    found = [
+        "available versions of %s: %s" % (name, ", ".join(nearest_versions(asked, offers[name])))
+        for name in names
+        if offers.get(name)
+    ]
     return "; ".join(found) if found else "no usable repository has %s" % ", ".join(names)
 
 
@@ -184,16 +219,31 @@ def choose(host, params, result):
     for asked in params["asked"]:
         families = driver.expand(params["families"], asked)
         names = list(dict.fromkeys(name for family in families for name in family))
-        offers = parse_madison(host.run("apt-cache", "madison", *names)[1], params["repository"], not params["elsewhere"], params["without"]) if names else {}
+        offers = (
+            parse_madison(
+                host.run("apt-cache", "madison", *names)[1],
+                params["repository"],
+                not params["elsewhere"],
+                params["without"],
+            )
+            if names
+            else {}
+        )
         chosen = driver.resolve(families, offers, asked, params["installed"])
         if chosen:
             result["problem"] = ""
             return judge(host, chosen, offers, result)
         anchors = list(dict.fromkeys(family[0] for family in families))
-        result["problem"] += "%sno driver %s: %s" % ("; " if result["problem"] else "", asked, offered(anchors, offers, asked))
+        result["problem"] += "%sno driver %s: %s" % (
+            "; " if result["problem"] else "",
+            asked,
+            offered(anchors, offers, asked),
+        )
     if params["without"]:
-        result["problem"] += ("; %s is neither the distribution's nor NVIDIA's and was not used: if it is a mirror of the distribution, "
-                              "list it in package_sources_apt_repositories" % ", ".join(params["without"]))
+        result["problem"] += (
+            "; %s is neither the distribution's nor NVIDIA's and was not used: if it is a mirror of the distribution, "
+            "list it in package_sources_apt_repositories" % ", ".join(params["without"])
+        )
     return None
 
 
@@ -207,14 +257,23 @@ def judge(host, chosen, offers, result):
         versions[name] = chosen["version"] if name == chosen["names"][0] else (fitting or [""])[0]
         absent += [name] if not versions[name] else []
     if absent:
-        result["problem"] = "driver %s is incomplete: %s" % (number, offered(absent, offers, number))
+        result["problem"] = "driver %s is incomplete: %s" % (
+            number,
+            offered(absent, offers, number),
+        )
         return
     brought, reason = host.simulated(chosen["names"], versions, chosen["version"])
     if reason:
         result["problem"] = "apt cannot install driver %s: %s" % (number, reason)
         return
     result["version"] = number
-    result["packages"] = driver.closure(chosen["names"], {name: [version] for name, version in versions.items()}, chosen["version"], brought, host.installed())
+    result["packages"] = driver.closure(
+        chosen["names"],
+        {name: [version] for name, version in versions.items()},
+        chosen["version"],
+        brought,
+        host.installed(),
+    )
 
 
 def main():
@@ -233,10 +292,19 @@ def main():
         },
         supports_check_mode=True,
     )
-    result = {"version": "", "packages": {}, "recommended": "", "branch": "", "problem": "", "sources": ""}
+    result = {
+        "version": "",
+        "packages": {},
+        "recommended": "",
+        "branch": "",
+        "problem": "",
+        "sources": "",
+    }
     if module.params["components"]:
         files = {path: read_text(path) for pattern in SOURCES for path in glob.glob(pattern)}
-        result["sources"] = driver.lacking_components(files, module.params["codename"], module.params["components"])
+        result["sources"] = driver.lacking_components(
+            files, module.params["codename"], module.params["components"]
+        )
     host = Host(module)
     try:
         if module.params["recommended_by"]:
@@ -245,8 +313,10 @@ def main():
         if module.params["families"]:
             choose(host, module.params, result)
     except ParseError as error:
-        module.fail_json(msg="the output of apt and dpkg about the driver cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If "
-                             "it lists nothing, report the line as a fault of the collection" % error)
+        module.fail_json(
+            msg="the output of apt and dpkg about the driver cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If "
+            "it lists nothing, report the line as a fault of the collection" % error
+        )
     module.exit_json(changed=False, **result)
 
 

@@ -238,30 +238,63 @@ gpus:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import ParseError, lost_gpus, parse_query, why_no_answer
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, check_timeout, run_tool, tool_options
+from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import (
+    ParseError,
+    lost_gpus,
+    parse_query,
+    why_no_answer,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
+    check_names,
+    check_timeout,
+    run_tool,
+    tool_options,
+)
 
 # By cause: what to do on a host, and, if it differs, in a container.
 FIXES = {
-    "not_installed": ("install the NVIDIA driver on this host, or set its nvidia-smi in 'executable'",
-                      "create container {container} with GPUs by the NVIDIA container toolkit, which also adds nvidia-smi"),
-    "driver_not_loaded": ("load the kernel module ('modprobe nvidia'; 'dmesg' shows errors). After an update of the kernel it may have to be built",
-                          "load the driver's kernel module on the host ('modprobe nvidia')"),
-    "driver_library_mismatch": ("reboot, or unload and load the kernel module: the driver was updated on disk, and the former version is still loaded",
-                                "reboot the host, then recreate container {container}: its libraries differ in version from the loaded kernel module"),
-    "library_missing": ("install the driver's libraries in the version of its kernel module, and run ldconfig. CUDA's folder of stubs must not be in "
-                        "LD_LIBRARY_PATH or ld.so.conf",
-                        "create container {container} by the NVIDIA container toolkit with capability 'utility', which adds libnvidia-ml.so"),
-    "no_devices": ("check whether 'lspci -d 10de:' lists the GPUs, and read 'dmesg | grep NVRM': a card without power, or a kernel module that does not "
-                   "support this generation. If nothing is wrong there, check the permissions of /dev/nvidia*",
-                   "run nvidia-smi on the host, and check which GPUs container {container} was created with"),
-    "gpu_lost": ("take the host out of use and reboot it; 'dmesg | grep Xid' shows the error. If it returns, GPU, power or slot is faulty", None),
-    "access_blocked": ("find out which cgroup, hypervisor or security module denies this host's processes the GPU",
-                       "restart container {container}: its cgroup has lost the device files"),
-    "permission": ("run the task as root (become), or check the permissions of /dev/nvidia*", "check the permissions of /dev/nvidia* in container {container}"),
-    "timeout": ("find out what nvidia-smi waits for (a GPU that hangs: 'dmesg | grep Xid'), switch persistence mode on, or raise 'timeout'", None),
-    "unknown": ("read 'dmesg | grep -i nvrm', and run nvidia-smi manually",
-                "restart container {container}: containers lose their GPUs when systemd reloads its units on the host. Else read 'dmesg | grep -i nvrm' there"),
+    "not_installed": (
+        "install the NVIDIA driver on this host, or set its nvidia-smi in 'executable'",
+        "create container {container} with GPUs by the NVIDIA container toolkit, which also adds nvidia-smi",
+    ),
+    "driver_not_loaded": (
+        "load the kernel module ('modprobe nvidia'; 'dmesg' shows errors). After an update of the kernel it may have to be built",
+        "load the driver's kernel module on the host ('modprobe nvidia')",
+    ),
+    "driver_library_mismatch": (
+        "reboot, or unload and load the kernel module: the driver was updated on disk, and the former version is still loaded",
+        "reboot the host, then recreate container {container}: its libraries differ in version from the loaded kernel module",
+    ),
+    "library_missing": (
+        "install the driver's libraries in the version of its kernel module, and run ldconfig. CUDA's folder of stubs must not be in "
+        "LD_LIBRARY_PATH or ld.so.conf",
+        "create container {container} by the NVIDIA container toolkit with capability 'utility', which adds libnvidia-ml.so",
+    ),
+    "no_devices": (
+        "check whether 'lspci -d 10de:' lists the GPUs, and read 'dmesg | grep NVRM': a card without power, or a kernel module that does not "
+        "support this generation. If nothing is wrong there, check the permissions of /dev/nvidia*",
+        "run nvidia-smi on the host, and check which GPUs container {container} was created with",
+    ),
+    "gpu_lost": (
+        "take the host out of use and reboot it; 'dmesg | grep Xid' shows the error. If it returns, GPU, power or slot is faulty",
+        None,
+    ),
+    "access_blocked": (
+        "find out which cgroup, hypervisor or security module denies this host's processes the GPU",
+        "restart container {container}: its cgroup has lost the device files",
+    ),
+    "permission": (
+        "run the task as root (become), or check the permissions of /dev/nvidia*",
+        "check the permissions of /dev/nvidia* in container {container}",
+    ),
+    "timeout": (
+        "find out what nvidia-smi waits for (a GPU that hangs: 'dmesg | grep Xid'), switch persistence mode on, or raise 'timeout'",
+        None,
+    ),
+    "unknown": (
+        "read 'dmesg | grep -i nvrm', and run nvidia-smi manually",
+        "restart container {container}: containers lose their GPUs when systemd reloads its units on the host. Else read 'dmesg | grep -i nvrm' there",
+    ),
     "container_not_running": ("start container {container}", None),
     "engine_unavailable": ("install and start Docker on this host, and run the task as root", None),
 }
@@ -269,7 +302,9 @@ FIXES = {
 
 def main() -> None:
     module = AnsibleModule(argument_spec=tool_options(60, "nvidia-smi"), supports_check_mode=True)
-    executable, container, timeout = (module.params[name] for name in ("executable", "container", "timeout"))
+    executable, container, timeout = (
+        module.params[name] for name in ("executable", "container", "timeout")
+    )
     check_names(module, "container")
     check_timeout(module)
 
@@ -277,27 +312,52 @@ def main() -> None:
     try:
         answer = parse_query(run.stdout) if not run.cause else None
     except ParseError as exc:
-        module.fail_json(msg=f"{executable} -q -x: {exc}. Run it in the same place. If its output is complete, report it as a fault of the "
-                             "collection", rc=run.rc, stdout=run.stdout, stderr=run.stderr)
+        module.fail_json(
+            msg=f"{executable} -q -x: {exc}. Run it in the same place. If its output is complete, report it as a fault of the "
+            "collection",
+            rc=run.rc,
+            stdout=run.stdout,
+            stderr=run.stderr,
+        )
     gpus = answer.gpus if answer else []
-    error_gpus = lost_gpus(run.stdout, run.stderr) + [{"bus_id": gpu["bus_id"], "error": gpu["unavailable"]["uuid"]} for gpu in gpus if gpu["uuid"] is None]
+    error_gpus = lost_gpus(run.stdout, run.stderr) + [
+        {"bus_id": gpu["bus_id"], "error": gpu["unavailable"]["uuid"]}
+        for gpu in gpus
+        if gpu["uuid"] is None
+    ]
 
     cause, evidence = run.cause, run.evidence
     if not cause and (answer is None or run.rc != 0 or error_gpus):
         cause, evidence = why_no_answer(run.rc, run.stdout, run.stderr)
         if error_gpus:
-            cause, evidence = "gpu_lost", ", ".join("GPU {bus_id}: {error}".format(**gpu) for gpu in error_gpus)
+            cause, evidence = (
+                "gpu_lost",
+                ", ".join("GPU {bus_id}: {error}".format(**gpu) for gpu in error_gpus),
+            )
         elif answer is None and run.rc == 0 and cause == "unknown" and run.stdout.strip():
-            module.fail_json(msg=f"{executable} -q -x ended with exit code 0, but printed no document of nvidia-smi. Set executable to the driver's "
-                                 "nvidia-smi, or remove the program of that name that comes first in PATH", stdout=run.stdout, stderr=run.stderr)
+            module.fail_json(
+                msg=f"{executable} -q -x ended with exit code 0, but printed no document of nvidia-smi. Set executable to the driver's "
+                "nvidia-smi, or remove the program of that name that comes first in PATH",
+                stdout=run.stdout,
+                stderr=run.stderr,
+            )
     fix = None
     if cause:
         on_host, in_container = FIXES[cause]
-        fix = (in_container or on_host if container else on_host).format(container=container) + f". It said: {evidence}"
+        fix = (in_container or on_host if container else on_host).format(
+            container=container
+        ) + f". It said: {evidence}"
     module.exit_json(
-        changed=False, available=not cause, cause=cause or None, fix=fix,
-        driver_version=answer.driver_version if answer else None, cuda_version=answer.cuda_version if answer else None,
-        gpu_count=answer.gpu_count if answer else 0, gpus=gpus, error_gpus=error_gpus, remarks=answer.remarks if answer else [],
+        changed=False,
+        available=not cause,
+        cause=cause or None,
+        fix=fix,
+        driver_version=answer.driver_version if answer else None,
+        cuda_version=answer.cuda_version if answer else None,
+        gpu_count=answer.gpu_count if answer else 0,
+        gpus=gpus,
+        error_gpus=error_gpus,
+        remarks=answer.remarks if answer else [],
     )
 
 

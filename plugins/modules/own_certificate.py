@@ -126,7 +126,9 @@ class Certificates:
         # No program may read a key in between.
         code, out, errors = self.module.run_command([self.openssl] + list(arguments), umask=0o077)
         if code:
-            self.module.fail_json(msg="openssl %s failed: %s" % (arguments[0], (errors or out).strip()), rc=code)
+            self.module.fail_json(
+                msg="openssl %s failed: %s" % (arguments[0], (errors or out).strip()), rc=code
+            )
         return out
 
     def text(self, name):
@@ -135,15 +137,27 @@ class Certificates:
     def missing(self):
         """Return why the certificate has to be created."""
         own = self.options["name"]
-        if not all(os.path.exists(self.path(name)) for name in (own + ".pem", own + ".key", "ca.pem", "ca.key")):
+        if not all(
+            os.path.exists(self.path(name))
+            for name in (own + ".pem", own + ".key", "ca.pem", "ca.key")
+        ):
             return ["there is none"]
-        code, _out, _errors = self.module.run_command([self.openssl, "verify", "-CAfile", self.path("ca.pem"), self.path(own + ".pem")])
+        code, _out, _errors = self.module.run_command(
+            [self.openssl, "verify", "-CAfile", self.path("ca.pem"), self.path(own + ".pem")]
+        )
         if code and "certificate has expired" not in _errors + _out:
             return ["the authority did not sign it"]
-        text = self.run("x509", "-in", self.path(own + ".pem"), "-noout", "-enddate", "-ext", "subjectAltName")
+        text = self.run(
+            "x509", "-in", self.path(own + ".pem"), "-noout", "-enddate", "-ext", "subjectAltName"
+        )
         try:
-            return reasons(text, self.options["names"], self.options["addresses"], datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None),
-                           self.options["renew_days"])
+            return reasons(
+                text,
+                self.options["names"],
+                self.options["addresses"],
+                datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None),
+                self.options["renew_days"],
+            )
         except ParseError as error:
             self.module.fail_json(msg=str(error))
 
@@ -159,8 +173,12 @@ class Certificates:
     def has_authority(self):
         """Return whether there is one whose key is its own. Another program may have replaced the key."""
         certificate, key = self.path("ca.pem"), self.path("ca.key")
-        return (os.path.exists(certificate) and os.path.exists(key)
-                and self.run("x509", "-in", certificate, "-noout", "-pubkey") == self.run("pkey", "-in", key, "-pubout"))
+        return (
+            os.path.exists(certificate)
+            and os.path.exists(key)
+            and self.run("x509", "-in", certificate, "-noout", "-pubkey")
+            == self.run("pkey", "-in", key, "-pubout")
+        )
 
     def names(self):
         """Return the names and addresses for which the authority has to sign: those of this
@@ -228,10 +246,38 @@ class Certificates:
         config = self.config(certificate_config(self.options["names"], self.options["addresses"]))
         self.key(own + ".key.new")
         request = os.path.join(self.module.tmpdir, "request.pem")
-        self.run("req", "-new", "-sha256", "-key", self.path(own + ".key.new"), "-config", config, "-out", request)
-        self.run("x509", "-req", "-sha256", "-in", request, "-CA", self.path("ca.pem"), "-CAkey", self.path("ca.key"), "-set_serial",
-                 "0x" + os.urandom(16).hex(), "-days", str(self.options["days"]), "-extfile", config, "-extensions", "certificate",
-                 "-out", self.path(own + ".pem.new"))
+        self.run(
+            "req",
+            "-new",
+            "-sha256",
+            "-key",
+            self.path(own + ".key.new"),
+            "-config",
+            config,
+            "-out",
+            request,
+        )
+        self.run(
+            "x509",
+            "-req",
+            "-sha256",
+            "-in",
+            request,
+            "-CA",
+            self.path("ca.pem"),
+            "-CAkey",
+            self.path("ca.key"),
+            "-set_serial",
+            "0x" + os.urandom(16).hex(),
+            "-days",
+            str(self.options["days"]),
+            "-extfile",
+            config,
+            "-extensions",
+            "certificate",
+            "-out",
+            self.path(own + ".pem.new"),
+        )
         self.finish(own)
 
     def finish(self, name):
@@ -243,12 +289,19 @@ class Certificates:
         """Make the copies alike. Returns whether they differed."""
         differ = False
         for end, mode in ((".pem", 0o644), (".key", 0o600)):
-            content, path = self.text(self.options["name"] + end), os.path.join(self.options["copy_to"], self.options["name"] + end)
+            content, path = (
+                self.text(self.options["name"] + end),
+                os.path.join(self.options["copy_to"], self.options["name"] + end),
+            )
             if content and os.path.exists(path) and read_text(path) == content:
                 continue
             differ = True
             if not self.module.check_mode:
-                with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as stream:
+                with open(
+                    os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode),
+                    "w",
+                    encoding="utf-8",
+                ) as stream:
                     stream.write(content)
                 os.chmod(path + ".new", mode)
                 os.rename(path + ".new", path)
@@ -259,7 +312,11 @@ class Certificates:
         names = os.listdir(self.folder) if os.path.isdir(self.folder) else []
         own = [self.options["name"] + end for end in (".pem", ".key", ".pem.new", ".key.new")]
         authority = ["ca" + end for end in (".pem", ".key", ".pem.new", ".key.new")]
-        others = [name for name in names if name.endswith((".pem", ".key")) and name not in own + authority]
+        others = [
+            name
+            for name in names
+            if name.endswith((".pem", ".key")) and name not in own + authority
+        ]
         gone = [name for name in names if name in own or name in authority and not others]
         if not self.module.check_mode:
             for name in gone:
@@ -270,24 +327,42 @@ class Certificates:
 
 
 def main():
-    module = AnsibleModule(argument_spec={
-        "folder": {"type": "path", "required": True}, "name": {"type": "str", "required": True},
-        "names": {"type": "list", "elements": "str", "default": []}, "addresses": {"type": "list", "elements": "str", "default": []},
-        "days": {"type": "int", "default": 397}, "renew_days": {"type": "int", "default": 60}, "copy_to": {"type": "path"},
-        "state": {"type": "str", "choices": ["present", "absent"], "default": "present"}, "executable": {"type": "path", "default": "openssl"},
-    }, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={
+            "folder": {"type": "path", "required": True},
+            "name": {"type": "str", "required": True},
+            "names": {"type": "list", "elements": "str", "default": []},
+            "addresses": {"type": "list", "elements": "str", "default": []},
+            "days": {"type": "int", "default": 397},
+            "renew_days": {"type": "int", "default": 60},
+            "copy_to": {"type": "path"},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "executable": {"type": "path", "default": "openssl"},
+        },
+        supports_check_mode=True,
+    )
     certificates = Certificates(module)
     if module.params["state"] == "absent":
-        module.exit_json(changed=certificates.remove(), ca="", certificate_changed=False, reasons=[])
+        module.exit_json(
+            changed=certificates.remove(), ca="", certificate_changed=False, reasons=[]
+        )
     bad = bad_names(module.params["names"], module.params["addresses"])
     if bad or not module.params["names"] + module.params["addresses"]:
-        module.fail_json(msg="names: '%s' cannot be in a certificate; use names of hosts, and addresses in addresses" % bad[0] if bad
-                         else "names: there is none; use the name of the host or its address")
+        module.fail_json(
+            msg="names: '%s' cannot be in a certificate; use names of hosts, and addresses in addresses"
+            % bad[0]
+            if bad
+            else "names: there is none; use the name of the host or its address"
+        )
     certificates.openssl = module.get_bin_path(module.params["executable"])
     if certificates.openssl is None:
         if module.check_mode:
-            module.exit_json(changed=True, ca="", certificate_changed=True, reasons=["there is none"])
-        module.fail_json(msg="'%s' is not installed; install package openssl" % module.params["executable"])
+            module.exit_json(
+                changed=True, ca="", certificate_changed=True, reasons=["there is none"]
+            )
+        module.fail_json(
+            msg="'%s' is not installed; install package openssl" % module.params["executable"]
+        )
     wide = certificates.unlimited()
     if wide and not module.check_mode:
         certificates.limit()

@@ -60,7 +60,10 @@ import socket
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import is_ip, show
-from ansible_collections.trainyard.gpu.plugins.module_utils._own_name import with_own_name, without_own_name
+from ansible_collections.trainyard.gpu.plugins.module_utils._own_name import (
+    with_own_name,
+    without_own_name,
+)
 
 
 def main():
@@ -75,16 +78,26 @@ def main():
     )
     path, hostname, address = module.params["path"], socket.gethostname(), module.params["address"]
     if module.params["state"] == "present" and not is_ip(address):
-        module.fail_json(msg="address: '%s' is not an address; use one such as 10.0.0.11" % show(address))
+        module.fail_json(
+            msg="address: '%s' is not an address; use one such as 10.0.0.11" % show(address)
+        )
     before = read_text(path)
-    after = with_own_name(before, hostname, address) if module.params["state"] == "present" else without_own_name(before)
+    after = (
+        with_own_name(before, hostname, address)
+        if module.params["state"] == "present"
+        else without_own_name(before)
+    )
     if after != before and not module.check_mode:
         new = os.path.join(module.tmpdir, "hosts")
         with open(new, "w", encoding="utf-8") as stream:
             stream.write(after)
         # In a container the file is a mount, which cannot be replaced.
         module.atomic_move(new, path, unsafe_writes=True)
-    module.exit_json(changed=after != before, hostname=hostname, diff={"before_header": path, "after_header": path, "before": before, "after": after})
+    module.exit_json(
+        changed=after != before,
+        hostname=hostname,
+        diff={"before_header": path, "after_header": path, "before": before, "after": after},
+    )
 
 
 if __name__ == "__main__":

@@ -46,13 +46,25 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _packages
 def main():
     module = AnsibleModule(argument_spec={}, supports_check_mode=True)
     module.run_command_environ_update = {"LC_ALL": "C"}
-    listed = module.run_command([module.get_bin_path("dpkg-query", required=True), "--show", "--showformat", _packages.STATES_FORMAT], check_rc=True)[1]
-    automatic = module.run_command([module.get_bin_path("apt-mark", required=True), "showauto"], check_rc=True)[1].split()
+    listed = module.run_command(
+        [
+            module.get_bin_path("dpkg-query", required=True),
+            "--show",
+            "--showformat",
+            _packages.STATES_FORMAT,
+        ],
+        check_rc=True,
+    )[1]
+    automatic = module.run_command(
+        [module.get_bin_path("apt-mark", required=True), "showauto"], check_rc=True
+    )[1].split()
     try:
         packages = _packages.parse_states(listed, automatic)
     except _packages.ParseError as error:
-        module.fail_json(msg="the list of packages cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, report "
-                             "the line as a fault of the collection" % error)
+        module.fail_json(
+            msg="the list of packages cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, report "
+            "the line as a fault of the collection" % error
+        )
     module.exit_json(changed=False, packages=packages)
 
 

@@ -73,8 +73,20 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _packages
 
 # Keep the site's configuration files without an interactive question.
-QUIETLY = ["--quiet", "--assume-yes", "--option", "Dpkg::Options::=--force-confdef", "--option", "Dpkg::Options::=--force-confold"]
-OPTIONS = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--purge"]
+QUIETLY = [
+    "--quiet",
+    "--assume-yes",
+    "--option",
+    "Dpkg::Options::=--force-confdef",
+    "--option",
+    "Dpkg::Options::=--force-confold",
+]
+OPTIONS = [
+    "--no-install-recommends",
+    "--allow-downgrades",
+    "--allow-change-held-packages",
+    "--purge",
+]
 
 
 class Apt:
@@ -82,11 +94,19 @@ class Apt:
         self.module = module
 
     def run(self, *command):
-        return self.module.run_command([self.module.get_bin_path(command[0], required=True)] + list(command[1:]),
-                                       environ_update={"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}, expand_user_and_vars=False)
+        return self.module.run_command(
+            [self.module.get_bin_path(command[0], required=True)] + list(command[1:]),
+            environ_update={"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
+            expand_user_and_vars=False,
+        )
 
     def get(self, *arguments):
-        return self.run("apt-get", "--option", "DPkg::Lock::Timeout=%d" % self.module.params["lock_timeout"], *arguments)
+        return self.run(
+            "apt-get",
+            "--option",
+            "DPkg::Lock::Timeout=%d" % self.module.params["lock_timeout"],
+            *arguments,
+        )
 
     def must(self, *command):
         rc, stdout, stderr = self.run(*command)
@@ -95,11 +115,18 @@ class Apt:
 
     def fail(self, what, stdout, stderr):
         lines = [line for line in (stderr or stdout).strip().splitlines() if line.strip()]
-        self.module.fail_json(msg="%s: %s\nCorrect what the message names, or install the former versions yourself, and run this again"
-                                  % (what, "\n".join(lines[-8:])), stdout=stdout, stderr=stderr)
+        self.module.fail_json(
+            msg="%s: %s\nCorrect what the message names, or install the former versions yourself, and run this again"
+            % (what, "\n".join(lines[-8:])),
+            stdout=stdout,
+            stderr=stderr,
+        )
 
     def states(self):
-        return _packages.parse_states(self.run("dpkg-query", "--show", "--showformat", _packages.STATES_FORMAT)[1], self.run("apt-mark", "showauto")[1].split())
+        return _packages.parse_states(
+            self.run("dpkg-query", "--show", "--showformat", _packages.STATES_FORMAT)[1],
+            self.run("apt-mark", "showauto")[1].split(),
+        )
 
     def simulate(self, asked):
         rc, stdout, stderr = self.get("--simulate", *OPTIONS, "install", *asked)
@@ -108,19 +135,29 @@ class Apt:
             self.get("--quiet", "update")
             rc, stdout, stderr = self.get("--simulate", *OPTIONS, "install", *asked)
         if rc:
-            self.fail("apt cannot restore %s; nothing was changed" % " ".join(asked), stdout, stderr)
+            self.fail(
+                "apt cannot restore %s; nothing was changed" % " ".join(asked), stdout, stderr
+            )
         return _packages.parse_simulation(stdout)
 
     def bring_back(self, plan):
         asked = plan["install"] + [name + "-" for name in plan["remove"]]
         if asked:
-            wanted = {_packages.split_package(package)[0].partition(":")[0] for package in plan["install"]}
+            wanted = {
+                _packages.split_package(package)[0].partition(":")[0] for package in plan["install"]
+            }
             does = self.simulate(asked)
             strays = [name for name in does["installed"] if name not in wanted]
-            strays += [name for name in does["removed"] if name not in {name.partition(":")[0] for name in plan["remove"]} | wanted]
+            strays += [
+                name
+                for name in does["removed"]
+                if name not in {name.partition(":")[0] for name in plan["remove"]} | wanted
+            ]
             if strays:
-                self.module.fail_json(msg="to restore %s apt would also change %s; nothing was changed. Change these packages yourself with apt, and run this "
-                                      "again" % (" ".join(asked), ", ".join(strays)))
+                self.module.fail_json(
+                    msg="to restore %s apt would also change %s; nothing was changed. Change these packages yourself with apt, and run this "
+                    "again" % (" ".join(asked), ", ".join(strays))
+                )
             rc, stdout, stderr = self.get(*(QUIETLY + OPTIONS), "install", *asked)
             if rc:
                 self.fail("apt-get install %s" % " ".join(asked), stdout, stderr)
@@ -132,7 +169,11 @@ class Apt:
 
 
 def shown(states, names):
-    return "".join("%s %s %s\n" % (name, states[name]["version"], states[name]["status"]) for name in sorted(names) if name in states)
+    return "".join(
+        "%s %s %s\n" % (name, states[name]["version"], states[name]["status"])
+        for name in sorted(names)
+        if name in states
+    )
 
 
 def main():
@@ -148,14 +189,25 @@ def main():
     try:
         before, now = module.params["before"], apt.states()
         plan = _packages.way_back(before, module.params["after"], now)
-        touched = {_packages.split_package(package)[0] for part in ("install", "remove", "hold", "unhold", "automatic") for package in plan[part]}
+        touched = {
+            _packages.split_package(package)[0]
+            for part in ("install", "remove", "hold", "unhold", "automatic")
+            for package in plan[part]
+        }
         if touched and not module.check_mode:
             apt.bring_back(plan)
     except _packages.ParseError as error:
-        module.fail_json(msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, "
-                             "report the line as a fault of the collection" % error)
-    module.exit_json(changed=bool(touched), installed=plan["install"], removed=plan["remove"], kept=plan["kept"],
-                     diff={"before": shown(now, touched), "after": shown(before, touched)})
+        module.fail_json(
+            msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, "
+            "report the line as a fault of the collection" % error
+        )
+    module.exit_json(
+        changed=bool(touched),
+        installed=plan["install"],
+        removed=plan["remove"],
+        kept=plan["kept"],
+        diff={"before": shown(now, touched), "after": shown(before, touched)},
+    )
 
 
 if __name__ == "__main__":

@@ -193,14 +193,31 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import parse_mo
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 # Keep the site's configuration files without an interactive question.
-QUIETLY = ["--quiet", "--assume-yes", "--option", "Dpkg::Options::=--force-confdef", "--option", "Dpkg::Options::=--force-confold"]
+QUIETLY = [
+    "--quiet",
+    "--assume-yes",
+    "--option",
+    "Dpkg::Options::=--force-confdef",
+    "--option",
+    "Dpkg::Options::=--force-confold",
+]
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
 # Lock of the lists, which DPkg::Lock::Timeout does not wait for.
 LISTS_LOCKED = re.compile(r"Could not get lock \S*/lists/lock")
 
 
 # Keys of the record that this module writes.
-KEYS = ("packages", "replaced", "held", "traces", "existed", "contents", "removed", "placed", "notes")
+KEYS = (
+    "packages",
+    "replaced",
+    "held",
+    "traces",
+    "existed",
+    "contents",
+    "removed",
+    "placed",
+    "notes",
+)
 # Database and removal command of each kind.
 ACCOUNTS = {"user": (pwd.getpwnam, "userdel"), "group": (grp.getgrnam, "groupdel")}
 
@@ -218,7 +235,15 @@ def files_below(paths):
 
 def all_below(folder):
     """Paths of all that is in a folder. Nothing if it is a file or a link."""
-    return sorted(os.path.join(parent, name) for parent, folders, names in os.walk(folder) for name in folders + names) if not os.path.islink(folder) else []
+    return (
+        sorted(
+            os.path.join(parent, name)
+            for parent, folders, names in os.walk(folder)
+            for name in folders + names
+        )
+        if not os.path.islink(folder)
+        else []
+    )
 
 
 def account(trace):
@@ -251,8 +276,12 @@ def of_before(record):
 def coming_back(record, kept_files):
     """Paths that a purge may remove and that were there before, or are kept."""
     contents = record.get("contents", {})
-    before = [path for trace in record["existed"] if not account(trace)
-              for path in [trace] + (contents[trace] if trace in contents else all_below(trace))]
+    before = [
+        path
+        for trace in record["existed"]
+        if not account(trace)
+        for path in [trace] + (contents[trace] if trace in contents else all_below(trace))
+    ]
     return [path for path in unique(kept_files + before) if os.path.lexists(path)]
 
 
@@ -260,7 +289,13 @@ def placed_files(former, before, after):
     """Checksums of the files of settings that the packages have placed, from those recorded, and those found before and after an installation."""
     found = {path: total for path, total in after.items() if path not in before}
     # One that the site has changed stays different from what is recorded.
-    found.update({path: after.get(path, total) if before.get(path) == total else total for path, total in former.items() if path in after})
+    found.update(
+        {
+            path: after.get(path, total) if before.get(path) == total else total
+            for path, total in former.items()
+            if path in after
+        }
+    )
     return found
 
 
@@ -268,14 +303,23 @@ def changed_settings(record, now):
     """Files of settings that were changed or added since the installation. Those of before come back, too, and are no news. C(now): their checksums."""
     before = of_before(record)
     placed = record.get("placed", {})
-    return sorted(path for path, total in now.items() if placed.get(path) != total and path not in before)
+    return sorted(
+        path for path, total in now.items() if placed.get(path) != total and path not in before
+    )
 
 
 def left_settings(record, kept_files):
     """Files of settings in folders of before that the packages have placed, and a purge does not remove, such as /etc/mysql/debian.cnf."""
     contents = record.get("contents", {})
-    return [path for path in record.get("placed", {}) for trace in contents
-            if path.startswith(trace + "/") and path not in contents[trace] and path not in kept_files and os.path.lexists(path)]
+    return [
+        path
+        for path in record.get("placed", {})
+        for trace in contents
+        if path.startswith(trace + "/")
+        and path not in contents[trace]
+        and path not in kept_files
+        and os.path.lexists(path)
+    ]
 
 
 def settings(traces):
@@ -287,13 +331,25 @@ class Host:
         self.module = module
         self.file = Record(module, module.params["record"])
         self.is_dry = module.check_mode or module.params["simulate"]
-        self.result = {"changed": False, "installed": [], "removed": [], "replaced": {}, "held": [], "kept": [], "needed_by": [], "kept_files": []}
+        self.result = {
+            "changed": False,
+            "installed": [],
+            "removed": [],
+            "replaced": {},
+            "held": [],
+            "kept": [],
+            "needed_by": [],
+            "kept_files": [],
+        }
 
     # The tools
 
     def run(self, *command):
-        return self.module.run_command([self.module.get_bin_path(command[0], required=True)] + list(command[1:]), environ_update=ENVIRONMENT,
-                                       expand_user_and_vars=False)
+        return self.module.run_command(
+            [self.module.get_bin_path(command[0], required=True)] + list(command[1:]),
+            environ_update=ENVIRONMENT,
+            expand_user_and_vars=False,
+        )
 
     def apt(self, *arguments):
         timeout = self.module.params["lock_timeout"]
@@ -302,7 +358,15 @@ class Host:
     def installed(self, names):
         if not names:
             return {}
-        return _packages.parse_installed(self.run("dpkg-query", "--show", "--showformat", "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n", *names)[1])
+        return _packages.parse_installed(
+            self.run(
+                "dpkg-query",
+                "--show",
+                "--showformat",
+                "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n",
+                *names,
+            )[1]
+        )
 
     def update(self):
         if not self.module.params["update_cache"]:
@@ -317,9 +381,17 @@ class Host:
                         self.module.warn("apt-get update: %s" % line[3:])
                 return
             if not LISTS_LOCKED.search(stderr) or time.monotonic() > deadline:
-                self.module.fail_json(msg="apt-get update failed: %s\n%s" % (last_lines(stderr), (
-                    "Wait until the other apt or dpkg on this host has ended, or raise lock_timeout, and run this again" if LISTS_LOCKED.search(stderr) else
-                    "Correct the repository, its key or the proxy on this host until apt-get update succeeds, and run this again")))
+                self.module.fail_json(
+                    msg="apt-get update failed: %s\n%s"
+                    % (
+                        last_lines(stderr),
+                        (
+                            "Wait until the other apt or dpkg on this host has ended, or raise lock_timeout, and run this again"
+                            if LISTS_LOCKED.search(stderr)
+                            else "Correct the repository, its key or the proxy on this host until apt-get update succeeds, and run this again"
+                        ),
+                    )
+                )
             time.sleep(1)
 
     # Present
@@ -327,79 +399,162 @@ class Host:
     def install(self, packages, traces, hold, may_replace, hold_too, notes):
         asked = dict(_packages.split_package(package) for package in packages)
         before = self.installed(asked)
-        missing = [package for package in packages for name, version in [_packages.split_package(package)]
-                   if name not in before or version and before[name]["version"] != version]
+        missing = [
+            package
+            for package in packages
+            for name, version in [_packages.split_package(package)]
+            if name not in before or version and before[name]["version"] != version
+        ]
         loose = [name for name in asked if hold and not before.get(name, {}).get("held")]
         if not missing and not loose:
             return
-        self.result.update(changed=True, installed=[_packages.split_package(package)[0] for package in missing])
-        self.result["diff"] = {"before": shown(before, hold), "after": shown(dict(before, **{
-            name: {"version": asked[name] or before.get(name, {}).get("version", "(apt's candidate)"), "held": hold} for name in asked}), hold)}
+        self.result.update(
+            changed=True, installed=[_packages.split_package(package)[0] for package in missing]
+        )
+        self.result["diff"] = {
+            "before": shown(before, hold),
+            "after": shown(
+                dict(
+                    before,
+                    **{
+                        name: {
+                            "version": asked[name]
+                            or before.get(name, {}).get("version", "(apt's candidate)"),
+                            "held": hold,
+                        }
+                        for name in asked
+                    },
+                ),
+                hold,
+            ),
+        }
         if self.is_dry:
             if missing and not self.module.check_mode:
                 self.update()
                 self.result.update(self.simulation(missing, may_replace))
-                self.result["held"] = self.held(self.result["removed"] + list(self.result["replaced"]))
+                self.result["held"] = self.held(
+                    self.result["removed"] + list(self.result["replaced"])
+                )
             return
         former = self.file.read()
-        existed = [trace for trace in traces if trace not in former.get("traces", []) and exists(trace)]
-        record = dict(former, **{
-            "packages": former.get("packages", []),
-            "replaced": former.get("replaced", {}),
-            "held": former.get("held", []),
-            "traces": unique(former.get("traces", []) + traces),
-            # The state before the first run counts, not that after an earlier run of this module.
-            "existed": unique(former.get("existed", []) + existed),
-            "contents": dict({trace: all_below(trace) for trace in settings(existed)}, **former.get("contents", {})),
-        })
+        existed = [
+            trace for trace in traces if trace not in former.get("traces", []) and exists(trace)
+        ]
+        record = dict(
+            former,
+            **{
+                "packages": former.get("packages", []),
+                "replaced": former.get("replaced", {}),
+                "held": former.get("held", []),
+                "traces": unique(former.get("traces", []) + traces),
+                # The state before the first run counts, not that after an earlier run of this module.
+                "existed": unique(former.get("existed", []) + existed),
+                "contents": dict(
+                    {trace: all_below(trace) for trace in settings(existed)},
+                    **former.get("contents", {}),
+                ),
+            },
+        )
         # Without checksums an earlier run was interrupted in its first installation: what has appeared since then is of the packages.
-        files = checksums(files_below(settings(record["traces"]))) if "placed" in former else dict.fromkeys(of_before(record), "")
+        files = (
+            checksums(files_below(settings(record["traces"])))
+            if "placed" in former
+            else dict.fromkeys(of_before(record), "")
+        )
         if notes:
             record["notes"] = dict(notes, **former.get("notes", {}))
         if missing:
             self.update()
             plan = self.accepted(missing, may_replace)
             ours = record["packages"]
-            record["packages"] = unique(ours + [name for name in plan["installed"] if name not in plan["replaced"]])
-            record["replaced"] = dict({name: version for name, version in plan["replaced"].items() if name not in ours}, **record["replaced"])
-            record["removed"] = unique(former.get("removed", []) + [name for name in plan["removed"] if name not in ours])
+            record["packages"] = unique(
+                ours + [name for name in plan["installed"] if name not in plan["replaced"]]
+            )
+            record["replaced"] = dict(
+                {name: version for name, version in plan["replaced"].items() if name not in ours},
+                **record["replaced"],
+            )
+            record["removed"] = unique(
+                former.get("removed", []) + [name for name in plan["removed"] if name not in ours]
+            )
             # Before a package is installed.
             self.file.write(record)
-            rc, stdout, stderr = self.apt(*QUIETLY, "--no-install-recommends", *self.changing(missing, may_replace), "install", *missing)
+            rc, stdout, stderr = self.apt(
+                *QUIETLY,
+                "--no-install-recommends",
+                *self.changing(missing, may_replace),
+                "install",
+                *missing,
+            )
             # Of all packages, because several may share a configuration file. Also if apt failed, because the next run would take the files for the site's.
-            record["placed"] = placed_files(former.get("placed", {}), files, checksums(files_below(settings(record["traces"]))))
+            record["placed"] = placed_files(
+                former.get("placed", {}), files, checksums(files_below(settings(record["traces"])))
+            )
             self.file.write(record)
             if rc:
-                self.module.fail_json(msg="apt-get install %s failed: %s\nCorrect what apt names. If a package is half installed, run 'dpkg --configure "
-                                          "--pending' on the host. Then run this again" % (" ".join(missing), last_lines(stderr or stdout)),
-                                      stdout=stdout, stderr=stderr)
+                self.module.fail_json(
+                    msg="apt-get install %s failed: %s\nCorrect what apt names. If a package is half installed, run 'dpkg --configure "
+                    "--pending' on the host. Then run this again"
+                    % (" ".join(missing), last_lines(stderr or stdout)),
+                    stdout=stdout,
+                    stderr=stderr,
+                )
             self.result.update(plan)
             found = self.installed(asked)
-            wrong = ["%s is %s, not %s" % (name, found.get(name, {}).get("version", "absent"), version or "there")
-                     for name, version in asked.items() if name not in found or version and found[name]["version"] != version]
+            wrong = [
+                "%s is %s, not %s"
+                % (name, found.get(name, {}).get("version", "absent"), version or "there")
+                for name, version in asked.items()
+                if name not in found or version and found[name]["version"] != version
+            ]
             if wrong:
-                self.module.fail_json(msg="apt-get succeeded, but %s. Find with 'apt-cache policy' and in /var/log/apt/history.log on the host what changed "
-                                      "them again" % ", ".join(wrong))
+                self.module.fail_json(
+                    msg="apt-get succeeded, but %s. Find with 'apt-cache policy' and in /var/log/apt/history.log on the host what changed "
+                    "them again" % ", ".join(wrong)
+                )
         if loose or hold and missing:
             others = self.installed(hold_too)
-            record["held"] = unique(record["held"] + loose + [name for name, package in sorted(others.items()) if not package["held"] and name not in asked])
+            record["held"] = unique(
+                record["held"]
+                + loose
+                + [
+                    name
+                    for name, package in sorted(others.items())
+                    if not package["held"] and name not in asked
+                ]
+            )
             rc, stdout, stderr = self.run("apt-mark", "hold", *unique(list(asked) + sorted(others)))
             if rc:
-                self.module.fail_json(msg="apt-mark hold failed: %s\nThe packages are installed, but not held. Correct what apt-mark names, and run this again"
-                                      % last_lines(stderr or stdout))
+                self.module.fail_json(
+                    msg="apt-mark hold failed: %s\nThe packages are installed, but not held. Correct what apt-mark names, and run this again"
+                    % last_lines(stderr or stdout)
+                )
         self.file.write(record)
 
     @staticmethod
     def changing(packages, may_replace):
         """A version may be older than the installed one, and that one held. Apt finds no solution around held packages unless it ignores holds."""
-        options = ["--allow-change-held-packages", "--allow-downgrades"] if any("=" in package for package in packages) else []
+        options = (
+            ["--allow-change-held-packages", "--allow-downgrades"]
+            if any("=" in package for package in packages)
+            else []
+        )
         return options + (["--ignore-hold", "--allow-change-held-packages"] if may_replace else [])
 
     def simulation(self, missing, may_replace):
-        rc, stdout, stderr = self.apt("--simulate", "--no-install-recommends", *self.changing(missing, may_replace), "install", *missing)
+        rc, stdout, stderr = self.apt(
+            "--simulate",
+            "--no-install-recommends",
+            *self.changing(missing, may_replace),
+            "install",
+            *missing,
+        )
         if rc:
-            self.module.fail_json(msg="apt cannot install %s, nothing was changed: %s%s\nRequest an available version, add a repository that has it, or "
-                                      "resolve the conflict that apt names" % (" ".join(missing), last_lines(stderr or stdout), self.offer(missing)))
+            self.module.fail_json(
+                msg="apt cannot install %s, nothing was changed: %s%s\nRequest an available version, add a repository that has it, or "
+                "resolve the conflict that apt names"
+                % (" ".join(missing), last_lines(stderr or stdout), self.offer(missing))
+            )
         return _packages.parse_simulation(stdout)
 
     def held(self, names):
@@ -408,17 +563,30 @@ class Host:
     def accepted(self, missing, may_replace):
         """What apt would do. Fails if it would change packages that it must not change."""
         plan = self.simulation(missing, may_replace)
-        refused = [name for name in plan["removed"] if not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_replace)]
+        refused = [
+            name
+            for name in plan["removed"]
+            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_replace)
+        ]
         if refused:
-            self.module.fail_json(msg="to install %s apt would remove %s; nothing was changed: remove them first if they are not needed" % (
-                " ".join(missing), ", ".join(refused)))
+            self.module.fail_json(
+                msg="to install %s apt would remove %s; nothing was changed: remove them first if they are not needed"
+                % (" ".join(missing), ", ".join(refused))
+            )
         # Holds are ignored only for may_replace. Other holds are kept.
         asked = [_packages.split_package(package)[0] for package in missing]
-        moved = [name for name in plan["replaced"] if name not in asked and not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_replace)]
+        moved = [
+            name
+            for name in plan["replaced"]
+            if name not in asked
+            and not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_replace)
+        ]
         held = self.held(moved)
         if held:
-            self.module.fail_json(msg="to install %s apt would change %s, which are held; nothing was changed: lift the holds (apt-mark unhold) if "
-                                      "they may change" % (" ".join(missing), ", ".join(held)))
+            self.module.fail_json(
+                msg="to install %s apt would change %s, which are held; nothing was changed: lift the holds (apt-mark unhold) if "
+                "they may change" % (" ".join(missing), ", ".join(held))
+            )
         return plan
 
     def offer(self, missing):
@@ -430,35 +598,54 @@ class Host:
             if not known.get(name):
                 offers.append("no repository of this host has %s" % name)
             elif version and version not in known[name]:
-                offers.append("available versions of %s: %s" % (name, ", ".join(_packages.nearest_versions(version, known[name]))))
+                offers.append(
+                    "available versions of %s: %s"
+                    % (name, ", ".join(_packages.nearest_versions(version, known[name])))
+                )
         return "; " + "; ".join(offers) if offers else ""
 
     # Absent
 
     def uninstall(self, former_packages, traces):
         found = self.file.read()
-        record = dict(found, packages=unique(found.get("packages", []) + former_packages),
-                      traces=unique(found.get("traces", []) + (traces if former_packages else [])), existed=found.get("existed", []))
+        record = dict(
+            found,
+            packages=unique(found.get("packages", []) + former_packages),
+            traces=unique(found.get("traces", []) + (traces if former_packages else [])),
+            existed=found.get("existed", []),
+        )
         there = self.installed(record["packages"])
         names = [name for name in record["packages"] if name in there]
         # An interrupted run may have left traces of former_packages.
         if not set(KEYS) & set(found) and not names and not left(record):
             return
         if names:
-            rc, stdout, stderr = self.apt("--simulate", "--purge", "--allow-change-held-packages", "remove", *names)
+            rc, stdout, stderr = self.apt(
+                "--simulate", "--purge", "--allow-change-held-packages", "remove", *names
+            )
             if rc:
-                self.module.fail_json(msg="apt cannot remove %s, nothing was changed: %s\nRepair the packages that apt names ('apt-get --fix-broken install'), "
-                                          "and run this again" % (" ".join(names), last_lines(stderr or stdout)))
-            needed = [name for name in _packages.parse_simulation(stdout)["removed"] if name not in names]
+                self.module.fail_json(
+                    msg="apt cannot remove %s, nothing was changed: %s\nRepair the packages that apt names ('apt-get --fix-broken install'), "
+                    "and run this again" % (" ".join(names), last_lines(stderr or stdout))
+                )
+            needed = [
+                name for name in _packages.parse_simulation(stdout)["removed"] if name not in names
+            ]
             if needed:
                 self.result.update(kept=names, needed_by=needed)
                 return
         self.result.update(changed=True, removed=names)
-        self.result["kept_files"] = changed_settings(record, checksums(files_below(settings(record["traces"]))))
+        self.result["kept_files"] = changed_settings(
+            record, checksums(files_below(settings(record["traces"])))
+        )
         self.result["diff"] = {"before": shown(there, False), "after": shown({}, False)}
         if self.is_dry:
             return
-        held = [name for name in record.get("held", []) if self.installed([name]).get(name, {}).get("held")]
+        held = [
+            name
+            for name in record.get("held", [])
+            if self.installed([name]).get(name, {}).get("held")
+        ]
         if held:
             self.run("apt-mark", "unhold", *held)
         if names or former_packages:
@@ -472,12 +659,33 @@ class Host:
             kept = os.path.join(work, "kept.tar")
             listing = os.path.join(work, "paths")
             with open(listing, "wb") as stream:
-                stream.write(b"".join(os.fsencode(path) + b"\0" for path in coming_back(record, self.result["kept_files"])))
-            self.must("tar", "--create", "--absolute-names", "--no-recursion", "--file", kept, "--null", "--files-from", listing)
-            rc, stdout, stderr = self.apt(*QUIETLY, "--allow-change-held-packages", "--purge", "remove", *names) if names else (0, "", "")
+                stream.write(
+                    b"".join(
+                        os.fsencode(path) + b"\0"
+                        for path in coming_back(record, self.result["kept_files"])
+                    )
+                )
+            self.must(
+                "tar",
+                "--create",
+                "--absolute-names",
+                "--no-recursion",
+                "--file",
+                kept,
+                "--null",
+                "--files-from",
+                listing,
+            )
+            rc, stdout, stderr = (
+                self.apt(*QUIETLY, "--allow-change-held-packages", "--purge", "remove", *names)
+                if names
+                else (0, "", "")
+            )
             if rc:
-                self.module.fail_json(msg="apt-get remove %s failed: %s\nCorrect what apt names, and run this again" % (
-                    " ".join(names), last_lines(stderr or stdout)))
+                self.module.fail_json(
+                    msg="apt-get remove %s failed: %s\nCorrect what apt names, and run this again"
+                    % (" ".join(names), last_lines(stderr or stdout))
+                )
             for trace in left(record):
                 # One may have removed another, as userdel removes the group of its account.
                 if exists(trace):
@@ -486,15 +694,19 @@ class Host:
                 # A package that stays may have it, too.
                 if self.run("dpkg-query", "--search", path)[0]:
                     os.unlink(path)
-            self.must("tar", "--extract", "--absolute-names", "--preserve-permissions", "--file", kept)
+            self.must(
+                "tar", "--extract", "--absolute-names", "--preserve-permissions", "--file", kept
+            )
         finally:
             shutil.rmtree(work)
 
     def must(self, *command):
         rc, stdout, stderr = self.run(*command)
         if rc:
-            self.module.fail_json(msg="%s failed: %s\nCorrect what it names, such as a full disk, and run this again" % (
-                command[0], last_lines(stderr or stdout)))
+            self.module.fail_json(
+                msg="%s failed: %s\nCorrect what it names, such as a full disk, and run this again"
+                % (command[0], last_lines(stderr or stdout))
+            )
 
     def remove(self, trace):
         if account(trace):
@@ -516,7 +728,11 @@ def unique(names):
 
 
 def shown(packages, hold):
-    return "".join("%s %s%s\n" % (name, packages[name]["version"], " held" if hold and packages[name]["held"] else "") for name in sorted(packages))
+    return "".join(
+        "%s %s%s\n"
+        % (name, packages[name]["version"], " held" if hold and packages[name]["held"] else "")
+        for name in sorted(packages)
+    )
 
 
 def last_lines(text, count=8):
@@ -545,12 +761,19 @@ def main():
     host = Host(module)
     try:
         if module.params["state"] == "present":
-            host.install(*(module.params[name] for name in ("packages", "traces", "hold", "may_replace", "hold_too", "notes")))
+            host.install(
+                *(
+                    module.params[name]
+                    for name in ("packages", "traces", "hold", "may_replace", "hold_too", "notes")
+                )
+            )
         else:
             host.uninstall(module.params["former_packages"], module.params["traces"])
     except _packages.ParseError as error:
-        module.fail_json(msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, "
-                             "report the line as a fault of the collection" % error)
+        module.fail_json(
+            msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, "
+            "report the line as a fault of the collection" % error
+        )
     if module.params["simulate"]:
         host.result["changed"] = False
         host.result.pop("diff", None)

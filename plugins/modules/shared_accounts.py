@@ -517,8 +517,17 @@ class Accounts:
     def former(self):
         for name, user in list(self.record.get("members", [])):
             group = find_group(name)
-            if group and user in group.gr_mem and user not in self.record.get("users", []) and name not in self.record.get("groups", []):
-                self.run("%s no longer in group %s" % (user, name), ["gpasswd", "--delete", user, name], before="%s in group %s" % (user, name))
+            if (
+                group
+                and user in group.gr_mem
+                and user not in self.record.get("users", [])
+                and name not in self.record.get("groups", [])
+            ):
+                self.run(
+                    "%s no longer in group %s" % (user, name),
+                    ["gpasswd", "--delete", user, name],
+                    before="%s in group %s" % (user, name),
+                )
         for user in list(self.record.get("users", [])):
             if find_user(user):
                 # The user's files on the share stay, with the number as their owner.
@@ -534,11 +543,18 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "groups": {
-                "type": "list", "elements": "dict", "default": [],
-                "options": {"name": {"type": "str", "required": True}, "gid": {"type": "int", "required": True}},
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "gid": {"type": "int", "required": True},
+                },
             },
             "users": {
-                "type": "list", "elements": "dict", "default": [],
+                "type": "list",
+                "elements": "dict",
+                "default": [],
                 "options": {
                     "name": {"type": "str", "required": True},
                     "uid": {"type": "int", "required": True},
@@ -550,7 +566,10 @@ def main():
             "keys": {"type": "dict", "default": {}, "no_log": False},
             "keys_folder": {"type": "path", "default": "/etc/trainyard/people", "no_log": False},
             "sshd_config": {"type": "path", "default": "/etc/ssh/sshd_config"},
-            "sshd_drop_in": {"type": "path", "default": "/etc/ssh/sshd_config.d/00-trainyard-people.conf"},
+            "sshd_drop_in": {
+                "type": "path",
+                "default": "/etc/ssh/sshd_config.d/00-trainyard-people.conf",
+            },
             "record": {"type": "path", "required": True},
             "reused_ids": {"type": "list", "elements": "int", "default": []},
             "state": {"type": "str", "choices": ["present", "former"], "default": "present"},
@@ -558,7 +577,9 @@ def main():
         supports_check_mode=True,
     )
     accounts = Accounts(module)
-    keys = PeopleKeys(module, *[module.params[name] for name in ("keys_folder", "sshd_config", "sshd_drop_in")])
+    keys = PeopleKeys(
+        module, *[module.params[name] for name in ("keys_folder", "sshd_config", "sshd_drop_in")]
+    )
     if module.params["state"] == "former":
         # Before the accounts, so that nobody logs in while they are removed.
         keys.plan({}, {})

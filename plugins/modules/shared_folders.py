@@ -121,8 +121,16 @@ import stat
 import struct
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import is_folder, normal_path
-from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import full_access, mount_of, parse_mountinfo, without_access
+from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import (
+    is_folder,
+    normal_path,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import (
+    full_access,
+    mount_of,
+    parse_mountinfo,
+    without_access,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
@@ -153,7 +161,11 @@ def set_immutable(path, immutable):
     flags = flags_of(path)
     handle = os.open(path, os.O_RDONLY)
     try:
-        fcntl.ioctl(handle, SET_FLAGS, struct.pack("i", flags | IMMUTABLE if immutable else flags & ~IMMUTABLE))
+        fcntl.ioctl(
+            handle,
+            SET_FLAGS,
+            struct.pack("i", flags | IMMUTABLE if immutable else flags & ~IMMUTABLE),
+        )
     finally:
         os.close(handle)
 
@@ -170,8 +182,13 @@ def read_list(path, name):
 def state_of(path):
     """Return owner, group, permission bits and access lists of a folder in the form of the record."""
     found = os.stat(path)
-    return {"owner": found.st_uid, "group": found.st_gid, "mode": "%04o" % stat.S_IMODE(found.st_mode),
-            "access": read_list(path, ACCESS).hex(), "default": read_list(path, DEFAULT).hex()}
+    return {
+        "owner": found.st_uid,
+        "group": found.st_gid,
+        "mode": "%04o" % stat.S_IMODE(found.st_mode),
+        "access": read_list(path, ACCESS).hex(),
+        "default": read_list(path, DEFAULT).hex(),
+    }
 
 
 def with_access(state, uid):
@@ -234,7 +251,11 @@ def free_one(folder, name, uid, device):
         is_folder_here = stat.S_ISDIR(found.st_mode) and found.st_dev == device
         if is_folder_here or stat.S_ISREG(found.st_mode):
             free("/proc/self/fd/%d" % handle, uid)
-        return os.open("/proc/self/fd/%d" % handle, os.O_RDONLY | os.O_DIRECTORY) if is_folder_here else None
+        return (
+            os.open("/proc/self/fd/%d" % handle, os.O_RDONLY | os.O_DIRECTORY)
+            if is_folder_here
+            else None
+        )
     except PermissionError:
         # An immutable file.
         return None
@@ -263,7 +284,9 @@ def wanted_state(found, folder):
     if folder["full_access_uid"] is not None:
         if found["access"]:
             # The mask replaces the group's bits. The list has the permissions of the group.
-            wanted["mode"] = "%04o" % (int(wanted["mode"], 8) & ~0o070 | int(found["mode"], 8) & 0o070)
+            wanted["mode"] = "%04o" % (
+                int(wanted["mode"], 8) & ~0o070 | int(found["mode"], 8) & 0o070
+            )
         wanted = with_access(wanted, folder["full_access_uid"])
     return wanted
 
@@ -274,7 +297,10 @@ def bring(path, found, wanted):
     if (found["owner"], found["group"]) != (wanted["owner"], wanted["group"]):
         os.chown(path, wanted["owner"], wanted["group"])
     # After the owner, whose change clears setuid and setgid; before the lists, whose mask it would change.
-    if wanted["mode"] != found["mode"] or (found["owner"], found["group"]) != (wanted["owner"], wanted["group"]):
+    if wanted["mode"] != found["mode"] or (found["owner"], found["group"]) != (
+        wanted["owner"],
+        wanted["group"],
+    ):
         os.chmod(path, int(wanted["mode"], 8))
     for name, key in ((ACCESS, "access"), (DEFAULT, "default")):
         if wanted[key] != found[key]:
@@ -295,7 +321,9 @@ def nfs_place(path, mountinfo="/proc/self/mountinfo"):
     if mount["type"] not in ("nfs", "nfs4"):
         return None
     server, dummy, exported = mount["source"].rpartition(":/")
-    return server.strip("[]"), os.path.normpath("/%s/%s" % (exported, os.path.relpath(path, mount["path"])))
+    return server.strip("[]"), os.path.normpath(
+        "/%s/%s" % (exported, os.path.relpath(path, mount["path"]))
+    )
 
 
 def same_on_nfs(found, wanted):
@@ -336,7 +364,9 @@ class Folders:
 
     def note(self, path, before, after):
         self.changed.append(path)
-        self.diff.append({"before_header": path, "after_header": path, "before": before, "after": after})
+        self.diff.append(
+            {"before_header": path, "after_header": path, "before": before, "after": after}
+        )
 
     @staticmethod
     def lines(state):
@@ -349,7 +379,10 @@ class Folders:
             missing.insert(0, path)
             path = os.path.dirname(path)
         if not os.path.isdir(path):
-            self.module.fail_json(msg="'%s' is not a folder: remove or rename it, or set another path than '%s'" % (path, folder["path"]))
+            self.module.fail_json(
+                msg="'%s' is not a folder: remove or rename it, or set another path than '%s'"
+                % (path, folder["path"])
+            )
         if missing:
             for made in missing:
                 self.record.setdefault("folders", {})[made] = {"made": True}
@@ -360,10 +393,10 @@ class Folders:
             for made in missing:
                 try:
                     if not self.make(made, folder):
-                        return self.refused(folder, missing[missing.index(made):])
+                        return self.refused(folder, missing[missing.index(made) :])
                 except FileExistsError:
                     # An NFS client caches for up to a minute that a path was absent (acdirmax in nfs(5)). Only mkdir contacts the server.
-                    self.forget(folder, missing[missing.index(made):], lambda path: True)
+                    self.forget(folder, missing[missing.index(made) :], lambda path: True)
                     return self.present(folder)
         if folder["immutable"] and os.path.ismount(folder["path"]):
             return
@@ -381,20 +414,29 @@ class Folders:
         if not missing:
             if folder["path"] not in self.record.get("folders", {}):
                 # An entry that another of our folders has passed on is not the former state.
-                former = found if folder["without_uid"] is None else without_user(found, folder["without_uid"])
+                former = (
+                    found
+                    if folder["without_uid"] is None
+                    else without_user(found, folder["without_uid"])
+                )
                 self.record.setdefault("folders", {})[folder["path"]] = former
                 self.write_record()
             self.note(folder["path"], self.lines(found), self.lines(wanted))
         if not self.module.check_mode:
             try:
-                if folder["without_uid"] is not None and without_user(found, folder["without_uid"]) != found:
+                if (
+                    folder["without_uid"] is not None
+                    and without_user(found, folder["without_uid"]) != found
+                ):
                     free_tree(folder["path"], found, folder["without_uid"])
                     found = state_of(folder["path"])
                 bring(folder["path"], found, wanted)
             except PermissionError:
                 if not nfs_place(folder["path"]):
                     raise
-                if not as_user(found["owner"], wanted["group"], lambda: bring(folder["path"], found, wanted)):
+                if not as_user(
+                    found["owner"], wanted["group"], lambda: bring(folder["path"], found, wanted)
+                ):
                     self.refused(folder, missing or [folder["path"]])
 
     def make(self, path, folder):
@@ -405,7 +447,12 @@ class Folders:
             if not nfs_place(path):
                 raise
             return self.make_as_person(path, folder)
-        if path == folder["path"] and folder["owner"] and os.stat(path).st_uid not in (0, folder["owner"]) and nfs_place(path):
+        if (
+            path == folder["path"]
+            and folder["owner"]
+            and os.stat(path).st_uid not in (0, folder["owner"])
+            and nfs_place(path)
+        ):
             # Everybody may make folders there, and what root makes is the server's nobody's, who may not give it away.
             os.rmdir(path)
             return self.make_as_person(path, folder)
@@ -414,7 +461,9 @@ class Folders:
 
     @staticmethod
     def make_as_person(path, folder):
-        return path == folder["path"] and as_user(folder["owner"], folder["group"] or 0, lambda: os.mkdir(path, 0o700))
+        return path == folder["path"] and as_user(
+            folder["owner"], folder["group"] or 0, lambda: os.mkdir(path, 0o700)
+        )
 
     def forget(self, folder, unchanged, is_foreign):
         """Remove unchanged folders from the record, so that they are not removed later."""
@@ -430,12 +479,23 @@ class Folders:
 
     def refused(self, folder, unchanged):
         """Record the commands for the server's administrator."""
-        self.forget(folder, unchanged, lambda path: not os.path.lexists(path) or not self.record["folders"][path].get("made"))
+        self.forget(
+            folder,
+            unchanged,
+            lambda path: not os.path.lexists(path) or not self.record["folders"][path].get("made"),
+        )
         server, place = nfs_place(folder["path"])
         place, steps = shlex.quote(place), []
         steps.append("mkdir -p %s" % place)
         if folder["owner"] is not None or folder["group"] is not None:
-            steps.append("chown %s:%s %s" % ("" if folder["owner"] is None else folder["owner"], "" if folder["group"] is None else folder["group"], place))
+            steps.append(
+                "chown %s:%s %s"
+                % (
+                    "" if folder["owner"] is None else folder["owner"],
+                    "" if folder["group"] is None else folder["group"],
+                    place,
+                )
+            )
         steps.append("chmod %s %s" % (folder["mode"] or "0755", place))
         self.commands.setdefault(server, []).append(" && ".join(steps))
 
@@ -463,7 +523,9 @@ class Folders:
         if not os.path.isdir(path):
             return
         if before.get("made"):
-            if os.path.ismount(path) or [name for name in os.listdir(path) if os.path.join(path, name) not in self.changed]:
+            if os.path.ismount(path) or [
+                name for name in os.listdir(path) if os.path.join(path, name) not in self.changed
+            ]:
                 # It is not empty, so its content belongs to users.
                 self.kept.append(path)
                 return
@@ -508,11 +570,17 @@ def main():
     for folder in module.params["folders"]:
         folder["path"] = folder["path"].rstrip("/") or "/"
         if not os.path.isabs(folder["path"]):
-            module.fail_json(msg="folders: '%s' is not an absolute path; give one that begins with /" % folder["path"])
+            module.fail_json(
+                msg="folders: '%s' is not an absolute path; give one that begins with /"
+                % folder["path"]
+            )
         try:
             int(folder["mode"] or "0", 8)
         except ValueError:
-            module.fail_json(msg="folders: mode '%s' of %s is not valid; give an octal number such as 2770" % (folder["mode"], folder["path"]))
+            module.fail_json(
+                msg="folders: mode '%s' of %s is not valid; give an octal number such as 2770"
+                % (folder["mode"], folder["path"])
+            )
     try:
         if module.params["state"] == "former":
             folders.former([folder["path"] for folder in module.params["folders"]])
@@ -520,27 +588,50 @@ def main():
             # Check all before the first change.
             for folder in module.params["folders"]:
                 leads_to = os.path.realpath(folder["path"])
-                if leads_to != normal_path(folder["path"]) and not (is_folder(leads_to, "mount") or is_folder(leads_to, "tree")):
-                    module.fail_json(msg="'%s' leads by a symbolic link to '%s'; expected a folder that is none of the system's own. Remove the link, or name "
-                                         "another folder" % (folder["path"], leads_to))
+                if leads_to != normal_path(folder["path"]) and not (
+                    is_folder(leads_to, "mount") or is_folder(leads_to, "tree")
+                ):
+                    module.fail_json(
+                        msg="'%s' leads by a symbolic link to '%s'; expected a folder that is none of the system's own. Remove the link, or name "
+                        "another folder" % (folder["path"], leads_to)
+                    )
             for folder in module.params["folders"]:
                 folders.present(folder)
     except OSError as error:
         if error.errno == errno.EOPNOTSUPP:
-            module.fail_json(msg="%s: this file system has no POSIX access lists, but full_access_uid needs them: mount it with acl" % error.filename,
-                             changed_paths=folders.changed)
-        module.fail_json(msg="%s: %s. Correct it on this host (mode, mount options, a full or read-only file system), and run this again"
-                             % (error.filename, error.strerror), changed_paths=folders.changed)
+            module.fail_json(
+                msg="%s: this file system has no POSIX access lists, but full_access_uid needs them: mount it with acl"
+                % error.filename,
+                changed_paths=folders.changed,
+            )
+        module.fail_json(
+            msg="%s: %s. Correct it on this host (mode, mount options, a full or read-only file system), and run this again"
+            % (error.filename, error.strerror),
+            changed_paths=folders.changed,
+        )
     if folders.commands:
-        orders = "; ".join("on %s: %s" % (server, "; ".join(commands)) for server, commands in sorted(folders.commands.items()))
+        orders = "; ".join(
+            "on %s: %s" % (server, "; ".join(commands))
+            for server, commands in sorted(folders.commands.items())
+        )
         module.fail_json(
             msg="%s cannot be created or changed from this host, because their NFS server maps root to another user (root_squash) and their owner "
-                "may not do it either. Have the server's administrator run, %s. Then run this again: folders with this group and mode are accepted. Paths "
-                "are as this host mounts them; below an NFS 4 root (fsid=0) put its path before them"
-                % (quantity(sum(len(commands) for commands in folders.commands.values()), "folder"), orders),
-            commands=folders.commands, changed_paths=folders.changed)
-    module.exit_json(changed=bool(folders.changed), changed_paths=folders.changed, kept=folders.kept, unprotected=folders.unprotected,
-                     diff=folders.diff)
+            "may not do it either. Have the server's administrator run, %s. Then run this again: folders with this group and mode are accepted. Paths "
+            "are as this host mounts them; below an NFS 4 root (fsid=0) put its path before them"
+            % (
+                quantity(sum(len(commands) for commands in folders.commands.values()), "folder"),
+                orders,
+            ),
+            commands=folders.commands,
+            changed_paths=folders.changed,
+        )
+    module.exit_json(
+        changed=bool(folders.changed),
+        changed_paths=folders.changed,
+        kept=folders.kept,
+        unprotected=folders.unprotected,
+        diff=folders.diff,
+    )
 
 
 if __name__ == "__main__":

@@ -217,7 +217,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import mount_of
 MODE = 0o640
 UNFINISHED = ".unfinished"
 FOLDERS = (".trainyard", ".trainyard/proof")
-CAUSES = {errno.ENOENT: "missing", errno.ENOTDIR: "no_directory", errno.ENOSPC: "no_space", errno.EDQUOT: "no_space"}
+CAUSES = {
+    errno.ENOENT: "missing",
+    errno.ENOTDIR: "no_directory",
+    errno.ENOSPC: "no_space",
+    errno.EDQUOT: "no_space",
+}
 
 
 def synced(path, content):
@@ -238,8 +243,12 @@ def synced(path, content):
 
 def space_of(path):
     found = os.statvfs(path)
-    return {"total_mib": found.f_blocks * found.f_frsize // 2**20, "free_mib": found.f_bavail * found.f_frsize // 2**20,
-            "inodes": found.f_files, "inodes_free": found.f_favail}
+    return {
+        "total_mib": found.f_blocks * found.f_frsize // 2**20,
+        "free_mib": found.f_bavail * found.f_frsize // 2**20,
+        "inodes": found.f_files,
+        "inodes_free": found.f_favail,
+    }
 
 
 def speed_of(record, mount):
@@ -249,18 +258,34 @@ def speed_of(record, mount):
             found = json.load(file)
     except (OSError, TypeError, ValueError):
         return {}
-    return found.get("speed", {}) if found.get("mount") == {key: mount[key] for key in ("path", "source", "type")} else {}
+    return (
+        found.get("speed", {})
+        if found.get("mount") == {key: mount[key] for key in ("path", "source", "type")}
+        else {}
+    )
 
 
 def write(share, name, check_mode, timeout, speed_record):
-    result = {"cause": "", "error": "", "mount": dict.fromkeys(("path", "source", "type"), ""), "real_path": share, "proof": {}, "space": {}, "speed": {}}
+    result = {
+        "cause": "",
+        "error": "",
+        "mount": dict.fromkeys(("path", "source", "type"), ""),
+        "real_path": share,
+        "proof": {},
+        "space": {},
+        "speed": {},
+    }
     cause, result["error"] = ask_file_system(share, timeout)
     if cause == "hangs":
         result["cause"] = "no_answer"
         return result
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
         mount = mount_of(os.path.realpath(share), parse_mountinfo(file.read()))
-    result.update(error="", mount={key: mount[key] for key in ("path", "source", "type")}, real_path=os.path.realpath(share))
+    result.update(
+        error="",
+        mount={key: mount[key] for key in ("path", "source", "type")},
+        real_path=os.path.realpath(share),
+    )
     result["speed"] = speed_of(speed_record, mount)
     try:
         os.scandir(share).close()
@@ -272,14 +297,27 @@ def write(share, name, check_mode, timeout, speed_record):
             os.makedirs(os.path.join(share, folder), exist_ok=True)
         # Left by an earlier, interrupted proof.
         former = re.escape(name) + r"\.[0-9a-f]{32}(%s)?" % re.escape(UNFINISHED)
-        remove_files(share, [file for file in os.listdir(os.path.join(share, FOLDERS[-1])) if re.fullmatch(former, file)])
+        remove_files(
+            share,
+            [
+                file
+                for file in os.listdir(os.path.join(share, FOLDERS[-1]))
+                if re.fullmatch(former, file)
+            ],
+        )
         # A new name, because a network file system caches names that it did not find.
         file, content = "%s.%s" % (name, uuid.uuid4().hex), os.urandom(65536)
         path = os.path.join(share, FOLDERS[-1], file)
         synced(path, content)
         found = os.stat(path)
-        result["proof"] = {"name": name, "file": file, "checksum": hashlib.sha256(content).hexdigest(), "uid": found.st_uid, "gid": found.st_gid,
-                           "mode": "%04o" % stat.S_IMODE(found.st_mode)}
+        result["proof"] = {
+            "name": name,
+            "file": file,
+            "checksum": hashlib.sha256(content).hexdigest(),
+            "uid": found.st_uid,
+            "gid": found.st_gid,
+            "mode": "%04o" % stat.S_IMODE(found.st_mode),
+        }
     except OSError as error:
         result.update(cause=CAUSES.get(error.errno, "not_writable"), error=str(error))
     return result
@@ -310,11 +348,15 @@ def read(share, files, timeout, take):
     while True:
         for result, expected in zip(seen, files):
             if result["cause"]:
-                result.update(cause=look(share, expected), seconds=round(time.monotonic() - began, 3))
+                result.update(
+                    cause=look(share, expected), seconds=round(time.monotonic() - began, 3)
+                )
         if not any(result["cause"] for result in seen) or time.monotonic() - began > timeout:
             break
         time.sleep(0.5)
-    taken = [expected["file"] for result, expected in zip(seen, files) if take and not result["cause"]]
+    taken = [
+        expected["file"] for result, expected in zip(seen, files) if take and not result["cause"]
+    ]
     if taken:
         remove(share, taken)
     return {"seen": seen}
@@ -332,7 +374,9 @@ def remove_files(share, names):
 def remove(share, names=None):
     """Remove files of the proof, or all of them, and its folders if they are empty."""
     try:
-        remove_files(share, os.listdir(os.path.join(share, FOLDERS[-1])) if names is None else names)
+        remove_files(
+            share, os.listdir(os.path.join(share, FOLDERS[-1])) if names is None else names
+        )
         for name in reversed(FOLDERS):
             os.rmdir(os.path.join(share, name))
     except OSError as error:
@@ -370,18 +414,33 @@ def main():
     params = module.params
     result = {}
     if params["step"] == "write":
-        result = write(params["path"], params["name"], module.check_mode, params["timeout"], params["speed_record"])
+        result = write(
+            params["path"],
+            params["name"],
+            module.check_mode,
+            params["timeout"],
+            params["speed_record"],
+        )
     try:
         if params["step"] == "read":
-            result = read(params["path"], params["files"], params["timeout"], params["take"] and not module.check_mode)
+            result = read(
+                params["path"],
+                params["files"],
+                params["timeout"],
+                params["take"] and not module.check_mode,
+            )
         elif params["step"] == "remove" and not module.check_mode:
             if ask_file_system(params["path"], params["timeout"])[0] == "hangs":
-                module.fail_json(msg="the server of '%s' does not answer: start it, or discard the data that this host has not written to it yet with "
-                                     "'umount --force --lazy %s'" % (params["path"], params["path"]))
+                module.fail_json(
+                    msg="the server of '%s' does not answer: start it, or discard the data that this host has not written to it yet with "
+                    "'umount --force --lazy %s'" % (params["path"], params["path"])
+                )
             remove(params["path"])
     except OSError as error:
-        module.fail_json(msg="the files of the proof cannot be removed: %s. Mount the share writable on this host, or remove '%s' on its server"
-                             % (error, os.path.join(params["path"], FOLDERS[-1])))
+        module.fail_json(
+            msg="the files of the proof cannot be removed: %s. Mount the share writable on this host, or remove '%s' on its server"
+            % (error, os.path.join(params["path"], FOLDERS[-1]))
+        )
     module.exit_json(changed=False, **result)
 
 

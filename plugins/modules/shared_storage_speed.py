@@ -150,9 +150,12 @@ def measure(folder, large_mib, small_files):
             file.read()
     small_read = time.monotonic() - began
     return {
-        "large_mib": large_mib, "small_files": small_files,
-        "write_mib_per_second": round(large_mib / written, 1), "read_mib_per_second": round(large_mib / read, 1),
-        "small_write_files_per_second": round(small_files / small_written, 1), "small_read_files_per_second": round(small_files / small_read, 1),
+        "large_mib": large_mib,
+        "small_files": small_files,
+        "write_mib_per_second": round(large_mib / written, 1),
+        "read_mib_per_second": round(large_mib / read, 1),
+        "small_write_files_per_second": round(small_files / small_written, 1),
+        "small_read_files_per_second": round(small_files / small_read, 1),
         "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
@@ -193,11 +196,21 @@ def main():
                 mount = mount_of(os.path.realpath(params["path"]), parse_mountinfo(file.read()))
             os.makedirs(os.path.dirname(params["record"]), exist_ok=True)
             with open(params["record"], "w", encoding="utf-8") as file:
-                json.dump({"mount": {key: mount[key] for key in ("path", "source", "type")}, "speed": speed}, file, indent=2, sort_keys=True)
+                json.dump(
+                    {
+                        "mount": {key: mount[key] for key in ("path", "source", "type")},
+                        "speed": speed,
+                    },
+                    file,
+                    indent=2,
+                    sort_keys=True,
+                )
                 file.write("\n")
     except OSError as error:
-        module.fail_json(msg="%s: %s. Check on this host that it is mounted and writable, and run this again" % (
-            error.filename or params["path"], error.strerror))
+        module.fail_json(
+            msg="%s: %s. Check on this host that it is mounted and writable, and run this again"
+            % (error.filename or params["path"], error.strerror)
+        )
     module.exit_json(changed=False, speed=speed)
 
 

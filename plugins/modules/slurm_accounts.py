@@ -255,7 +255,13 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _sacctmgr as sacctmgr
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
-from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_accounts import Found, diff_of, faults, plan, settled_record
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_accounts import (
+    Found,
+    diff_of,
+    faults,
+    plan,
+    settled_record,
+)
 
 
 class Accounts:
@@ -264,7 +270,9 @@ class Accounts:
         self.file = Record(module, module.params["record"])
         self.record = self.file.read()
         former = module.params["state"] == "former"
-        self.accounts, self.priorities = ([], []) if former else (module.params["accounts"], module.params["priorities"])
+        self.accounts, self.priorities = (
+            ([], []) if former else (module.params["accounts"], module.params["priorities"])
+        )
 
     def deadline(self):
         return time.monotonic() + max(self.module.params["timeout"], 0)
@@ -272,14 +280,19 @@ class Accounts:
     def tool(self, name):
         path = self.module.get_bin_path(name)
         if path is None:
-            self.module.fail_json(msg="%s is not installed on this host; install the package slurm-client, or run this module on the host of slurmdbd" % name)
+            self.module.fail_json(
+                msg="%s is not installed on this host; install the package slurm-client, or run this module on the host of slurmdbd"
+                % name
+            )
         return path
 
     def run(self, arguments):
         """Run sacctmgr, again while the database is busy. Returns its exit code and output."""
         deadline = self.deadline()
         while True:
-            rc, out, err = self.module.run_command([self.tool("sacctmgr")] + arguments, environ_update={"LC_ALL": "C"})
+            rc, out, err = self.module.run_command(
+                [self.tool("sacctmgr")] + arguments, environ_update={"LC_ALL": "C"}
+            )
             # Also with exit code 0: sacctmgr may say that the database is busy, do nothing, and report success.
             busy = sacctmgr.is_busy(err if rc == 0 and "show" in arguments else out + err)
             if not busy or time.monotonic() >= deadline:
@@ -289,26 +302,41 @@ class Accounts:
     def table(self, entity):
         rc, out, err = self.run(sacctmgr.show(entity))
         if rc != 0:
-            self.module.fail_json(msg="sacctmgr show %s failed: %s. Check that slurmdbd runs on AccountingStorageHost of slurm.conf, and look into its log"
-                                  % (entity, sacctmgr.message(err or out)))
+            self.module.fail_json(
+                msg="sacctmgr show %s failed: %s. Check that slurmdbd runs on AccountingStorageHost of slurm.conf, and look into its log"
+                % (entity, sacctmgr.message(err or out))
+            )
         return out
 
     def parsed(self, parse, text, *more):
         try:
             return parse(text, *more)
         except sacctmgr.ParseError as error:
-            self.module.fail_json(msg="%s. Nothing can be compared with that. Report it with the version of Slurm" % error)
+            self.module.fail_json(
+                msg="%s. Nothing can be compared with that. Report it with the version of Slurm"
+                % error
+            )
 
     def found(self):
         """Read the database."""
-        return Found(self.cluster, self.parsed(sacctmgr.parse_qos, self.table("qos")), self.parsed(sacctmgr.parse_accounts, self.table("account")),
-                     self.parsed(sacctmgr.parse_associations, self.table("assoc")), self.parsed(sacctmgr.parse_users, self.table("user"), self.cluster))
+        return Found(
+            self.cluster,
+            self.parsed(sacctmgr.parse_qos, self.table("qos")),
+            self.parsed(sacctmgr.parse_accounts, self.table("account")),
+            self.parsed(sacctmgr.parse_associations, self.table("assoc")),
+            self.parsed(sacctmgr.parse_users, self.table("user"), self.cluster),
+        )
 
     def jobs(self):
-        rc, out, err = self.module.run_command([self.tool("squeue"), "--noheader", "--all", "--format=" + sacctmgr.JOB_FORMAT], environ_update={"LC_ALL": "C"})
+        rc, out, err = self.module.run_command(
+            [self.tool("squeue"), "--noheader", "--all", "--format=" + sacctmgr.JOB_FORMAT],
+            environ_update={"LC_ALL": "C"},
+        )
         if rc != 0:
-            self.module.fail_json(msg="squeue failed: %s. Something is to be removed, which is not possible while its jobs run. Start slurmctld, and run this "
-                                      "again" % sacctmgr.message(err or out))
+            self.module.fail_json(
+                msg="squeue failed: %s. Something is to be removed, which is not possible while its jobs run. Start slurmctld, and run this "
+                "again" % sacctmgr.message(err or out)
+            )
         return self.parsed(sacctmgr.parse_jobs, out)
 
     def plan(self, found):
@@ -324,16 +352,20 @@ class Accounts:
         # sacctmgr load would create a cluster of that name.
         if not any(row.cluster == self.cluster for row in found.associations):
             names = sorted({row.cluster for row in found.associations})
-            self.module.fail_json(msg="cluster: '%s' is not registered in the database, which has %s. Start slurmctld with ClusterName=%s, or correct the name"
-                                  % (self.cluster, ", ".join(names) or "none", self.cluster))
+            self.module.fail_json(
+                msg="cluster: '%s' is not registered in the database, which has %s. Start slurmctld with ClusterName=%s, or correct the name"
+                % (self.cluster, ", ".join(names) or "none", self.cluster)
+            )
 
     def await_gpus(self):
         """slurmctld registers gres/gpu at its first start. Without it, sacctmgr refuses limits of GPUs."""
         deadline = self.deadline()
         while sacctmgr.GPU not in self.parsed(sacctmgr.parse_tres, self.table("tres")):
             if time.monotonic() >= deadline:
-                self.module.fail_json(msg="the database does not count %s. Set AccountingStorageTRES=gres/gpu in slurm.conf, and start slurmctld, which "
-                                          "registers it" % sacctmgr.GPU)
+                self.module.fail_json(
+                    msg="the database does not count %s. Set AccountingStorageTRES=gres/gpu in slurm.conf, and start slurmctld, which "
+                    "registers it" % sacctmgr.GPU
+                )
             time.sleep(1)
 
     def cancel(self, waiting):
@@ -342,13 +374,17 @@ class Accounts:
             rc, out, err = self.module.run_command([self.tool("scancel")] + numbers)
             # One of them may have ended.
             if rc != 0 and "Invalid job id" not in err:
-                self.module.fail_json(msg="scancel of jobs %s failed: %s. Check that slurmctld runs, cancel the jobs on the scheduler's host, and run "
-                                      "this again" % (", ".join(numbers), sacctmgr.message(err or out)))
+                self.module.fail_json(
+                    msg="scancel of jobs %s failed: %s. Check that slurmctld runs, cancel the jobs on the scheduler's host, and run "
+                    "this again" % (", ".join(numbers), sacctmgr.message(err or out))
+                )
             deadline = self.deadline()
             while {job.number for job in self.jobs()} & set(numbers):
                 if time.monotonic() >= deadline:
-                    self.module.fail_json(msg="jobs %s have not ended %d s after scancel. Run this again when squeue does not show them any more"
-                                          % (", ".join(numbers), self.module.params["timeout"]))
+                    self.module.fail_json(
+                        msg="jobs %s have not ended %d s after scancel. Run this again when squeue does not show them any more"
+                        % (", ".join(numbers), self.module.params["timeout"])
+                    )
                 time.sleep(1)
         return numbers
 
@@ -379,16 +415,30 @@ class Accounts:
         if not self.module.check_mode:
             self.change(result, jobs)
         for each in result.waiting:
-            self.module.warn("%s is not removed while jobs have not ended: %s" % (each["what"], ", ".join(each["jobs"])))
+            self.module.warn(
+                "%s is not removed while jobs have not ended: %s"
+                % (each["what"], ", ".join(each["jobs"]))
+            )
         for each in result.kept:
             self.module.warn("%s is not removed: %s" % (each["what"], each["reason"]))
-        self.module.exit_json(changed=bool(result.steps or cancelled), changes=result.changes, waiting=result.waiting, kept=result.kept,
-                              cancelled=cancelled, others=result.others, diff=diff_of(result.changes))
+        self.module.exit_json(
+            changed=bool(result.steps or cancelled),
+            changes=result.changes,
+            waiting=result.waiting,
+            kept=result.kept,
+            cancelled=cancelled,
+            others=result.others,
+            diff=diff_of(result.changes),
+        )
 
     def change(self, result, jobs):
         before = self.record
         if result.steps:
-            if any(sacctmgr.GPU in word for step in result.steps for word in step.arguments + [step.content]):
+            if any(
+                sacctmgr.GPU in word
+                for step in result.steps
+                for word in step.arguments + [step.content]
+            ):
                 self.await_gpus()
             # Written first: an interrupted run leaves nothing that is not recorded.
             self.file.write(dict(before, **result.record))
@@ -397,10 +447,22 @@ class Accounts:
             left = plan(now, self.accounts, self.priorities, result.record, jobs)
             if message or left.steps:
                 self.file.write(settled_record(now, before, result.record))
-                not_done = [step.what for step in result.steps][len(done):] if message else [step.what for step in left.steps]
-                self.module.fail_json(msg="%s failed: %s. Done: %s. Not done: %s. Correct the cause, and run this again" % (
-                    not_done[0], message or "sacctmgr reported success, but the database does not have it", ", ".join(done) or "nothing",
-                    ", ".join(not_done)), done=done, not_done=not_done)
+                not_done = (
+                    [step.what for step in result.steps][len(done) :]
+                    if message
+                    else [step.what for step in left.steps]
+                )
+                self.module.fail_json(
+                    msg="%s failed: %s. Done: %s. Not done: %s. Correct the cause, and run this again"
+                    % (
+                        not_done[0],
+                        message or "sacctmgr reported success, but the database does not have it",
+                        ", ".join(done) or "nothing",
+                        ", ".join(not_done),
+                    ),
+                    done=done,
+                    not_done=not_done,
+                )
         if result.record != before:
             self.file.write(result.record)
 
@@ -408,19 +470,36 @@ class Accounts:
 def main():
     number = {"type": "int"}
     names = {"type": "list", "elements": "str", "default": []}
-    limits = dict.fromkeys(("cpus", "memory_gb", "max_jobs_per_person", "max_submitted_per_person"), number)
+    limits = dict.fromkeys(
+        ("cpus", "memory_gb", "max_jobs_per_person", "max_submitted_per_person"), number
+    )
     module = AnsibleModule(
         argument_spec={
             "cluster": {"type": "str", "required": True},
             "accounts": {
-                "type": "list", "elements": "dict", "default": [],
-                "options": {"name": {"type": "str", "required": True}, "description": {"type": "str"}, "gpus": number, "max_gpus_per_person": number,
-                            "max_minutes": number, "members": names, "defaults": {"type": "dict", "options": limits},
-                            **limits},
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "description": {"type": "str"},
+                    "gpus": number,
+                    "max_gpus_per_person": number,
+                    "max_minutes": number,
+                    "members": names,
+                    "defaults": {"type": "dict", "options": limits},
+                    **limits,
+                },
             },
             "priorities": {
-                "type": "list", "elements": "dict", "default": [],
-                "options": {"name": {"type": "str", "required": True}, "priority": {"type": "int", "default": 0}, "preempts": names},
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "priority": {"type": "int", "default": 0},
+                    "preempts": names,
+                },
             },
             "cancel_jobs": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 60},
@@ -434,7 +513,15 @@ def main():
     if wrong:
         module.fail_json(msg="%s. Nothing was changed" % "; ".join(wrong))
     if module.params["state"] == "former" and not accounts.record:
-        module.exit_json(changed=False, changes=[], waiting=[], kept=[], cancelled=[], others=[], diff={"before": "", "after": ""})
+        module.exit_json(
+            changed=False,
+            changes=[],
+            waiting=[],
+            kept=[],
+            cancelled=[],
+            others=[],
+            diff={"before": "", "after": ""},
+        )
     accounts.reconcile()
 
 

@@ -289,8 +289,18 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import (
     release,
 )
 
-PACKAGES = ["slurmctld", "slurmd", "slurmdbd", "slurm-client", "sackd", "slurm-wlm-mysql-plugin", "libpam-slurm-adopt", "libpam-slurm", "munge",
-            "mariadb-server"]
+PACKAGES = [
+    "slurmctld",
+    "slurmd",
+    "slurmdbd",
+    "slurm-client",
+    "sackd",
+    "slurm-wlm-mysql-plugin",
+    "libpam-slurm-adopt",
+    "libpam-slurm",
+    "munge",
+    "mariadb-server",
+]
 SERVICES = ["munge", "mariadb", "slurmdbd", "slurmctld", "slurmd", "sackd"]
 SPOOLS = {"cron": "/var/spool/cron/crontabs", "at": "/var/spool/cron/atjobs"}
 PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,User,RuntimeDirectory"
@@ -362,7 +372,13 @@ class Host:
 
     def packages(self):
         names = PACKAGES + [name for name in self.params["packages"] if name not in PACKAGES]
-        shown = self.output("dpkg-query", "--show", "--showformat", "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n", *names)
+        shown = self.output(
+            "dpkg-query",
+            "--show",
+            "--showformat",
+            "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n",
+            *names,
+        )
         return {name: state["version"] for name, state in parse_installed(shown).items()}
 
     def candidates(self, installed):
@@ -382,25 +398,48 @@ class Host:
         for number in sorted(usable):
             base = "/sys/devices/system/cpu/cpu%d/topology/" % number
             # A kernel without topology has one core per CPU.
-            topology.append((read_text(base + "physical_package_id").strip() or "0", read_text(base + "core_id").strip() or str(number)))
+            topology.append(
+                (
+                    read_text(base + "physical_package_id").strip() or "0",
+                    read_text(base + "core_id").strip() or str(number),
+                )
+            )
         return hardware_of(topology, read_text("/proc/meminfo"))
 
     def gpus(self):
-        told = [gpu_information(read_text(path)) for path in glob.glob("/proc/driver/nvidia/gpus/*/information")]
+        told = [
+            gpu_information(read_text(path))
+            for path in glob.glob("/proc/driver/nvidia/gpus/*/information")
+        ]
         models = dict(pair for pair in told if pair)
         numbers = [re.fullmatch(r"/dev/nvidia([0-9]+)", path) for path in glob.glob("/dev/nvidia*")]
-        return [{"path": "/dev/nvidia%d" % minor, "minor": minor, "model": models.get(minor, "")}
-                for minor in sorted(int(found.group(1)) for found in numbers if found)] or self.npus()
+        return [
+            {"path": "/dev/nvidia%d" % minor, "minor": minor, "model": models.get(minor, "")}
+            for minor in sorted(int(found.group(1)) for found in numbers if found)
+        ] or self.npus()
 
     def npus(self):
         """A type of Slurm that is a number would be a count: 910 in gpu:910. So each name begins with that of the family."""
         numbers = npu_nodes()
         names = chip_names(self.module, numbers)
-        return [{"path": "/dev/davinci%d" % number, "minor": number,
-                 "model": re.sub("^(?:Ascend)?", "Ascend", names[number]) if number in names else ""} for number in numbers]
+        return [
+            {
+                "path": "/dev/davinci%d" % number,
+                "minor": number,
+                "model": re.sub("^(?:Ascend)?", "Ascend", names[number]) if number in names else "",
+            }
+            for number in numbers
+        ]
 
     def services(self):
-        units = parse_units(self.output("systemctl", "show", "--property=" + PROPERTIES, *[name + ".service" for name in SERVICES]))
+        units = parse_units(
+            self.output(
+                "systemctl",
+                "show",
+                "--property=" + PROPERTIES,
+                *[name + ".service" for name in SERVICES],
+            )
+        )
         nothing = parse_units("Id=none")["none"]
         return {name: units.get(name + ".service", nothing) for name in SERVICES}
 
@@ -411,7 +450,11 @@ class Host:
                 key, mode = file.read(), os.fstat(file.fileno()).st_mode
         except OSError:
             return {"exists": False, "private": False, "digest": ""}
-        return {"exists": True, "private": not mode & 0o077, "digest": key_digest(key, self.params["munge_salt"])}
+        return {
+            "exists": True,
+            "private": not mode & 0o077,
+            "digest": key_digest(key, self.params["munge_salt"]),
+        }
 
     def texts(self):
         paths = [path for pattern in self.params["texts"] for path in glob.glob(pattern)]
@@ -434,11 +477,23 @@ def main():
         argument_spec={
             "packages": {"type": "list", "elements": "str", "default": []},
             "files": {"type": "list", "elements": "path", "default": []},
-            "texts": {"type": "list", "elements": "path",
-                      "default": ["/etc/slurm/slurm.conf", "/etc/slurm/gres.conf", "/etc/slurm/cgroup.conf", "/etc/slurm/mpi.conf"]},
+            "texts": {
+                "type": "list",
+                "elements": "path",
+                "default": [
+                    "/etc/slurm/slurm.conf",
+                    "/etc/slurm/gres.conf",
+                    "/etc/slurm/cgroup.conf",
+                    "/etc/slurm/mpi.conf",
+                ],
+            },
             "munge_key": {"type": "path", "default": "/etc/munge/munge.key", "no_log": False},
             "munge_salt": {"type": "str", "default": "", "no_log": False},
-            "folders": {"type": "list", "elements": "path", "default": ["/var/lib/slurm", "/var/log/slurm", "/var/lib/mysql"]},
+            "folders": {
+                "type": "list",
+                "elements": "path",
+                "default": ["/var/lib/slurm", "/var/log/slurm", "/var/lib/mysql"],
+            },
             "record": {"type": "path"},
             "people": {"type": "list", "elements": "str", "default": []},
             "operator_users": {"type": "list", "elements": "str", "default": []},
@@ -455,24 +510,40 @@ def main():
         kernel_hardware = host.kernel_hardware()
         hardware = parse_slurmd_hardware(host.output("slurmd", "-C")) or kernel_hardware
     except ValueError as error:
-        module.fail_json(msg="%s; expected the format of Debian's tools. Report it with this line" % error)
+        module.fail_json(
+            msg="%s; expected the format of Debian's tools. Report it with this line" % error
+        )
     container = host.output("systemd-detect-virt", "--container").strip()
     container = "" if container == "none" else container
     known = dict(candidates, **packages)
-    pmix_folder = next((os.path.dirname(path) for path in sorted(glob.glob("/usr/lib/*/pmix2/lib/libpmix.so.2"))), "")
+    pmix_folder = next(
+        (os.path.dirname(path) for path in sorted(glob.glob("/usr/lib/*/pmix2/lib/libpmix.so.2"))),
+        "",
+    )
     module.exit_json(
         changed=False,
         hostname=socket.gethostname().split(".")[0],
         kernel=platform.release(),
         packages=packages,
         candidates=candidates,
-        release=next((release(known[name]) for name in ("slurmctld", "slurmd", "slurm-client") if release(known.get(name, ""))), ""),
+        release=next(
+            (
+                release(known[name])
+                for name in ("slurmctld", "slurmd", "slurm-client")
+                if release(known.get(name, ""))
+            ),
+            "",
+        ),
         hardware=hardware,
         kernel_hardware=kernel_hardware,
         gpus=host.gpus(),
         container=container,
-        cgroup=cgroups(read_text("/proc/1/mountinfo"), read_text("/sys/fs/cgroup/cgroup.controllers"), container,
-                       bool(glob.glob("/sys/fs/cgroup/*/memory.swap.max"))),
+        cgroup=cgroups(
+            read_text("/proc/1/mountinfo"),
+            read_text("/sys/fs/cgroup/cgroup.controllers"),
+            container,
+            bool(glob.glob("/sys/fs/cgroup/*/memory.swap.max")),
+        ),
         dbus=os.path.exists("/run/dbus/system_bus_socket"),
         services=host.services(),
         files=checksums(module.params["files"]),
@@ -485,7 +556,8 @@ def main():
         record=host.record(),
         login_user=user,
         operators=operators(
-            [user] + module.params["operator_users"], module.params["operator_groups"]),
+            [user] + module.params["operator_users"], module.params["operator_groups"]
+        ),
         planners={name: owners(folder) for name, folder in SPOOLS.items()},
         missing_people=[name for name in module.params["people"] if account(name) is None],
     )

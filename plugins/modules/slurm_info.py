@@ -543,8 +543,12 @@ READINGS = {
 def main():
     module = AnsibleModule(
         argument_spec={
-            "gather": {"type": "list", "elements": "str", "choices": ["nodes", "partitions", "jobs", "reservations", "associations", "qos"],
-                       "default": ["nodes", "partitions"]},
+            "gather": {
+                "type": "list",
+                "elements": "str",
+                "choices": ["nodes", "partitions", "jobs", "reservations", "associations", "qos"],
+                "default": ["nodes", "partitions"],
+            },
             "credential": {"type": "str", "no_log": True},
             "timeout": {"type": "int", "default": 30},
         },
@@ -552,7 +556,9 @@ def main():
     )
     slurm = Slurm(module)
     gathered = list(dict.fromkeys(module.params["gather"]))
-    told = dict({"version": "", "cluster": "", "controllers": []}, **{name: [] for name in gathered})
+    told = dict(
+        {"version": "", "cluster": "", "controllers": []}, **{name: [] for name in gathered}
+    )
     try:
         told.update(slurm.read(_slurm.CONFIG, _slurm.parse_config))
         for name in gathered:

@@ -154,16 +154,25 @@ def expected(node, action, reason):
     states = list(node["states"])
     if action == "drain":
         # Slurm prints the flag first.
-        return {"states": states if "drain" in states else states[:1] + ["drain"] + states[1:], "reason": reason}
+        return {
+            "states": states if "drain" in states else states[:1] + ["drain"] + states[1:],
+            "reason": reason,
+        }
     if action == "resume":
         base = "idle" if states[0] in ("down", "error") else states[0]
-        return {"states": [base] + [state for state in states[1:] if state not in ("drain", "fail")], "reason": ""}
+        return {
+            "states": [base] + [state for state in states[1:] if state not in ("drain", "fail")],
+            "reason": "",
+        }
     return {"states": states, "reason": node["reason"]}
 
 
 def shown(states):
-    return "".join("%s: %s%s\n" % (name, "+".join(state["states"]), " (%s)" % state["reason"] if state["reason"] else "")
-                   for name, state in sorted(states.items()))
+    return "".join(
+        "%s: %s%s\n"
+        % (name, "+".join(state["states"]), " (%s)" % state["reason"] if state["reason"] else "")
+        for name, state in sorted(states.items())
+    )
 
 
 def main():
@@ -182,14 +191,19 @@ def main():
     names, state = list(dict.fromkeys(module.params["nodes"])), module.params["state"]
     reason = _slurm.reason_of(module.params["reason"]) if state == "drain" else ""
     if state == "drain" and not reason:
-        module.fail_json(msg="reason: '%s' has no text. Say why the nodes are drained" % module.params["reason"])
+        module.fail_json(
+            msg="reason: '%s' has no text. Say why the nodes are drained" % module.params["reason"]
+        )
     wait = module.params["wait"]
     if wait is not None and wait < 0:
         module.fail_json(msg="wait: %d is too low; use 0 or more" % wait)
     for name in names:
         # Brackets and commas would address other nodes too, and ALL all of them.
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            module.fail_json(msg="nodes: '%s' is not a valid node name; use one name per entry, of letters, digits, '-', '.' and '_'" % name)
+            module.fail_json(
+                msg="nodes: '%s' is not a valid node name; use one name per entry, of letters, digits, '-', '.' and '_'"
+                % name
+            )
 
     slurm = Slurm(module)
     try:
@@ -197,17 +211,29 @@ def main():
         by_name = {node["name"]: node for node in found}
         unknown = [name for name in names if name not in by_name]
         if unknown:
-            module.fail_json(msg="nodes: '%s' is not a node of the cluster, which has %s. Correct the name, or add the node to slurm.conf"
-                             % ("', '".join(unknown), ", ".join(sorted(by_name)[:20]) + (" and more" if len(by_name) > 20 else "")))
+            module.fail_json(
+                msg="nodes: '%s' is not a node of the cluster, which has %s. Correct the name, or add the node to slurm.conf"
+                % (
+                    "', '".join(unknown),
+                    ", ".join(sorted(by_name)[:20]) + (" and more" if len(by_name) > 20 else ""),
+                )
+            )
         plan = _slurm.node_state_plan(found, names, state, reason, module.params["only_ours"])
         before = {name: expected(by_name[name], "", "") for name in plan}
         after = {name: expected(by_name[name], action, reason) for name, action in plan.items()}
         acting = [name for name, action in plan.items() if action in ("drain", "resume")]
         if acting and not module.check_mode:
             for word in ("drain", "undrain", "resume"):
-                affected = [name for name in acting if _slurm.state_word(by_name[name], plan[name]) == word]
+                affected = [
+                    name for name in acting if _slurm.state_word(by_name[name], plan[name]) == word
+                ]
                 if affected:
-                    command = ["scontrol", "update", "nodename=" + ",".join(affected), "state=" + word]
+                    command = [
+                        "scontrol",
+                        "update",
+                        "nodename=" + ",".join(affected),
+                        "state=" + word,
+                    ]
                     try:
                         slurm.run(command + (["reason=" + reason] if word == "drain" else []))
                     except NoAnswer as error:
@@ -216,17 +242,40 @@ def main():
                             raise
             now = {node["name"]: node for node in slurm.read(_slurm.NODES, _slurm.parse_nodes)}
             after = {name: expected(now[name], "", "") for name in plan}
-            wrong = [name for name in acting if ("drain" in after[name]["states"]) != (state == "drain")]
+            wrong = [
+                name for name in acting if ("drain" in after[name]["states"]) != (state == "drain")
+            ]
             if wrong:
-                module.fail_json(msg="%s: %s after 'scontrol update state=%s'; expected %s. See the log of the controller ('journalctl -u slurmctld')" % (
-                    ", ".join(wrong), "+".join(after[wrong[0]]["states"]), state, "the flag drain" if state == "drain" else "no flag drain"))
+                module.fail_json(
+                    msg="%s: %s after 'scontrol update state=%s'; expected %s. See the log of the controller ('journalctl -u slurmctld')"
+                    % (
+                        ", ".join(wrong),
+                        "+".join(after[wrong[0]]["states"]),
+                        state,
+                        "the flag drain" if state == "drain" else "no flag drain",
+                    )
+                )
         if wait is not None and not module.check_mode:
             jobs, waited = slurm.wait_for_jobs(names, wait)
             if jobs:
-                slurm.fail_for_jobs(jobs, waited, "The nodes are %s" % "; ".join("%s: %s" % (name, "+".join(after[name]["states"])) for name in sorted(after)))
+                slurm.fail_for_jobs(
+                    jobs,
+                    waited,
+                    "The nodes are %s"
+                    % "; ".join(
+                        "%s: %s" % (name, "+".join(after[name]["states"])) for name in sorted(after)
+                    ),
+                )
     except NoAnswer as error:
         module.fail_json(msg=str(error), cause=error.cause)
-    kept = [{key: by_name[name][key] for key in ("name", "states", "reason", "reason_user", "reason_time")} for name in plan if plan[name] == "kept"]
+    kept = [
+        {
+            key: by_name[name][key]
+            for key in ("name", "states", "reason", "reason_user", "reason_time")
+        }
+        for name in plan
+        if plan[name] == "kept"
+    ]
     module.exit_json(
         changed=bool(acting),
         drained=[name for name in plan if plan[name] == "drain"],

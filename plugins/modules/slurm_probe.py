@@ -151,17 +151,48 @@ class Probes:
         try:
             entry = pwd.getpwnam(module.params["person"])
         except KeyError:
-            module.fail_json(msg="person: '%s' has no account on this host. Run playbook people, or name a person who has one" % module.params["person"])
-        self.person = {"name": entry.pw_name, "uid": entry.pw_uid, "gid": entry.pw_gid, "home": entry.pw_dir}
+            module.fail_json(
+                msg="person: '%s' has no account on this host. Run playbook people, or name a person who has one"
+                % module.params["person"]
+            )
+        self.person = {
+            "name": entry.pw_name,
+            "uid": entry.pw_uid,
+            "gid": entry.pw_gid,
+            "home": entry.pw_dir,
+        }
         self.token = uuid.uuid4().hex
-        self.folder = os.path.join(module.params["folder"], FOLDER + self.token) if module.params["folder"] else ""
+        self.folder = (
+            os.path.join(module.params["folder"], FOLDER + self.token)
+            if module.params["folder"]
+            else ""
+        )
         self.resumed, self.jobs, self.refused, self.nodes = {}, {}, {}, {}
 
     def as_person(self, command, **environment):
         """Run a command as the person, in the environment of a login."""
-        values = dict({"PATH": PATH, "HOME": self.person["home"], "USER": self.person["name"], "LOGNAME": self.person["name"], "LC_ALL": "C"}, **environment)
-        values.update({name: os.environ[name] for name in ("SLURM_CONF", "SLURM_CONF_SERVER") if name in os.environ})
-        words = ["runuser", "--user", self.person["name"], "--", "env", "-i"] + ["%s=%s" % pair for pair in sorted(values.items())] + command
+        values = dict(
+            {
+                "PATH": PATH,
+                "HOME": self.person["home"],
+                "USER": self.person["name"],
+                "LOGNAME": self.person["name"],
+                "LC_ALL": "C",
+            },
+            **environment,
+        )
+        values.update(
+            {
+                name: os.environ[name]
+                for name in ("SLURM_CONF", "SLURM_CONF_SERVER")
+                if name in os.environ
+            }
+        )
+        words = (
+            ["runuser", "--user", self.person["name"], "--", "env", "-i"]
+            + ["%s=%s" % pair for pair in sorted(values.items())]
+            + command
+        )
         return run_tool(self.module, words, max(1, int(self.slurm.deadline - time.monotonic())))
 
     # --- before -----------------------------------------------------------------------------------------------------------------
@@ -171,7 +202,9 @@ class Probes:
 
     def requests(self):
         """Return the request of each node."""
-        contained = bool(self.module.params["image"]) or probe.constrains_devices(self.slurm.run(_slurm.CONFIG))
+        contained = bool(self.module.params["image"]) or probe.constrains_devices(
+            self.slurm.run(_slurm.CONFIG)
+        )
         nodes = self.read_nodes()
         partitions = self.slurm.read(_slurm.PARTITIONS, _slurm.parse_partitions)
         found = []
@@ -182,8 +215,14 @@ class Probes:
                 continue
             asked = probe.request(node, partitions, self.module.params["account"], contained)
             # In a reservation only the probe can start there.
-            drained = self.reservation and "drain" in node["states"] and _slurm.is_ours(node["reason"])
-            problem = probe.unavailable(dict(node, states=[state for state in node["states"] if state != "drain"]) if drained else node)
+            drained = (
+                self.reservation and "drain" in node["states"] and _slurm.is_ours(node["reason"])
+            )
+            problem = probe.unavailable(
+                dict(node, states=[state for state in node["states"] if state != "drain"])
+                if drained
+                else node
+            )
             if drained and not problem and not asked["problem"]:
                 self.resumed[name] = node["reason"]
             found.append(dict(asked, problem=asked["problem"] or problem))
@@ -193,19 +232,47 @@ class Probes:
         self.slurm.run(["scancel", "--name=" + probe.NAME, "--user=" + self.person["name"]])
         if self.reservation:
             try:
-                self.slurm.run(["scontrol", "update", "reservationname=" + self.reservation, "users+=" + self.person["name"]])
+                self.slurm.run(
+                    [
+                        "scontrol",
+                        "update",
+                        "reservationname=" + self.reservation,
+                        "users+=" + self.person["name"],
+                    ]
+                )
             except NoAnswer as error:
                 if "Invalid account" not in str(error):
                     raise
-                self.module.fail_json(msg="person: '%s' is in no account of Slurm. Run playbook people, or name a person who is in one" % self.person["name"])
+                self.module.fail_json(
+                    msg="person: '%s' is in no account of Slurm. Run playbook people, or name a person who is in one"
+                    % self.person["name"]
+                )
         if self.resumed:
-            self.slurm.run(["scontrol", "update", "nodename=" + ",".join(self.resumed), "state=resume"])
+            self.slurm.run(
+                ["scontrol", "update", "nodename=" + ",".join(self.resumed), "state=resume"]
+            )
         if self.folder:
-            script = "rm -rf -- \"$1\"*; umask 077; mkdir -- \"$2\" && printf %s \"$3\" > \"$2/token\""
-            run = self.as_person(["sh", "-c", script, "sh", os.path.join(self.module.params["folder"], FOLDER), self.folder, self.token])
+            script = 'rm -rf -- "$1"*; umask 077; mkdir -- "$2" && printf %s "$3" > "$2/token"'
+            run = self.as_person(
+                [
+                    "sh",
+                    "-c",
+                    script,
+                    "sh",
+                    os.path.join(self.module.params["folder"], FOLDER),
+                    self.folder,
+                    self.token,
+                ]
+            )
             if run.rc != 0:
-                self.module.fail_json(msg="%s cannot create a folder in '%s' on this host: %s. Check shared-storage and the owner of the folder"
-                                      % (self.person["name"], self.module.params["folder"], (run.stderr or run.evidence).strip()))
+                self.module.fail_json(
+                    msg="%s cannot create a folder in '%s' on this host: %s. Check shared-storage and the owner of the folder"
+                    % (
+                        self.person["name"],
+                        self.module.params["folder"],
+                        (run.stderr or run.evidence).strip(),
+                    )
+                )
 
     def submit(self, requests):
         program = self.module.params["program"]
@@ -222,21 +289,34 @@ class Probes:
                 "image": self.module.params["image"],
                 "seconds": self.seconds,
             }
-            command = probe.submission(asked, self.module.params["account"], self.reservation, self.seconds)
-            run = self.as_person(command, TRAINYARD_PROBE=json.dumps(words), TRAINYARD_PROBE_PROGRAM=program)
+            command = probe.submission(
+                asked, self.module.params["account"], self.reservation, self.seconds
+            )
+            run = self.as_person(
+                command, TRAINYARD_PROBE=json.dumps(words), TRAINYARD_PROBE_PROGRAM=program
+            )
             number = re.search(r"^([0-9]+)(;|$)", run.stdout, re.MULTILINE)
             if run.rc == 0 and number:
                 self.jobs[asked["node"]] = int(number.group(1))
             else:
-                self.refused[asked["node"]] = run.stderr or run.evidence or run.stdout or "no message"
+                self.refused[asked["node"]] = (
+                    run.stderr or run.evidence or run.stdout or "no message"
+                )
 
     # --- the wait ---------------------------------------------------------------------------------------------------------------
 
     def read(self):
         """Return our jobs by their number, with those that have ended."""
         mark = "|%s|" % uuid.uuid4().hex
-        command = _slurm.jobs_command(mark) + ["--states=all", "--name=" + probe.NAME, "--user=" + self.person["name"]]
-        return {job["id"]: job for job in self.slurm.read(command, lambda text: _slurm.parse_jobs(text, mark))}
+        command = _slurm.jobs_command(mark) + [
+            "--states=all",
+            "--name=" + probe.NAME,
+            "--user=" + self.person["name"],
+        ]
+        return {
+            job["id"]: job
+            for job in self.slurm.read(command, lambda text: _slurm.parse_jobs(text, mark))
+        }
 
     def wait(self):
         """Wait until all jobs have a result or have ended. Returns the last state that was seen of each."""
@@ -244,7 +324,11 @@ class Probes:
         self.slurm.deadline = begun + self.seconds + COMMANDS
         while True:
             seen.update(self.read())
-            waiting = [number for number in self.jobs.values() if number not in seen or not probe.has_ended(seen[number])]
+            waiting = [
+                number
+                for number in self.jobs.values()
+                if number not in seen or not probe.has_ended(seen[number])
+            ]
             if not waiting or time.monotonic() - begun >= self.seconds:
                 return seen, int(time.monotonic() - begun)
             time.sleep(pause)
@@ -264,10 +348,16 @@ class Probes:
                 problems.append(error)
                 return None
 
-        attempt(self.slurm.run, ["scancel", "--name=" + probe.NAME, "--user=" + self.person["name"]])
+        attempt(
+            self.slurm.run, ["scancel", "--name=" + probe.NAME, "--user=" + self.person["name"]]
+        )
         deadline = time.monotonic() + END
         while True:
-            states = {number: job["state"] for number, job in (attempt(self.read) or {}).items() if probe.is_active(job["state"])}
+            states = {
+                number: job["state"]
+                for number, job in (attempt(self.read) or {}).items()
+                if probe.is_active(job["state"])
+            }
             left = {node: states[number] for node, number in self.jobs.items() if number in states}
             if not states or problems or time.monotonic() >= deadline:
                 break
@@ -276,9 +366,20 @@ class Probes:
         self.nodes = attempt(self.read_nodes) or {}
         # Each node with its own reason.
         for node, reason in self.resumed.items():
-            attempt(self.slurm.run, ["scontrol", "update", "nodename=" + node, "state=drain", "reason=" + reason])
+            attempt(
+                self.slurm.run,
+                ["scontrol", "update", "nodename=" + node, "state=drain", "reason=" + reason],
+            )
         if self.reservation:
-            attempt(self.slurm.run, ["scontrol", "update", "reservationname=" + self.reservation, "users-=" + self.person["name"]])
+            attempt(
+                self.slurm.run,
+                [
+                    "scontrol",
+                    "update",
+                    "reservationname=" + self.reservation,
+                    "users-=" + self.person["name"],
+                ],
+            )
         if self.folder:
             self.as_person(["rm", "-rf", "--", self.folder])
         if problems:
@@ -299,12 +400,22 @@ class Probes:
         probes = []
         for asked in requests:
             node = asked["node"]
-            found = probe.outcome(asked, seen.get(self.jobs.get(node)), self.refused.get(node, ""), self.person, self.seconds, self.nodes.get(node))
+            found = probe.outcome(
+                asked,
+                seen.get(self.jobs.get(node)),
+                self.refused.get(node, ""),
+                self.person,
+                self.seconds,
+                self.nodes.get(node),
+            )
             found["isolation"] = probe.isolation(
                 asked, seen.get(self.jobs.get(node)), found["found"]
             )
             if node in left:
-                found.update(verdict="fail", found="%s; the job does not end (%s)" % (found["found"], left[node]))
+                found.update(
+                    verdict="fail",
+                    found="%s; the job does not end (%s)" % (found["found"], left[node]),
+                )
             probes.append(found)
         self.module.exit_json(changed=False, probes=probes, seconds=seconds)
 
@@ -328,14 +439,26 @@ def main():
             "timeout": {"type": "int", "default": 120},
         },
     )
-    for what, words in (("nodes", module.params["nodes"]), ("person", [module.params["person"]]), ("account", [module.params["account"]]),
-                        ("reservation", [module.params["reservation"]])):
+    for what, words in (
+        ("nodes", module.params["nodes"]),
+        ("person", [module.params["person"]]),
+        ("account", [module.params["account"]]),
+        ("reservation", [module.params["reservation"]]),
+    ):
         for word in words:
             # Brackets and commas would address other nodes too. A first dash would be an option.
-            if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", word) and (what != "reservation" or word):
-                module.fail_json(msg="%s: '%s' is not valid; use letters, digits, '-', '.' and '_'" % (what, word))
+            if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", word) and (
+                what != "reservation" or word
+            ):
+                module.fail_json(
+                    msg="%s: '%s' is not valid; use letters, digits, '-', '.' and '_'"
+                    % (what, word)
+                )
     if module.params["folder"] and not module.params["folder"].startswith("/"):
-        module.fail_json(msg="folder: '%s' is not an absolute path; give one that begins with /" % module.params["folder"])
+        module.fail_json(
+            msg="folder: '%s' is not an absolute path; give one that begins with /"
+            % module.params["folder"]
+        )
     if module.params["timeout"] < 10:
         module.fail_json(msg="timeout: %d is too low; use 10 or more" % module.params["timeout"])
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):

@@ -117,36 +117,62 @@ def main():
         for word in words:
             # Brackets and commas would address other nodes too, and ALL all of them.
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", word):
-                module.fail_json(msg="%s: '%s' is not valid; use letters, digits, '-', '.' and '_'" % (what, word))
+                module.fail_json(
+                    msg="%s: '%s' is not valid; use letters, digits, '-', '.' and '_'"
+                    % (what, word)
+                )
     for what, least in (("minutes", 1), ("wait", 0)):
         if module.params[what] < least:
-            module.fail_json(msg="%s: %d is too low; use %d or more" % (what, module.params[what], least))
+            module.fail_json(
+                msg="%s: %d is too low; use %d or more" % (what, module.params[what], least)
+            )
     if module.params["state"] == "present" and not nodes:
         module.fail_json(msg="nodes: the list is empty; name the nodes")
 
     slurm = Slurm(module)
     try:
-        found = [entry for entry in slurm.read(_slurm.RESERVATIONS, _slurm.parse_reservations) if entry["name"] == name]
+        found = [
+            entry
+            for entry in slurm.read(_slurm.RESERVATIONS, _slurm.parse_reservations)
+            if entry["name"] == name
+        ]
         if module.params["state"] == "absent":
             if found and not module.check_mode:
                 slurm.run(["scontrol", "delete", "reservationname=" + name])
             module.exit_json(changed=bool(found), waited=0)
         if found and "maint" not in found[0]["flags"]:
-            module.fail_json(msg="name: the reservation '%s' is not for maintenance (flags: %s). Use a different name, or delete it on the scheduler's host: "
-                             "scontrol delete reservationname=%s" % (name, ", ".join(found[0]["flags"]) or "none", name))
+            module.fail_json(
+                msg="name: the reservation '%s' is not for maintenance (flags: %s). Use a different name, or delete it on the scheduler's host: "
+                "scontrol delete reservationname=%s"
+                % (name, ", ".join(found[0]["flags"]) or "none", name)
+            )
         action = ["update"] if found else ["create", "reservation"]
         mine = [] if found else ["scontrol", "delete", "reservationname=" + name]
         if module.check_mode:
-            module.exit_json(changed=not found or sorted(found[0]["nodes"]) != sorted(nodes), waited=0)
-        slurm.run(["scontrol"] + action + ["reservationname=" + name, "nodes=" + ",".join(nodes), "duration=%d" % module.params["minutes"]]
-                  + ([] if found else ["starttime=now", "flags=maint,ignore_jobs", "users=root"]))
+            module.exit_json(
+                changed=not found or sorted(found[0]["nodes"]) != sorted(nodes), waited=0
+            )
+        slurm.run(
+            ["scontrol"]
+            + action
+            + [
+                "reservationname=" + name,
+                "nodes=" + ",".join(nodes),
+                "duration=%d" % module.params["minutes"],
+            ]
+            + ([] if found else ["starttime=now", "flags=maint,ignore_jobs", "users=root"])
+        )
         jobs, waited = slurm.wait_for_jobs(nodes, wait, name)
         if jobs and mine:
             slurm.run(mine)
     except NoAnswer as error:
         module.fail_json(msg=str(error), cause=error.cause)
     if jobs:
-        slurm.fail_for_jobs(jobs, waited, "The nodes are not reserved now" if mine else "The reservation of an earlier run stays")
+        slurm.fail_for_jobs(
+            jobs,
+            waited,
+            "The nodes are not reserved now" if mine else "The reservation of an earlier run stays",
+        )
     module.exit_json(changed=True, waited=waited)
 
 

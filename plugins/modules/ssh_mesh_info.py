@@ -144,13 +144,21 @@ import socket
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import PASSING, ParseError, clock_ahead, judge_login, parse_logins, seconds
+from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import (
+    PASSING,
+    ParseError,
+    clock_ahead,
+    judge_login,
+    parse_logins,
+    seconds,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
 
 TOKEN = "trainyard-login"
 
 # One docker exec for all peers, because it takes longer than a login.
-SCRIPT = r"""
+SCRIPT = (
+    r"""
 ssh=$1 timeout=$2 probe=$3
 shift 3
 out=$(mktemp -d) || exit 1
@@ -173,7 +181,9 @@ while [ "$i" -lt "$n" ]; do
     sed 's/^/o /' "$out/$i.out"
     sed 's/^/e /' "$out/$i.err"
 done
-""" % TOKEN
+"""
+    % TOKEN
+)
 # The id is part of the paths of files that Docker mounts into every container, with both versions of cgroups.
 PROBE = r"""
 echo "hostname=$(uname -n)"
@@ -196,19 +206,41 @@ except OSError as error:
 def own_container(module):
     """Docker's data of the container, or None with the cause."""
     # This is not a login: an engine on a busy host may take longer.
-    run = run_tool(module, ["docker", "inspect", "--type=container", module.params["container"]], max(20, module.params["timeout"]))
+    run = run_tool(
+        module,
+        ["docker", "inspect", "--type=container", module.params["container"]],
+        max(20, module.params["timeout"]),
+    )
     if run.cause or run.rc != 0:
         missing = "no such container" in run.stderr.lower()
-        return None, "container_not_running" if missing else "engine_unavailable", run.evidence or run.stderr.strip()
+        return (
+            None,
+            "container_not_running" if missing else "engine_unavailable",
+            run.evidence or run.stderr.strip(),
+        )
     found = json.loads(run.stdout)[0]
     limits = {limit["Name"]: limit["Hard"] for limit in found["HostConfig"].get("Ulimits") or []}
     memlock = limits.get("memlock")
-    environment = dict(entry.split("=", 1) for entry in found["Config"]["Env"] or [] if "=" in entry)
-    return {
-        "id": found["Id"],
-        "memlock": None if memlock is None else "unlimited" if memlock == -1 else str(memlock // 1024),
-        "environment": {name: environment[name] for name in module.params["environment"] if name in environment},
-    }, "", ""
+    environment = dict(
+        entry.split("=", 1) for entry in found["Config"]["Env"] or [] if "=" in entry
+    )
+    return (
+        {
+            "id": found["Id"],
+            "memlock": None
+            if memlock is None
+            else "unlimited"
+            if memlock == -1
+            else str(memlock // 1024),
+            "environment": {
+                name: environment[name]
+                for name in module.params["environment"]
+                if name in environment
+            },
+        },
+        "",
+        "",
+    )
 
 
 def session_of(login):
@@ -219,31 +251,54 @@ def session_of(login):
         "memlock": values.pop("memlock", ""),
         "clock_ahead_s": clock_ahead(login, seconds(values.pop("clock", ""))),
         "way_back": values.pop("way_back", ""),
-        "environment": {name[1:]: value for name, value in values.items() if name.startswith("$") and value},
+        "environment": {
+            name[1:]: value for name, value in values.items() if name.startswith("$") and value
+        },
     }
 
 
 def log_in(module, peers):
     """Try all peers once."""
     params = module.params
-    probe = [PROBE] + ['printf \'$%s=%%s\\n\' "$%s"' % (name, name) for name in params["environment"]]
+    probe = [PROBE] + [
+        "printf '$%s=%%s\\n' \"$%s\"" % (name, name) for name in params["environment"]
+    ]
     # The kernel completes connections to a listening socket without an accept.
     with socket.socket() as listener:
         if params["address"]:
             listener.bind((params["address"], 0))
             listener.listen(len(peers))
             probe.append(WAY_BACK % (listener.getsockname() + (params["timeout"],)))
-        run = run_tool(module, ["/bin/sh", "-c", SCRIPT, "sh", params["executable"], str(params["timeout"]), "\n".join(probe)] + peers,
-                       4 * params["timeout"], container=params["container"])
+        run = run_tool(
+            module,
+            [
+                "/bin/sh",
+                "-c",
+                SCRIPT,
+                "sh",
+                params["executable"],
+                str(params["timeout"]),
+                "\n".join(probe),
+            ]
+            + peers,
+            4 * params["timeout"],
+            container=params["container"],
+        )
     if run.cause or run.rc != 0:
         return None, run
     logins = []
     for name, login in zip(peers, parse_logins(run.stdout, TOKEN)):
         cause, fix, evidence = judge_login(name, login["rc"], login["stderr"])
-        logins.append({
-            "name": name, "ok": not cause, "cause": cause, "fix": fix, "evidence": evidence,
-            "session": {} if cause else session_of(login),
-        })
+        logins.append(
+            {
+                "name": name,
+                "ok": not cause,
+                "cause": cause,
+                "fix": fix,
+                "evidence": evidence,
+                "session": {} if cause else session_of(login),
+            }
+        )
     return logins, run
 
 
@@ -253,7 +308,11 @@ def main():
             "container": {"type": "str", "required": True},
             "peers": {"type": "list", "elements": "str", "required": True},
             "address": {"type": "str", "default": ""},
-            "environment": {"type": "list", "elements": "str", "default": ["PATH", "LD_LIBRARY_PATH"]},
+            "environment": {
+                "type": "list",
+                "elements": "str",
+                "default": ["PATH", "LD_LIBRARY_PATH"],
+            },
             "wait": {"type": "int", "default": 20},
             "timeout": {"type": "int", "default": 5},
             "executable": {"type": "path", "default": "/usr/local/lib/trainyard/bin/ssh"},
@@ -272,10 +331,16 @@ def main():
         try:
             logins, run = log_in(module, left)
         except ParseError as error:
-            module.fail_json(msg="the output of container %s cannot be parsed: %s. If a program or shell profile of the image prints the line, remove that. "
-                                 "Else report it as a fault of the collection" % (module.params["container"], error))
+            module.fail_json(
+                msg="the output of container %s cannot be parsed: %s. If a program or shell profile of the image prints the line, remove that. "
+                "Else report it as a fault of the collection" % (module.params["container"], error)
+            )
         if logins is None:
-            module.exit_json(cause=run.cause or "unknown", fix="run training_environment.yml: %s" % (run.evidence or run.stderr.strip()), **result)
+            module.exit_json(
+                cause=run.cause or "unknown",
+                fix="run training_environment.yml: %s" % (run.evidence or run.stderr.strip()),
+                **result,
+            )
         done.update((login["name"], login) for login in logins)
         left = [login["name"] for login in logins if login["cause"] in PASSING]
         if time.monotonic() >= deadline:

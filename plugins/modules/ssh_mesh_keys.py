@@ -149,7 +149,11 @@ import stat
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import ParseError, parse_record, without_comment
+from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import (
+    ParseError,
+    parse_record,
+    without_comment,
+)
 
 KEYS = {"host_key": "ssh_host_ed25519_key", "public_key": "id_ed25519"}
 
@@ -165,9 +169,14 @@ class Keys:
         """Derived from the private key, because a .pub file may differ. With a pipe, because ssh-keygen rejects a file that others may read."""
         with open(path, encoding="utf-8", errors="replace") as file:
             private = file.read()
-        rc, out, err = self.module.run_command([self.keygen, "-y", "-f", "/dev/stdin"], data=private)
+        rc, out, err = self.module.run_command(
+            [self.keygen, "-y", "-f", "/dev/stdin"], data=private
+        )
         if rc != 0:
-            self.module.fail_json(msg="%s is not a private key (%s): restore it, or remove it to create a new one" % (path, err.strip()))
+            self.module.fail_json(
+                msg="%s is not a private key (%s): restore it, or remove it to create a new one"
+                % (path, err.strip())
+            )
         return without_comment(out)
 
     def make(self, path):
@@ -175,7 +184,21 @@ class Keys:
         staging = tempfile.mkdtemp(dir=self.directory, prefix=".new-")
         try:
             new = os.path.join(staging, "key")
-            self.module.run_command([self.keygen, "-q", "-t", "ed25519", "-N", "", "-C", self.module.params["comment"], "-f", new], check_rc=True)
+            self.module.run_command(
+                [
+                    self.keygen,
+                    "-q",
+                    "-t",
+                    "ed25519",
+                    "-N",
+                    "",
+                    "-C",
+                    self.module.params["comment"],
+                    "-f",
+                    new,
+                ],
+                check_rc=True,
+            )
             os.rename(new, path)
             os.rename(new + ".pub", path + ".pub")
         finally:
@@ -221,25 +244,49 @@ class Keys:
         except FileNotFoundError:
             return {}
         except ParseError as error:
-            self.module.fail_json(msg="%s is %s. Keys are compared with it: restore it, or remove it if you trust the current keys"
-                                  % (path, error))
+            self.module.fail_json(
+                msg="%s is %s. Keys are compared with it: restore it, or remove it if you trust the current keys"
+                % (path, error)
+            )
 
     def container(self):
         """Return its image and main process, 0 if it does not run."""
         name, docker = self.module.params["container"], self.module.get_bin_path("docker")
         if name and docker:
-            rc, out, dummy = self.module.run_command([docker, "inspect", "--type=container", "--format={{.Image}} {{.State.Pid}} {{.Config.User}}", name])
+            rc, out, dummy = self.module.run_command(
+                [
+                    docker,
+                    "inspect",
+                    "--type=container",
+                    "--format={{.Image}} {{.State.Pid}} {{.Config.User}}",
+                    name,
+                ]
+            )
             if rc == 0:
                 image, pid, user = (out.split() + [""])[:3]
                 if user.split(":")[0] not in ("", "root", "0"):
-                    self.module.fail_json(msg="container %s runs as user '%s'; its sshd needs root, which reads the keys and starts each rank as root: "
-                                              "leave training_container_user empty, and enter the container with docker exec --user" % (name, user))
+                    self.module.fail_json(
+                        msg="container %s runs as user '%s'; its sshd needs root, which reads the keys and starts each rank as root: "
+                        "leave training_container_user empty, and enter the container with docker exec --user"
+                        % (name, user)
+                    )
                 return image, int(pid)
         return "", 0
 
     def post_quantum(self):
-        rc, out, dummy = self.module.run_command([self.module.get_bin_path("docker"), "exec", self.module.params["container"], "ssh", "-Q", "kex"])
-        return rc == 0 and any(name.startswith(("sntrup761x25519", "mlkem768x25519")) for name in out.split())
+        rc, out, dummy = self.module.run_command(
+            [
+                self.module.get_bin_path("docker"),
+                "exec",
+                self.module.params["container"],
+                "ssh",
+                "-Q",
+                "kex",
+            ]
+        )
+        return rc == 0 and any(
+            name.startswith(("sntrup761x25519", "mlkem768x25519")) for name in out.split()
+        )
 
     def sshd(self, pid):
         """Read from the container's files on the host, which needs no docker exec."""
@@ -252,7 +299,13 @@ class Keys:
             return asleep
         # By ctime, because a restored older file is a change, too.
         files = [os.path.join(self.directory, file) for file in ("sshd_config", KEYS["host_key"])]
-        return {"running": True, "reload_needed": any(os.path.exists(file) and os.stat(file).st_ctime > read_at for file in files), "frozen": self.frozen()}
+        return {
+            "running": True,
+            "reload_needed": any(
+                os.path.exists(file) and os.stat(file).st_ctime > read_at for file in files
+            ),
+            "frozen": self.frozen(),
+        }
 
     def frozen(self):
         """The kernel accepts connections for a stopped process. Only the process itself sends the banner."""
@@ -260,7 +313,9 @@ class Keys:
         if not params["address"]:
             return False
         try:
-            connection = socket.create_connection((params["address"], params["port"]), params["timeout"])
+            connection = socket.create_connection(
+                (params["address"], params["port"]), params["timeout"]
+            )
         except OSError:
             # Refused while its supervisor is starting it.
             return False
@@ -288,9 +343,15 @@ class Keys:
             self.result[name] = self.ensure(path)
             self.ensure_private(path, "0600")
         self.ensure_private(self.directory, "0700")
-        files = [path for path in self.module.params["files"] if os.path.isfile(path) and not os.path.islink(path)]
+        files = [
+            path
+            for path in self.module.params["files"]
+            if os.path.isfile(path) and not os.path.islink(path)
+        ]
         self.result["checksums"] = {path: self.module.sha256(path) for path in files}
-        self.result["permissions"] = {path: "%04o" % stat.S_IMODE(os.stat(path).st_mode) for path in files}
+        self.result["permissions"] = {
+            path: "%04o" % stat.S_IMODE(os.stat(path).st_mode) for path in files
+        }
         self.module.exit_json(**self.result)
 
 

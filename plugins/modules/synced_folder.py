@@ -115,14 +115,18 @@ def held_in(module, folder):
         path = os.path.join(folder, name)
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
-            module.fail_json(msg=f"'{path}' is not a regular file, but this folder is only for files from the controller: remove it")
+            module.fail_json(
+                msg=f"'{path}' is not a regular file, but this folder is only for files from the controller: remove it"
+            )
         held[name] = [found.st_size, int(found.st_mtime)]
     return held
 
 
 def shown(files):
-    return "".join(f"{name}  {size} bytes, changed {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(changed))} UTC\n"
-                   for name, (size, changed) in sorted(files.items()))
+    return "".join(
+        f"{name}  {size} bytes, changed {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(changed))} UTC\n"
+        for name, (size, changed) in sorted(files.items())
+    )
 
 
 def apply(module, dest, asked, uploads, removed):
@@ -130,8 +134,10 @@ def apply(module, dest, asked, uploads, removed):
         os.mkdir(dest, 0o755)
     for name, (path, digest) in sorted(uploads.items()):
         if checksum(path) != digest:
-            module.fail_json(msg=f"'{name}' has a different checksum on this host than on the controller. Run this again, after the file "
-                                 "has been written completely")
+            module.fail_json(
+                msg=f"'{name}' has a different checksum on this host than on the controller. Run this again, after the file "
+                "has been written completely"
+            )
         os.chmod(path, 0o644)
         # The ssh user transferred it, but the files in the folder belong to root.
         os.chown(path, os.geteuid(), os.getegid())
@@ -172,15 +178,22 @@ def main():
         try:
             apply(module, dest, asked, uploads, removed)
         except OSError as error:
-            module.fail_json(msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or read-only file system, an immutable file), "
-                                 "and run this again")
+            module.fail_json(
+                msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or read-only file system, an immutable file), "
+                "and run this again"
+            )
 
     module.exit_json(
         changed=changed,
         copied=copied,
         removed=removed,
         wanted=wanted,
-        diff={"before_header": dest, "after_header": dest, "before": shown(held), "after": shown(asked)},
+        diff={
+            "before_header": dest,
+            "after_header": dest,
+            "before": shown(held),
+            "after": shown(asked),
+        },
     )
 
 

@@ -286,13 +286,29 @@ import stat
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import control_nodes, driver_paths, npu_nodes
-from ansible_collections.trainyard.gpu.plugins.module_utils._container_files import changed_in_layers, parse_diff
-from ansible_collections.trainyard.gpu.plugins.module_utils._container_processes import COLUMNS, busy_processes
+from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import (
+    control_nodes,
+    driver_paths,
+    npu_nodes,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._container_files import (
+    changed_in_layers,
+    parse_diff,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._container_processes import (
+    COLUMNS,
+    busy_processes,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import KEYS, check_build_command
+from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import (
+    KEYS,
+    check_build_command,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import asked_servers
-from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import ParseError, not_after
+from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import (
+    ParseError,
+    not_after,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import begin_tool
 
 RESOLV_CONF = "/etc/resolv.conf"
@@ -334,7 +350,9 @@ def changed_files(module, docker, found):
         changed = changed_in_layers(layers["UpperDir"], layers.get("LowerDir", "").split(":"))
     else:
         timeout = module.get_bin_path("timeout")
-        rc, out, dummy = module.run_command(([timeout, str(DIFF_TIMEOUT)] if timeout else []) + [docker, "diff", found["Id"]])
+        rc, out, dummy = module.run_command(
+            ([timeout, str(DIFF_TIMEOUT)] if timeout else []) + [docker, "diff", found["Id"]]
+        )
         changed = parse_diff(out) if rc == 0 else []
     return ["%s (%s)" % entry for entry in changed]
 
@@ -349,7 +367,11 @@ def busy(module, docker, found):
 def outdated_resolv_conf(found):
     """Path of the running container's resolv.conf from `docker inspect`; empty if it has the host's name servers."""
     settings = found["HostConfig"]
-    if not found["State"]["Running"] or settings.get("NetworkMode") != "host" or settings.get("Dns"):
+    if (
+        not found["State"]["Running"]
+        or settings.get("NetworkMode") != "host"
+        or settings.get("Dns")
+    ):
         return ""
     try:
         engine = json.loads(read_text(DAEMON_CONFIG) or "{}")
@@ -358,24 +380,35 @@ def outdated_resolv_conf(found):
     path = found.get("ResolvConfPath") or ""
     theirs = asked_servers(read_text(path))
     # Docker uses public name servers if the host has no suitable ones.
-    return path if theirs and not engine.get("dns") and theirs != asked_servers(read_text(RESOLV_CONF)) else ""
+    return (
+        path
+        if theirs and not engine.get("dns") and theirs != asked_servers(read_text(RESOLV_CONF))
+        else ""
+    )
 
 
 def supervised(pid):
     """What the supervisor of a container tells, as (checksum of its configuration, states). The container's users may have changed it."""
     try:
         # Not one that somebody has linked to a file of the host, and without waiting for a writer.
-        handle = os.open("/proc/%d/root%s" % (pid, STATUS), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(
+            "/proc/%d/root%s" % (pid, STATUS), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        )
         with open(handle, "rb") as stream:
             told = json.loads(stream.read(STATUS_BYTES).decode("utf-8", "replace"))
-        states = {str(name): {"state": str(state["state"]), "why": str(state["why"])} for name, state in told["services"].items()}
+        states = {
+            str(name): {"state": str(state["state"]), "why": str(state["why"])}
+            for name, state in told["services"].items()
+        }
         return str(told["config"]), states
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "", {}
 
 
 def files_below(folder):
-    return sorted(os.path.join(path, name) for path, dummy, names in os.walk(folder) for name in names)
+    return sorted(
+        os.path.join(path, name) for path, dummy, names in os.walk(folder) for name in names
+    )
 
 
 def days_left(module, path):
@@ -384,7 +417,13 @@ def days_left(module, path):
         return None
     rc, out, dummy = module.run_command([openssl, "x509", "-in", path, "-noout", "-enddate"])
     try:
-        return (not_after(out) - datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)).days if rc == 0 else None
+        return (
+            (
+                not_after(out) - datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+            ).days
+            if rc == 0
+            else None
+        )
     except ParseError:
         return None
 
@@ -399,16 +438,32 @@ def ask_docker(module, result):
     name, image = module.params["name"], module.params["image"]
     docker = module.get_bin_path(module.params["executable"])
     result["image"] = {"exists": False, "id": ""}
-    result["container"] = {"exists": False, "running": False, "id": "", "image_id": "", "started_at": "", "managed": False,
-                           "settings": "", "restart_policy": "", "paused": False, "changed_files": [], "busy": [], "resolv_conf": ""}
+    result["container"] = {
+        "exists": False,
+        "running": False,
+        "id": "",
+        "image_id": "",
+        "started_at": "",
+        "managed": False,
+        "settings": "",
+        "restart_policy": "",
+        "paused": False,
+        "changed_files": [],
+        "busy": [],
+        "resolv_conf": "",
+    }
     result["runtimes"] = []
     result["services"].update(config="", states={})
     if not docker:
         return result.update(available=False, cause="not_installed", fix="run gpu_stack.yml")
     rc, out, err = module.run_command([docker, "inspect", name] + ([image] if image else []))
     if rc != 0 and "no such object" not in err.lower():
-        return result.update(available=False, cause="engine_unavailable",
-                             fix="run gpu_stack.yml, which starts it; if it stops again, read `journalctl -u docker`: %s" % (err.strip() or out.strip()))
+        return result.update(
+            available=False,
+            cause="engine_unavailable",
+            fix="run gpu_stack.yml, which starts it; if it stops again, read `journalctl -u docker`: %s"
+            % (err.strip() or out.strip()),
+        )
     result.update(available=True, cause="", fix="")
     # systemctl omits unknown units.
     for found in json.loads(out or "[]"):
@@ -431,10 +486,14 @@ def ask_docker(module, result):
                 "resolv_conf": outdated_resolv_conf(found),
             }
             if module.params["services_folder"] and found["State"]["Running"]:
-                result["services"]["config"], result["services"]["states"] = supervised(found["State"].get("Pid", 0))
+                result["services"]["config"], result["services"]["states"] = supervised(
+                    found["State"].get("Pid", 0)
+                )
             if result["container"]["managed"]:
                 result["container"]["changed_files"] = changed_files(module, docker, found)
-                result["container"]["busy"] = busy(module, docker, found) if result["container"]["changed_files"] else []
+                result["container"]["busy"] = (
+                    busy(module, docker, found) if result["container"]["changed_files"] else []
+                )
     if module.params["runtime"]:
         dummy, out, dummy = module.run_command([docker, "info", "--format", "{{json .Runtimes}}"])
         try:
@@ -447,10 +506,15 @@ def ask_docker(module, result):
 def ask_systemd(module, result):
     unit = module.params["name"] + ".service"
     systemctl = module.get_bin_path("systemctl", required=True)
-    rc, out, err = module.run_command([systemctl, "show", "--property=" + ",".join(PROPERTIES), unit])
+    rc, out, err = module.run_command(
+        [systemctl, "show", "--property=" + ",".join(PROPERTIES), unit]
+    )
     if rc != 0:
-        module.fail_json(msg="systemctl show %s failed: %s. The host must be booted with systemd. Check it with 'systemctl status' on the host"
-                             % (unit, err.strip() or out.strip()), rc=rc)
+        module.fail_json(
+            msg="systemctl show %s failed: %s. The host must be booted with systemd. Check it with 'systemctl status' on the host"
+            % (unit, err.strip() or out.strip()),
+            rc=rc,
+        )
     found = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
     result["unit"] = {
         "loaded": found["LoadState"] == "loaded",
@@ -462,19 +526,36 @@ def ask_systemd(module, result):
         "log": [],
     }
     if result["unit"]["loaded"] and not result["unit"]["active"]:
-        rc, out, err = module.run_command([module.get_bin_path("journalctl", required=True), "--unit", unit, "--lines=15", "--output=cat", "--no-pager"])
+        rc, out, err = module.run_command(
+            [
+                module.get_bin_path("journalctl", required=True),
+                "--unit",
+                unit,
+                "--lines=15",
+                "--output=cat",
+                "--no-pager",
+            ]
+        )
         result["unit"]["log"] = out.splitlines() if rc == 0 else err.splitlines()
 
 
 def serves(module, result):
     """Whether the awaited services serve, or never will."""
     expected, found = module.params["services_config"], result["services"]
-    return not expected or found["config"] == expected and all(state["state"] in ("ready", "refused") for state in found["states"].values())
+    return (
+        not expected
+        or found["config"] == expected
+        and all(state["state"] in ("ready", "refused") for state in found["states"].values())
+    )
 
 
 def npus():
     numbers = npu_nodes()
-    return {"devices": ["/dev/davinci%d" % number for number in numbers] + (control_nodes() if numbers else []), "mounts": driver_paths() if numbers else []}
+    return {
+        "devices": ["/dev/davinci%d" % number for number in numbers]
+        + (control_nodes() if numbers else []),
+        "mounts": driver_paths() if numbers else [],
+    }
 
 
 def main():
@@ -486,12 +567,20 @@ def main():
             "files": {"type": "list", "elements": "path", "default": []},
             "wait": {"type": "int", "default": 0},
             "runtime": {"type": "str", "default": ""},
-            "begin_check": {"type": "dict", "options": {
-                "ssh_host": {"type": "str", "required": True},
-                "ssh_port": {"type": "int", "required": True},
-                "frameworks": {"type": "list", "elements": "str", "choices": KEYS["frameworks"], "default": []},
-                "timeout": {"type": "int", "default": 120},
-            }},
+            "begin_check": {
+                "type": "dict",
+                "options": {
+                    "ssh_host": {"type": "str", "required": True},
+                    "ssh_port": {"type": "int", "required": True},
+                    "frameworks": {
+                        "type": "list",
+                        "elements": "str",
+                        "choices": KEYS["frameworks"],
+                        "default": [],
+                    },
+                    "timeout": {"type": "int", "default": 120},
+                },
+            },
             "services_folder": {"type": "path", "default": ""},
             "services_config": {"type": "str", "default": ""},
             "certificate": {"type": "path", "default": ""},
@@ -500,14 +589,22 @@ def main():
         },
         supports_check_mode=True,
     )
-    folder, certificate, repository = (module.params[name] for name in ("services_folder", "certificate", "repository"))
+    folder, certificate, repository = (
+        module.params[name] for name in ("services_folder", "certificate", "repository")
+    )
     result = {
         "changed": False,
         "begun": "",
         "paths": {path: permissions(path) for path in module.params["paths"]},
-        "files": {path: module.sha256(path) for path in module.params["files"] if os.path.exists(path)},
-        "services": {"files": files_below(folder) if folder else [], "config": "", "states": {},
-                     "certificate_days": days_left(module, certificate) if certificate else None},
+        "files": {
+            path: module.sha256(path) for path in module.params["files"] if os.path.exists(path)
+        },
+        "services": {
+            "files": files_below(folder) if folder else [],
+            "config": "",
+            "states": {},
+            "certificate_days": days_left(module, certificate) if certificate else None,
+        },
         "notebooks": {"revision": revision_of(repository) if repository else ""},
         "npus": npus(),
     }
@@ -518,14 +615,22 @@ def main():
         ask_systemd(module, result)
         runs = result["container"]["running"] and result["unit"]["active"]
         # A container in a restart loop seems to run at any single check, so check twice.
-        if (runs and result["container"]["started_at"] == started_before and serves(module, result)) or time.monotonic() >= deadline:
+        if (
+            runs and result["container"]["started_at"] == started_before and serves(module, result)
+        ) or time.monotonic() >= deadline:
             break
         started_before = result["container"]["started_at"] if runs else ""
         time.sleep(1)
     check = module.params["begin_check"]
     if check and runs:
-        result["begun"] = begin_tool(module, check_build_command("horovodrun", check["frameworks"]), check["timeout"], module.params["name"],
-                                     ssh_host=check["ssh_host"], ssh_port=check["ssh_port"])
+        result["begun"] = begin_tool(
+            module,
+            check_build_command("horovodrun", check["frameworks"]),
+            check["timeout"],
+            module.params["name"],
+            ssh_host=check["ssh_host"],
+            ssh_port=check["ssh_port"],
+        )
     module.exit_json(**result)
 
 

@@ -173,7 +173,10 @@ import shutil
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import ENTRY, ManagedFiles
+from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import (
+    ENTRY,
+    ManagedFiles,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._transient_unit import (
     ACTIVE,
     RUN_DIRECTORY,
@@ -208,7 +211,10 @@ class Unit(object):
         self.log = module.params["log"]
         self.directory = os.path.join(RUN_DIRECTORY, self.name)
         environment = dict(module.params["environment"], **module.params["secret_environment"])
-        self.environment = dict((key, value if isinstance(value, str) else json.dumps(value)) for key, value in environment.items())
+        self.environment = dict(
+            (key, value if isinstance(value, str) else json.dumps(value))
+            for key, value in environment.items()
+        )
 
     def path(self, name):
         return os.path.join(self.directory, name)
@@ -229,15 +235,22 @@ class Unit(object):
     def running(self):
         rc, out, err = self.systemctl("show", "--property=ActiveState", "--value", self.service)
         if rc:
-            self.module.fail_json(msg="systemctl cannot tell whether %s runs: %s. The host must be booted with systemd. Check it with 'systemctl status' on "
-                                  "the host" % (self.service, err.strip()))
+            self.module.fail_json(
+                msg="systemctl cannot tell whether %s runs: %s. The host must be booted with systemd. Check it with 'systemctl status' on "
+                "the host" % (self.service, err.strip())
+            )
         return out.strip() in ACTIVE
 
     def state(self):
         return json.loads(self.read("state") or "{}")
 
     def digest(self):
-        asked = [self.module.params["command"], self.module.params["stop_command"], self.module.params["working_directory"], self.environment]
+        asked = [
+            self.module.params["command"],
+            self.module.params["stop_command"],
+            self.module.params["working_directory"],
+            self.environment,
+        ]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode("utf-8")).hexdigest()
 
     def forget_former_runs(self):
@@ -246,7 +259,9 @@ class Unit(object):
         for name in os.listdir(RUN_DIRECTORY) if os.path.isdir(RUN_DIRECTORY) else []:
             directory = os.path.join(RUN_DIRECTORY, name)
             result = read_text(os.path.join(directory, "result"))
-            if name == self.name or (result and now - parse_result(result)["uptime"] > KEEP_SECONDS):
+            if name == self.name or (
+                result and now - parse_result(result)["uptime"] > KEEP_SECONDS
+            ):
                 shutil.rmtree(directory, ignore_errors=True)
 
     def start(self):
@@ -257,25 +272,58 @@ class Unit(object):
         os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640))
         self.forget_former_runs()
         os.makedirs(self.directory, 0o700)
-        self.write("start", start_script(self.name, self.directory, params["command"], self.environment, params["working_directory"], params["lease"]))
-        self.write("stop", stop_script(self.directory, self.environment, params["stop_command"], STOP_TIMEOUT))
+        self.write(
+            "start",
+            start_script(
+                self.name,
+                self.directory,
+                params["command"],
+                self.environment,
+                params["working_directory"],
+                params["lease"],
+            ),
+        )
+        self.write(
+            "stop",
+            stop_script(self.directory, self.environment, params["stop_command"], STOP_TIMEOUT),
+        )
         self.write("lease", "%.2f\n" % uptime())
         status = os.stat(self.log)
-        state = {"digest": self.digest(), "started": uptime(), "inode": status.st_ino, "offset": status.st_size,
-                 "timeout": params["timeout"], "lease": params["lease"]}
+        state = {
+            "digest": self.digest(),
+            "started": uptime(),
+            "inode": status.st_ino,
+            "offset": status.st_size,
+            "timeout": params["timeout"],
+            "lease": params["lease"],
+        }
         self.write("state", json.dumps(state))
         properties = [
-            "Type=exec", "KillMode=control-group", "StandardOutput=append:" + self.log, "StandardError=append:" + self.log,
-            "ExecStopPost=/bin/sh " + self.path("stop"), "TimeoutStopSec=%d" % (STOP_TIMEOUT + 30),
+            "Type=exec",
+            "KillMode=control-group",
+            "StandardOutput=append:" + self.log,
+            "StandardError=append:" + self.log,
+            "ExecStopPost=/bin/sh " + self.path("stop"),
+            "TimeoutStopSec=%d" % (STOP_TIMEOUT + 30),
         ]
         if params["timeout"]:
             properties.append("RuntimeMaxSec=%d" % params["timeout"])
-        command = ["systemd-run", "--quiet", "--collect", "--unit=" + self.name, "--description=" + self.name]
+        command = [
+            "systemd-run",
+            "--quiet",
+            "--collect",
+            "--unit=" + self.name,
+            "--description=" + self.name,
+        ]
         command += ["--property=" + each for each in properties] + ["/bin/sh", self.path("start")]
         rc, out, err = self.module.run_command(command)
         if rc:
-            self.module.fail_json(msg="systemd-run cannot start %s: %s. Find the cause with 'journalctl --unit=%s' on the host, correct it, and run this again"
-                                  % (self.service, (err or out).strip(), self.service), log=self.log, unit=self.service)
+            self.module.fail_json(
+                msg="systemd-run cannot start %s: %s. Find the cause with 'journalctl --unit=%s' on the host, correct it, and run this again"
+                % (self.service, (err or out).strip(), self.service),
+                log=self.log,
+                unit=self.service,
+            )
         return state
 
 
@@ -299,33 +347,61 @@ def main():
     )
     params = module.params
     if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,199}\Z", params["name"]):
-        module.fail_json(msg="name: %r is not a valid unit name; use letters, digits, _ . : @ - without the suffix .service" % params["name"])
+        module.fail_json(
+            msg="name: %r is not a valid unit name; use letters, digits, _ . : @ - without the suffix .service"
+            % params["name"]
+        )
     if not os.path.isabs(params["log"]):
-        module.fail_json(msg="log: %r is not an absolute path; give one that begins with /" % params["log"])
+        module.fail_json(
+            msg="log: %r is not an absolute path; give one that begins with /" % params["log"]
+        )
     if params["timeout"] < 0:
-        module.fail_json(msg="timeout: '%d' is not valid; set 0 (never) or a number of seconds" % params["timeout"])
+        module.fail_json(
+            msg="timeout: '%d' is not valid; set 0 (never) or a number of seconds"
+            % params["timeout"]
+        )
     if params["lease"] < 0 or 0 < params["lease"] < 10:
-        module.fail_json(msg="lease: '%d' is not valid; set 0 (none) or at least 10 seconds" % params["lease"])
+        module.fail_json(
+            msg="lease: '%d' is not valid; set 0 (none) or at least 10 seconds" % params["lease"]
+        )
     if params["detach"] and params["lease"]:
-        module.fail_json(msg="lease: '%d' and detach exclude each other, because nothing would renew the lease; remove one of them" % params["lease"])
+        module.fail_json(
+            msg="lease: '%d' and detach exclude each other, because nothing would renew the lease; remove one of them"
+            % params["lease"]
+        )
     unit = Unit(module)
     for key in unit.environment:
         if not re.match(r"[A-Za-z_][A-Za-z0-9_]*\Z", key):
-            module.fail_json(msg="environment: %r is not a valid variable name; use letters, digits and underscores" % key)
+            module.fail_json(
+                msg="environment: %r is not a valid variable name; use letters, digits and underscores"
+                % key
+            )
 
-    answer = {"changed": False, "unit": unit.service, "log": unit.log, "attached": True, "finished": False}
+    answer = {
+        "changed": False,
+        "unit": unit.service,
+        "log": unit.log,
+        "attached": True,
+        "finished": False,
+    }
     running = unit.running()
     state = unit.state()
     same = state.get("digest") == unit.digest()
     if running and not same:
         if not params["replace"]:
-            module.fail_json(msg="%s is running with another command or environment. Wait for its end, or stop it: systemctl stop %s"
-                                 % (unit.service, unit.service), **answer)
+            module.fail_json(
+                msg="%s is running with another command or environment. Wait for its end, or stop it: systemctl stop %s"
+                % (unit.service, unit.service),
+                **answer,
+            )
         if not module.check_mode:
             rc, out, err = unit.systemctl("stop", unit.service)
             if rc:
-                module.fail_json(msg="systemctl cannot stop %s: %s. Kill its processes with 'systemctl kill --signal=KILL %s' on the host, and run this again"
-                                 % (unit.service, err.strip(), unit.service), **answer)
+                module.fail_json(
+                    msg="systemctl cannot stop %s: %s. Kill its processes with 'systemctl kill --signal=KILL %s' on the host, and run this again"
+                    % (unit.service, err.strip(), unit.service),
+                    **answer,
+                )
         running = False
     if not running:
         answer["attached"] = False
@@ -338,7 +414,9 @@ def main():
     if not module.check_mode and not params["detach"]:
         # For the action plugin, which follows the unit and returns the documented values.
         unit.write("look", look_script(unit.name, unit.directory, unit.log, state["lease"]))
-        answer["follow"] = dict((key, state[key]) for key in ("inode", "offset", "started", "timeout", "lease"))
+        answer["follow"] = dict(
+            (key, state[key]) for key in ("inode", "offset", "started", "timeout", "lease")
+        )
     module.exit_json(**answer)
 
 

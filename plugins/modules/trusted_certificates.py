@@ -111,8 +111,15 @@ import os
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import ENTRY, ManagedFiles
-from ansible_collections.trainyard.gpu.plugins.module_utils._pem import ParseError, certificates, check
+from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import (
+    ENTRY,
+    ManagedFiles,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._pem import (
+    ParseError,
+    certificates,
+    check,
+)
 
 
 def read(path):
@@ -141,7 +148,9 @@ def asked_for(module):
             for pem in found.values():
                 check(pem)
         except ParseError as error:
-            module.fail_json(msg=f"certificates, entry {number}: {error}. Give the complete text of certificates of authorities in PEM format")
+            module.fail_json(
+                msg=f"certificates, entry {number}: {error}. Give the complete text of certificates of authorities in PEM format"
+            )
         asked.update(found)
     return asked
 
@@ -153,9 +162,14 @@ def held_by(path):
 
 def update_store(module, files, placed, removed):
     """Write and remove files, update the system's bundle, and verify its content."""
-    directory, executable = module.params["directory"], module.get_bin_path(module.params["executable"])
+    directory, executable = (
+        module.params["directory"],
+        module.get_bin_path(module.params["executable"]),
+    )
     if executable is None:
-        module.fail_json(msg=f"'{module.params['executable']}' is not installed on this host: install the package ca-certificates")
+        module.fail_json(
+            msg=f"'{module.params['executable']}' is not installed on this host: install the package ca-certificates"
+        )
     if module.check_mode:
         return
     os.makedirs(directory, exist_ok=True)
@@ -168,9 +182,11 @@ def update_store(module, files, placed, removed):
     held = held_by(module.params["system_bundle"])
     missing = [name for name, (fingerprint, unused) in files.items() if fingerprint not in held]
     if rc != 0 or missing:
-        module.fail_json(msg=f"{executable} (exit status {rc}) did not add to {module.params['system_bundle']}: "
-                             f"{', '.join(missing) or 'nothing is missing'}. It said: {(err or out).strip()}. "
-                             "Run it on the host, correct what it names, and run this again")
+        module.fail_json(
+            msg=f"{executable} (exit status {rc}) did not add to {module.params['system_bundle']}: "
+            f"{', '.join(missing) or 'nothing is missing'}. It said: {(err or out).strip()}. "
+            "Run it on the host, correct what it names, and run this again"
+        )
 
 
 def main():
@@ -192,7 +208,11 @@ def main():
     manager.run(module.params["files"])
     held = held_by(module.params["system_bundle"])
     names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    ours = {name: read(os.path.join(directory, name)) for name in names if name.startswith(prefix) and name.endswith(".crt")}
+    ours = {
+        name: read(os.path.join(directory, name))
+        for name in names
+        if name.startswith(prefix) and name.endswith(".crt")
+    }
 
     files = {}
     for fingerprint, pem in asked.items():
@@ -203,7 +223,9 @@ def main():
     placed = [name for name, (unused, pem) in files.items() if ours.get(name) != pem]
     removed = [name for name in ours if name not in files]
     # Also compare the content of the bundle, so that the next run completes an interrupted one.
-    updated = bool(placed or removed) or any(fingerprint not in held for fingerprint, unused in files.values())
+    updated = bool(placed or removed) or any(
+        fingerprint not in held for fingerprint, unused in files.values()
+    )
     if updated:
         update_store(module, files, placed, removed)
 
@@ -224,8 +246,15 @@ def main():
         placed=[files[name][0] for name in placed],
         removed=removed,
         updated=updated,
-        diff=[*manager.diff, {"before_header": directory, "after_header": directory,
-                              "before": "".join(f"{name}\n" for name in sorted(ours)), "after": "".join(f"{name}\n" for name in sorted(files))}],
+        diff=[
+            *manager.diff,
+            {
+                "before_header": directory,
+                "after_header": directory,
+                "before": "".join(f"{name}\n" for name in sorted(ours)),
+                "after": "".join(f"{name}\n" for name in sorted(files)),
+            },
+        ],
     )
 
 

@@ -156,13 +156,21 @@ class Host:
         self.folder = module.params["folder"]
         self.file = Record(module, module.params["record"])
         self.wanted = {}
-        self.result = {"changed": False, "changed_paths": [], "taken_out": [], "kept": [], "diff": []}
+        self.result = {
+            "changed": False,
+            "changed_paths": [],
+            "taken_out": [],
+            "kept": [],
+            "diff": [],
+        }
 
     def fail(self, message, fix):
         self.module.fail_json(msg="%s; nothing was changed. %s" % (message, fix), changed_paths=[])
 
     def files_of(self, name):
-        return os.path.join(self.folder, "sources.list.d", name + ".sources"), os.path.join(self.folder, "keyrings", name + ".gpg")
+        return os.path.join(self.folder, "sources.list.d", name + ".sources"), os.path.join(
+            self.folder, "keyrings", name + ".gpg"
+        )
 
     @staticmethod
     def write(path, content, mode=0o644):
@@ -184,21 +192,43 @@ class Host:
         self.wanted[path] = content
         self.result["changed_paths"].append(path)
         if shows:
-            self.result["diff"].append({"before_header": path, "after_header": path, "before": silent(shown(former)), "after": silent(shown(content))})
+            self.result["diff"].append(
+                {
+                    "before_header": path,
+                    "after_header": path,
+                    "before": silent(shown(former)),
+                    "after": silent(shown(content)),
+                }
+            )
 
     def sources(self):
-        return [path for path in [os.path.join(self.folder, "sources.list")] + sorted(glob.glob(os.path.join(self.folder, "sources.list.d", "*")))
-                if path.endswith((".list", ".sources")) and os.path.isfile(path)]
+        return [
+            path
+            for path in [os.path.join(self.folder, "sources.list")]
+            + sorted(glob.glob(os.path.join(self.folder, "sources.list.d", "*")))
+            if path.endswith((".list", ".sources")) and os.path.isfile(path)
+        ]
 
     def take_out_entries(self, own, ours):
         patterns = [re.compile(pattern) for pattern in self.module.params["replaces"]]
-        architecture = self.module.params["architecture"] or self.module.run_command(["dpkg", "--print-architecture"])[1].strip()
-        places = [entry["location"] for entry in _apt_sources.entries(own, self.module.params["source"], architecture)]
+        architecture = (
+            self.module.params["architecture"]
+            or self.module.run_command(["dpkg", "--print-architecture"])[1].strip()
+        )
+        places = [
+            entry["location"]
+            for entry in _apt_sources.entries(own, self.module.params["source"], architecture)
+        ]
         if not places:
-            self.fail("source names no repository", "Set source to a deb822 paragraph with URIs and Suites")
+            self.fail(
+                "source names no repository",
+                "Set source to a deb822 paragraph with URIs and Suites",
+            )
 
         def unwanted(entry):
-            return entry["location"] in places or any(pattern.fullmatch(entry["location"]) for pattern in patterns)
+            return entry["location"] in places or any(
+                pattern.fullmatch(entry["location"]) for pattern in patterns
+            )
 
         for path in self.sources():
             if path in ours:
@@ -212,12 +242,18 @@ class Host:
             if rest["gone"]:
                 gone = rest["empty"] and os.path.basename(path) != "sources.list"
                 self.want(path, None if gone else rest["text"].encode("utf-8"))
-                self.result["taken_out"].append({"path": path, "what": sorted({silent(uri) for uri in rest["gone"]})})
+                self.result["taken_out"].append(
+                    {"path": path, "what": sorted({silent(uri) for uri in rest["gone"]})}
+                )
 
     def take_out_keys(self):
         retired = {fingerprint.upper() for fingerprint in self.module.params["retired_keys"]}
-        for path in [os.path.join(self.folder, "trusted.gpg")] + sorted(glob.glob(os.path.join(self.folder, "trusted.gpg.d", "*"))):
-            content = read(path) if path.endswith((".gpg", ".asc")) and os.path.isfile(path) else None
+        for path in [os.path.join(self.folder, "trusted.gpg")] + sorted(
+            glob.glob(os.path.join(self.folder, "trusted.gpg.d", "*"))
+        ):
+            content = (
+                read(path) if path.endswith((".gpg", ".asc")) and os.path.isfile(path) else None
+            )
             try:
                 keys = _openpgp.keys(content) if content else {}
             except _openpgp.ParseError:
@@ -232,10 +268,17 @@ class Host:
 
     def keyring(self, path, noted):
         """The keyring's content, None if check mode prevents its download; and how it is recognised next time."""
-        checksums = [checksum.rpartition(":")[2] for checksum in self.module.params["key_checksums"]]
-        fingerprints = [fingerprint.replace(" ", "").upper() for fingerprint in self.module.params["key_fingerprints"]]
+        checksums = [
+            checksum.rpartition(":")[2] for checksum in self.module.params["key_checksums"]
+        ]
+        fingerprints = [
+            fingerprint.replace(" ", "").upper()
+            for fingerprint in self.module.params["key_fingerprints"]
+        ]
         if not checksums and not fingerprints:
-            self.fail("the key of this repository is unknown", "Set key_checksums or key_fingerprints")
+            self.fail(
+                "the key of this repository is unknown", "Set key_checksums or key_fingerprints"
+            )
         there = read(path)
         if there is not None:
             if noted.get("fetched") in checksums and noted.get("placed") == digest(there):
@@ -247,20 +290,27 @@ class Host:
         url = self.module.params["key_url"]
         content = self.fetch(url)
         if checksums and digest(content) not in checksums:
-            self.fail("%s has the SHA-256 checksum %s, expected %s" % (url, digest(content), " or ".join(checksums)),
-                      "Compare it with the checksum of the vendor's key from a second source. If they are the same, add it to key_checksums")
+            self.fail(
+                "%s has the SHA-256 checksum %s, expected %s"
+                % (url, digest(content), " or ".join(checksums)),
+                "Compare it with the checksum of the vendor's key from a second source. If they are the same, add it to key_checksums",
+            )
         try:
             keys = {}
             for part in self.unpacked(content) if url.endswith(".deb") else [content]:
                 keys.update(_openpgp.keys(part))
         except _openpgp.ParseError as error:
-            self.fail("%s is not a keyring: %s" % (url, error),
-                      "Set key_url to an OpenPGP key or a package with a keyring, and check that no proxy answers for it")
+            self.fail(
+                "%s is not a keyring: %s" % (url, error),
+                "Set key_url to an OpenPGP key or a package with a keyring, and check that no proxy answers for it",
+            )
         if fingerprints:
             missing = [fingerprint for fingerprint in fingerprints if fingerprint not in keys]
             if missing:
-                self.fail("%s has the keys %s, but lacks %s" % (url, ", ".join(keys), ", ".join(missing)),
-                          "If the vendor has announced a new key, set key_fingerprints to it")
+                self.fail(
+                    "%s has the keys %s, but lacks %s" % (url, ", ".join(keys), ", ".join(missing)),
+                    "If the vendor has announced a new key, set key_fingerprints to it",
+                )
             keys = {fingerprint: keys[fingerprint] for fingerprint in fingerprints}
         ring = b"".join(keys.values())
         return ring, {"fetched": digest(content), "placed": digest(ring)}
@@ -274,22 +324,46 @@ class Host:
 
     def fetch(self, url):
         try:
-            return open_url(url, timeout=self.module.params["timeout"], http_agent="trainyard.gpu").read()
+            return open_url(
+                url, timeout=self.module.params["timeout"], http_agent="trainyard.gpu"
+            ).read()
         # What a URL can fail with is many things, of urllib's, of ssl's and of http's.
         except Exception as error:
-            self.fail("%s can't be fetched: %s" % (url, error), "Check key_url, and the name server, proxy and certificates of this host")
+            self.fail(
+                "%s can't be fetched: %s" % (url, error),
+                "Check key_url, and the name server, proxy and certificates of this host",
+            )
 
     def unpacked(self, content):
         with tempfile.TemporaryDirectory(dir=self.module.tmpdir) as folder:
             package = os.path.join(folder, "keyring.deb")
             with open(package, "wb") as stream:
                 stream.write(content)
-            rc, dummy, stderr = self.module.run_command([self.module.get_bin_path("dpkg-deb", required=True), "--extract", package, folder + "/root"])
+            rc, dummy, stderr = self.module.run_command(
+                [
+                    self.module.get_bin_path("dpkg-deb", required=True),
+                    "--extract",
+                    package,
+                    folder + "/root",
+                ]
+            )
             if rc:
-                self.fail("%s is not a package: %s" % (self.module.params["key_url"], stderr.strip()), "Set key_url to a complete .deb file")
-            found = [read(path) for path in sorted(glob.glob(folder + "/root/usr/share/keyrings/*.gpg") + glob.glob(folder + "/root/usr/share/keyrings/*.asc"))]
+                self.fail(
+                    "%s is not a package: %s" % (self.module.params["key_url"], stderr.strip()),
+                    "Set key_url to a complete .deb file",
+                )
+            found = [
+                read(path)
+                for path in sorted(
+                    glob.glob(folder + "/root/usr/share/keyrings/*.gpg")
+                    + glob.glob(folder + "/root/usr/share/keyrings/*.asc")
+                )
+            ]
         if not found:
-            self.fail("%s has no keyring below /usr/share/keyrings" % self.module.params["key_url"], "Set key_url to a package with one, or to the key itself")
+            self.fail(
+                "%s has no keyring below /usr/share/keyrings" % self.module.params["key_url"],
+                "Set key_url to a package with one, or to the key itself",
+            )
         return found
 
     # The two states
@@ -308,7 +382,9 @@ class Host:
             self.want(ring, content, shows=False)
         self.want(own, self.module.params["source"].encode("utf-8"))
         self.result["changed"] = bool(self.result["changed_paths"])
-        if self.module.check_mode or not (self.wanted or noted != record.get("keyrings", {}).get(name)):
+        if self.module.check_mode or not (
+            self.wanted or noted != record.get("keyrings", {}).get(name)
+        ):
             return
         former = record.setdefault("former", {})
         for path, after in self.wanted.items():
@@ -317,7 +393,11 @@ class Host:
             before = read(path)
             # What was there first decides, unless somebody has written it anew.
             if path not in former or former[path]["left"] != digest(before):
-                former[path] = dict(written(before), mode="%04o" % stat.S_IMODE(os.stat(path).st_mode), left=digest(after))
+                former[path] = dict(
+                    written(before),
+                    mode="%04o" % stat.S_IMODE(os.stat(path).st_mode),
+                    left=digest(after),
+                )
             else:
                 former[path]["left"] = digest(after)
         record.setdefault("keyrings", {})[name] = noted
@@ -330,7 +410,11 @@ class Host:
         if content is None:
             os.unlink(path)
         else:
-            self.write(path, content, mode or (stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else 0o644))
+            self.write(
+                path,
+                content,
+                mode or (stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else 0o644),
+            )
 
     def remove(self, names):
         record = self.file.read()
@@ -363,7 +447,9 @@ def written(content):
 
 
 def content_of(former):
-    return former["text"].encode("utf-8") if "text" in former else base64.b64decode(former["base64"])
+    return (
+        former["text"].encode("utf-8") if "text" in former else base64.b64decode(former["base64"])
+    )
 
 
 def main():

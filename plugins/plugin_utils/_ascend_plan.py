@@ -11,7 +11,11 @@ import shlex
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import ASCEND, reading_faults
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import RankTableError, rank_table, rendered
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import (
+    RankTableError,
+    rank_table,
+    rendered,
+)
 
 ENVIRONMENT, TABLE = "/etc/trainyard/ascend.sh", "/etc/trainyard/hccl.json"
 PARTS = ("driver", "firmware")
@@ -19,7 +23,10 @@ PARTS = ("driver", "firmware")
 BOARDS = {"aarch64": "0x0020", "x86_64": "0x0000"}
 # What the table of playbook drift calls it.
 PART = "Ascend"
-HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n# For logins and jobs: . %s\n" % ENVIRONMENT
+HEADING = (
+    "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n# For logins and jobs: . %s\n"
+    % ENVIRONMENT
+)
 
 
 def _digest(content):
@@ -35,7 +42,10 @@ def environment_file(variables):
             lines.append("export %s=%s" % (name, shlex.quote(value)))
         elif value:
             paths = ":".join(value)
-            lines.append('case ":${%s:-}:" in\n  *:%s:*) ;;\n  *) export %s=%s${%s:+:$%s} ;;\nesac' % (name, paths, name, paths, name, name))
+            lines.append(
+                'case ":${%s:-}:" in\n  *:%s:*) ;;\n  *) export %s=%s${%s:+:$%s} ;;\nesac'
+                % (name, paths, name, paths, name, name)
+            )
     # The hard limit is the site's. A shell that has no such limit says so, which is no error.
     return HEADING + "\n".join(lines + ['ulimit -S -u "$(ulimit -H -u)" 2> /dev/null || :', ""])
 
@@ -45,16 +55,29 @@ def host_problems(reading, npus):
     found = []
     for part in PARTS:
         if not reading[part]["version"]:
-            found.append("%s has no version.info, so no %s is installed; install the vendor's package, first the driver, then the firmware" % (
-                reading[part]["path"], part))
+            found.append(
+                "%s has no version.info, so no %s is installed; install the vendor's package, first the driver, then the firmware"
+                % (reading[part]["path"], part)
+            )
     if not npus["available"]:
         found.append("npu-smi: %s: %s" % (npus["cause"], npus["fix"]))
     if reading["missing_devices"]:
-        found.append("no %s; load the driver (reboot after its installation), and read 'dmesg'" % ", ".join(reading["missing_devices"]))
-    if not any(entry["path"].startswith("/dev/davinci") and entry["path"][-1].isdigit() for entry in reading["devices"]):
-        found.append("no /dev/davinciN; load the driver (reboot after its installation), and read 'dmesg'")
+        found.append(
+            "no %s; load the driver (reboot after its installation), and read 'dmesg'"
+            % ", ".join(reading["missing_devices"])
+        )
+    if not any(
+        entry["path"].startswith("/dev/davinci") and entry["path"][-1].isdigit()
+        for entry in reading["devices"]
+    ):
+        found.append(
+            "no /dev/davinciN; load the driver (reboot after its installation), and read 'dmesg'"
+        )
     if not reading["group"]["exists"]:
-        found.append("group '%s' does not exist; create it and its user before the driver is installed, as the vendor's guide says" % reading["group"]["name"])
+        found.append(
+            "group '%s' does not exist; create it and its user before the driver is installed, as the vendor's guide says"
+            % reading["group"]["name"]
+        )
     return found
 
 
@@ -64,15 +87,32 @@ def _is_open(mode):
 
 
 def host_warnings(reading, npus):
-    found = ["%s%s: found %s, expected %s; %s" % (entry["kind"], "" if entry["device"] is None else " of device %s" % entry["device"], entry["found"],
-                                                  entry["expected"], entry["fix"]) for entry in npus["findings"]]
-    group, closed = reading["group"], [entry for entry in reading["devices"] if not _is_open(entry["mode"])]
-    found += ["%s belongs to group '%s' with mode %s; reinstall the driver, or use chgrp %s and chmod 0660" % (
-        entry["path"], entry["group"], entry["mode"], group["name"])
-        for entry in closed if entry["group"] != group["name"] or int(entry["mode"], 8) & 0o060 != 0o060]
+    found = [
+        "%s%s: found %s, expected %s; %s"
+        % (
+            entry["kind"],
+            "" if entry["device"] is None else " of device %s" % entry["device"],
+            entry["found"],
+            entry["expected"],
+            entry["fix"],
+        )
+        for entry in npus["findings"]
+    ]
+    group, closed = (
+        reading["group"],
+        [entry for entry in reading["devices"] if not _is_open(entry["mode"])],
+    )
+    found += [
+        "%s belongs to group '%s' with mode %s; reinstall the driver, or use chgrp %s and chmod 0660"
+        % (entry["path"], entry["group"], entry["mode"], group["name"])
+        for entry in closed
+        if entry["group"] != group["name"] or int(entry["mode"], 8) & 0o060 != 0o060
+    ]
     if closed and group["missing"]:
-        found.append("%s may not use the NPUs, as they are not in group '%s'; run: usermod -aG %s NAME" % (
-            ", ".join(group["missing"]), group["name"], group["name"]))
+        found.append(
+            "%s may not use the NPUs, as they are not in group '%s'; run: usermod -aG %s NAME"
+            % (", ".join(group["missing"]), group["name"], group["name"])
+        )
     return found
 
 
@@ -84,11 +124,19 @@ def different(readings, asked):
         for name, reading in readings.items():
             if reading[part]["version"]:
                 versions.setdefault(reading[part]["version"], []).append(name)
-        told = ", ".join("%s on %s" % (version, ", ".join(names)) for version, names in versions.items())
+        told = ", ".join(
+            "%s on %s" % (version, ", ".join(names)) for version, names in versions.items()
+        )
         if len(versions) > 1:
-            found.append("the hosts have different versions of the %s: %s; install one of them on all hosts" % (part, told))
+            found.append(
+                "the hosts have different versions of the %s: %s; install one of them on all hosts"
+                % (part, told)
+            )
         if asked.get(part) and any(version != asked[part] for version in versions):
-            found.append("ascend_%s_version is '%s', found: %s; install that version, or correct the variable" % (part, asked[part], told))
+            found.append(
+                "ascend_%s_version is '%s', found: %s; install that version, or correct the variable"
+                % (part, asked[part], told)
+            )
     return found
 
 
@@ -97,12 +145,26 @@ def table_of(readings, npus, wanted):
     if not wanted["format"]:
         return None, "", ""
     if wanted["absent"]:
-        return None, "", "the rank table is not written, because it needs all hosts, and %s is not in this run" % ", ".join(wanted["absent"])
+        return (
+            None,
+            "",
+            "the rank table is not written, because it needs all hosts, and %s is not in this run"
+            % ", ".join(wanted["absent"]),
+        )
     devices = sum(len(answer["devices"]) for answer in npus.values())
     if devices < 2:
         return None, "", ""
-    boards = [BOARDS.get(reading["architecture"], BOARDS["aarch64"]) for reading in readings.values()]
-    hosts = [{"name": name, "server_id": wanted["addresses"].get(name, ""), "devices": npus[name]["devices"]} for name in readings]
+    boards = [
+        BOARDS.get(reading["architecture"], BOARDS["aarch64"]) for reading in readings.values()
+    ]
+    hosts = [
+        {
+            "name": name,
+            "server_id": wanted["addresses"].get(name, ""),
+            "devices": npus[name]["devices"],
+        }
+        for name in readings
+    ]
     try:
         return rank_table(hosts, wanted["format"], board_id=boards[0]), "", ""
     except RankTableError as error:
@@ -112,14 +174,20 @@ def table_of(readings, npus, wanted):
 def summary(reading, npus):
     names = sorted({npu["name"] for npu in npus["npus"] if npu["name"]})
     versions = [reading[part]["version"] or "unknown" for part in PARTS]
-    texts = ["%s (%s), driver %s, firmware %s." % (quantity(npus["npu_count"], "NPU"), ", ".join(names) or "unknown", *versions)]
+    texts = [
+        "%s (%s), driver %s, firmware %s."
+        % (quantity(npus["npu_count"], "NPU"), ", ".join(names) or "unknown", *versions)
+    ]
     cann = reading["cann"]
     if cann["path"]:
         texts.append("CANN %s in %s." % (cann["version"] or "of an unknown version", cann["path"]))
     else:
         texts.append("There is no CANN on the host, so jobs need an image that has it.")
     if reading["processes"] != "unlimited":
-        texts.append("A user may have at most %s processes (ulimit -u). If jobs need more, raise nproc in /etc/security/limits.d." % reading["processes"])
+        texts.append(
+            "A user may have at most %s processes (ulimit -u). If jobs need more, raise nproc in /etc/security/limits.d."
+            % reading["processes"]
+        )
     return " ".join(texts)
 
 
@@ -135,7 +203,11 @@ def ascend_plan(readings, npus, wanted):
         for name in readings
         for text in host_problems(readings[name], npus[name])
     ]
-    warnings = ["%s: %s" % (name, text) for name in readings for text in host_warnings(readings[name], npus[name])]
+    warnings = [
+        "%s: %s" % (name, text)
+        for name in readings
+        for text in host_warnings(readings[name], npus[name])
+    ]
     problems += list(wanted["format_problems"]) + different(readings, wanted["versions"])
     # Hosts without a driver have no addresses, which would only repeat it.
     table, problem, warning = table_of(readings, npus, wanted) if not problems else (None, "", "")
@@ -148,23 +220,51 @@ def ascend_plan(readings, npus, wanted):
         # If hosts are missing in this run, or have problems, the table of an earlier run stays.
         gone = [TABLE] if not (table or problems or warning) and TABLE in reading["files"] else []
         hosts[name] = {
-            "files": [{"path": "/etc/trainyard", "state": "directory", "mode": "0755"},
-                      {"path": ENVIRONMENT, "content": contents[ENVIRONMENT], "mode": "0644"}],
+            "files": [
+                {"path": "/etc/trainyard", "state": "directory", "mode": "0755"},
+                {"path": ENVIRONMENT, "content": contents[ENVIRONMENT], "mode": "0644"},
+            ],
             "absent": gone,
-            "differs": bool(gone) or reading["files"].get(ENVIRONMENT) != _digest(contents[ENVIRONMENT]),
-            "table_differs": bool(table) and reading["files"].get(TABLE) != _digest(contents[TABLE]),
-            "changed": [path for path in contents if reading["files"].get(path) != _digest(contents[path])],
+            "differs": bool(gone)
+            or reading["files"].get(ENVIRONMENT) != _digest(contents[ENVIRONMENT]),
+            "table_differs": bool(table)
+            and reading["files"].get(TABLE) != _digest(contents[TABLE]),
+            "changed": [
+                path for path in contents if reading["files"].get(path) != _digest(contents[path])
+            ],
             "summary": summary(reading, npus[name]),
         }
-    board = BOARDS.get(next(iter(readings.values()))["architecture"], BOARDS["aarch64"]) if readings else ""
-    return {"problems": problems, "warnings": warnings, "hosts": hosts, "board_id": board, "format": wanted["format"],
-            "members": [{"name": name, "address": wanted["addresses"].get(name, "")} for name in readings]}
+    board = (
+        BOARDS.get(next(iter(readings.values()))["architecture"], BOARDS["aarch64"])
+        if readings
+        else ""
+    )
+    return {
+        "problems": problems,
+        "warnings": warnings,
+        "hosts": hosts,
+        "board_id": board,
+        "format": wanted["format"],
+        "members": [
+            {"name": name, "address": wanted["addresses"].get(name, "")} for name in readings
+        ],
+    }
 
 
 def ascend_drift(plan, name, reading):
     """Return how a host differs from the plan: C(what), C(asked) and C(found) of each difference."""
-    rows = [{"what": PART, "asked": "NPUs that work alike on all hosts", "found": text} for text in plan["problems"]
-            if text.startswith(name + ": ") or text.partition(": ")[0] not in plan["hosts"]]
+    rows = [
+        {"what": PART, "asked": "NPUs that work alike on all hosts", "found": text}
+        for text in plan["problems"]
+        if text.startswith(name + ": ") or text.partition(": ")[0] not in plan["hosts"]
+    ]
     host = plan["hosts"][name]
-    rows += [{"what": path, "asked": "as planned", "found": "changed" if path in reading["files"] else "missing"} for path in host["changed"]]
+    rows += [
+        {
+            "what": path,
+            "asked": "as planned",
+            "found": "changed" if path in reading["files"] else "missing",
+        }
+        for path in host["changed"]
+    ]
     return rows + [{"what": path, "asked": "absent", "found": "present"} for path in host["absent"]]

@@ -8,16 +8,28 @@ from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BROKE_OFF
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import reason as reason_of
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import (
+    reason as reason_of,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import fabric_counters, gpus_busy, nccl_transport
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import (
+    fabric_counters,
+    gpus_busy,
+    nccl_transport,
+)
 
-SOURCE = {"gloo": "PyTorch's all-reduce by Gloo", "nccl": "PyTorch's all-reduce by NCCL", "horovod": "Horovod's all-reduce",
-          "all_reduce_perf": "all_reduce_perf of nccl-tests"}
+SOURCE = {
+    "gloo": "PyTorch's all-reduce by Gloo",
+    "nccl": "PyTorch's all-reduce by NCCL",
+    "horovod": "Horovod's all-reduce",
+    "all_reduce_perf": "all_reduce_perf of nccl-tests",
+}
 LOG = "read the job's log, .trainyard/jobs/verify-bandwidth/job.log on the share"
 ONE_RANK = "one rank has nothing to exchange"
 FRAMEWORKS = {"Torch": "PyTorch", "TensorFlow": "TensorFlow", "MXNet": "MXNet"}
-NO_SETS = "this Horovod has no process sets (0.23 and newer have), so it measures only all ranks together"
+NO_SETS = (
+    "this Horovod has no process sets (0.23 and newer have), so it measures only all ranks together"
+)
 
 
 def _required(bound):
@@ -42,7 +54,9 @@ def _unseen(answer, hosts, tail):
 
 def _source(answer):
     key = "all_reduce_perf" if answer.get("tool") == "all_reduce_perf" else answer.get("collective")
-    carrier = {"nccl": " by NCCL", "gloo": " by Gloo", "mpi": " by MPI"}.get(answer.get("carrier"), "")
+    carrier = {"nccl": " by NCCL", "gloo": " by Gloo", "mpi": " by MPI"}.get(
+        answer.get("carrier"), ""
+    )
     return SOURCE.get(key, "an all-reduce of all ranks") + carrier
 
 
@@ -68,59 +82,134 @@ def _watched_checks(answer, hosts, tail, gpus, reason):
             checks.append(skipped("gpus-busy", host, "the training container has no GPU"))
         elif carrier and not on_gpus:
             framework = FRAMEWORKS[answer.get("binding", "Torch")]
-            checks.append(finding("gpus-busy", host, "fail", expected="%s in use" % quantity(gpus[host], "GPU"), source=_source(answer),
-                                  found="the job ran on the CPU: %s sees no GPU" % framework,
-                                  fix="use an image whose %s is built for CUDA, and read check toolkit-container" % framework))
+            checks.append(
+                finding(
+                    "gpus-busy",
+                    host,
+                    "fail",
+                    expected="%s in use" % quantity(gpus[host], "GPU"),
+                    source=_source(answer),
+                    found="the job ran on the CPU: %s sees no GPU" % framework,
+                    fix="use an image whose %s is built for CUDA, and read check toolkit-container"
+                    % framework,
+                )
+            )
         else:
-            checks.append(skipped("gpus-busy", host, "not seen: %s" % unknown(host)) if unknown(host) else gpus_busy(watched, host))
+            checks.append(
+                skipped("gpus-busy", host, "not seen: %s" % unknown(host))
+                if unknown(host)
+                else gpus_busy(watched, host)
+            )
     if len(hosts) > 1:
-        checks += [skipped("fabric-counters", host, "not read: %s" % unknown(host)) if unknown(host)
-                   else fabric_counters(watched, answer["facts"], host, carrier) for host in hosts]
+        checks += [
+            skipped("fabric-counters", host, "not read: %s" % unknown(host))
+            if unknown(host)
+            else fabric_counters(watched, answer["facts"], host, carrier)
+            for host in hosts
+        ]
     if carrier and carrier != "nccl":
-        return checks + [skipped("nccl-transport", name, "the job ran without NCCL, %s" % (
-            "which Horovod was not built with" if on_gpus else "because it has no GPUs"))]
+        return checks + [
+            skipped(
+                "nccl-transport",
+                name,
+                "the job ran without NCCL, %s"
+                % ("which Horovod was not built with" if on_gpus else "because it has no GPUs"),
+            )
+        ]
     # The log of a run without other results may still name its connections.
     missing = [] if watched.get("transports") else [text for text in map(unknown, hosts) if text]
-    return checks + [skipped("nccl-transport", name, "not seen: %s" % missing[0]) if missing else nccl_transport(watched, answer["facts"], hosts)]
+    return checks + [
+        skipped("nccl-transport", name, "not seen: %s" % missing[0])
+        if missing
+        else nccl_transport(watched, answer["facts"], hosts)
+    ]
 
 
 def bandwidth_checks(answer, hosts, tail=(), gpus=None, reason=""):
-    return _measured_checks(answer, hosts, tail, gpus or {}, reason) + _watched_checks(answer, hosts, tail, gpus or {}, reason)
+    return _measured_checks(answer, hosts, tail, gpus or {}, reason) + _watched_checks(
+        answer, hosts, tail, gpus or {}, reason
+    )
 
 
 def _measured_checks(answer, hosts, tail, gpus, reason):
     runs = {run["id"]: run for run in answer.get("runs", [])}
     source = _source(answer)
-    blamed = {host: entry["evidence"] for entry in answer.get("blame", []) if entry["kind"] == "host" for host in entry["names"]}
+    blamed = {
+        host: entry["evidence"]
+        for entry in answer.get("blame", [])
+        if entry["kind"] == "host"
+        for host in entry["names"]
+    }
 
     def missing(check_id, host, why):
-        return finding(check_id, host, "skipped", source=source, found="not measured: %s" % (why or reason_of(tail)), fix="" if why else LOG)
+        return finding(
+            check_id,
+            host,
+            "skipped",
+            source=source,
+            found="not measured: %s" % (why or reason_of(tail)),
+            fix="" if why else LOG,
+        )
 
     checks = []
     for host in hosts:
         run = runs.get("host:%s" % host)
         if run is None:
-            checks.append(missing("bandwidth-host", host, reason or (
-                NO_SETS if answer.get("collective") == "horovod" and gpus.get(host, 0) > 1 else ONE_RANK if _ended(answer) else "")))
+            checks.append(
+                missing(
+                    "bandwidth-host",
+                    host,
+                    reason
+                    or (
+                        NO_SETS
+                        if answer.get("collective") == "horovod" and gpus.get(host, 0) > 1
+                        else ONE_RANK
+                        if _ended(answer)
+                        else ""
+                    ),
+                )
+            )
             continue
-        checks.append(finding(
-            "bandwidth-host", host, "pass" if run["passed"] else "fail", expected=_required(run["expected"]),
-            found="; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"], source=source, seconds=run["seconds"],
-            fix="" if run["passed"]
-            else "compare what else runs on %s, its CPU's or GPUs' clocks and limits, and its PCIe links, with a host that passes" % host))
+        checks.append(
+            finding(
+                "bandwidth-host",
+                host,
+                "pass" if run["passed"] else "fail",
+                expected=_required(run["expected"]),
+                found="; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"],
+                source=source,
+                seconds=run["seconds"],
+                fix=""
+                if run["passed"]
+                else "compare what else runs on %s, its CPU's or GPUs' clocks and limits, and its PCIe links, with a host that passes"
+                % host,
+            )
+        )
     if len(hosts) < 2:
         return checks
     name, run = ", ".join(hosts), runs.get("cluster")
     if run is None:
         return checks + [missing("bandwidth-cluster", name, reason)]
-    verdict = "fail" if not run["passed"] else "warn" if run["expected"]["required_gb_s"] is None else "pass"
+    verdict = (
+        "fail"
+        if not run["passed"]
+        else "warn"
+        if run["expected"]["required_gb_s"] is None
+        else "pass"
+    )
     found = "; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"]
     fix = ""
     if verdict == "fail":
-        blame = ["%s %s: %s" % (entry["kind"], " - ".join(entry["names"]), entry["evidence"]) for entry in answer["blame"]]
+        blame = [
+            "%s %s: %s" % (entry["kind"], " - ".join(entry["names"]), entry["evidence"])
+            for entry in answer["blame"]
+        ]
         found = ". ".join([found] + (blame or [text for text in [answer["note"]] if text]))
         links = [entry["names"] for entry in answer["blame"] if entry["kind"] == "link"]
-        fix = " and ".join(["check %s" % host for host in blamed] + ["check the path between %s and %s" % tuple(link) for link in links])
+        fix = " and ".join(
+            ["check %s" % host for host in blamed]
+            + ["check the path between %s and %s" % tuple(link) for link in links]
+        )
         if not answer["blame"] and answer.get("tool") in ("all_reduce_perf", "horovod"):
             fix = "check first the hosts that fail alone, then what all hosts share: the switch, its uplinks, settings"
         elif answer["suspect"]:
@@ -128,7 +217,20 @@ def _measured_checks(answer, hosts, tail, gpus, reason):
         else:
             fix = "check what all hosts share: the switch, its uplinks, settings"
     elif verdict == "warn":
-        found += ", but its expected value is unknown: %s, and there is no earlier run" % run["expected"]["from"]
+        found += (
+            ", but its expected value is unknown: %s, and there is no earlier run"
+            % run["expected"]["from"]
+        )
         fix = "set verify_bandwidth_min_gb_s; later runs are compared with this one"
-    return checks + [finding("bandwidth-cluster", name, verdict, expected=_required(run["expected"]), found=found, source=source,
-                             seconds=run["seconds"], fix=fix)]
+    return checks + [
+        finding(
+            "bandwidth-cluster",
+            name,
+            verdict,
+            expected=_required(run["expected"]),
+            found=found,
+            source=source,
+            seconds=run["seconds"],
+            fix=fix,
+        )
+    ]

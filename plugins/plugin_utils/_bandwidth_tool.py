@@ -10,7 +10,15 @@ import json
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 
-__all__ = ["TOOLS", "choose", "of_nccl_tests", "reason", "reduced_bytes", "told_by_tasks", "with_search"]
+__all__ = [
+    "TOOLS",
+    "choose",
+    "of_nccl_tests",
+    "reason",
+    "reduced_bytes",
+    "told_by_tasks",
+    "with_search",
+]
 
 #: Best first. The first measures only NCCL, the second finds suspects, the third is in every image for horovodrun.
 TOOLS = ("all_reduce_perf", "torch", "horovod")
@@ -38,14 +46,26 @@ def _without_all_reduce_perf(gpus, image, on_host, problems):
         return "one GPU alone has nothing to exchange", ""
     if len(gpus) == 1:
         where = "container" if "all_reduce_perf" in image else "host" if on_host else ""
-        return ("" if where else "neither the image (training_image_nccl_tests_tag) nor the host (nccl_tests_tag) has it"), where
+        return (
+            ""
+            if where
+            else "neither the image (training_image_nccl_tests_tag) nor the host (nccl_tests_tag) has it"
+        ), where
     if "all_reduce_perf" not in image:
         return "the image does not have it (training_image_nccl_tests_tag)%s" % (
-            "; that of the hosts cannot run across hosts, because ssh between them ends in the containers" if on_host else ""), ""
+            "; that of the hosts cannot run across hosts, because ssh between them ends in the containers"
+            if on_host
+            else ""
+        ), ""
     if "mpi" not in image or "mpirun" not in image:
-        return "across hosts it needs mpirun and a build with MPI, which the image lacks (training_image_tools: [mpirun])", ""
+        return (
+            "across hosts it needs mpirun and a build with MPI, which the image lacks (training_image_tools: [mpirun])",
+            "",
+        )
     if len(counts) > 1:
-        return "it needs the same number of GPUs on each host, but they have %s" % ", ".join("%s %d" % item for item in gpus.items()), ""
+        return "it needs the same number of GPUs on each host, but they have %s" % ", ".join(
+            "%s %d" % item for item in gpus.items()
+        ), ""
     return ("; ".join(problems), "") if problems else ("", "container")
 
 
@@ -63,34 +83,76 @@ def choose(asked, gpus, image, on_host=False, frameworks=None, problems=None):
     problems = problems or {}
     image = set(image)
     against = {}
-    against["all_reduce_perf"], where = _without_all_reduce_perf(gpus, image, on_host, problems.get("mpirun", []))
+    against["all_reduce_perf"], where = _without_all_reduce_perf(
+        gpus, image, on_host, problems.get("mpirun", [])
+    )
     against["torch"] = "" if "torch" in image else "the image does not have it"
     bound = {"pytorch": "torch"}
     there = found = image & {"torch", "tensorflow", "mxnet"}
     # Templates in older versions of Ansible convert None to text.
     if frameworks is not None and frameworks != "":
         there = found & {bound.get(name, name) for name in frameworks}
-    against["horovod"] = ("the image does not have it" if "horovod" not in image else
-                          "it has none of the image's frameworks (%s)" % (", ".join(sorted(found)) or "none") if not there else
-                          "; ".join(problems.get("horovodrun", [])))
+    against["horovod"] = (
+        "the image does not have it"
+        if "horovod" not in image
+        else "it has none of the image's frameworks (%s)" % (", ".join(sorted(found)) or "none")
+        if not there
+        else "; ".join(problems.get("horovodrun", []))
+    )
     names = TOOLS if asked == "auto" else (asked,)
     tool = next((name for name in names if not against[name]), "")
-    passed_over = ["%s: %s" % (NAMES[name], against[name]) for name in names[:names.index(tool) if tool else len(names)]]
-    why = "; ".join(passed_over) or ("verify_bandwidth_tool" if asked != "auto" else "the best tool, and the image has it")
-    return {"tool": tool, "where": where if tool == "all_reduce_perf" else "container" if tool else "", "reason": why if tool else "",
-            "problem": "" if tool else "no tool can measure it. %s" % ". ".join(passed_over)}
+    passed_over = [
+        "%s: %s" % (NAMES[name], against[name])
+        for name in names[: names.index(tool) if tool else len(names)]
+    ]
+    why = "; ".join(passed_over) or (
+        "verify_bandwidth_tool" if asked != "auto" else "the best tool, and the image has it"
+    )
+    return {
+        "tool": tool,
+        "where": where if tool == "all_reduce_perf" else "container" if tool else "",
+        "reason": why if tool else "",
+        "problem": "" if tool else "no tool can measure it. %s" % ". ".join(passed_over),
+    }
 
 
 def _run(run_id, hosts, ranks, told):
     """Convert a result of nccl_all_reduce to a run of the measuring job."""
-    rows = [row for row in told.get("rows") or [] if all((row[place] or {}).get("busbw_gb_s") is not None for place in ("out_of_place", "in_place"))]
+    rows = [
+        row
+        for row in told.get("rows") or []
+        if all(
+            (row[place] or {}).get("busbw_gb_s") is not None
+            for place in ("out_of_place", "in_place")
+        )
+    ]
     # Unchecked rows have their own reason.
-    rows = [dict(row, **{place: dict(row[place], wrong=row[place]["wrong"] or 0) for place in ("out_of_place", "in_place")}) for row in rows]
-    errors = [entry["cause"] + ("; %s" % entry["fix"] if entry.get("fix") else "") for entry in told.get("reasons") or []]
+    rows = [
+        dict(
+            row,
+            **{
+                place: dict(row[place], wrong=row[place]["wrong"] or 0)
+                for place in ("out_of_place", "in_place")
+            },
+        )
+        for row in rows
+    ]
+    errors = [
+        entry["cause"] + ("; %s" % entry["fix"] if entry.get("fix") else "")
+        for entry in told.get("reasons") or []
+    ]
     if not told.get("passed") and not errors:
         errors = [str(told.get("fix") or told.get("msg") or "nothing was measured")]
-    return {"id": run_id, "hosts": list(hosts), "ranks": ranks, "rows": rows, "seconds": 0.0, "errors": errors, "judged": told.get("judged") or [],
-            "transports": told.get("transports") or []}
+    return {
+        "id": run_id,
+        "hosts": list(hosts),
+        "ranks": ranks,
+        "rows": rows,
+        "seconds": 0.0,
+        "errors": errors,
+        "judged": told.get("judged") or [],
+        "transports": told.get("transports") or [],
+    }
 
 
 def reduced_bytes(rows, command):
@@ -99,6 +161,7 @@ def reduced_bytes(rows, command):
     For each size and each of the two placements it makes one reduction to synchronize, the measured ones (-n), and one whose result is checked (-c 1). Before,
     it warms up (-w) with the largest and the smallest size, since 2.17 with all of a factor 2 between them, which are less than twice the largest.
     """
+
     def option(name):
         return int(command[len(command) - command[::-1].index(name)])
 
@@ -111,24 +174,48 @@ def _watched_host(before, after):
     """Values of a host's counters and GPUs between two outputs of files/host_watch.py, or why there are none."""
     names = [[card["name"] for card in told.get("cards") or []] for told in (before, after)]
     if not after:
-        return {"sent_bytes": None, "received_bytes": None, "gpus": []}, "the host did not answer after the run"
+        return {
+            "sent_bytes": None,
+            "received_bytes": None,
+            "gpus": [],
+        }, "the host did not answer after the run"
     if names[0] != names[1]:
-        return {"sent_bytes": None, "received_bytes": None, "gpus": []}, "before the run the fabric's cards were %s, after it %s" % tuple(
-            ", ".join(each) or "unknown" for each in names)
-    sent, received = (now - then for now, then in zip(after["counters"], before["counters"])) if before["counters"] and after["counters"] else (None, None)
+        return {
+            "sent_bytes": None,
+            "received_bytes": None,
+            "gpus": [],
+        }, "before the run the fabric's cards were %s, after it %s" % tuple(
+            ", ".join(each) or "unknown" for each in names
+        )
+    sent, received = (
+        (now - then for now, then in zip(after["counters"], before["counters"]))
+        if before["counters"] and after["counters"]
+        else (None, None)
+    )
     return {"sent_bytes": sent, "received_bytes": received, "gpus": after["peaks"]}, ""
 
 
 def _watched(told, seen, gpus):
     """C(watched) of the run of all hosts, or of the one host."""
-    watched = {"ranks": sum(gpus.values()), "size_bytes": max([row["size_bytes"] for row in told.get("rows") or []] or [0]), "iterations": 0, "error": "",
-               "ring": False, "in_use": IN_USE, "transports": told.get("transports") or [], "hosts": {}, "errors": {}}
+    watched = {
+        "ranks": sum(gpus.values()),
+        "size_bytes": max([row["size_bytes"] for row in told.get("rows") or []] or [0]),
+        "iterations": 0,
+        "error": "",
+        "ring": False,
+        "in_use": IN_USE,
+        "transports": told.get("transports") or [],
+        "hosts": {},
+        "errors": {},
+    }
     for host, ranks in gpus.items():
         found, error = _watched_host(*seen[host])
         watched["hosts"][host] = dict(found, ranks=ranks, via=[])
         if error or not told.get("complete"):
             watched["errors"][host] = error if told.get("complete") else NO_END
-    watched["reduced_bytes"] = list(reduced_bytes(told["rows"], told["command"])) if told.get("complete") else [0, 0]
+    watched["reduced_bytes"] = (
+        list(reduced_bytes(told["rows"], told["command"])) if told.get("complete") else [0, 0]
+    )
     return watched
 
 
@@ -138,7 +225,11 @@ def told_by_tasks(alone, before, after):
         # A skipped task has no result.
         "alone": {host: result for host, result in alone.items() if "passed" in result},
         "facts": {host: json.loads(result["stdout"]) for host, result in before.items()},
-        "after": {host: json.loads(result["stdout"]) for host, result in after.items() if result.get("rc", 1) == 0},
+        "after": {
+            host: json.loads(result["stdout"])
+            for host, result in after.items()
+            if result.get("rc", 1) == 0
+        },
     }
 
 
@@ -150,15 +241,28 @@ def of_nccl_tests(alone, together, facts, after, gpus, plan, image=()):
     whether PyTorch's job must search for the suspect host or link.
     """
     hosts = list(gpus)
-    runs = [_run("host:%s" % host, [host], gpus[host], alone[host]) for host in hosts if host in alone]
+    runs = [
+        _run("host:%s" % host, [host], gpus[host], alone[host]) for host in hosts if host in alone
+    ]
     if len(hosts) > 1:
         runs.append(_run("cluster", hosts, sum(gpus.values()), together))
-    judged = _bandwidth.judge_runs(runs, facts, "nccl", plan["asked"], plan["history"].get("nccl", {}))
+    judged = _bandwidth.judge_runs(
+        runs, facts, "nccl", plan["asked"], plan["history"].get("nccl", {})
+    )
     whole = together if len(hosts) > 1 else alone.get(hosts[0], {})
     seen = {host: (facts[host], after.get(host, {})) for host in hosts}
     failed = any(run["id"] == "cluster" and not run["passed"] for run in judged)
-    return {"collective": "nccl", "runs": judged, "facts": facts, "watched": _watched(whole, seen, gpus), "blame": [], "suspect": [], "rounds": 0,
-            "search": failed and "torch" in image, "note": NO_BLAME if failed else ""}
+    return {
+        "collective": "nccl",
+        "runs": judged,
+        "facts": facts,
+        "watched": _watched(whole, seen, gpus),
+        "blame": [],
+        "suspect": [],
+        "rounds": 0,
+        "search": failed and "torch" in image,
+        "note": NO_BLAME if failed else "",
+    }
 
 
 def with_search(found, job, tail=()):
@@ -167,16 +271,37 @@ def with_search(found, job, tail=()):
     C(job) is the job's answer, empty where it left none, C(tail) the last lines of its output or why it was not run.
     """
     runs = {run["id"]: run for run in job.get("runs", [])}
-    blame = [dict(entry, evidence="%s (by PyTorch's all-reduce)" % entry["evidence"]) for entry in job.get("blame", [])]
+    blame = [
+        dict(entry, evidence="%s (by PyTorch's all-reduce)" % entry["evidence"])
+        for entry in job.get("blame", [])
+    ]
     note = "PyTorch's job searched for a suspect host or link: %s" % job.get("note")
     if not runs:
-        note = "PyTorch's job, which searches for a suspect host or link, has measured nothing: %s" % reason(list(tail))
+        note = (
+            "PyTorch's job, which searches for a suspect host or link, has measured nothing: %s"
+            % reason(list(tail))
+        )
     elif not job["note"] and "cluster" in runs and runs["cluster"]["passed"]:
-        note = "with PyTorch's all-reduce the same hosts pass, with %.3g GB/s together, so no search for a host or link was made" % (
-            runs["cluster"]["judged_busbw_gb_s"])
+        note = (
+            "with PyTorch's all-reduce the same hosts pass, with %.3g GB/s together, so no search for a host or link was made"
+            % (runs["cluster"]["judged_busbw_gb_s"])
+        )
     searched = [run for run in job.get("runs", []) if run["id"].startswith(("pair:", "group:"))]
     # If the run of all_reduce_perf did not complete, the job's ranks were watched.
     watched = job.get("watched") or {}
-    watched = watched if found["watched"]["errors"] and watched.get("hosts") and job["collective"] == found["collective"] else found["watched"]
-    return dict(found, runs=found["runs"] + searched, blame=blame, suspect=job.get("suspect", []), rounds=job.get("rounds", 0), note="" if blame else note,
-                watched=watched)
+    watched = (
+        watched
+        if found["watched"]["errors"]
+        and watched.get("hosts")
+        and job["collective"] == found["collective"]
+        else found["watched"]
+    )
+    return dict(
+        found,
+        runs=found["runs"] + searched,
+        blame=blame,
+        suspect=job.get("suspect", []),
+        rounds=job.get("rounds", 0),
+        note="" if blame else note,
+        watched=watched,
+    )

@@ -11,7 +11,17 @@ import ipaddress
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._host import is_virtual_interface
 
-__all__ = ["as_address", "cluster_network", "fabric_network", "find_network", "own_addresses", "pick_address", "rdma_of", "shared_networks", "slots_of"]
+__all__ = [
+    "as_address",
+    "cluster_network",
+    "fabric_network",
+    "find_network",
+    "own_addresses",
+    "pick_address",
+    "rdma_of",
+    "shared_networks",
+    "slots_of",
+]
 
 
 #: More than a host has. Root of a host can answer anything.
@@ -29,7 +39,11 @@ def as_address(text):
 def _candidates(info, include_virtual=False):
     """List (interface name, address, network) of the interfaces that are up and that a cluster may use."""
     return [
-        (interface["name"], ipaddress.ip_address(entry["address"]), ipaddress.ip_interface("%s/%d" % (entry["address"], entry["prefix"])).network)
+        (
+            interface["name"],
+            ipaddress.ip_address(entry["address"]),
+            ipaddress.ip_interface("%s/%d" % (entry["address"], entry["prefix"])).network,
+        )
         for interface in info["interfaces"]
         if interface["up"] and (include_virtual or not is_virtual_interface(interface["name"]))
         for entry in interface["addresses"]
@@ -65,7 +79,11 @@ def find_network(info, inventory_address):
     # A translated or forwarded address is not on any interface.
     for version in (4, 6):
         for name, address, network in candidates:
-            if name == info["default_interface"] and address.version == version and not (version == 6 and address.is_link_local):
+            if (
+                name == info["default_interface"]
+                and address.version == version
+                and not (version == 6 and address.is_link_local)
+            ):
                 return str(network)
     return ""
 
@@ -78,14 +96,28 @@ def shared_networks(hosts, named=None):
     """
     named = named or {}
     offers = {
-        name: [(address, network) for interface, address, network in _candidates(info, include_virtual=bool(named.get(name)))
-               if address.version == 4 and named.get(name) in (None, "", interface)]
+        name: [
+            (address, network)
+            for interface, address, network in _candidates(
+                info, include_virtual=bool(named.get(name))
+            )
+            if address.version == 4 and named.get(name) in (None, "", interface)
+        ]
         for name, info in hosts.items()
     }
-    everywhere = collections.Counter(address for offer in offers.values() for address in {each for each, dummy in offer})
-    own = [[(address, network) for address, network in offer if everywhere[address] == 1] for offer in offers.values()]
+    everywhere = collections.Counter(
+        address for offer in offers.values() for address in {each for each, dummy in offer}
+    )
+    own = [
+        [(address, network) for address, network in offer if everywhere[address] == 1]
+        for offer in offers.values()
+    ]
     networks = dict.fromkeys(network for dummy, network in own[0]) if own else {}
-    return [network for network in networks if all(any(address in network for address, dummy in offer) for offer in own)]
+    return [
+        network
+        for network in networks
+        if all(any(address in network for address, dummy in offer) for offer in own)
+    ]
 
 
 def cluster_network(network, is_inside, shared):
@@ -94,8 +126,14 @@ def cluster_network(network, is_inside, shared):
 
 
 def _speed_mbit_s(info, interface):
-    rates = [port["rate_gb_s"] * 1000 for port in info.get("rdma_ports", []) if interface in port["interfaces"] and port["rate_gb_s"]]
-    speeds = [entry.get("speed_mbit_s") for entry in info["interfaces"] if entry["name"] == interface]
+    rates = [
+        port["rate_gb_s"] * 1000
+        for port in info.get("rdma_ports", [])
+        if interface in port["interfaces"] and port["rate_gb_s"]
+    ]
+    speeds = [
+        entry.get("speed_mbit_s") for entry in info["interfaces"] if entry["name"] == interface
+    ]
     return max(rates) if rates else (speeds + [None])[0]
 
 
@@ -113,11 +151,23 @@ def fabric_network(hosts, shared, network, named=None):
         return str(shared[0]), "the one of cluster_fabric_interface"
     speeds = {}
     for each in shared:
-        of_hosts = [_speed_mbit_s(info, pick_address(info, str(each), interface=(named or {}).get(name, ""))[1]) for name, info in hosts.items()]
+        of_hosts = [
+            _speed_mbit_s(
+                info, pick_address(info, str(each), interface=(named or {}).get(name, ""))[1]
+            )
+            for name, info in hosts.items()
+        ]
         # The slowest host limits a ring of all hosts.
         speeds[each] = None if None in of_hosts else min(of_hosts)
-    told = ", ".join("%s %s" % (each, "%g Gb/s" % (speed / 1000.0) if speed else "of unknown speed") for each, speed in speeds.items())
-    fastest = [each for each, speed in speeds.items() if speed == max(value or 0 for value in speeds.values())]
+    told = ", ".join(
+        "%s %s" % (each, "%g Gb/s" % (speed / 1000.0) if speed else "of unknown speed")
+        for each, speed in speeds.items()
+    )
+    fastest = [
+        each
+        for each, speed in speeds.items()
+        if speed == max(value or 0 for value in speeds.values())
+    ]
     if not all(speeds.values()) or len(fastest) > 1:
         return network, "the fastest network is unknown (%s), so the cluster network is used" % told
     if fastest[0].overlaps(own):
@@ -138,7 +188,11 @@ def pick_address(info, network, address="", interface="", inventory_address=""):
         names = [name for name, candidate, dummy in found if candidate == wanted]
         return address, interface or (names[0] if names else "")
     inside = ipaddress.ip_network(network, strict=False) if network else None
-    found = [(name, candidate) for name, candidate, dummy in found if inside is not None and candidate in inside and interface in ("", name)]
+    found = [
+        (name, candidate)
+        for name, candidate, dummy in found
+        if inside is not None and candidate in inside and interface in ("", name)
+    ]
     found.sort(key=lambda entry: entry[1] != as_address(inventory_address))
     return (str(found[0][1]), found[0][0]) if found else ("", interface)
 
@@ -149,25 +203,50 @@ def rdma_of(info, network, address, interface):
     InfiniBand needs no address, so every active port of the same rate is a rail of the fabric. RoCE does: each port with one inside the network.
     If the host has faster ports than these, its data should not be restricted to them, and NCCL chooses by itself.
     """
-    ports = [port for port in info.get("rdma_ports", []) if port["state"] == "active" and port["transport"] in ("infiniband", "roce")]
+    ports = [
+        port
+        for port in info.get("rdma_ports", [])
+        if port["state"] == "active" and port["transport"] in ("infiniband", "roce")
+    ]
     names = {interface, interface.partition(".")[0]}
-    carriers = [port for port in ports if names & set(port["interfaces"]) or address in port["gid_indexes"]]
+    carriers = [
+        port for port in ports if names & set(port["interfaces"]) or address in port["gid_indexes"]
+    ]
     fastest = max([port["rate_gb_s"] or 0 for port in ports] or [0])
     if not (network and interface and carriers) or (carriers[0]["rate_gb_s"] or 0) < fastest:
         return None
     first, indexes = carriers[0], set()
     if first["transport"] == "infiniband":
-        rails = [port for port in ports if (port["transport"], port["rate_gb_s"]) == (first["transport"], first["rate_gb_s"])]
+        rails = [
+            port
+            for port in ports
+            if (port["transport"], port["rate_gb_s"]) == (first["transport"], first["rate_gb_s"])
+        ]
     else:
         inside = ipaddress.ip_network(network, strict=False)
-        by_port = [(port, [index for each, index in port["gid_indexes"].items() if ipaddress.ip_address(each) in inside]) for port in ports]
+        by_port = [
+            (
+                port,
+                [
+                    index
+                    for each, index in port["gid_indexes"].items()
+                    if ipaddress.ip_address(each) in inside
+                ],
+            )
+            for port in ports
+        ]
         rails = [port for port, found in by_port if found] or carriers
         indexes = {found[0] for dummy, found in by_port if found}
     several = {port["device"] for port in info["rdma_ports"] if port["port"] > 1}
     return {
         "transport": first["transport"],
         "rate_gb_s": first["rate_gb_s"],
-        "devices": ["%s:%d" % (port["device"], port["port"]) if port["device"] in several else port["device"] for port in rails],
+        "devices": [
+            "%s:%d" % (port["device"], port["port"])
+            if port["device"] in several
+            else port["device"]
+            for port in rails
+        ],
         # One per process, because NCCL has only one variable for it.
         "gid_index": indexes.pop() if len(indexes) == 1 else None,
     }

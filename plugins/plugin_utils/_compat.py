@@ -18,7 +18,12 @@ from ansible.module_utils.common.yaml import yaml_load
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_name import said_by_name
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import COMPLETED, CURRENT, SUPER_NODE, refusal
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import (
+    COMPLETED,
+    CURRENT,
+    SUPER_NODE,
+    refusal,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES
 
 FOLDER = os.path.join(os.path.dirname(__file__), "compat")
@@ -48,7 +53,9 @@ def with_more(facts, more):
         if isinstance(value, dict) and isinstance(known, dict):
             merged[key] = with_more(known, value)
         else:
-            merged[key] = value + known if isinstance(value, list) and isinstance(known, list) else value
+            merged[key] = (
+                value + known if isinstance(value, list) and isinstance(known, list) else value
+            )
     return merged
 
 
@@ -80,25 +87,48 @@ class Compatibility:
     def branch(self, driver):
         """The row of a driver's branch; None if there is none."""
         number = version_key(driver)[0]
-        return next((row for row in self.facts["cuda"]["driver_branches"] if row["branch"] == number), None)
+        return next(
+            (row for row in self.facts["cuda"]["driver_branches"] if row["branch"] == number), None
+        )
 
     def minor_compat_min(self, cuda):
         """The oldest driver that runs programs of that CUDA major; None if the major has no minor version compatibility, or is unknown."""
-        row = next((row for row in self.facts["cuda"]["minor_version_compat"] if row["cuda_major"] == version_key(cuda)[0]), None)
+        row = next(
+            (
+                row
+                for row in self.facts["cuda"]["minor_version_compat"]
+                if row["cuda_major"] == version_key(cuda)[0]
+            ),
+            None,
+        )
         return row["min_driver"] if row else None
 
     def toolkit(self, cuda):
         """The row of a toolkit: of exactly that version, else the first of its series; None if there is none."""
-        rows = [row for row in self.facts["cuda"]["toolkits"] if version_key(row["cuda"])[: len(version_key(cuda))] == version_key(cuda)]
-        rows = rows or [row for row in self.facts["cuda"]["toolkits"] if version_key(row["series"]) == version_key(cuda)[:2]]
+        rows = [
+            row
+            for row in self.facts["cuda"]["toolkits"]
+            if version_key(row["cuda"])[: len(version_key(cuda))] == version_key(cuda)
+        ]
+        rows = rows or [
+            row
+            for row in self.facts["cuda"]["toolkits"]
+            if version_key(row["series"]) == version_key(cuda)[:2]
+        ]
         return rows[0] if rows else None
 
     def forward_compatible(self, driver, cuda):
         """Whether a data center GPU's driver, below the floor, runs that CUDA with the compatibility libraries in NVIDIA's images; None if unknown."""
-        lists = [row for row in self.facts["cuda"]["forward_compat"]["datacenter_driver_lists"] if version_key(row["image_cuda"]) == version_key(cuda)[:2]]
+        lists = [
+            row
+            for row in self.facts["cuda"]["forward_compat"]["datacenter_driver_lists"]
+            if version_key(row["image_cuda"]) == version_key(cuda)[:2]
+        ]
         if not lists:
             return None
-        return any(same_branch(driver, floor) and not below(driver, floor) for floor in lists[0]["also_ok"])
+        return any(
+            same_branch(driver, floor) and not below(driver, floor) for floor in lists[0]["also_ok"]
+        )
 
     # NCCL
 
@@ -109,14 +139,26 @@ class Compatibility:
         C(known), whether they have it for that directory of NVIDIA's repository; and C(nearest), builds that come nearest, best first.
         """
         asked = NcclBuild.parse(nccl)
-        release, cuda = (asked.release, asked.cuda) if asked else (nccl, ".".join(cuda.split(".")[:2]))
+        release, cuda = (
+            (asked.release, asked.cuda) if asked else (nccl, ".".join(cuda.split(".")[:2]))
+        )
         builds = [row for row in self.facts["nccl"]["debs"] if row["conf"] != "low"]
         there = [row for row in builds if not directory or arch in row["dirs"].get(directory, [])]
-        exact = [row for row in builds if row["nccl"] == release and row["cuda"] == cuda and (not asked or row["deb_version"] == nccl)]
+        exact = [
+            row
+            for row in builds
+            if row["nccl"] == release
+            and row["cuda"] == cuda
+            and (not asked or row["deb_version"] == nccl)
+        ]
         version = nccl if asked else exact[0]["deb_version"] if exact else ""
         # If a directory has none at all, one of another may work: the packages need little more than a C library that is not older.
         candidates = [row["deb_version"] for row in there or builds]
-        return {"version": version, "known": any(row in there for row in exact), "nearest": nearest(release, cuda, candidates)}
+        return {
+            "version": version,
+            "known": any(row in there for row in exact),
+            "nearest": nearest(release, cuda, candidates),
+        }
 
     def nccl_for_image(self, cuda, directory, arch="x86_64", installed=""):
         """The build of NCCL for an image with that CUDA compiler, from NVIDIA's directory for its distribution; empty if none is known.
@@ -125,18 +167,32 @@ class Compatibility:
         newest for the nearest older CUDA of the same major, which every driver for this CUDA runs too; the newest for a newer one of the same major.
         """
         wanted = version_key(cuda)[:2]
-        rows = {row["deb_version"]: row for row in self.facts["nccl"]["debs"] if row["conf"] != "low" and arch in row["dirs"].get(directory, [])
-                and version_key(row["cuda"])[0] == wanted[0]}
+        rows = {
+            row["deb_version"]: row
+            for row in self.facts["nccl"]["debs"]
+            if row["conf"] != "low"
+            and arch in row["dirs"].get(directory, [])
+            and version_key(row["cuda"])[0] == wanted[0]
+        }
         if installed in rows:
             return installed
         for row in self.facts["nccl"]["preferred"]:
-            if row["dir"] == directory and version_key(row["cuda"]) == wanted and row["deb_version"] in rows:
+            if (
+                row["dir"] == directory
+                and version_key(row["cuda"]) == wanted
+                and row["deb_version"] in rows
+            ):
                 return row["deb_version"]
 
         def order(version):
             build = NcclBuild.parse(version)
             theirs = version_key(build.cuda)
-            return theirs > wanted, abs(theirs[1] - wanted[1]), [-part for part in version_key(build.release)], -build.revision
+            return (
+                theirs > wanted,
+                abs(theirs[1] - wanted[1]),
+                [-part for part in version_key(build.release)],
+                -build.revision,
+            )
 
         return min(rows, key=order, default="")
 
@@ -152,13 +208,24 @@ class Compatibility:
         name, version = ("mindspore_below", mindspore) if mindspore else ("cann_below", cann)
         rows = self.facts["ascend"]["rank_table_formats"]
         # Releases have had other names too, such as V100R020C10.
-        return next(row["format"] for row in rows if name not in row or below(version, row[name])) if re.match(r"\d", version) else ""
+        return (
+            next(row["format"] for row in rows if name not in row or below(version, row[name]))
+            if re.match(r"\d", version)
+            else ""
+        )
 
     # Repositories
 
     def keyring(self, directory, version="1.1-1"):
         """The cuda-keyring package of a directory: C(exists) (None if unknown) and C(sha256), empty if unknown."""
-        row = next((row for row in self.facts["driver_packages"]["cuda_keyring"]["rows"] if row["dir"] == directory), {})
+        row = next(
+            (
+                row
+                for row in self.facts["driver_packages"]["cuda_keyring"]["rows"]
+                if row["dir"] == directory
+            ),
+            {},
+        )
         return {"exists": row.get("v" + version), "sha256": row.get("sha256_" + version, "")}
 
 
@@ -175,11 +242,18 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
     mean. C(open_module) is true for the open kernel module. C(forward) is true if a data center GPU with that driver runs the image's CUDA by compatibility
     libraries, according to NVIDIA's list.
     """
-    wanted = dict({"driver": "", "module": "auto", "nccl": "", "nccl_cuda": "", "toolkit": ""}, **(asked or {}))
+    wanted = dict(
+        {"driver": "", "module": "auto", "nccl": "", "nccl_cuda": "", "toolkit": ""},
+        **(asked or {}),
+    )
     driver_asked, module_asked = wanted["driver"], wanted["module"]
     compat = Compatibility(facts)
     asked = driver_asked if re.fullmatch(r"\d+(\.\d+)*", driver_asked) else ""
-    packaged = [package["version"] for name, package in sorted(stack["packages"].items()) if re.match(r"(libnvidia-ml1|libnvidia-compute(-.*)?)$", name)]
+    packaged = [
+        package["version"]
+        for name, package in sorted(stack["packages"].items())
+        if re.match(r"(libnvidia-ml1|libnvidia-compute(-.*)?)$", name)
+    ]
     found = stack["loaded"] or stack["library"] or (upstream(packaged[0]) if packaged else "")
     generations = [compat.generation(gpu["device_id"]) for gpu in stack["gpus"]]
     rows = [row for row in facts["cuda"]["gpu_arch"] if set(row["generations"]) & set(generations)]
@@ -189,39 +263,102 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
         first.setdefault(tuple(row["generations"]), row)
     rows = list(first.values())
     models = [gpu["model"] for gpu in stack["gpus"]]
-    packages = [name for name in stack["packages"] if re.match(r"nvidia-(open|kernel-open|(driver|dkms|headless)\S*-open)", name)]
+    packages = [
+        name
+        for name in stack["packages"]
+        if re.match(r"nvidia-(open|kernel-open|(driver|dkms|headless)\S*-open)", name)
+    ]
     is_open = {"open": True, "proprietary": False}.get(module_asked)
     if is_open is None:
-        is_open = stack["loaded_is_open"] if stack["loaded"] else True if packages else False if found else None
-    nccl = dict(compat.nccl_pair(wanted["nccl"], wanted["nccl_cuda"], directory), asked=True) if wanted["nccl"] else {
-        "version": stack["packages"].get("libnccl2", {}).get("version", ""), "known": True, "nearest": [], "asked": False}
+        is_open = (
+            stack["loaded_is_open"]
+            if stack["loaded"]
+            else True
+            if packages
+            else False
+            if found
+            else None
+        )
+    nccl = (
+        dict(compat.nccl_pair(wanted["nccl"], wanted["nccl_cuda"], directory), asked=True)
+        if wanted["nccl"]
+        else {
+            "version": stack["packages"].get("libnccl2", {}).get("version", ""),
+            "known": True,
+            "nearest": [],
+            "asked": False,
+        }
+    )
     build = NcclBuild.parse(nccl["version"])
     return {
-        "driver": asked or found, "driver_from": "asked" if asked else "found", "found": found,
+        "driver": asked or found,
+        "driver_from": "asked" if asked else "found",
+        "found": found,
         "newest": asked + ".999" if asked and "." not in asked else asked or found,
         "branch": (compat.branch(asked or found) or {}) if asked or found else {},
         "generations": sorted(set(filter(None, generations))),
-        "unknown": [gpu["device_id"] for gpu, generation in zip(stack["gpus"], generations) if generation is None],
+        "unknown": [
+            gpu["device_id"]
+            for gpu, generation in zip(stack["gpus"], generations)
+            if generation is None
+        ],
         "open_module": is_open,
-        "open_refused": sorted(name for row in rows if row.get("open_module") is False for name in row["generations"]),
-        "open_required": sorted(name for row in rows if row.get("open_module") == "required" for name in row["generations"]),
-        "max_driver_branch": min((row["max_driver_branch"] for row in rows if "max_driver_branch" in row), default=None),
-        "max_cuda": min((row["max_cuda"] for row in rows if "max_cuda" in row), key=version_key, default=""),
-        "min_cuda": max((row["min_cuda"] for row in rows if "min_cuda" in row), key=version_key, default=""),
-        "capability": min((capability for row in rows for capability in row["compute_capabilities"]), key=version_key, default=""),
-        "data_center": None if not all(models) else all(is_data_center(model, facts) for model in models),
-        "forward": compat.forward_compatible(asked or found, image_cuda) if image_cuda and (asked or found) else None,
+        "open_refused": sorted(
+            name for row in rows if row.get("open_module") is False for name in row["generations"]
+        ),
+        "open_required": sorted(
+            name
+            for row in rows
+            if row.get("open_module") == "required"
+            for name in row["generations"]
+        ),
+        "max_driver_branch": min(
+            (row["max_driver_branch"] for row in rows if "max_driver_branch" in row), default=None
+        ),
+        "max_cuda": min(
+            (row["max_cuda"] for row in rows if "max_cuda" in row), key=version_key, default=""
+        ),
+        "min_cuda": max(
+            (row["min_cuda"] for row in rows if "min_cuda" in row), key=version_key, default=""
+        ),
+        "capability": min(
+            (capability for row in rows for capability in row["compute_capabilities"]),
+            key=version_key,
+            default="",
+        ),
+        "data_center": None
+        if not all(models)
+        else all(is_data_center(model, facts) for model in models),
+        "forward": compat.forward_compatible(asked or found, image_cuda)
+        if image_cuda and (asked or found)
+        else None,
         "nccl": dict(nccl, cuda_major=build.cuda_major if build else None),
         "cuda_major_max": compat.nccl_cuda_major_max(asked or found) if asked or found else None,
         "keyring": compat.keyring(directory),
-        "keyrings_elsewhere": [row["sha256_1.1-1"] for row in facts["driver_packages"]["cuda_keyring"]["rows"]
-                               if row["dir"] != directory and "sha256_1.1-1" in row],
-        "server_branches_left": [row["branch"] for row in facts["driver_packages"]["ubuntu_archive"]["server_branches"] if row["state"] != "live"],
-        "toolkit": upstream(toolkit_version(wanted["toolkit"], stack["packages"], facts) if wanted["toolkit"] == RECOMMENDED and not stack["container_toolkit"]
-                            else wanted["toolkit"].replace(RECOMMENDED, "") or stack["container_toolkit"]),
+        "keyrings_elsewhere": [
+            row["sha256_1.1-1"]
+            for row in facts["driver_packages"]["cuda_keyring"]["rows"]
+            if row["dir"] != directory and "sha256_1.1-1" in row
+        ],
+        "server_branches_left": [
+            row["branch"]
+            for row in facts["driver_packages"]["ubuntu_archive"]["server_branches"]
+            if row["state"] != "live"
+        ],
+        "toolkit": upstream(
+            toolkit_version(wanted["toolkit"], stack["packages"], facts)
+            if wanted["toolkit"] == RECOMMENDED and not stack["container_toolkit"]
+            else wanted["toolkit"].replace(RECOMMENDED, "") or stack["container_toolkit"]
+        ),
         "toolkit_packages": facts["container_toolkit"]["pin_together"]["packages"],
-        "toolkit_safe_from": max((row["fixed"] for row in facts["container_toolkit"]["security_floor"]), key=version_key),
-        "toolkit_cdi": next(dict(row["needs"], since=row["version"].rstrip("+")) for row in facts["container_toolkit"]["known_bad"] if "needs" in row),
+        "toolkit_safe_from": max(
+            (row["fixed"] for row in facts["container_toolkit"]["security_floor"]), key=version_key
+        ),
+        "toolkit_cdi": next(
+            dict(row["needs"], since=row["version"].rstrip("+"))
+            for row in facts["container_toolkit"]["known_bad"]
+            if "needs" in row
+        ),
     }
 
 
@@ -231,12 +368,18 @@ def toolkit_version(asked, packages, facts):
     C(packages) are those of gpu_stack_info. A recommendation is for a host without a toolkit: of an installed one the version stays.
     """
     if asked == RECOMMENDED:
-        asked = packages.get("nvidia-container-toolkit", {}).get("version") or facts["container_toolkit"]["recommended"]["version"]
+        asked = (
+            packages.get("nvidia-container-toolkit", {}).get("version")
+            or facts["container_toolkit"]["recommended"]["version"]
+        )
     return asked if not asked or "-" in asked else asked + "-1"
 
 
 def is_data_center(model, facts):
-    return re.split(r"[ -]", re.sub(r"(NVIDIA )?(Tesla |GRID )?", "", model, count=1))[0] in facts["cuda"]["data_center_models"]["names"]
+    return (
+        re.split(r"[ -]", re.sub(r"(NVIDIA )?(Tesla |GRID )?", "", model, count=1))[0]
+        in facts["cuda"]["data_center_models"]["names"]
+    )
 
 
 def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, packages=()):
@@ -256,7 +399,14 @@ def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, pac
     if match:
         kind = match.group(1)
         month = (re.match(r"\d\d\.\d\d", tag) or [""])[0]
-        row = next((dict(each) for each in facts["ngc"]["images"] if each["tag"] == month and kind in each["frameworks"]), {})
+        row = next(
+            (
+                dict(each)
+                for each in facts["ngc"]["images"]
+                if each["tag"] == month and kind in each["frameworks"]
+            ),
+            {},
+        )
         row["horovod"] = row.pop("horovod_tf", None) if kind != "pytorch" else None
         if row["horovod"]:
             # An image has one framework. For others no list shows what is ticked.
@@ -267,40 +417,94 @@ def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, pac
         kind = "clara_train"
         row = next((dict(each) for each in facts["ngc"]["clara_train"] if each["tag"] == tag), {})
     said = said_by_name(name, tag)
-    image = {"name": base, "kind": kind, "tag": tag, "month": month, "known": sorted(known), "nvcc": said["nvcc"]}
-    for key in ("cuda", "nccl", "python", "openmpi", "horovod", "torch", "tensorflow", "gcc", "cmake"):
+    image = {
+        "name": base,
+        "kind": kind,
+        "tag": tag,
+        "month": month,
+        "known": sorted(known),
+        "nvcc": said["nvcc"],
+    }
+    for key in (
+        "cuda",
+        "nccl",
+        "python",
+        "openmpi",
+        "horovod",
+        "torch",
+        "tensorflow",
+        "gcc",
+        "cmake",
+    ):
         value = str(known.get(key) or row.get(key) or said.get(key) or "")
         # The leading version, as in 2.8.0a0+34c6371d24, '3.6 (PyTorch)' and 4.1.7+.
         version = re.match(r"\d+(\.\d+)*", value)
         image[key] = version.group(0) if version else ""
     parts = row.get("horovod_parts") or {}
-    image["lacks"] = ["%s.%s" % (section, name) for section in parts for name in (requires or {}).get(section) or [] if name not in parts[section]]
-    image["had"] = ["%s.%s" % (section, name) for section in parts for name in parts[section] if name not in ((requires or {}).get(section) or [])]
+    image["lacks"] = [
+        "%s.%s" % (section, name)
+        for section in parts
+        for name in (requires or {}).get(section) or []
+        if name not in parts[section]
+    ]
+    image["had"] = [
+        "%s.%s" % (section, name)
+        for section in parts
+        for name in parts[section]
+        if name not in ((requires or {}).get(section) or [])
+    ]
     image["too_new"] = too_new(image["python"], packages, facts)
     image["ubuntu"] = str(row.get("ubuntu") or said["ubuntu"])
     image["directory"] = "ubuntu" + image["ubuntu"].replace(".", "") if image["ubuntu"] else ""
-    image["nccl_build"] = Compatibility(facts).nccl_for_image(image["cuda"], image["directory"]) if image["cuda"] and image["directory"] else ""
+    image["nccl_build"] = (
+        Compatibility(facts).nccl_for_image(image["cuda"], image["directory"])
+        if image["cuda"] and image["directory"]
+        else ""
+    )
     row = Compatibility(facts).toolkit(image["cuda"]) or {} if image["cuda"] else {}
     floor = Compatibility(facts).minor_compat_min(image["cuda"]) if image["cuda"] else None
-    pythons = next((each["python"] for each in facts["pytorch"]["releases"]
-                    if image["torch"] and version_key(each["torch"]) == version_key(image["torch"])[:2]), "")
+    pythons = next(
+        (
+            each["python"]
+            for each in facts["pytorch"]["releases"]
+            if image["torch"] and version_key(each["torch"]) == version_key(image["torch"])[:2]
+        ),
+        "",
+    )
     image.update(
-        fixed=fixed_by(fixes, dict(image, horovod=horovod_asked)), driver_full=row.get("toolkit_driver") or "",
-        driver_floor=floor or row.get("toolkit_driver") or "", minor_compatible=bool(floor),
-        torch_pythons=pythons, python_fits=python_fits(image["python"], pythons) if pythons and image["python"] else None)
+        fixed=fixed_by(fixes, dict(image, horovod=horovod_asked)),
+        driver_full=row.get("toolkit_driver") or "",
+        driver_floor=floor or row.get("toolkit_driver") or "",
+        minor_compatible=bool(floor),
+        torch_pythons=pythons,
+        python_fits=python_fits(image["python"], pythons) if pythons and image["python"] else None,
+    )
     return image
 
 
 def too_new(python, packages, facts):
     """The pip requirements whose version is newer than the last one for a Python, with that version. Requirements without a version are ignored."""
-    limits = next((row for row in facts["horovod"]["python_limits"] if python and version_key(row["python"]) == version_key(python)[:2]), {})
+    limits = next(
+        (
+            row
+            for row in facts["horovod"]["python_limits"]
+            if python and version_key(row["python"]) == version_key(python)[:2]
+        ),
+        {},
+    )
     found = []
     for package in packages:
         pin, _semicolon, marker = package.partition(";")
         match = re.fullmatch(r"\s*([\w.-]+)\s*==\s*(\d+(?:\.\d+)*)\s*", pin)
         last = limits.get(match.group(1).lower().replace("_", "-")) if match else None
-        if last and marker_holds(marker, python) and version_key(match.group(2)) > version_key(last):
-            found.append("%s (%s is the last for Python %s)" % (pin.strip(), last, limits["python"]))
+        if (
+            last
+            and marker_holds(marker, python)
+            and version_key(match.group(2)) > version_key(last)
+        ):
+            found.append(
+                "%s (%s is the last for Python %s)" % (pin.strip(), last, limits["python"])
+            )
     return found
 
 
@@ -308,8 +512,12 @@ def marker_holds(marker, python):
     """Whether a requirement with that marker applies to a Python. An unsupported marker does not apply, so that it rejects no base."""
     if not marker.strip():
         return True
-    match = re.fullmatch(r"""\s*python_version\s*(<=|>=|==|<|>)\s*['"](\d+(?:\.\d+)*)['"]\s*""", marker)
-    return bool(match) and in_range(".".join(python.split(".")[:2]), match.group(1) + match.group(2))
+    match = re.fullmatch(
+        r"""\s*python_version\s*(<=|>=|==|<|>)\s*['"](\d+(?:\.\d+)*)['"]\s*""", marker
+    )
+    return bool(match) and in_range(
+        ".".join(python.split(".")[:2]), match.group(1) + match.group(2)
+    )
 
 
 def split_image(name):
@@ -331,21 +539,28 @@ def fixed_by(fixes, versions):
 def in_range(version, text):
     """Whether a version is in a range such as >=2.1,<2.13, whose parts must all be true."""
     compare = {
-        ">=": lambda left, right: left >= right, "<=": lambda left, right: left <= right, "==": lambda left, right: left == right,
-        ">": lambda left, right: left > right, "<": lambda left, right: left < right,
+        ">=": lambda left, right: left >= right,
+        "<=": lambda left, right: left <= right,
+        "==": lambda left, right: left == right,
+        ">": lambda left, right: left > right,
+        "<": lambda left, right: left < right,
     }
     for part in text.split(","):
         sign, limit = re.match(r"\s*(>=|<=|==|<|>)\s*([\d.]+)", part).groups()
         left, right = version_key(version), version_key(limit)
         width = max(len(left), len(right))
-        if not compare[sign](left + (0,) * (width - len(left)), right + (0,) * (width - len(right))):
+        if not compare[sign](
+            left + (0,) * (width - len(left)), right + (0,) * (width - len(right))
+        ):
             return False
     return True
 
 
 def rank_table_fit(reading, asked, facts, mindspore="", packages=()):
     """The format of rank tables for a host, from the result of ascend_info; see the filter."""
-    added = [package.partition("==")[2] for package in packages if package.startswith("mindspore==")]
+    added = [
+        package.partition("==")[2] for package in packages if package.startswith("mindspore==")
+    ]
     # As text, because 1.0 is a number in YAML.
     asked, mindspore = str(asked), str(mindspore or "".join(added[:1]) or reading["mindspore"])
     cann = reading["cann"]["version"]
@@ -360,20 +575,34 @@ def rank_table_fit(reading, asked, facts, mindspore="", packages=()):
     for path, table in sorted(reading["rank_tables"].items()):
         where = "%s: " % path
         if table["format"] == SUPER_NODE or not table["format"]:
-            problems.append(where + (refusal(SUPER_NODE) if table["format"] else "it is not a rank table"))
+            problems.append(
+                where + (refusal(SUPER_NODE) if table["format"] else "it is not a rank table")
+            )
         elif fits and table["format"] != fits:
-            problems.append(where + "it has format '%s', and %s reads '%s'" % (table["format"], found, fits))
+            problems.append(
+                where + "it has format '%s', and %s reads '%s'" % (table["format"], found, fits)
+            )
         elif table["status"] != COMPLETED:
             problems.append(where + "its status is '%s', not '%s'" % (table["status"], COMPLETED))
         elif table["number"]:
-            problems.append(where + "%s is not a text, and every value has to be one" % table["number"])
+            problems.append(
+                where + "%s is not a text, and every value has to be one" % table["number"]
+            )
     chosen = (fits or CURRENT) if asked == "auto" else "" if asked == "none" else asked
-    return {"format": chosen, "fits": fits, "found": found, "judged": bool(fits or problems), "problems": problems}
+    return {
+        "format": chosen,
+        "fits": fits,
+        "found": found,
+        "judged": bool(fits or problems),
+        "problems": problems,
+    }
 
 
 def own_source_fixes():
     """The corrections of role training_image."""
-    return _load(os.path.join(ROLES, "training_image", "vars", "main.yml"))["__training_image_source_fixes"]
+    return _load(os.path.join(ROLES, "training_image", "vars", "main.yml"))[
+        "__training_image_source_fixes"
+    ]
 
 
 def python_fits(python, ranges):
@@ -387,6 +616,7 @@ def python_fits(python, ranges):
 
 def nearest(release, cuda, versions, count=3):
     """The builds nearest to a release for a CUDA: the same CUDA major first, then the nearest release, then the nearest CUDA."""
+
     def distance(version):
         build = NcclBuild.parse(version)
         theirs, wanted = version_key(build.release), version_key(release)

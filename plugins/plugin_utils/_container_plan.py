@@ -31,7 +31,10 @@ def faults(found, name, image, names=()):
     if container["paused"]:
         said.append("container %s is paused" % name)
     if container["changed_files"]:
-        said.append("files of the image were changed in the running container: %s" % ", ".join(container["changed_files"]))
+        said.append(
+            "files of the image were changed in the running container: %s"
+            % ", ".join(container["changed_files"])
+        )
     if not unit["active"]:
         said.append("%s.service is %s" % (name, unit["state"]))
     if not unit["enabled"]:
@@ -49,26 +52,51 @@ def problems(found, asked, host):
     if not found["available"]:
         said.append("the Docker engine is missing (%s): %s" % (found["cause"], found["fix"]))
     if not image:
-        said.append("no image is set: run role training_image before, or set training_container_image")
+        said.append(
+            "no image is set: run role training_image before, or set training_container_image"
+        )
     elif found["available"] and not found["image"]["exists"]:
-        said.append("image %s is not on this host: run role training_image, or correct training_container_image" % image)
+        said.append(
+            "image %s is not on this host: run role training_image, or correct training_container_image"
+            % image
+        )
     if container["exists"] and not container["managed"]:
-        said.append("a container %s exists that this collection did not create: rename it, or set training_container_name" % name)
+        said.append(
+            "a container %s exists that this collection did not create: rename it, or set training_container_name"
+            % name
+        )
     if found["unit"]["foreign"]:
-        said.append("the role would replace the unit %s, which this collection did not install: set training_container_name" % found["unit"]["foreign"])
+        said.append(
+            "the role would replace the unit %s, which this collection did not install: set training_container_name"
+            % found["unit"]["foreign"]
+        )
     if found["available"] and runtime and runtime not in found["runtimes"]:
-        said.append("Docker on this host has no runtime %s (it has %s): run role container_toolkit for nvidia, or correct training_container_runtime" % (
-            runtime, ", ".join(found["runtimes"])))
+        said.append(
+            "Docker on this host has no runtime %s (it has %s): run role container_toolkit for nvidia, or correct training_container_runtime"
+            % (runtime, ", ".join(found["runtimes"]))
+        )
     if container["busy"]:
-        said.append("files of the image were changed in the running container (%s). It must be recreated, but this would end its processes (%s): end the job, "
-                    "or stop it together with the container (systemctl stop %s.service), then run training_environment.yml again" % (
-                        ", ".join(container["changed_files"]), ", ".join(container["busy"]), name))
+        said.append(
+            "files of the image were changed in the running container (%s). It must be recreated, but this would end its processes (%s): end the job, "
+            "or stop it together with the container (systemctl stop %s.service), then run training_environment.yml again"
+            % (", ".join(container["changed_files"]), ", ".join(container["busy"]), name)
+        )
     if asked["gpus"] != "none" and host["gpus"] == 0:
-        said.append("training_container_gpus is %s, but the driver of this host reports no GPU: set it to none" % json.dumps(asked["gpus"]))
+        said.append(
+            "training_container_gpus is %s, but the driver of this host reports no GPU: set it to none"
+            % json.dumps(asked["gpus"])
+        )
     if asked["share_root"] not in there:
-        said.append("%s does not exist on this host, but it must contain the shared folder %s: run role shared_storage" % (asked["share_root"], asked["share"]))
-    said += ["%s does not exist on this host: correct training_container_mounts or training_container_devices" % path
-             for path in [mount["source"] for mount in asked["mounts"]] + asked["devices"] if path not in there]
+        said.append(
+            "%s does not exist on this host, but it must contain the shared folder %s: run role shared_storage"
+            % (asked["share_root"], asked["share"])
+        )
+    said += [
+        "%s does not exist on this host: correct training_container_mounts or training_container_devices"
+        % path
+        for path in [mount["source"] for mount in asked["mounts"]] + asked["devices"]
+        if path not in there
+    ]
     return said
 
 
@@ -82,11 +110,16 @@ def settings(found, asked, host):
     there, site, gpus = existing(found), asked["site_dir"], asked["gpus"]
     bundle, pip = site + "/ca-bundle.crt", site + "/pip.conf"
     # Certificates and pip settings of the site, if it has any. The proxies come from the file, so that no password appears in a variable.
-    environment = dict({"SSL_CERT_FILE": bundle, "REQUESTS_CA_BUNDLE": bundle} if bundle in there else {}, **({"PIP_CONFIG_FILE": pip} if pip in there else {}))
+    environment = dict(
+        {"SSL_CERT_FILE": bundle, "REQUESTS_CA_BUNDLE": bundle} if bundle in there else {},
+        **({"PIP_CONFIG_FILE": pip} if pip in there else {}),
+    )
     # Docker accepts strings only.
     environment.update((name, str(value)) for name, value in asked["environment"].items())
-    binds = [{"source": asked["share_root"], "target": asked["share_root"], "propagation": "rslave"},
-             {"source": asked["ssh_dir"], "target": asked["ssh_dir"], "read_only": True}]
+    binds = [
+        {"source": asked["share_root"], "target": asked["share_root"], "propagation": "rslave"},
+        {"source": asked["ssh_dir"], "target": asked["ssh_dir"], "read_only": True},
+    ]
     binds += [{"source": site, "target": site, "read_only": True}] if site in there else []
     npus = found["npus"] if asked["npus"] else {"devices": [], "mounts": []}
     binds += [{"source": path, "target": path, "read_only": True} for path in npus["mounts"]]
@@ -95,21 +128,34 @@ def settings(found, asked, host):
     elif gpus == "all":
         requests = [{"driver": "nvidia", "count": -1, "capabilities": [["gpu"]]}]
     else:
-        requests = [{"driver": "nvidia", "device_ids": [str(gpu) for gpu in gpus], "capabilities": [["gpu"]]}]
+        requests = [
+            {
+                "driver": "nvidia",
+                "device_ids": [str(gpu) for gpu in gpus],
+                "capabilities": [["gpu"]],
+            }
+        ]
     return {
         "image": asked["image"],
         "init": True,
         "network_mode": "host",
         "working_dir": asked["workdir"],
         "env": environment,
-        "env_file": {path: digest for path, digest in found["files"].items() if path == asked["env_file"]},
-        "mounts": [dict(bind, type="bind") for bind in binds] + [dict({"type": "bind"}, **mount) for mount in asked["mounts"] + services.mounts(asked)],
+        "env_file": {
+            path: digest for path, digest in found["files"].items() if path == asked["env_file"]
+        },
+        "mounts": [dict(bind, type="bind") for bind in binds]
+        + [dict({"type": "bind"}, **mount) for mount in asked["mounts"] + services.mounts(asked)],
         # Half of the host's memory in GiB.
-        "shm_size": "%dg" % max(host["memory_mib"] // 2048, 1) if asked["shm_size"] == "auto" else asked["shm_size"],
+        "shm_size": "%dg" % max(host["memory_mib"] // 2048, 1)
+        if asked["shm_size"] == "auto"
+        else asked["shm_size"],
         # Name, soft and hard.
         "ulimits": ["%s:%s:%s" % (name, limit, limit) for name, limit in asked["ulimits"].items()],
         "capabilities": asked["capabilities"],
-        "devices": asked["devices"] + ([asked["infiniband"]] if asked["infiniband"] in there else []) + npus["devices"],
+        "devices": asked["devices"]
+        + ([asked["infiniband"]] if asked["infiniband"] in there else [])
+        + npus["devices"],
         "device_requests": requests,
         # The journal has the complete log. This copy is for `docker logs`.
         "log_driver": "json-file",
@@ -137,22 +183,44 @@ def own_name(asked, host):
     loopback = any(LOOPBACK.match(address) for address in in_hosts)
     if not asked["repair_own_name"]:
         return not repaired, ""
-    return not loopback and (not repaired or asked["address"] in in_hosts), asked["address"] if repaired or loopback else ""
+    return not loopback and (not repaired or asked["address"] in in_hosts), asked[
+        "address"
+    ] if repaired or loopback else ""
 
 
 def plan(found, asked, host, files):
     """C(asked) is the request, C(host) has the facts of role cluster, C(files) are the unit's files, the unit itself last; see the filter."""
     found, asked = plain(found), plain(asked)
-    wanted, also, failing = settings(found, asked, host), options(asked), faults(found, asked["name"], asked["image"])
-    missing, served = problems(found, asked, host), services.plan(found, asked, asked["service_programs"])
+    wanted, also, failing = (
+        settings(found, asked, host),
+        options(asked),
+        faults(found, asked["name"], asked["image"]),
+    )
+    missing, served = (
+        problems(found, asked, host),
+        services.plan(found, asked, asked["service_programs"]),
+    )
     name_is_as_asked, address = own_name(asked, host)
     # A change of the address recreates the container.
     hashed = dict(wanted, **dict(also, **({"own_name": address} if address else {})))
     digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
     unit = files[-1]
-    files_are_as_asked = found["files"].get(unit["path"], "") == hashlib.sha256(unit["content"].encode()).hexdigest() and all(
-        found["paths"].get(entry["path"]) == entry["mode"] for entry in files)
-    as_asked = (found["container"]["settings"] == digest and found["container"]["restart_policy"] == "no" and not failing
-                and not found["unit"]["reload_needed"] and not served["differ"])
-    return {"services": served, "problems": missing, "settings": wanted, "options": also, "hash": digest, "own_name_as_asked": name_is_as_asked,
-            "as_asked": bool(not missing and files_are_as_asked and as_asked)}
+    files_are_as_asked = found["files"].get(unit["path"], "") == hashlib.sha256(
+        unit["content"].encode()
+    ).hexdigest() and all(found["paths"].get(entry["path"]) == entry["mode"] for entry in files)
+    as_asked = (
+        found["container"]["settings"] == digest
+        and found["container"]["restart_policy"] == "no"
+        and not failing
+        and not found["unit"]["reload_needed"]
+        and not served["differ"]
+    )
+    return {
+        "services": served,
+        "problems": missing,
+        "settings": wanted,
+        "options": also,
+        "hash": digest,
+        "own_name_as_asked": name_is_as_asked,
+        "as_asked": bool(not missing and files_are_as_asked and as_asked),
+    }

@@ -58,20 +58,34 @@ def entry(service, asked):
     """Return a service as its supervisor reads it."""
     name, secure = service["name"], on_cluster(service)
     found = {
-        "name": name, "address": asked["address"] if secure else LOCAL, "port": port_of(service),
+        "name": name,
+        "address": asked["address"] if secure else LOCAL,
+        "port": port_of(service),
         "folder": service.get("workdir") or target_of(asked["notebooks"]) or asked["workdir"],
         "token_file": "%s/%s.token" % (FOLDER, name) if needs_token(service) else "",
-        "certificate": "%s/%s.pem" % (FOLDER, CERTIFICATE) if secure else "", "key": "%s/%s.key" % (FOLDER, CERTIFICATE) if secure else "",
+        "certificate": "%s/%s.pem" % (FOLDER, CERTIFICATE) if secure else "",
+        "key": "%s/%s.key" % (FOLDER, CERTIFICATE) if secure else "",
     }
-    found["command"] = [PLACES.sub(lambda place: str(found[place.group(1)]), word) for word in shlex.split(service.get("command") or "")]
+    found["command"] = [
+        PLACES.sub(lambda place: str(found[place.group(1)]), word)
+        for word in shlex.split(service.get("command") or "")
+    ]
     return found
 
 
 def programs(asked, texts):
     """Return the files of the supervisor. C(texts) are its programs by name. The configuration is last, because the supervisor acts on it."""
     config = {"services": [entry(service, asked) for service in asked["services"]]}
-    return [{"path": "%s/%s" % (INSIDE, name), "content": texts[name], "mode": "0644"} for name in sorted(texts)] + [
-        {"path": INSIDE + "/config.json", "content": json.dumps(config, indent=2, sort_keys=True) + "\n", "mode": "0600"}]
+    return [
+        {"path": "%s/%s" % (INSIDE, name), "content": texts[name], "mode": "0644"}
+        for name in sorted(texts)
+    ] + [
+        {
+            "path": INSIDE + "/config.json",
+            "content": json.dumps(config, indent=2, sort_keys=True) + "\n",
+            "mode": "0600",
+        }
+    ]
 
 
 def folders():
@@ -79,14 +93,22 @@ def folders():
 
 
 def tokens(asked):
-    return ["%s/%s.token" % (INSIDE, service["name"]) for service in asked["services"] if needs_token(service)]
+    return [
+        "%s/%s.token" % (INSIDE, service["name"])
+        for service in asked["services"]
+        if needs_token(service)
+    ]
 
 
 def certificates(asked):
     """Return the files of the authority and of the certificate, if a service has the cluster address."""
     if not any(on_cluster(service) for service in asked["services"]):
         return []
-    return ["%s/%s" % (folder, name + end) for folder, name in ((TLS, "ca"), (TLS, CERTIFICATE), (INSIDE, CERTIFICATE)) for end in (".pem", ".key")]
+    return [
+        "%s/%s" % (folder, name + end)
+        for folder, name in ((TLS, "ca"), (TLS, CERTIFICATE), (INSIDE, CERTIFICATE))
+        for end in (".pem", ".key")
+    ]
 
 
 def mounts(asked):
@@ -121,17 +143,32 @@ def file_differences(found, asked, texts):
     differences, wanted = [], []
     if asked["services"]:
         files = programs(asked, texts)
-        expected = [(file["path"], file["mode"], _digest(file["content"])) for file in files] + [(path, "0600", "") for path in tokens(asked)] + [
-            (folder["path"], folder["mode"], "") for folder in folders()]
+        expected = (
+            [(file["path"], file["mode"], _digest(file["content"])) for file in files]
+            + [(path, "0600", "") for path in tokens(asked)]
+            + [(folder["path"], folder["mode"], "") for folder in folders()]
+        )
         there = found["paths"]
         for path, mode, digest in expected:
             current = there.get(path, "")
             if path in there and current != mode:
-                differences.append(_difference(path, "mode " + mode, "mode " + current if current else "absent"))
+                differences.append(
+                    _difference(path, "mode " + mode, "mode " + current if current else "absent")
+                )
             elif digest and found["files"].get(path) != digest:
-                differences.append(_difference(path, "as configured", "another content" if path in found["files"] else "absent"))
+                differences.append(
+                    _difference(
+                        path,
+                        "as configured",
+                        "another content" if path in found["files"] else "absent",
+                    )
+                )
         wanted = [path for path, _mode, _digest_of in expected] + certificates(asked)
-        differences += [_difference(path, "present", "absent") for path in certificates(asked) if path not in found["services"]["files"]]
+        differences += [
+            _difference(path, "present", "absent")
+            for path in certificates(asked)
+            if path not in found["services"]["files"]
+        ]
     return differences + [_difference(path, "absent", "present") for path in left(found, wanted)]
 
 
@@ -140,29 +177,52 @@ def left(found, wanted):
 
 
 def certificate_differences(found, asked):
-    if not certificates(asked) or found["services"]["certificate_days"] is None or found["services"]["certificate_days"] >= RENEW_DAYS:
+    if (
+        not certificates(asked)
+        or found["services"]["certificate_days"] is None
+        or found["services"]["certificate_days"] >= RENEW_DAYS
+    ):
         return []
-    return [_difference("certificate of the services", "valid for %d days" % RENEW_DAYS, "valid for %d days" % found["services"]["certificate_days"])]
+    return [
+        _difference(
+            "certificate of the services",
+            "valid for %d days" % RENEW_DAYS,
+            "valid for %d days" % found["services"]["certificate_days"],
+        )
+    ]
 
 
 def notebook_differences(found, asked):
     revision = asked["notebooks"].get("revision") or ""
-    if not target_of(asked["notebooks"]) or found["notebooks"]["revision"] == revision and found["paths"].get(TREE):
+    if (
+        not target_of(asked["notebooks"])
+        or found["notebooks"]["revision"] == revision
+        and found["paths"].get(TREE)
+    ):
         return []
-    return [_difference("notebooks in %s" % TREE, revision, found["notebooks"]["revision"] or "absent")]
+    return [
+        _difference("notebooks in %s" % TREE, revision, found["notebooks"]["revision"] or "absent")
+    ]
 
 
 def state_differences(found, asked):
     if not asked["services"]:
         return []
     names = {service["name"]: entry(service, asked) for service in asked["services"]}
-    return [_difference("service " + name, "ready on %(address)s port %(port)d" % names[name], state) for name, state in unready(found, list(names))]
+    return [
+        _difference("service " + name, "ready on %(address)s port %(port)d" % names[name], state)
+        for name, state in unready(found, list(names))
+    ]
 
 
 def differences(found, asked, texts):
     """Return how a host differs from the request: C(what), C(asked) and C(found). It is empty if the role has nothing to do for services and notebooks."""
-    return (file_differences(found, asked, texts) + certificate_differences(found, asked) + notebook_differences(found, asked)
-            + state_differences(found, asked))
+    return (
+        file_differences(found, asked, texts)
+        + certificate_differences(found, asked)
+        + notebook_differences(found, asked)
+        + state_differences(found, asked)
+    )
 
 
 def plan(found, asked, texts):
@@ -170,23 +230,54 @@ def plan(found, asked, texts):
     services = asked["services"]
     files = programs(asked, texts) if services else []
     missing = [path for path in tokens(asked) if found["paths"].get(path) != "0600"]
-    wanted = [file["path"] for file in files] + tokens(asked) + certificates(asked) + [folder["path"] for folder in folders() if services]
+    wanted = (
+        [file["path"] for file in files]
+        + tokens(asked)
+        + certificates(asked)
+        + [folder["path"] for folder in folders() if services]
+    )
     config = files[-1]["content"] if files else ""
     return {
         "differ": differences(found, asked, texts) != [],
         "files": (folders() if services else []) + files,
         # Folders after their content.
-        "absent": left(found, wanted) + ([] if services else [path for path in (INSIDE, TLS, FOLDER) if found["services"]["files"]]),
-        "tokens": folders() + [{"path": path, "content": secrets.token_hex(24) + "\n", "mode": "0600", "replace": False} for path in missing]
-        if missing or certificates(asked) and not found["paths"].get(INSIDE) else [],
-        "certificate": {"folder": TLS, "name": CERTIFICATE, "addresses": [asked["address"]], "copy_to": INSIDE, "renew_days": RENEW_DAYS,
-                        "names": [] if bad_names([asked["host_name"]], []) else [asked["host_name"]]} if certificates(asked) else {},
+        "absent": left(found, wanted)
+        + (
+            []
+            if services
+            else [path for path in (INSIDE, TLS, FOLDER) if found["services"]["files"]]
+        ),
+        "tokens": folders()
+        + [
+            {
+                "path": path,
+                "content": secrets.token_hex(24) + "\n",
+                "mode": "0600",
+                "replace": False,
+            }
+            for path in missing
+        ]
+        if missing or certificates(asked) and not found["paths"].get(INSIDE)
+        else [],
+        "certificate": {
+            "folder": TLS,
+            "name": CERTIFICATE,
+            "addresses": [asked["address"]],
+            "copy_to": INSIDE,
+            "renew_days": RENEW_DAYS,
+            "names": [] if bad_names([asked["host_name"]], []) else [asked["host_name"]],
+        }
+        if certificates(asked)
+        else {},
         # git checks notebooks out, and openssl creates the certificate.
-        "packages": ["git"] * bool(target_of(asked["notebooks"])) + ["openssl"] * bool(certificates(asked)),
+        "packages": ["git"] * bool(target_of(asked["notebooks"]))
+        + ["openssl"] * bool(certificates(asked)),
         "checkout": notebook_differences(found, asked) != [],
         "config": _digest(config) if services else "",
         # Mounted folders that were deleted. A running container does not see the new ones.
-        "lost": [mount["source"] for mount in mounts(asked) if found["paths"].get(mount["source"]) == ""],
+        "lost": [
+            mount["source"] for mount in mounts(asked) if found["paths"].get(mount["source"]) == ""
+        ],
         "names": [service["name"] for service in services],
         "told": told(asked),
     }
@@ -200,13 +291,22 @@ def told(asked):
         host = "[%s]" % it["address"] if ":" in it["address"] else it["address"]
         line = "%s: %s port %d" % (it["name"], host, it["port"])
         if not service.get("command"):
-            line = "%s: %s://%s:%d" % (it["name"], "https" if it["certificate"] else "http", host, it["port"])
-        lines.append(line + (", token in %s/%s.token" % (INSIDE, it["name"]) if it["token_file"] else "")
-                     + (", authority %s/ca.pem" % TLS if it["certificate"] else ""))
+            line = "%s: %s://%s:%d" % (
+                it["name"],
+                "https" if it["certificate"] else "http",
+                host,
+                it["port"],
+            )
+        lines.append(
+            line
+            + (", token in %s/%s.token" % (INSIDE, it["name"]) if it["token_file"] else "")
+            + (", authority %s/ca.pem" % TLS if it["certificate"] else "")
+        )
     return lines
 
 
 # --- rules for the input ---
+
 
 def faults(services, kind, ssh_port=0):
     """Return the names of the services that break a rule: C(port), C(ports), C(ssh), C(command), C(tls)."""
@@ -217,7 +317,11 @@ def faults(services, kind, ssh_port=0):
         "ports": lambda service: port_of(service) and used.count(port_of(service)) > 1,
         "ssh": lambda service: str(port_of(service)) == str(ssh_port),
         "command": lambda service: not service.get("command") and service.get("name") != JUPYTER,
-        "tls": lambda service: bool(on_cluster(service) and service.get("command") and not {"{certificate}", "{key}"} <= set(
-            place.group(0) for place in PLACES.finditer(str(service["command"])))),
+        "tls": lambda service: bool(
+            on_cluster(service)
+            and service.get("command")
+            and not {"{certificate}", "{key}"}
+            <= set(place.group(0) for place in PLACES.finditer(str(service["command"])))
+        ),
     }[kind]
     return [service.get("name") for service in services if wrong(service)]

@@ -11,7 +11,12 @@ import json
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import numbers
 
 # One version for all: before 1.18 they depend on each other's version or a newer one, so apt alone would mix them (facts: container_toolkit.pin_together).
-PACKAGES = ("libnvidia-container1", "libnvidia-container-tools", "nvidia-container-toolkit-base", "nvidia-container-toolkit")
+PACKAGES = (
+    "libnvidia-container1",
+    "libnvidia-container-tools",
+    "nvidia-container-toolkit-base",
+    "nvidia-container-toolkit",
+)
 # --gpus works through a hook that runc does not know: if systemd manages the cgroups, its next reload removes the devices. Of NVIDIA's remedies
 # (container-toolkit/troubleshooting.md of NVIDIA/cloud-native-docs) this one works however a container requests its GPUs, and with every
 # engine and toolkit; links in /dev/char fix another bug, of some versions of runc.
@@ -41,16 +46,26 @@ def docker_plan(found, engine, keep_gpus, cdi, said):
     noted = engine.get("record", {}).get("daemon_config", {})
     placed = {entry["path"][0] for entry in noted.get("placed", [])}
     own = there.get("exec-opts", [])
-    configured = ("nvidia" in (there.get("runtimes") or {})
-                  and ("exec-opts" in there or not keep_gpus)
-                  and ("cdi" in (there.get("features") or {}) or "features" not in options)
-                  and placed <= set(options) and not noted.get("pending", False))
+    configured = (
+        "nvidia" in (there.get("runtimes") or {})
+        and ("exec-opts" in there or not keep_gpus)
+        and ("cdi" in (there.get("features") or {}) or "features" not in options)
+        and placed <= set(options)
+        and not noted.get("pending", False)
+    )
     # The engine may have started before the file was changed.
-    in_force = "nvidia" in engine.get("runtimes", []) and (engine.get("cgroup_driver") == "cgroupfs" or own != EXEC_OPTS)
+    in_force = "nvidia" in engine.get("runtimes", []) and (
+        engine.get("cgroup_driver") == "cgroupfs" or own != EXEC_OPTS
+    )
     # Docker looks for the toolkit's hook once, when it starts (moby: daemon/nvidia_linux.go). Without the hook Docker rejects --gpus.
     is_new = "nvidia-container-toolkit" not in found.get("packages", {})
     restarts = is_new or not in_force
-    return {"options": options, "restarts": restarts, "configures": restarts or not configured, "cgroups_by_systemd": keep_gpus and BY_SYSTEMD in own}
+    return {
+        "options": options,
+        "restarts": restarts,
+        "configures": restarts or not configured,
+        "cgroups_by_systemd": keep_gpus and BY_SYSTEMD in own,
+    }
 
 
 def cdi_plan(found, cdi, specification):
@@ -62,7 +77,11 @@ def cdi_plan(found, cdi, specification):
     # nvidia-ctk queries the driver, so it cannot generate a specification before the driver is loaded.
     wanted = cdi and library != "" and found["loaded"] == library
     # Specifications that name libraries of an earlier driver.
-    stale = [entry["path"] for entry in entries if entry["library"] and entry["library"] != library] if wanted else []
+    stale = (
+        [entry["path"] for entry in entries if entry["library"] and entry["library"] != library]
+        if wanted
+        else []
+    )
     has_own = any(entry["path"] == specification for entry in entries)
     has_others = any(entry["path"] != specification for entry in entries)
     state = "as it is"
@@ -70,14 +89,20 @@ def cdi_plan(found, cdi, specification):
         state = "absent"
     elif wanted and not has_others and (not has_own or specification in stale):
         state = "file"
-    return {"own_state": state, "stale": stale, "stale_of_others": [path for path in stale if path != specification]}
+    return {
+        "own_state": state,
+        "stale": stale,
+        "stale_of_others": [path for path in stale if path != specification],
+    }
 
 
 def no_proof_because(found):
     """Why a container cannot show the GPUs; empty if it can."""
     if found.get("loaded", "") == "":
         return "the driver is not loaded"
-    return found["reboot_required_reason"] or ("" if found["library"] else "the driver has no libraries")
+    return found["reboot_required_reason"] or (
+        "" if found["library"] else "the driver has no libraries"
+    )
 
 
 def container_toolkit_plan(found, engine, asked, version, specification, said=""):
@@ -89,14 +114,25 @@ def container_toolkit_plan(found, engine, asked, version, specification, said=""
     differ = len(good) < len(PACKAGES)
     plan.update(
         # The recommended version is for a host without a toolkit, so an installed one is not compared.
-        asked=dict.fromkeys(PACKAGES, version) if asked["is_asked"] and not asked["recommended"] else {},
+        asked=dict.fromkeys(PACKAGES, version)
+        if asked["is_asked"] and not asked["recommended"]
+        else {},
         packages=["%s=%s" % (name, version) for name in PACKAGES],
         packages_differ=differ,
         # A working toolkit that this role did not install, and no version is requested.
-        is_left_alone=(asked["recommended"] and not engine.get("record", {}).get("daemon_config") and "nvidia" in engine.get("runtimes", [])
-                       and len(installed) == len(PACKAGES) and len({package["version"] for package in installed}) == 1 and not plan["stale"]),
+        is_left_alone=(
+            asked["recommended"]
+            and not engine.get("record", {}).get("daemon_config")
+            and "nvidia" in engine.get("runtimes", [])
+            and len(installed) == len(PACKAGES)
+            and len({package["version"] for package in installed}) == 1
+            and not plan["stale"]
+        ),
         updates_cdi=plan["own_state"] != "as it is" or plan["stale_of_others"] != [],
-        is_checked=differ or plan["configures"] or plan["own_state"] == "file" or plan["stale_of_others"] != [],
+        is_checked=differ
+        or plan["configures"]
+        or plan["own_state"] == "file"
+        or plan["stale_of_others"] != [],
         no_proof_because=no_proof_because(found),
     )
     return plan

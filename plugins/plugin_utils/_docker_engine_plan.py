@@ -34,7 +34,11 @@ def installed_family(found, system):
 def is_good(found, package, asked):
     """Whether the installed engine meets the request, whatever its source."""
     version = found["version"]
-    return bool(version) and numbers(version) >= numbers(asked["minimum_version"]) and (not asked["version"] or matches(package or version, asked["version"]))
+    return (
+        bool(version)
+        and numbers(version) >= numbers(asked["minimum_version"])
+        and (not asked["version"] or matches(package or version, asked["version"]))
+    )
 
 
 def refusal(found, plan, asked, system):
@@ -42,22 +46,37 @@ def refusal(found, plan, asked, system):
     if plan["is_good"]:
         return ""
     if plan["installed_family"] not in ("", plan["asked_family"]) and not asked["replace"]:
-        return ("the installed engine '%s' (%s) is not the requested version (docker_engine_version '%s', docker_engine_minimum_version '%s'), "
-                "and docker_engine_source '%s' would replace it. Set docker_engine_replace to true, use the source that it came from, "
-                "or request a version that it meets."
-                % (found["version"], plan["installed_package"] or "from an unknown package", asked["version"] or "any", asked["minimum_version"],
-                   asked["source"]))
+        return (
+            "the installed engine '%s' (%s) is not the requested version (docker_engine_version '%s', docker_engine_minimum_version '%s'), "
+            "and docker_engine_source '%s' would replace it. Set docker_engine_replace to true, use the source that it came from, "
+            "or request a version that it meets."
+            % (
+                found["version"],
+                plan["installed_package"] or "from an unknown package",
+                asked["version"] or "any",
+                asked["minimum_version"],
+                asked["source"],
+            )
+        )
     if not plan["parts"]:
-        return ("docker_engine_source '%s' has no packages for '%s'. Supported are Debian 12 and 13 and Ubuntu 22.04 and 24.04. Use one of them, or set "
-                "docker_engine_source to docker_repository." % (asked["source"], system))
+        return (
+            "docker_engine_source '%s' has no packages for '%s'. Supported are Debian 12 and 13 and Ubuntu 22.04 and 24.04. Use one of them, or set "
+            "docker_engine_source to docker_repository." % (asked["source"], system)
+        )
     return ""
 
 
 def missing_packages(found, plan):
     """C(absent), the packages of the engine to install; C(extras), others; C(wants_compose)."""
     parts, adds = plan["parts"], plan["is_ours"] or not plan["is_good"]
-    absent = [] if plan["is_good"] or not parts else list(dict.fromkeys([parts["engine"], parts["cli"], parts["containerd"]]))
-    extras = ([] if found["python_requests"] else ["python3-requests"]) + (["apparmor"] if found["apparmor_required"] else [])
+    absent = (
+        []
+        if plan["is_good"] or not parts
+        else list(dict.fromkeys([parts["engine"], parts["cli"], parts["containerd"]]))
+    )
+    extras = ([] if found["python_requests"] else ["python3-requests"]) + (
+        ["apparmor"] if found["apparmor_required"] else []
+    )
     if parts.get("buildx") and not found["buildx_version"] and (found["buildx_required"] or adds):
         extras.append(parts["buildx"])
     # The role adds nothing to an engine that the host had before.
@@ -75,14 +94,24 @@ def transaction(plan, asked, offered):
     chosen = engine.get("candidate", "")
     if asked["version"]:
         chosen = next((version for version in versions if matches(version, asked["version"])), "")
-    is_offered = not absent or bool(chosen) and (bool(asked["version"]) or numbers(chosen) >= numbers(asked["minimum_version"]))
+    is_offered = (
+        not absent
+        or bool(chosen)
+        and (bool(asked["version"]) or numbers(chosen) >= numbers(asked["minimum_version"]))
+    )
     # Only check mode continues without an offer. Its diff shows the request, and an installed engine counts as changed.
     version = chosen if is_offered else asked["version"] or "%s or newer" % asked["minimum_version"]
     # Engine and command line have the same version.
-    names = ["%s=%s" % (name, version) for name in absent if name != parts["containerd"]] + [name for name in absent if name == parts["containerd"]]
+    names = ["%s=%s" % (name, version) for name in absent if name != parts["containerd"]] + [
+        name for name in absent if name == parts["containerd"]
+    ]
     # A part that the source does not offer is omitted, unless check mode found no lists of this source.
     has_lists = is_offered if absent else any(package["candidate"] for package in offered.values())
-    names += [name for name in plan["extras"] if not has_lists or offered.get(name, {}).get("candidate", "unknown")]
+    names += [
+        name
+        for name in plan["extras"]
+        if not has_lists or offered.get(name, {}).get("candidate", "unknown")
+    ]
     return {"versions": versions, "chosen": chosen, "is_offered": is_offered, "transaction": names}
 
 
@@ -96,16 +125,29 @@ def former_state(found):
 def changes_by_apt(found, asked, names, simulated):
     """What apt would do, from its simulation: C(removed), C(restarting), and C(apt_refusal), why it must not; empty if it may."""
     removed, held = simulated.get("removed", []), simulated.get("held", [])
-    restarting = [name for name in list(simulated.get("replaced", {})) + removed if name in STOPPING]
+    restarting = [
+        name for name in list(simulated.get("replaced", {})) + removed if name in STOPPING
+    ]
     problems = []
     if removed and not asked["replace"]:
-        problems.append("would remove %s (set docker_engine_replace to true to allow this)" % ", ".join(removed))
+        problems.append(
+            "would remove %s (set docker_engine_replace to true to allow this)" % ", ".join(removed)
+        )
     if restarting and found["containers_running"] and not asked["interrupt"]:
-        problems.append("would upgrade or remove %s, which would stop %d running containers (set docker_engine_interrupt_containers to true to allow this)"
-                        % (", ".join(restarting), found["containers_running"]))
+        problems.append(
+            "would upgrade or remove %s, which would stop %d running containers (set docker_engine_interrupt_containers to true to allow this)"
+            % (", ".join(restarting), found["containers_running"])
+        )
     if held:
-        problems.append("would change %s, held at the installed version (lift the hold with apt-mark unhold to allow this)" % ", ".join(held))
-    refused = "nothing was installed: installing %s %s" % (" ".join(names), ", and ".join(problems)) if problems else ""
+        problems.append(
+            "would change %s, held at the installed version (lift the hold with apt-mark unhold to allow this)"
+            % ", ".join(held)
+        )
+    refused = (
+        "nothing was installed: installing %s %s" % (" ".join(names), ", and ".join(problems))
+        if problems
+        else ""
+    )
     return {"removed": removed, "restarting": restarting, "apt_refusal": refused}
 
 
@@ -114,24 +156,45 @@ def removal(found, is_ours, leaving, contents):
     along = leaving.get("needed_by", [])
     became_the_users = is_ours and (contents != "" or along != [] or not found["available"])
     # Something of the user's may have come to need python3-requests or a plugin, too, on a host with an engine of its own.
-    return {"taken_along": along, "packages_stay": became_the_users or along != [], "goes": is_ours and not became_the_users}
+    return {
+        "taken_along": along,
+        "packages_stay": became_the_users or along != [],
+        "goes": is_ours and not became_the_users,
+    }
 
 
-def docker_engine_plan(found, asked, catalog, system, offered=None, simulated=None, leaving=None, contents=""):
+def docker_engine_plan(
+    found, asked, catalog, system, offered=None, simulated=None, leaving=None, contents=""
+):
     """See the filter."""
-    family, wanted = installed_family(found, system), system if asked["source"] == "distribution" else REPOSITORY
+    family, wanted = (
+        installed_family(found, system),
+        system if asked["source"] == "distribution" else REPOSITORY,
+    )
     package = found["packages"][catalog[family]["engine"]]["installed"] if family in catalog else ""
     good = is_good(found, package, asked)
     service, parts = found["service"], catalog.get(family if good else wanted, {})
     plan = {
-        "installed_family": family, "installed_package": package, "asked_family": wanted, "is_good": good, "parts": parts,
-        "is_ours": family in catalog and catalog[family]["engine"] in found["record"].get("packages", []),
+        "installed_family": family,
+        "installed_package": package,
+        "asked_family": wanted,
+        "is_good": good,
+        "parts": parts,
+        "is_ours": family in catalog
+        and catalog[family]["engine"] in found["record"].get("packages", []),
         # A source that apt knows already stays the only one: two entries with different keys break apt.
-        "has_repository": asked["source"] == REPOSITORY and (asked["sources"] in found["files"]
-                                                             or not good and not found["packages"]["docker-ce"]["candidate"]),
-        "pinned": list(dict.fromkeys([parts["engine"], parts["cli"]])) if asked["version"] and parts else [],
+        "has_repository": asked["source"] == REPOSITORY
+        and (
+            asked["sources"] in found["files"]
+            or not good
+            and not found["packages"]["docker-ce"]["candidate"]
+        ),
+        "pinned": list(dict.fromkeys([parts["engine"], parts["cli"]]))
+        if asked["version"] and parts
+        else [],
         "cannot_build": found["buildx_required"] and found["buildx_version"] == "",
-        "restarts": service["active"] and (not found["environment_in_force"] or asked["drop_in_went"]),
+        "restarts": service["active"]
+        and (not found["environment_in_force"] or asked["drop_in_went"]),
         "stands_still": service["loaded"] and not (service["active"] and service["enabled"]),
     }
     plan.update(missing_packages(found, plan))
@@ -142,27 +205,49 @@ def docker_engine_plan(found, asked, catalog, system, offered=None, simulated=No
         former_state=former_state(found),
         refusal=refusal(found, plan, asked, system),
         lacks_packages=plan["absent"] + plan["extras"] != [],
-        needs_configuring=found["daemon_config"]["differs"] or plan["restarts"] or plan["stands_still"],
+        needs_configuring=found["daemon_config"]["differs"]
+        or plan["restarts"]
+        or plan["stands_still"],
     )
     return plan
 
 
 def docker_engine_files(plan, files, found, keyring, key_checksum="", in_own_folders=()):
     """C(files) of the role have path, content and mode; without content or what they need they are absent. See the filter."""
-    present = [{"path": entry["path"], "content": entry["content"].replace("@pinned@", " ".join(plan["pinned"])), "mode": entry["mode"]}
-               for entry in files if entry["content"] and plan.get(entry.get("needs"), True)]
-    checksums = {entry["path"]: hashlib.sha256(entry["content"].encode("utf-8")).hexdigest() for entry in present}
+    present = [
+        {
+            "path": entry["path"],
+            "content": entry["content"].replace("@pinned@", " ".join(plan["pinned"])),
+            "mode": entry["mode"],
+        }
+        for entry in files
+        if entry["content"] and plan.get(entry.get("needs"), True)
+    ]
+    checksums = {
+        entry["path"]: hashlib.sha256(entry["content"].encode("utf-8")).hexdigest()
+        for entry in present
+    }
     # A key that the host downloads itself is verified by its checksum and not written here.
     downloads = bool(key_checksum) and plan["has_repository"]
     if downloads:
         checksums[keyring] = re.sub("^sha256:", "", key_checksum.lower())
     folders = {os.path.dirname(path) for path in checksums}
-    directories = [{"path": os.path.dirname(path), "state": "directory"} for path in in_own_folders if os.path.dirname(path) in folders]
+    directories = [
+        {"path": os.path.dirname(path), "state": "directory"}
+        for path in in_own_folders
+        if os.path.dirname(path) in folders
+    ]
     differ = checksums != found
     return {
         "checksums": checksums,
         "differ": differ,
         "downloads_key": downloads and found.get(keyring, "") != checksums[keyring],
-        "files": directories + present + [{"path": path, "state": "absent"} for path in found if path not in checksums],
-        "has_work": differ or plan["refusal"] != "" or plan["lacks_packages"] or plan["needs_configuring"] or plan["cannot_build"],
+        "files": directories
+        + present
+        + [{"path": path, "state": "absent"} for path in found if path not in checksums],
+        "has_work": differ
+        or plan["refusal"] != ""
+        or plan["lacks_packages"]
+        or plan["needs_configuring"]
+        or plan["cannot_build"],
     }

@@ -22,26 +22,65 @@ def problems(answer, asked, driver=""):
     differ = {entry["name"] for entry in differences}
     found = []
     if driver:
-        found += [{"what": "driver", "asked": str(driver), "found": entry["found"]}
-                  for entry in drift({"driver": upstream(str(driver))}, {"driver": library})]
-    found += [{"what": entry["name"], "asked": entry["asked"], "found": entry["found"]} for entry in differences]
-    found += [{"what": name, "asked": "%s, held" % asked[name], "found": "not held"} for name in sorted(asked)
-              if name not in differ and asked[name] != "absent" and not packages[name]["held"]]
-    found += [{"what": name, "asked": "installed whole", "found": "%s, broken off" % packages[name]["version"]} for name in sorted(packages)
-              if packages[name]["broken"]]
-    found += [{"what": "apt source", "asked": "the driver only from the distribution or from NVIDIA", "found": source_in_words(source)}
-              for source in answer.get("foreign_sources", []) if not source["kept_out"]]
+        found += [
+            {"what": "driver", "asked": str(driver), "found": entry["found"]}
+            for entry in drift({"driver": upstream(str(driver))}, {"driver": library})
+        ]
+    found += [
+        {"what": entry["name"], "asked": entry["asked"], "found": entry["found"]}
+        for entry in differences
+    ]
+    found += [
+        {"what": name, "asked": "%s, held" % asked[name], "found": "not held"}
+        for name in sorted(asked)
+        if name not in differ and asked[name] != "absent" and not packages[name]["held"]
+    ]
+    found += [
+        {
+            "what": name,
+            "asked": "installed whole",
+            "found": "%s, broken off" % packages[name]["version"],
+        }
+        for name in sorted(packages)
+        if packages[name]["broken"]
+    ]
+    found += [
+        {
+            "what": "apt source",
+            "asked": "the driver only from the distribution or from NVIDIA",
+            "found": source_in_words(source),
+        }
+        for source in answer.get("foreign_sources", [])
+        if not source["kept_out"]
+    ]
     if answer["reboot_required_reason"]:
-        found.append({"what": "driver", "asked": "the one on disk", "found": answer["reboot_required_reason"]})
+        found.append(
+            {
+                "what": "driver",
+                "asked": "the one on disk",
+                "found": answer["reboot_required_reason"],
+            }
+        )
     if answer["will_break_on_next_boot"]:
-        found.append({"what": "next boot", "asked": "a driver that works", "found": answer["will_break_on_next_boot"]})
+        found.append(
+            {
+                "what": "next boot",
+                "asked": "a driver that works",
+                "found": answer["will_break_on_next_boot"],
+            }
+        )
     return found
 
 
 def source_in_words(source):
     """Description of a foreign repository that offers a driver: its place, and the first of its packages."""
     name = sorted(source["packages"])[0]
-    return "%s in %s offers %s %s" % (source["uri"], source["path"], name, source["packages"][name][0])
+    return "%s in %s offers %s %s" % (
+        source["uri"],
+        source["path"],
+        name,
+        source["packages"][name][0],
+    )
 
 
 def table(hosts):
@@ -60,4 +99,7 @@ def table(hosts):
 def aligned(lines):
     """Lines of texts as columns for a terminal. The last column has no fixed width."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]) - 1)]
-    return "\n".join("  ".join([text.ljust(width) for text, width in zip(line, widths)] + [line[-1]]) for line in lines)
+    return "\n".join(
+        "  ".join([text.ljust(width) for text, width in zip(line, widths)] + [line[-1]])
+        for line in lines
+    )

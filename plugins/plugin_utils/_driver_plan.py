@@ -16,9 +16,15 @@ OPEN_FROM = 560
 # github NVIDIA/open-gpu-kernel-modules begins with this branch.
 OPEN_EXISTS_FROM = 515
 EXACT = re.compile(r"\d+\.\d+.*")
-MAIN = re.compile(r"(cuda-drivers|libcuda1|libnvidia-(ml1|compute)|nvidia-(driver|open|smi|utils|kernel|dkms))(-.*)?")
-SOURCES = {"distribution": "the distribution's packages", "nvidia_repository": "packages of NVIDIA's repository", "runfile": "NVIDIA's installer",
-           "other_repository": "packages of another apt source, such as a PPA"}
+MAIN = re.compile(
+    r"(cuda-drivers|libcuda1|libnvidia-(ml1|compute)|nvidia-(driver|open|smi|utils|kernel|dkms))(-.*)?"
+)
+SOURCES = {
+    "distribution": "the distribution's packages",
+    "nvidia_repository": "packages of NVIDIA's repository",
+    "runfile": "NVIDIA's installer",
+    "other_repository": "packages of another apt source, such as a PPA",
+}
 
 
 def arch_row(facts, generation):
@@ -39,9 +45,19 @@ def open_module(facts, generation):
 def recommended_branches(facts, generations):
     """Branches that NVIDIA supports for data centers and that support all these GPUs, newest first."""
     limits = [arch_row(facts, generation) for generation in generations]
-    found = [row["branch"] for row in facts["cuda"]["driver_branches"] if row["status"] == "supported" and row["type"] in ("production", "ltsb")]
-    return [str(branch) for branch in sorted(found, reverse=True)
-            if all(row.get("min_driver_branch", 0) <= branch <= row.get("max_driver_branch", branch) for row in limits)]
+    found = [
+        row["branch"]
+        for row in facts["cuda"]["driver_branches"]
+        if row["status"] == "supported" and row["type"] in ("production", "ltsb")
+    ]
+    return [
+        str(branch)
+        for branch in sorted(found, reverse=True)
+        if all(
+            row.get("min_driver_branch", 0) <= branch <= row.get("max_driver_branch", branch)
+            for row in limits
+        )
+    ]
 
 
 def kernel_module(facts, gpus, wanted, branch):
@@ -54,24 +70,44 @@ def kernel_module(facts, gpus, wanted, branch):
     unknown = [gpu for gpu in gpus if gpu["open"] is None]
 
     def named(some):
-        return ", ".join(sorted({"%s (10de:%s)" % (gpu["generation"] or "an unknown GPU", gpu["device_id"]) for gpu in some}))
+        return ", ".join(
+            sorted(
+                {
+                    "%s (10de:%s)" % (gpu["generation"] or "an unknown GPU", gpu["device_id"])
+                    for gpu in some
+                }
+            )
+        )
 
     if only_open and never_open:
-        problems.append("%s needs the open kernel module, but that does not support %s: no driver supports both" % (named(only_open), named(never_open)))
+        problems.append(
+            "%s needs the open kernel module, but that does not support %s: no driver supports both"
+            % (named(only_open), named(never_open))
+        )
     elif wanted == "auto" and unknown and not only_open and not never_open:
-        problems.append("%s is not in the compatibility data, so its kernel module is unknown: set nvidia_driver_kernel_module to open or proprietary"
-                        % named(unknown))
+        problems.append(
+            "%s is not in the compatibility data, so its kernel module is unknown: set nvidia_driver_kernel_module to open or proprietary"
+            % named(unknown)
+        )
     elif wanted == "proprietary" and only_open:
-        problems.append("nvidia_driver_kernel_module is 'proprietary', but %s works only with the open one: set it to open, or to auto" % named(only_open))
+        problems.append(
+            "nvidia_driver_kernel_module is 'proprietary', but %s works only with the open one: set it to open, or to auto"
+            % named(only_open)
+        )
     elif wanted == "open" and never_open:
-        problems.append("nvidia_driver_kernel_module is 'open', but %s works only with the proprietary one: set it to proprietary, or to auto"
-                        % named(never_open))
+        problems.append(
+            "nvidia_driver_kernel_module is 'open', but %s works only with the proprietary one: set it to proprietary, or to auto"
+            % named(never_open)
+        )
     number = version_key(branch)[0] if branch else 0
     kind = wanted
     if wanted == "auto":
         kind = "open" if only_open or not never_open and number >= OPEN_FROM else "proprietary"
     if kind == "open" and 0 < number < OPEN_EXISTS_FROM:
-        problems.append("driver %s has no open kernel module, which exists from %d on: request a newer driver" % (branch, OPEN_EXISTS_FROM))
+        problems.append(
+            "driver %s has no open kernel module, which exists from %d on: request a newer driver"
+            % (branch, OPEN_EXISTS_FROM)
+        )
     return kind, problems
 
 
@@ -85,7 +121,15 @@ def expand(families, kind, own_kernel, signed, fabric, flavours):
             names = names + module if module else []
         if fabric:
             names = names + family["fabric"] if names and family.get("fabric") else []
-        names = [spelled for name in names for spelled in ([name.replace("<FLAVOUR>", flavour) for flavour in flavours] if "<FLAVOUR>" in name else [name])]
+        names = [
+            spelled
+            for name in names
+            for spelled in (
+                [name.replace("<FLAVOUR>", flavour) for flavour in flavours]
+                if "<FLAVOUR>" in name
+                else [name]
+            )
+        ]
         if names:
             found.append(names)
     return found
@@ -106,7 +150,11 @@ def kernel_headers(found):
 
 def kernel_flavours(packages):
     """Flavors such as amd64 or generic, from the metapackages of kernels."""
-    return sorted(name[len("linux-image-"):] for name in packages if re.match(r"linux-image-(?!unsigned-|extra-)[a-z]", name) and not name.endswith("-dbg"))
+    return sorted(
+        name[len("linux-image-") :]
+        for name in packages
+        if re.match(r"linux-image-(?!unsigned-|extra-)[a-z]", name) and not name.endswith("-dbg")
+    )
 
 
 def plan(found, facts, generation_of, asked, data, recommended=None):
@@ -115,15 +163,31 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
     own_kernel = bool(found["next_kernel"])
     gpus = [dict(gpu, generation=generation_of(gpu["device_id"])) for gpu in found["gpus"]]
     generations = sorted({gpu["generation"] or gpu["device_id"] for gpu in gpus})
-    fabric = asked["fabric_manager"] == "always" or asked["fabric_manager"] == "auto" and found["nvswitches"] > 0
+    fabric = (
+        asked["fabric_manager"] == "always"
+        or asked["fabric_manager"] == "auto"
+        and found["nvswitches"] > 0
+    )
     noted = found["record"]
     wishes, tool = [version], ""
     if version == "recommended":
-        wishes = recommended_branches(facts, [gpu["generation"] for gpu in gpus]) if source == "nvidia_repository" else [recommended or ""]
+        wishes = (
+            recommended_branches(facts, [gpu["generation"] for gpu in gpus])
+            if source == "nvidia_repository"
+            else [recommended or ""]
+        )
         tool = data["recommended_by"].get(data["system"], "") if source == "distribution" else ""
-    key = {"source": source, "version": version, "kernel_module": asked["kernel_module"], "generations": generations, "fabric_manager": fabric,
-           "own_kernel": own_kernel}
-    kind, problems = kernel_module(facts, gpus, asked["kernel_module"], upstream(wishes[0]) if wishes else "")
+    key = {
+        "source": source,
+        "version": version,
+        "kernel_module": asked["kernel_module"],
+        "generations": generations,
+        "fabric_manager": fabric,
+        "own_kernel": own_kernel,
+    }
+    kind, problems = kernel_module(
+        facts, gpus, asked["kernel_module"], upstream(wishes[0]) if wishes else ""
+    )
     families = data["families"].get(source, {}).get(data["system"], [])
     signed = bool(found["secure_boot"]) and any("signed_" + kind in family for family in families)
     wanted = expand(families, kind, own_kernel, signed, fabric, kernel_flavours(found["packages"]))
@@ -132,46 +196,101 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
     foreign = [other for other in found["driver_sources"] if other != source]
     if foreign:
         # The origin of each package is unknown, so all of them must be removed.
-        theirs = sorted(name for name, package in installed.items() if "other_repository" in foreign
-                        or ("nvidia_repository" if package["by_nvidia"] else "distribution") in foreign)
-        ways = (["nvidia-uninstall"] if "runfile" in foreign else []) + (["apt-get purge %s" % " ".join(theirs)] if theirs else [])
-        problems.append("a driver from %s is installed, but nvidia_driver_source is '%s': remove that driver first (%s), or set its source" % (
-            " and from ".join(SOURCES[other] for other in foreign), source, "; ".join(ways)))
+        theirs = sorted(
+            name
+            for name, package in installed.items()
+            if "other_repository" in foreign
+            or ("nvidia_repository" if package["by_nvidia"] else "distribution") in foreign
+        )
+        ways = (["nvidia-uninstall"] if "runfile" in foreign else []) + (
+            ["apt-get purge %s" % " ".join(theirs)] if theirs else []
+        )
+        problems.append(
+            "a driver from %s is installed, but nvidia_driver_source is '%s': remove that driver first (%s), or set its source"
+            % (" and from ".join(SOURCES[other] for other in foreign), source, "; ".join(ways))
+        )
     if fabric and source == "runfile":
-        problems.append("this host's NVSwitches need Fabric Manager, but NVIDIA's installer does not include it: set nvidia_driver_source to nvidia_repository")
+        problems.append(
+            "this host's NVSwitches need Fabric Manager, but NVIDIA's installer does not include it: set nvidia_driver_source to nvidia_repository"
+        )
     elif families and not wanted and not problems:
-        problems.append("%s have no %s: choose another nvidia_driver_source" % (
-            SOURCES[source], "Fabric Manager, which this host's NVSwitches need" if fabric else "%s kernel module" % kind))
+        problems.append(
+            "%s have no %s: choose another nvidia_driver_source"
+            % (
+                SOURCES[source],
+                "Fabric Manager, which this host's NVSwitches need"
+                if fabric
+                else "%s kernel module" % kind,
+            )
+        )
     if version == "recommended" and source == "nvidia_repository" and not wishes:
-        problems.append("no supported branch supports all GPUs of this host (%s): set one in nvidia_driver_version" % ", ".join(generations))
-    if own_kernel and found["secure_boot"] and not found["loaded"] and not signed and not found["module_keys_enrolled"]:
-        problems.append("Secure Boot is on and rejects kernel modules that this host builds itself: enroll its key "
-                        "(mokutil --import /var/lib/dkms/mok.pub, then confirm at the console), switch Secure Boot off, or "
-                        "use a source with signed modules (Ubuntu's distribution)")
+        problems.append(
+            "no supported branch supports all GPUs of this host (%s): set one in nvidia_driver_version"
+            % ", ".join(generations)
+        )
+    if (
+        own_kernel
+        and found["secure_boot"]
+        and not found["loaded"]
+        and not signed
+        and not found["module_keys_enrolled"]
+    ):
+        problems.append(
+            "Secure Boot is on and rejects kernel modules that this host builds itself: enroll its key "
+            "(mokutil --import /var/lib/dkms/mok.pub, then confirm at the console), switch Secure Boot off, or "
+            "use a source with signed modules (Ubuntu's distribution)"
+        )
 
     # A recommendation is for a host without a driver. A working driver is not replaced or rejected because of it.
     stays = ""
     if version == "recommended" and found["driver_sources"] and not noted:
-        stays = "%s from %s" % (found["loaded"] or found["library"] or "/".join(sorted({upstream(package["version"]) for package in installed.values()})),
-                                " and from ".join(SOURCES[other] for other in found["driver_sources"]))
+        stays = "%s from %s" % (
+            found["loaded"]
+            or found["library"]
+            or "/".join(sorted({upstream(package["version"]) for package in installed.values()})),
+            " and from ".join(SOURCES[other] for other in found["driver_sources"]),
+        )
         problems = []
     headers, strange = kernel_headers(found) if own_kernel and not signed else ([], [])
     if source == "runfile":
-        done = found["library"] == version and ("runfile" in found["driver_sources"] or found["loaded"] == version)
+        done = found["library"] == version and (
+            "runfile" in found["driver_sources"] or found["loaded"] == version
+        )
     else:
         packages = noted.get("packages", {})
         there = {"version": None, "held": False, "broken": True}
-        done = bool(packages) and noted.get("asked") == key and all(
-            (package["version"], package["held"], package["broken"]) == (version, True, False)
-            for name, version in packages.items() for package in [found["packages"].get(name, there)])
+        done = (
+            bool(packages)
+            and noted.get("asked") == key
+            and all(
+                (package["version"], package["held"], package["broken"]) == (version, True, False)
+                for name, version in packages.items()
+                for package in [found["packages"].get(name, there)]
+            )
+        )
     return {
-        "problems": problems, "kernel_module": kind, "generations": generations, "own_kernel": own_kernel, "signed": signed, "fabric_manager": fabric,
-        "asked": wishes, "recommended_by": tool, "families": wanted, "headers": headers, "kernels_without_package": strange, "key": key, "installed": done,
-        "stays": stays, "keep_out": keep_out(found["foreign_sources"]), "driver_packages": sorted(installed),
+        "problems": problems,
+        "kernel_module": kind,
+        "generations": generations,
+        "own_kernel": own_kernel,
+        "signed": signed,
+        "fabric_manager": fabric,
+        "asked": wishes,
+        "recommended_by": tool,
+        "families": wanted,
+        "headers": headers,
+        "kernels_without_package": strange,
+        "key": key,
+        "installed": done,
+        "stays": stays,
+        "keep_out": keep_out(found["foreign_sources"]),
+        "driver_packages": sorted(installed),
         "former": sorted({upstream(package["version"]) for package in installed.values()}),
         "foreign_uris": list(dict.fromkeys(source["uri"] for source in found["foreign_sources"])),
         "foreign_files": list(dict.fromkeys(source["path"] for source in found["foreign_sources"])),
-        "without": ["%s %s" % (source["uri"], source["suite"]) for source in found["foreign_sources"]],
+        "without": [
+            "%s %s" % (source["uri"], source["suite"]) for source in found["foreign_sources"]
+        ],
     }
 
 
@@ -181,29 +300,54 @@ def state(found, planned, asked, offered, recommended=""):
     C(asked) is source, version, persistence, allow_reboot, C(wants), the folder of links that enable units, and C(log), the installer's log. C(offered) is the
     result of nvidia_driver_info, {} before it was asked, C(recommended) the driver that the distribution's tool names.
     """
-    services = (["nvidia-persistenced.service"] if asked["persistence"] else []) + (["nvidia-fabricmanager.service"] if planned["fabric_manager"] else [])
+    services = (["nvidia-persistenced.service"] if asked["persistence"] else []) + (
+        ["nvidia-fabricmanager.service"] if planned["fabric_manager"] else []
+    )
     units = "/etc/systemd/system/" if asked["source"] == "runfile" else "/lib/systemd/system/"
     record, noted = found["record"], offered.get("packages") or {}
     enabled = [name for name, service in found["services"].items() if service["enabled"]]
     theirs = [found["services"][name] for name in services]
-    links = list(dict.fromkeys(list(record.get("links", [])) + ["%s/%s" % (asked["wants"], name) for name in services if name not in enabled]))
+    links = list(
+        dict.fromkeys(
+            list(record.get("links", []))
+            + ["%s/%s" % (asked["wants"], name) for name in services if name not in enabled]
+        )
+    )
     former = list(dict.fromkeys(list(record.get("packages", {})) + list(record.get("former", []))))
     reason = reboot_reason(found) if planned["own_kernel"] else ""
     return {
         "services": services,
-        "links": [{"path": "%s/%s" % (asked["wants"], name), "src": units + name, "state": "link"} for name in services],
+        "links": [
+            {"path": "%s/%s" % (asked["wants"], name), "src": units + name, "state": "link"}
+            for name in services
+        ],
         "placed_links": links,
         # A service whose unit comes with the packages is enabled in the same step.
-        "enables": any(not service["enabled"] and (service["loaded"] or not planned["installed"]) for service in theirs),
+        "enables": any(
+            not service["enabled"] and (service["loaded"] or not planned["installed"])
+            for service in theirs
+        ),
         # Without a loaded module they fail.
-        "starts": bool(found["loaded"]) and any(service["loaded"] and not service["active"] for service in theirs),
+        "starts": bool(found["loaded"])
+        and any(service["loaded"] and not service["active"] for service in theirs),
         # The module exists for the running kernel, and nothing prevents loading it.
-        "loads": bool(found["loaded"] == "" and planned["own_kernel"] and not found["nouveau_loaded"] and found["modules"].get(found["running_kernel"], "")),
+        "loads": bool(
+            found["loaded"] == ""
+            and planned["own_kernel"]
+            and not found["nouveau_loaded"]
+            and found["modules"].get(found["running_kernel"], "")
+        ),
         "reboot_reason": reason,
         "next_boot": next_boot(reason, found["will_break_on_next_boot"], asked["allow_reboot"]),
         "packages": packages_to_install(planned, offered),
-        "record": {"asked": planned["key"], "version": offered.get("version", ""), "recommended": recommended, "packages": noted, "links": links,
-                   "former": [name for name in former if name not in noted]},
+        "record": {
+            "asked": planned["key"],
+            "version": offered.get("version", ""),
+            "recommended": recommended,
+            "packages": noted,
+            "links": links,
+            "former": [name for name in former if name not in noted],
+        },
         "left_over": [name for name in record.get("former", []) if name in found["packages"]],
         "flags": installer_flags(found, planned, asked["version"], asked["log"]),
     }
@@ -213,7 +357,11 @@ def reboot_reason(found):
     """Why a host with its own kernel needs a reboot; empty if it needs none."""
     if found["reboot_required_reason"]:
         return found["reboot_required_reason"]
-    return "the kernel module nouveau is loaded, and blocks NVIDIA's module" if found["nouveau_loaded"] and not found["loaded"] else ""
+    return (
+        "the kernel module nouveau is loaded, and blocks NVIDIA's module"
+        if found["nouveau_loaded"] and not found["loaded"]
+        else ""
+    )
 
 
 def next_boot(reason, breaks, allowed):
@@ -224,7 +372,9 @@ def next_boot(reason, breaks, allowed):
     if breaks:
         texts.append("the next boot will break the driver: %s." % breaks)
     if reason and not allowed and not breaks:
-        texts.append("Reboot the host when its jobs allow it, or set nvidia_driver_allow_reboot to true.")
+        texts.append(
+            "Reboot the host when its jobs allow it, or set nvidia_driver_allow_reboot to true."
+        )
     return " ".join(texts)
 
 
@@ -233,7 +383,9 @@ def packages_to_install(planned, offered):
     if offered.get("version"):
         return ["%s=%s" % pair for pair in sorted(offered["packages"].items())]
     branch = str(planned["asked"][0]).partition(".")[0] if planned["asked"] else ""
-    return [name.replace("<BR>", branch or "recommended") for name in (planned["families"] or [[]])[0]]
+    return [
+        name.replace("<BR>", branch or "recommended") for name in (planned["families"] or [[]])[0]
+    ]
 
 
 def installer_flags(found, planned, version, log):
@@ -256,5 +408,13 @@ def installer_flags(found, planned, version, log):
 
 def driver_packages(packages):
     """The installed packages that belong to the driver, which have the version of its main packages."""
-    numbers = {upstream(package["version"]) for name, package in packages.items() if MAIN.fullmatch(name) and not name.startswith("nvidia-driver-pinning")}
-    return {name: package for name, package in packages.items() if is_driver(name) and upstream(package["version"]) in numbers}
+    numbers = {
+        upstream(package["version"])
+        for name, package in packages.items()
+        if MAIN.fullmatch(name) and not name.startswith("nvidia-driver-pinning")
+    }
+    return {
+        name: package
+        for name, package in packages.items()
+        if is_driver(name) and upstream(package["version"]) in numbers
+    }

@@ -17,7 +17,9 @@ def finding(check_id, host, verdict, expected="", found="", source="", fix="", s
     C(source) is what was asked: a variable's name for input, a tool or a file for what a host says.
     """
     if verdict not in VERDICTS:
-        raise ValueError("%s: verdict %r is not one of %s" % (check_id, verdict, ", ".join(VERDICTS)))
+        raise ValueError(
+            "%s: verdict %r is not one of %s" % (check_id, verdict, ", ".join(VERDICTS))
+        )
     return {
         "id": check_id,
         "host": host,
@@ -41,7 +43,9 @@ def render(findings, words=(("fail", "BLOCK"), ("warn", "WARN"))):
     merged = {}
     for entry in findings:
         if entry["verdict"] in dict(words):
-            key = tuple(entry[name] for name in ("verdict", "id", "source", "found", "expected", "fix"))
+            key = tuple(
+                entry[name] for name in ("verdict", "id", "source", "found", "expected", "fix")
+            )
             merged.setdefault(key, []).append(entry["host"])
     paragraphs = []
     for verdict, word in words:

@@ -16,14 +16,28 @@ def firewall_unit(role, description, table, load):
     Debian's nftables.service flushes all tables when it stops and when it loads its file again,
     this one included.
     """
-    return "\n".join([
-        "# Managed by trainyard.gpu, role %s." % role, "[Unit]", "Description=" + description,
-        "After=nftables.service", "PartOf=nftables.service",
-        "ReloadPropagatedFrom=nftables.service", "Before=slurmd.service", "",
-        "[Service]", "Type=oneshot", "RemainAfterExit=yes",
-        "ExecStart=" + load, "ExecReload=" + load,
-        "ExecStop=/usr/sbin/nft delete table " + table, "",
-        "[Install]", "WantedBy=multi-user.target nftables.service", ""])
+    return "\n".join(
+        [
+            "# Managed by trainyard.gpu, role %s." % role,
+            "[Unit]",
+            "Description=" + description,
+            "After=nftables.service",
+            "PartOf=nftables.service",
+            "ReloadPropagatedFrom=nftables.service",
+            "Before=slurmd.service",
+            "",
+            "[Service]",
+            "Type=oneshot",
+            "RemainAfterExit=yes",
+            "ExecStart=" + load,
+            "ExecReload=" + load,
+            "ExecStop=/usr/sbin/nft delete table " + table,
+            "",
+            "[Install]",
+            "WantedBy=multi-user.target nftables.service",
+            "",
+        ]
+    )
 
 
 def nftables_drop_in(role: str, service: str) -> str:
@@ -31,6 +45,11 @@ def nftables_drop_in(role: str, service: str) -> str:
 
     A start of nftables.service flushes all tables, and the unit is active already.
     """
-    return "\n".join([
-        "# Managed by trainyard.gpu, role %s." % role, "[Service]",
-        "ExecStartPost=-/usr/bin/systemctl --no-block try-reload-or-restart " + service, ""])
+    return "\n".join(
+        [
+            "# Managed by trainyard.gpu, role %s." % role,
+            "[Service]",
+            "ExecStartPost=-/usr/bin/systemctl --no-block try-reload-or-restart " + service,
+            "",
+        ]
+    )

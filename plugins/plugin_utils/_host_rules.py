@@ -13,12 +13,28 @@ from jinja2 import Environment, TemplateSyntaxError
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import nearest
 
-__all__ = ["ids_with", "problem_of_facts", "problem_of_rule", "problem_of_table", "published_checks"]
+__all__ = [
+    "ids_with",
+    "problem_of_facts",
+    "problem_of_rule",
+    "problem_of_table",
+    "published_checks",
+]
 
 REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
 OPTIONAL = {"for_each", "hosts", "only_warn", "when", "otherwise", "needs"}
 # Only for the report of role verify.
-PUBLISHED = {"title", "checked", "required", "applies_to", "procedure", "drains", "job", "needed_by_jobs", "logs"}
+PUBLISHED = {
+    "title",
+    "checked",
+    "required",
+    "applies_to",
+    "procedure",
+    "drains",
+    "job",
+    "needed_by_jobs",
+    "logs",
+}
 TABLE = {"host_rules", "other_checks", "data", "let", "let_once", "when", "otherwise"}
 _EXPRESSIONS = ("that", "when", "for_each", "hosts", "only_warn")
 _TEXTS = ("expected", "found", "source", "fix", "otherwise")
@@ -57,14 +73,27 @@ def problem_of_rule(rule, templates=True):
         return "%s: the id is not a text; quote it" % name
     # A rule that is always skipped must give the reason.
     if set(rule) != {"id", "otherwise"}:
-        missing, unknown = REQUIRED - set(rule), _unknown_keys(rule, REQUIRED | OPTIONAL | PUBLISHED | set(_WORDS))
+        missing, unknown = (
+            REQUIRED - set(rule),
+            _unknown_keys(rule, REQUIRED | OPTIONAL | PUBLISHED | set(_WORDS)),
+        )
         if missing or unknown:
-            return "%s: %s" % (name, ", ".join((["no key %s" % _names(missing)] if missing else []) + ([unknown] if unknown else [])))
+            return "%s: %s" % (
+                name,
+                ", ".join(
+                    (["no key %s" % _names(missing)] if missing else [])
+                    + ([unknown] if unknown else [])
+                ),
+            )
         if rule["severity"] not in ("block", "warn") or rule["stage"] not in ("host", "cluster"):
             return "%s: severity must be block or warn, stage must be host or cluster" % name
         if ("when" in rule) != ("otherwise" in rule):
             return "%s: when and otherwise must be used together" % name
-    untold = [key for key in _WORDS if key in rule and (not isinstance(rule[key], str) or not rule[key].strip())]
+    untold = [
+        key
+        for key in _WORDS
+        if key in rule and (not isinstance(rule[key], str) or not rule[key].strip())
+    ]
     if untold:
         return "%s: %s must be a text" % (name, _names(untold))
     if "warns" in rule and "only_warn" not in rule:
@@ -72,18 +101,34 @@ def problem_of_rule(rule, templates=True):
     needs = rule.get("needs", {})
     if not isinstance(needs, dict):
         return "%s: needs must be a dictionary of expressions and their reasons" % name
-    for key, text, is_expression in [] if not templates else (
-            [(key, rule[key], True) for key in _EXPRESSIONS if key in rule] + [(key, rule[key], False) for key in _TEXTS if key in rule]
-            + [("needs", text, True) for text in needs] + [("needs", text, False) for text in needs.values()]):
+    for key, text, is_expression in (
+        []
+        if not templates
+        else (
+            [(key, rule[key], True) for key in _EXPRESSIONS if key in rule]
+            + [(key, rule[key], False) for key in _TEXTS if key in rule]
+            + [("needs", text, True) for text in needs]
+            + [("needs", text, False) for text in needs.values()]
+        )
+    ):
         bad = _bad_template(str(text), is_expression)
         if bad:
-            return "%s: %s is not a %s: %s" % (name, key, "Jinja expression" if is_expression else "Jinja text", bad)
+            return "%s: %s is not a %s: %s" % (
+                name,
+                key,
+                "Jinja expression" if is_expression else "Jinja text",
+                bad,
+            )
     return ""
 
 
 def problem_of_table(table, templates=True):
     """Return what is wrong with a file of rules, empty for a valid one."""
-    if not isinstance(table, dict) or not isinstance(table.get("host_rules"), list) or not table["host_rules"]:
+    if (
+        not isinstance(table, dict)
+        or not isinstance(table.get("host_rules"), list)
+        or not table["host_rules"]
+    ):
         return "it has no list host_rules"
     unknown = _unknown_keys(table, TABLE)
     if unknown:
@@ -96,7 +141,14 @@ def problem_of_table(table, templates=True):
             bad = _bad_template(str(expression), True)
             if bad:
                 return "%s.%s is not a Jinja expression: %s" % (key, name, bad)
-    return next((told for told in (problem_of_rule(rule, templates) for rule in table["host_rules"]) if told), "")
+    return next(
+        (
+            told
+            for told in (problem_of_rule(rule, templates) for rule in table["host_rules"])
+            if told
+        ),
+        "",
+    )
 
 
 def published_checks(table):
@@ -107,7 +159,14 @@ def published_checks(table):
     others = table.get("other_checks", [])
     trouble = [check for check in others if check.get("applies_to") == "trouble"]
     rows = trouble + table["host_rules"] + [check for check in others if check not in trouble]
-    return [{key: row[key] for key in ("id", "title", "checked", "stage", "required", "applies_to", "procedure") if key in row} for row in rows]
+    return [
+        {
+            key: row[key]
+            for key in ("id", "title", "checked", "stage", "required", "applies_to", "procedure")
+            if key in row
+        }
+        for row in rows
+    ]
 
 
 def ids_with(table, key, value=None):
@@ -131,7 +190,12 @@ def _differs(more, facts, where):
             # Below the first level, most keys are data.
             close = nearest(str(key), [other for other in facts if isinstance(other, str)])
             if close or not where:
-                return "unknown key %s%s" % (name, " (did you mean %s%s?)" % (where, close) if close else "; known are %s" % _names(facts))
+                return "unknown key %s%s" % (
+                    name,
+                    " (did you mean %s%s?)" % (where, close)
+                    if close
+                    else "; known are %s" % _names(facts),
+                )
             continue
         for kind, words in ((dict, "dictionary"), (list, "list")):
             if isinstance(facts[key], kind) and not isinstance(value, kind):

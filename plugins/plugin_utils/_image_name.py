@@ -14,21 +14,47 @@ import re
 # Python 3 of a distribution, the default of an image.
 UBUNTU_PYTHON = {"16.04": "3.5", "18.04": "3.6", "20.04": "3.8", "22.04": "3.10", "24.04": "3.12"}
 DEBIAN_PYTHON = {"10": "3.7", "11": "3.9", "12": "3.11", "13": "3.13"}
-_UBUNTU_NAMES = {"xenial": "16.04", "bionic": "18.04", "focal": "20.04", "jammy": "22.04", "noble": "24.04"}
+_UBUNTU_NAMES = {
+    "xenial": "16.04",
+    "bionic": "18.04",
+    "focal": "20.04",
+    "jammy": "22.04",
+    "noble": "24.04",
+}
 _DEBIAN_NAMES = {"buster": "10", "bullseye": "11", "bookworm": "12", "trixie": "13"}
 _VERSION = r"(\d+\.\d+(?:\.\d+)*)"
 _WORDS = (
-    ("python", re.compile(r"(?:python|py)" + _VERSION)), ("cuda", re.compile(r"cuda" + _VERSION)), ("torch", re.compile(r"(?:py)?torch" + _VERSION)),
-    ("tensorflow", re.compile(r"(?:tensorflow|tf)" + _VERSION)), ("horovod", re.compile(r"(?:horovod|hvd)" + _VERSION)),
+    ("python", re.compile(r"(?:python|py)" + _VERSION)),
+    ("cuda", re.compile(r"cuda" + _VERSION)),
+    ("torch", re.compile(r"(?:py)?torch" + _VERSION)),
+    ("tensorflow", re.compile(r"(?:tensorflow|tf)" + _VERSION)),
+    ("horovod", re.compile(r"(?:horovod|hvd)" + _VERSION)),
     ("nccl", re.compile(r"nccl" + _VERSION)),
-    ("cudnn", re.compile(r"cudnn(\d+(?:\.\d+)*)")), ("ubuntu", re.compile(r"ubuntu(\d\d\.\d\d)")),
+    ("cudnn", re.compile(r"cudnn(\d+(?:\.\d+)*)")),
+    ("ubuntu", re.compile(r"ubuntu(\d\d\.\d\d)")),
 )
 # Repositories whose tags begin with the version of the software in their name. NGC's tags begin with a month instead, such as 24.08.
-_NAMED_AFTER = {"python": "python", "cuda": "cuda", "pytorch": "torch", "tensorflow": "tensorflow", "horovod": "horovod"}
+_NAMED_AFTER = {
+    "python": "python",
+    "cuda": "cuda",
+    "pytorch": "torch",
+    "tensorflow": "tensorflow",
+    "horovod": "horovod",
+}
 _HIGHEST_MAJOR = {"python": 3, "torch": 9, "tensorflow": 9, "horovod": 9, "cuda": 19}
 # These have their own Python.
 _OWN_PYTHON = re.compile(r"conda|mamba|jupyter|notebook|pyenv|(?:^|[/_-])ray(?:$|[/_-])")
-NOTHING = {"python": "", "cuda": "", "torch": "", "tensorflow": "", "horovod": "", "nccl": "", "cudnn": "", "ubuntu": "", "nvcc": None}
+NOTHING = {
+    "python": "",
+    "cuda": "",
+    "torch": "",
+    "tensorflow": "",
+    "horovod": "",
+    "nccl": "",
+    "cudnn": "",
+    "ubuntu": "",
+    "nvcc": None,
+}
 
 
 def said_by_name(repository, tag):
@@ -36,7 +62,11 @@ def said_by_name(repository, tag):
     said, repository = {}, repository.lower()
     words = [word for word in re.split(r"[-_+]", tag.lower()) if word]
     # cuda-11.3, ubuntu-20.04: a name and its version in two words.
-    pairs = [one + other for one, other in zip(words, words[1:]) if re.fullmatch(r"[a-z]+", one) and re.match(r"\d", other)]
+    pairs = [
+        one + other
+        for one, other in zip(words, words[1:])
+        if re.fullmatch(r"[a-z]+", one) and re.match(r"\d", other)
+    ]
     last = repository.rpartition("/")[2]
     debian = ""
     for word in words + pairs:
@@ -67,10 +97,18 @@ def said_by_name(repository, tag):
     if last == "debian" and re.match(r"\d\d(?:$|[.-])", tag):
         debian = tag[:2]
     found = dict(NOTHING, **{name: _one(values) for name, values in said.items()})
-    if not found["python"] and "python" not in said and not _OWN_PYTHON.search(repository + "/" + "/".join(words)):
+    if (
+        not found["python"]
+        and "python" not in said
+        and not _OWN_PYTHON.search(repository + "/" + "/".join(words))
+    ):
         # A framework may have its own Python.
         if not found["torch"] and not found["tensorflow"] and not found["horovod"]:
-            found["python"] = UBUNTU_PYTHON.get(found["ubuntu"]) or ("" if found["ubuntu"] else DEBIAN_PYTHON.get(debian)) or ""
+            found["python"] = (
+                UBUNTU_PYTHON.get(found["ubuntu"])
+                or ("" if found["ubuntu"] else DEBIAN_PYTHON.get(debian))
+                or ""
+            )
     if found["cuda"]:
         found["nvcc"] = _nvcc(last, set(words))
     return found

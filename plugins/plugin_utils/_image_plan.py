@@ -11,7 +11,10 @@ plan. The plan is recorded in labels of the image and is not part of the hash.
 from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
-from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import FRAMEWORKS, horovod_variables
+from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import (
+    FRAMEWORKS,
+    horovod_variables,
+)
 
 SECTIONS = ("frameworks", "controllers", "tensor_operations")
 NCCL_LABEL = "trainyard.nccl"
@@ -24,8 +27,11 @@ def dropped_by(section, name, build_variables):
         variable = "HOROVOD_WITHOUT_" + name.upper()
         # Horovod's build compares with 1 and ignores every other value.
         return variable if str(build_variables.get(variable)) == "1" else ""
-    variable, value = {"nccl": ("HOROVOD_GPU_OPERATIONS", "NCCL"), "ccl": ("HOROVOD_CPU_OPERATIONS", "CCL"),
-                       "ddl": ("HOROVOD_GPU_ALLREDUCE", "DDL")}[name]
+    variable, value = {
+        "nccl": ("HOROVOD_GPU_OPERATIONS", "NCCL"),
+        "ccl": ("HOROVOD_CPU_OPERATIONS", "CCL"),
+        "ddl": ("HOROVOD_GPU_ALLREDUCE", "DDL"),
+    }[name]
     return variable if variable in build_variables and build_variables[variable] != value else ""
 
 
@@ -42,21 +48,35 @@ def kept_parts(base, horovod, probe, requires, build_variables):
                 continue
             part = "%s.%s" % (section, name)
             variable = dropped_by(section, name, build_variables)
-            way_out = "set a base without it, or disable it: set %s in training_image_build_variables" % (
-                'HOROVOD_WITHOUT_%s to "1"' % name.upper() if name in FRAMEWORKS + ("mpi", "gloo") else "HOROVOD_GPU_OPERATIONS to another value")
+            way_out = (
+                "set a base without it, or disable it: set %s in training_image_build_variables"
+                % (
+                    'HOROVOD_WITHOUT_%s to "1"' % name.upper()
+                    if name in FRAMEWORKS + ("mpi", "gloo")
+                    else "HOROVOD_GPU_OPERATIONS to another value"
+                )
+            )
             if variable:
-                left.append("%s: %s in training_image_build_variables disables it" % (part, variable))
+                left.append(
+                    "%s: %s in training_image_build_variables disables it" % (part, variable)
+                )
             elif section == "frameworks" and not probe["frameworks"][name]:
                 left.append("%s: %s no longer has the framework" % (part, base))
             elif name == "mpi" and not probe["mpi_compiler"]:
-                problems.append("the Horovod of %s has %s, but it cannot be kept: the base has no mpicxx to compile the part for MPI. Add a development "
-                                "package of its MPI to the base, or %s" % (base, part, way_out))
+                problems.append(
+                    "the Horovod of %s has %s, but it cannot be kept: the base has no mpicxx to compile the part for MPI. Add a development "
+                    "package of its MPI to the base, or %s" % (base, part, way_out)
+                )
             elif name == "nccl" and not probe["versions"]["cuda"]:
-                problems.append("the Horovod of %s has %s, but it cannot be kept: the base has no CUDA compiler (nvcc). Set a base with CUDA's development "
-                                "files, or %s" % (base, part, way_out))
+                problems.append(
+                    "the Horovod of %s has %s, but it cannot be kept: the base has no CUDA compiler (nvcc). Set a base with CUDA's development "
+                    "files, or %s" % (base, part, way_out)
+                )
             elif name == "ddl" and build_variables.get("HOROVOD_GPU_ALLREDUCE") != "DDL":
-                problems.append("the Horovod of %s has %s, but it cannot be kept: this recipe does not build it by default. Set a base without it, or set "
-                                "HOROVOD_GPU_ALLREDUCE to DDL in training_image_build_variables" % (base, part))
+                problems.append(
+                    "the Horovod of %s has %s, but it cannot be kept: this recipe does not build it by default. Set a base without it, or set "
+                    "HOROVOD_GPU_ALLREDUCE to DDL in training_image_build_variables" % (base, part)
+                )
             else:
                 merged[section].append(name)
                 kept.append(part)
@@ -65,9 +85,15 @@ def kept_parts(base, horovod, probe, requires, build_variables):
 
 def own_nccl(probe):
     """Why the base's NCCL header does not fit its CUDA compiler; empty if it fits, or if only apt's package could show it."""
-    build, cuda = NcclBuild.parse(probe["packages"].get("libnccl-dev") or ""), probe["versions"]["cuda"] or ""
+    build, cuda = (
+        NcclBuild.parse(probe["packages"].get("libnccl-dev") or ""),
+        probe["versions"]["cuda"] or "",
+    )
     if build and cuda and str(build.cuda_major) != cuda.partition(".")[0]:
-        return "libnccl-dev %s, which is for another CUDA version than its compiler, %s" % (build, cuda)
+        return "libnccl-dev %s, which is for another CUDA version than its compiler, %s" % (
+            build,
+            cuda,
+        )
     return ""
 
 
@@ -87,32 +113,56 @@ def nccl_plan(base, probe, requested, wants_nccl, compat, source):
         if not lacks:
             plan["why"] = "%s has a matching one" % base
             return plan
-        plan["version"] = compat.nccl_for_image(cuda, directory, probe["cuda_architecture"], probe["packages"].get("libnccl2") or "")
+        plan["version"] = compat.nccl_for_image(
+            cuda, directory, probe["cuda_architecture"], probe["packages"].get("libnccl2") or ""
+        )
         if not plan["version"]:
             nearest = compat.nccl_pair("2.0.0", cuda)["nearest"]
             plan["problems"].append(
                 "training_image_requires.tensor_operations has nccl, but %s has %s, and the compatibility data has no build for CUDA %s in "
                 "NVIDIA's directory '%s' (%s): set training_image_nccl_version (for example %s) and training_image_apt_repositories, or HOROVOD_NCCL_HOME in "
-                "training_image_build_variables" % (base, lacks, cuda, directory, system, nearest[0] if nearest else "2.28.9-1+cuda13.0"))
+                "training_image_build_variables"
+                % (
+                    base,
+                    lacks,
+                    cuda,
+                    directory,
+                    system,
+                    nearest[0] if nearest else "2.28.9-1+cuda13.0",
+                )
+            )
             return plan
-        plan["why"] = "determined from CUDA %s (nvcc), %s and the compatibility data, because %s has %s" % (cuda, system, base, lacks)
+        plan["why"] = (
+            "determined from CUDA %s (nvcc), %s and the compatibility data, because %s has %s"
+            % (cuda, system, base, lacks)
+        )
     if not plan["version"]:
         return plan
-    there = all(probe["packages"].get(name) == plan["version"] for name in ("libnccl2", "libnccl-dev"))
+    there = all(
+        probe["packages"].get(name) == plan["version"] for name in ("libnccl2", "libnccl-dev")
+    )
     # If the user sets repositories, only these are used, because a closed network has no others.
     plan["vendor"] = not there and not requested["has_repositories"]
     if plan["vendor"] and source["problem"]:
-        plan["problems"].append("NCCL %s (%s) cannot be installed on %s from NVIDIA's repository: %s. Set the repository in training_image_apt_repositories"
-                                % (plan["version"], plan["why"], base, source["problem"]))
+        plan["problems"].append(
+            "NCCL %s (%s) cannot be installed on %s from NVIDIA's repository: %s. Set the repository in training_image_apt_repositories"
+            % (plan["version"], plan["why"], base, source["problem"])
+        )
     elif plan["vendor"] and not directory.startswith(("ubuntu", "debian")):
-        plan["problems"].append("NCCL %s (%s) cannot be installed on %s: NVIDIA has no apt repository for %s. Set one in training_image_apt_repositories"
-                                % (plan["version"], plan["why"], base, system))
+        plan["problems"].append(
+            "NCCL %s (%s) cannot be installed on %s: NVIDIA has no apt repository for %s. Set one in training_image_apt_repositories"
+            % (plan["version"], plan["why"], base, system)
+        )
     return plan
 
 
 def hosts_behind(images, head, image):
     """The hosts whose image differs from the head's. C(images) are pairs of a host and what image_info returned of its image, C(image) is that of the head."""
-    return [host for host, found in images if host != head and (found["layers"], found["recipe"]) != (image["layers"], image["recipe"])]
+    return [
+        host
+        for host, found in images
+        if host != head and (found["layers"], found["recipe"]) != (image["layers"], image["recipe"])
+    ]
 
 
 def image_plan(base, horovod, probe, requested, compat, source):
@@ -122,24 +172,48 @@ def image_plan(base, horovod, probe, requested, compat, source):
     C(requested): C(requires), C(build_variables), C(cuda_architectures), C(nccl_version), C(compiles), C(has_repositories).
     """
     requires = {section: list(requested["requires"].get(section) or []) for section in SECTIONS}
-    plan = {"requires": requires, "kept": [], "problems": [], "report": [],
-            "nccl": {"version": requested["nccl_version"], "vendor": False, "why": "", "problems": []}}
+    plan = {
+        "requires": requires,
+        "kept": [],
+        "problems": [],
+        "report": [],
+        "nccl": {"version": requested["nccl_version"], "vendor": False, "why": "", "problems": []},
+    }
     if requested["compiles"]:
         found = kept_parts(base, horovod, probe, requires, requested["build_variables"])
         plan.update(requires=found["requires"], kept=found["kept"], problems=found["problems"])
         if found["kept"]:
-            plan["report"].append("kept from the Horovod of %s: %s" % (base, ", ".join(found["kept"])))
+            plan["report"].append(
+                "kept from the Horovod of %s: %s" % (base, ", ".join(found["kept"]))
+            )
         plan["report"] += ["left out: " + note for note in found["left"]]
         if not horovod["available"] and horovod["cause"] != "not_installed":
-            plan["report"].append("the parts of the Horovod of %s are unknown, because it does not print its table (%s): only training_image_requires is built"
-                                  % (base, horovod["cause"]))
+            plan["report"].append(
+                "the parts of the Horovod of %s are unknown, because it does not print its table (%s): only training_image_requires is built"
+                % (base, horovod["cause"])
+            )
     if probe:
-        plan["nccl"] = nccl_plan(base, probe, requested, requested["compiles"] and "nccl" in plan["requires"]["tensor_operations"], compat, source)
+        plan["nccl"] = nccl_plan(
+            base,
+            probe,
+            requested,
+            requested["compiles"] and "nccl" in plan["requires"]["tensor_operations"],
+            compat,
+            source,
+        )
         plan["problems"] = plan["problems"] + plan["nccl"]["problems"]
         if plan["nccl"]["why"]:
-            plan["report"].append("NCCL %s: %s" % (plan["nccl"]["version"] or "of the base", plan["nccl"]["why"]))
-    plan["variables"] = horovod_variables(plan["requires"], requested["cuda_architectures"], requested["build_variables"])
-    plan["labels"] = {HOROVOD_LABEL: " ".join("%s.%s" % (section, name) for section in SECTIONS for name in plan["requires"][section])}
+            plan["report"].append(
+                "NCCL %s: %s" % (plan["nccl"]["version"] or "of the base", plan["nccl"]["why"])
+            )
+    plan["variables"] = horovod_variables(
+        plan["requires"], requested["cuda_architectures"], requested["build_variables"]
+    )
+    plan["labels"] = {
+        HOROVOD_LABEL: " ".join(
+            "%s.%s" % (section, name) for section in SECTIONS for name in plan["requires"][section]
+        )
+    }
     if plan["nccl"]["version"]:
         plan["labels"][NCCL_LABEL] = plan["nccl"]["version"]
     return plan

@@ -12,24 +12,43 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._image_relay import auth_document
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import bad_names
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._job_container_plan import OF_PODMAN, image_name
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._job_container_plan import (
+    OF_PODMAN,
+    image_name,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
     IMAGE_RELAY,
     reading_faults,
 )
 
-__all__ = ["auth_document", "client_plan", "drift", "former_registry", "host_plan", "images_plan", "removal"]
+__all__ = [
+    "auth_document",
+    "client_plan",
+    "drift",
+    "former_registry",
+    "host_plan",
+    "images_plan",
+    "removal",
+]
 
 FOLDER = "/etc/trainyard/registry"
 CONFIG, PROXY, POLICY = FOLDER + "/config.yml", FOLDER + "/nginx.conf", FOLDER + "/policy.json"
-STORAGE_CONF, SETTINGS, HTPASSWD = FOLDER + "/storage.conf", FOLDER + "/relay.json", FOLDER + "/htpasswd"
+STORAGE_CONF, SETTINGS, HTPASSWD = (
+    FOLDER + "/storage.conf",
+    FOLDER + "/relay.json",
+    FOLDER + "/htpasswd",
+)
 TOKENS = FOLDER + "/tokens.json"
 # As module own_certificate names them.
 TLS = FOLDER + "/tls"
 TLS_CERTIFICATE, TLS_KEY = TLS + "/registry.pem", TLS + "/registry.key"
 PEOPLE = FOLDER + "/people"
 LIBRARY = "/usr/local/lib/trainyard/image_relay"
-PROGRAM, MODULE, LOGIN = LIBRARY + "/relay", LIBRARY + "/_image_relay.py", LIBRARY + "/registry_login"
+PROGRAM, MODULE, LOGIN = (
+    LIBRARY + "/relay",
+    LIBRARY + "/_image_relay.py",
+    LIBRARY + "/registry_login",
+)
 CATALOGUE, PROFILE = "/etc/trainyard/images.json", "/etc/profile.d/trainyard-registry.sh"
 PLAIN_CONF = "/etc/containers/registries.conf.d/trainyard-registry.conf"
 CERTIFICATES = ("/etc/containers/certs.d", "/etc/docker/certs.d")
@@ -67,15 +86,23 @@ def reference(wanted, name):
 
 def recipe_of(image):
     """Return what identifies the additions to an image, empty for an image that is copied as it is."""
-    return hashlib.sha256(json.dumps(RECIPE, sort_keys=True).encode("utf-8")).hexdigest() if image.get("complete") else ""
+    return (
+        hashlib.sha256(json.dumps(RECIPE, sort_keys=True).encode("utf-8")).hexdigest()
+        if image.get("complete")
+        else ""
+    )
 
 
 # --- the registry on its host -----------------------------------------------------------------------------------------------
 
+
 def _quoted(text):
     """Return a path as nginx reads it. The rules of the role allow no other characters in paths."""
     if not re.fullmatch(r"[A-Za-z0-9/._@+-]+", text.replace("$remote_user", "")):
-        raise ValueError("'%s' has characters that a path of nginx cannot have; use letters, digits and . _ @ + -" % text)
+        raise ValueError(
+            "'%s' has characters that a path of nginx cannot have; use letters, digits and . _ @ + -"
+            % text
+        )
     return '"%s"' % text
 
 
@@ -113,12 +140,24 @@ def _private_rules(wanted):
     lines = ['    "~^POST [^?]*[?]([^=&;]*=[^&;]*[&;])*[^=&;]*%[^=&;]*(=|&|;|$)" 1;']
     for name in sorted(wanted["people"]):
         allowed = _one_of([wanted["folder"]] + sorted(readable[name]))
-        lines.append('    "~^POST %s [^?]*[?](.*[&;])?from=(?!%s(/|%%2[Ff]))" 1;' % (re.escape(name), allowed))
-    lines += ['    "~^(GET|HEAD)  " 0;', '    "~^(GET|HEAD) %s " 0;' % RELAY, r'    "~^(GET|HEAD) [^ ]+ /v2/([?]|$)" 0;',
-              '    "~^(GET|HEAD) [^ ]+ /v2/%s/" 0;' % re.escape(wanted["folder"])]
+        lines.append(
+            '    "~^POST %s [^?]*[?](.*[&;])?from=(?!%s(/|%%2[Ff]))" 1;'
+            % (re.escape(name), allowed)
+        )
+    lines += [
+        '    "~^(GET|HEAD)  " 0;',
+        '    "~^(GET|HEAD) %s " 0;' % RELAY,
+        r'    "~^(GET|HEAD) [^ ]+ /v2/([?]|$)" 0;',
+        '    "~^(GET|HEAD) [^ ]+ /v2/%s/" 0;' % re.escape(wanted["folder"]),
+    ]
     for name in sorted(wanted["people"]):
-        lines.append('    "~^(GET|HEAD) %s /v2/%s/" 0;' % (_one_of(of_person[name]), re.escape(name)))
-        lines.append('    "~^GET %s %s/%s/([a-z0-9][a-z0-9._-]*/)*$" 0;' % (re.escape(name), OWN, re.escape(name)))
+        lines.append(
+            '    "~^(GET|HEAD) %s /v2/%s/" 0;' % (_one_of(of_person[name]), re.escape(name))
+        )
+        lines.append(
+            '    "~^GET %s %s/%s/([a-z0-9][a-z0-9._-]*/)*$" 0;'
+            % (re.escape(name), OWN, re.escape(name))
+        )
     return lines + ['    "~^(GET|HEAD) " private;']
 
 
@@ -126,20 +165,42 @@ def _own_location(wanted):
     """Return the location that lists a person's own repositories. The registry's own list has the names of all people's."""
     return [
         "    location %s/ {" % OWN,
-        "      if ($trainyard_refused) { return 403 '%s'; }" % DENIED % "people list their own repositories only",
+        "      if ($trainyard_refused) { return 403 '%s'; }"
+        % DENIED
+        % "people list their own repositories only",
         '      auth_basic "images of the cluster"; auth_basic_user_file %s;' % HTPASSWD,
-        "      alias %s; autoindex on; autoindex_format json;" % _quoted(wanted["storage"] + "/registry/docker/registry/v2/repositories/"),
+        "      alias %s; autoindex on; autoindex_format json;"
+        % _quoted(wanted["storage"] + "/registry/docker/registry/v2/repositories/"),
         "    }",
     ]
 
 
 def registry_config(wanted):
     """Return the configuration of docker-registry. JSON is YAML, with all values quoted."""
-    return json.dumps({
-        "version": 0.1, "log": {"level": "warn", "accesslog": {"disabled": True}},
-        "storage": {"filesystem": {"rootdirectory": wanted["storage"] + "/registry"}, "delete": {"enabled": True},
-                    "maintenance": {"uploadpurging": {"enabled": True, "age": "24h", "interval": "24h", "dryrun": False}}},
-        "http": {"net": "unix", "addr": SOCKET, "relativeurls": True}}, indent=2, sort_keys=True) + "\n"
+    return (
+        json.dumps(
+            {
+                "version": 0.1,
+                "log": {"level": "warn", "accesslog": {"disabled": True}},
+                "storage": {
+                    "filesystem": {"rootdirectory": wanted["storage"] + "/registry"},
+                    "delete": {"enabled": True},
+                    "maintenance": {
+                        "uploadpurging": {
+                            "enabled": True,
+                            "age": "24h",
+                            "interval": "24h",
+                            "dryrun": False,
+                        }
+                    },
+                },
+                "http": {"net": "unix", "addr": SOCKET, "relativeurls": True},
+            },
+            indent=2,
+            sort_keys=True,
+        )
+        + "\n"
+    )
 
 
 def proxy_config(wanted, checksum):
@@ -148,11 +209,18 @@ def proxy_config(wanted, checksum):
     The rules read the request as the registry gets it, so a path that two programs could read in two ways is refused. The checksum of the site's certificate is
     in it, so that a renewed certificate is a change.
     """
-    certificate, key = (wanted["certificate"], wanted["key"]) if wanted["certificate"] else (TLS_CERTIFICATE, TLS_KEY)
+    certificate, key = (
+        (wanted["certificate"], wanted["key"])
+        if wanted["certificate"]
+        else (TLS_CERTIFICATE, TLS_KEY)
+    )
     is_private = wanted.get("private")
     lines = [
-        HEADING + ("# Certificate %s.\n" % checksum if checksum else "") + "user %s;" % USER, "worker_processes auto;",
-        "pid %s/pid;" % PROXY_RUN, "error_log stderr warn;", "events { worker_connections 1024; }",
+        HEADING + ("# Certificate %s.\n" % checksum if checksum else "") + "user %s;" % USER,
+        "worker_processes auto;",
+        "pid %s/pid;" % PROXY_RUN,
+        "error_log stderr warn;",
+        "events { worker_connections 1024; }",
         "http {",
         "  server_tokens off; default_type application/json; log_not_found off;",
         "  log_format trainyard '$remote_addr $remote_user $status $request_method $uri';",
@@ -166,7 +234,10 @@ def proxy_config(wanted, checksum):
         '    "~^(POST|PUT|PATCH|DELETE)  " 0;',
         '    "~^(POST|PUT|PATCH|DELETE) %s /v2/%s/" 0;' % (RELAY, re.escape(wanted["folder"])),
     ]
-    lines += ['    "~^(POST|PUT|PATCH|DELETE) %s /v2/%s/" 0;' % (re.escape(name), re.escape(name)) for name in sorted(wanted["people"])]
+    lines += [
+        '    "~^(POST|PUT|PATCH|DELETE) %s /v2/%s/" 0;' % (re.escape(name), re.escape(name))
+        for name in sorted(wanted["people"])
+    ]
     lines += [
         "  }",
         "  map $request_uri $trainyard_odd {",
@@ -183,8 +254,12 @@ def proxy_config(wanted, checksum):
         "    listen %d ssl;" % wanted["port"],
         "    ssl_certificate %s; ssl_certificate_key %s;" % (_quoted(certificate), _quoted(key)),
         "    ssl_protocols TLSv1.2 TLSv1.3;",
-        "    client_max_body_size %dg; client_body_timeout 300s; client_body_temp_path %s/body;" % (wanted["max_layer_gib"], PROXY_RUN),
-        "".join("    %s_temp_path %s/%s;" % (name, PROXY_RUN, name) for name in ("proxy", "fastcgi", "uwsgi", "scgi")),
+        "    client_max_body_size %dg; client_body_timeout 300s; client_body_temp_path %s/body;"
+        % (wanted["max_layer_gib"], PROXY_RUN),
+        "".join(
+            "    %s_temp_path %s/%s;" % (name, PROXY_RUN, name)
+            for name in ("proxy", "fastcgi", "uwsgi", "scgi")
+        ),
         '    add_header Docker-Distribution-Api-Version "registry/2.0" always;',
         "    location / { return 404; }",
         "    # What `trainyard quota` shows.",
@@ -194,22 +269,37 @@ def proxy_config(wanted, checksum):
         "    }",
         *(_own_location(wanted) if is_private else []),
         "    location /v2/ {",
-        "      if ($trainyard_odd) { return 400 '%s'; }" % DENIED % "the path has characters that names of images do not have",
-        *(["      if ($trainyard_refused = private) { return 403 '%s'; }" % DENIED % PRIVATE] if is_private else []),
-        "      if ($trainyard_refused) { return 403 '%s'; }" % DENIED % "people write below their own name only: use /<your name>/ in the name of the image",
+        "      if ($trainyard_odd) { return 400 '%s'; }"
+        % DENIED
+        % "the path has characters that names of images do not have",
+        *(
+            ["      if ($trainyard_refused = private) { return 403 '%s'; }" % DENIED % PRIVATE]
+            if is_private
+            else []
+        ),
+        "      if ($trainyard_refused) { return 403 '%s'; }"
+        % DENIED
+        % "people write below their own name only: use /<your name>/ in the name of the image",
         '      set $trainyard_over "$request_method";',
-        '      if (-f %s) { set $trainyard_over "${trainyard_over} over"; }' % _quoted(wanted["storage"] + "/space/$remote_user.full"),
-        '      if ($trainyard_over ~ "^(POST|PUT|PATCH) over$") { return 403 \'%s\'; }' % DENIED % (
+        '      if (-f %s) { set $trainyard_over "${trainyard_over} over"; }'
+        % _quoted(wanted["storage"] + "/space/$remote_user.full"),
+        "      if ($trainyard_over ~ \"^(POST|PUT|PATCH) over$\") { return 403 '%s'; }"
+        % DENIED
+        % (
             "your images use more than the %d GiB that each person has here (image_relay_person_gib): delete images of yours, and push again after the nightly "
-            "removal" % wanted["person_gib"]),
+            "removal" % wanted["person_gib"]
+        ),
         '      set $trainyard_full "";',
         "      if ($request_method ~ ^(POST|PUT|PATCH)$) { set $trainyard_full write; }",
-        '      if (-f %s) { set $trainyard_full "${trainyard_full} full"; }' % _quoted(wanted["storage"] + "/full"),
-        "      if ($trainyard_full = \"write full\") { return 403 '%s'; }" % DENIED % "the registry is full: delete images of yours, or tell the operator",
+        '      if (-f %s) { set $trainyard_full "${trainyard_full} full"; }'
+        % _quoted(wanted["storage"] + "/full"),
+        "      if ($trainyard_full = \"write full\") { return 403 '%s'; }"
+        % DENIED
+        % "the registry is full: delete images of yours, or tell the operator",
         '      auth_basic "images of the cluster"; auth_basic_user_file %s;' % HTPASSWD,
         "      proxy_pass http://unix:%s:;" % SOCKET,
         "      proxy_http_version 1.1; proxy_request_buffering off; proxy_buffering off; proxy_read_timeout 900s; proxy_send_timeout 900s;",
-        "      proxy_set_header Host $http_host; proxy_set_header X-Forwarded-Proto https; proxy_set_header Authorization \"\";",
+        '      proxy_set_header Host $http_host; proxy_set_header X-Forwarded-Proto https; proxy_set_header Authorization "";',
         "      proxy_set_header Content-Type $trainyard_type;",
         "    }",
         "  }",
@@ -228,7 +318,11 @@ def _note_loaded(directive, unit, run, *paths):
     Otherwise, a restart that is due would be lost if the run stops before it. The user of the service writes the file, because root must not write into the
     folder of another user. A certificate of the site has its checksum in nginx.conf, so the role's own may be missing.
     """
-    return "%s=-/bin/sh -c 'sha256sum %s > %s/loaded 2> /dev/null'" % (directive, " ".join(("%s/%s" % (SYSTEMD, unit),) + paths), run)
+    return "%s=-/bin/sh -c 'sha256sum %s > %s/loaded 2> /dev/null'" % (
+        directive,
+        " ".join(("%s/%s" % (SYSTEMD, unit),) + paths),
+        run,
+    )
 
 
 def units(wanted):
@@ -237,51 +331,138 @@ def units(wanted):
     settings = '"%s"' % SETTINGS
     return {
         SERVICES[0]: _unit(
-            "Registry of images of the cluster, reached through trainyard-image-proxy.service only", "RequiresMountsFor=%s" % storage, "[Service]",
-            "User=%s" % USER, "UMask=0077", "RuntimeDirectory=%s" % RUN.rpartition("/")[2], "RuntimeDirectoryMode=0700",
+            "Registry of images of the cluster, reached through trainyard-image-proxy.service only",
+            "RequiresMountsFor=%s" % storage,
+            "[Service]",
+            "User=%s" % USER,
+            "UMask=0077",
+            "RuntimeDirectory=%s" % RUN.rpartition("/")[2],
+            "RuntimeDirectoryMode=0700",
             # After the package came back, the user may have another ID.
-            "ExecStartPre=+/bin/sh -c 'test \"$$(stat --format=%%%%U %s/registry/docker)\" = %s || exec chown --recursive %s: %s/registry'" % (
-                storage, USER, USER, storage),
-            "ExecStartPre=/bin/rm --force %s" % SOCKET, _note_loaded("ExecStartPre", SERVICES[0], RUN, CONFIG),
+            "ExecStartPre=+/bin/sh -c 'test \"$$(stat --format=%%%%U %s/registry/docker)\" = %s || exec chown --recursive %s: %s/registry'"
+            % (storage, USER, USER, storage),
+            "ExecStartPre=/bin/rm --force %s" % SOCKET,
+            _note_loaded("ExecStartPre", SERVICES[0], RUN, CONFIG),
             "ExecStart=/usr/bin/docker-registry serve %s" % CONFIG,
-            "Restart=on-failure", "RestartSec=2", "NoNewPrivileges=true", "ProtectSystem=strict", "ReadWritePaths=%s/registry" % storage, "ProtectHome=true",
-            "PrivateTmp=true", "PrivateDevices=true", "RestrictAddressFamilies=AF_UNIX", "[Install]", "WantedBy=multi-user.target"),
+            "Restart=on-failure",
+            "RestartSec=2",
+            "NoNewPrivileges=true",
+            "ProtectSystem=strict",
+            "ReadWritePaths=%s/registry" % storage,
+            "ProtectHome=true",
+            "PrivateTmp=true",
+            "PrivateDevices=true",
+            "RestrictAddressFamilies=AF_UNIX",
+            "[Install]",
+            "WantedBy=multi-user.target",
+        ),
         SERVICES[1]: _unit(
-            "TLS, logins and rights of the registry of images", "Wants=%s network-online.target" % SERVICES[0], "After=%s network-online.target" % SERVICES[0],
-            "[Service]", "RuntimeDirectory=%s" % PROXY_RUN.rpartition("/")[2], "RuntimeDirectoryMode=0711",
-            "ExecStartPre=/usr/sbin/nginx -q -t -c %s" % PROXY, _note_loaded("ExecStartPre", SERVICES[1], PROXY_RUN, PROXY, TLS_CERTIFICATE),
+            "TLS, logins and rights of the registry of images",
+            "Wants=%s network-online.target" % SERVICES[0],
+            "After=%s network-online.target" % SERVICES[0],
+            "[Service]",
+            "RuntimeDirectory=%s" % PROXY_RUN.rpartition("/")[2],
+            "RuntimeDirectoryMode=0711",
+            "ExecStartPre=/usr/sbin/nginx -q -t -c %s" % PROXY,
+            _note_loaded("ExecStartPre", SERVICES[1], PROXY_RUN, PROXY, TLS_CERTIFICATE),
             "ExecStart=/usr/sbin/nginx -c %s -g 'daemon off;'" % PROXY,
             # With a configuration that is wrong the reload fails, and the former one stays in use.
-            "ExecReload=/usr/sbin/nginx -q -t -c %s" % PROXY, _note_loaded("ExecReload", SERVICES[1], PROXY_RUN, PROXY, TLS_CERTIFICATE),
+            "ExecReload=/usr/sbin/nginx -q -t -c %s" % PROXY,
+            _note_loaded("ExecReload", SERVICES[1], PROXY_RUN, PROXY, TLS_CERTIFICATE),
             "ExecReload=/bin/kill -HUP $MAINPID",
-            "Restart=on-failure", "RestartSec=2", "NoNewPrivileges=true", "ProtectHome=true", "PrivateTmp=true",
-            "[Install]", "WantedBy=multi-user.target"),
+            "Restart=on-failure",
+            "RestartSec=2",
+            "NoNewPrivileges=true",
+            "ProtectHome=true",
+            "PrivateTmp=true",
+            "[Install]",
+            "WantedBy=multi-user.target",
+        ),
         "trainyard-image-tidy.service": _unit(
-            "Removal of old tags and of unused content of the registry", "[Service]", "Type=oneshot", "ExecStart=%s tidy %s" % (PROGRAM, settings)),
+            "Removal of old tags and of unused content of the registry",
+            "[Service]",
+            "Type=oneshot",
+            "ExecStart=%s tidy %s" % (PROGRAM, settings),
+        ),
         "trainyard-image-room.service": _unit(
-            "Size limits of the registry", "[Service]", "Type=oneshot", "ExecStart=%s room %s" % (PROGRAM, settings)),
-        TIMERS[0]: _unit("Nightly removal of old tags and of unused content of the registry", "[Timer]", "OnCalendar=*-*-* %s:00" % wanted["tidy_time"],
-                         "Persistent=true", "[Install]", "WantedBy=timers.target"),
-        TIMERS[1]: _unit("Size limits of the registry, each minute", "[Timer]", "OnBootSec=60", "OnUnitActiveSec=60", "[Install]",
-                         "WantedBy=timers.target"),
+            "Size limits of the registry",
+            "[Service]",
+            "Type=oneshot",
+            "ExecStart=%s room %s" % (PROGRAM, settings),
+        ),
+        TIMERS[0]: _unit(
+            "Nightly removal of old tags and of unused content of the registry",
+            "[Timer]",
+            "OnCalendar=*-*-* %s:00" % wanted["tidy_time"],
+            "Persistent=true",
+            "[Install]",
+            "WantedBy=timers.target",
+        ),
+        TIMERS[1]: _unit(
+            "Size limits of the registry, each minute",
+            "[Timer]",
+            "OnBootSec=60",
+            "OnUnitActiveSec=60",
+            "[Install]",
+            "WantedBy=timers.target",
+        ),
     }
 
 
 def settings(wanted):
     """Return what the programs on the registry's host know. The tags of C(images) never are too old, whether or not they were relayed already."""
-    return {"storage": wanted["storage"], "folder": wanted["folder"], "config": CONFIG, "socket": SOCKET, "user": USER, "service": SERVICES[0],
-            "images": sorted(image_name(image["name"]) for image in wanted["images"]), "keep_days": wanted["keep_days"],
-            "max_bytes": wanted["max_gib"] * GIB, "free_bytes": wanted["free_gib"] * GIB, "people": sorted(wanted["people"]),
-            "person_bytes": wanted["person_gib"] * GIB}
+    return {
+        "storage": wanted["storage"],
+        "folder": wanted["folder"],
+        "config": CONFIG,
+        "socket": SOCKET,
+        "user": USER,
+        "service": SERVICES[0],
+        "images": sorted(image_name(image["name"]) for image in wanted["images"]),
+        "keep_days": wanted["keep_days"],
+        "max_bytes": wanted["max_gib"] * GIB,
+        "free_bytes": wanted["free_gib"] * GIB,
+        "people": sorted(wanted["people"]),
+        "person_bytes": wanted["person_gib"] * GIB,
+    }
 
 
 def policy(wanted):
     """Return the policy of the relay's own copies: the registries of its images and files, whatever the host's own policy is."""
     accept = [{"type": "insecureAcceptAnything"}]
-    return json.dumps({"default": [{"type": "reject"}], "transports": dict(
-        {name: {"": accept} for name in ("docker-archive", "oci-archive", "containers-storage", "dir", "oci")},
-        docker={name: accept for name in sorted({registry_name(wanted)} | {source_registry(image) for image in wanted["images"] if image.get("source")})})},
-        indent=2, sort_keys=True) + "\n"
+    return (
+        json.dumps(
+            {
+                "default": [{"type": "reject"}],
+                "transports": dict(
+                    {
+                        name: {"": accept}
+                        for name in (
+                            "docker-archive",
+                            "oci-archive",
+                            "containers-storage",
+                            "dir",
+                            "oci",
+                        )
+                    },
+                    docker={
+                        name: accept
+                        for name in sorted(
+                            {registry_name(wanted)}
+                            | {
+                                source_registry(image)
+                                for image in wanted["images"]
+                                if image.get("source")
+                            }
+                        )
+                    },
+                ),
+            },
+            indent=2,
+            sort_keys=True,
+        )
+        + "\n"
+    )
 
 
 def source_registry(image):
@@ -290,7 +471,11 @@ def source_registry(image):
 
 def storage_conf(wanted):
     """Return the stores of the images that are completed or read, apart from those of the host."""
-    return HEADING + '[storage]\ndriver = "overlay"\nrunroot = "/run/trainyard/image_relay/store"\ngraphroot = "%s/work"\n' % wanted["storage"]
+    return (
+        HEADING
+        + '[storage]\ndriver = "overlay"\nrunroot = "/run/trainyard/image_relay/store"\ngraphroot = "%s/work"\n'
+        % wanted["storage"]
+    )
 
 
 def _file(path, content, mode="0644", **more):
@@ -303,41 +488,80 @@ def _folder(path, mode="0755", **more):
 
 def server_files(wanted, checksum):
     """Return the folders and files of the registry's host."""
-    entries = [_folder(path) for path in ("/etc/trainyard", FOLDER, "/usr/local/lib/trainyard", LIBRARY)]
+    entries = [
+        _folder(path) for path in ("/etc/trainyard", FOLDER, "/usr/local/lib/trainyard", LIBRARY)
+    ]
     entries += [_folder(wanted["storage"]), _folder(wanted["storage"] + "/work", "0700")]
-    entries += [_file(PROGRAM, wanted["programs"]["relay"], "0755"), _file(MODULE, wanted["programs"]["_image_relay.py"]),
-                _file(POLICY, policy(wanted)), _file(STORAGE_CONF, storage_conf(wanted)),
-                _file(SETTINGS, json.dumps(settings(wanted), indent=2, sort_keys=True) + "\n")]
+    entries += [
+        _file(PROGRAM, wanted["programs"]["relay"], "0755"),
+        _file(MODULE, wanted["programs"]["_image_relay.py"]),
+        _file(POLICY, policy(wanted)),
+        _file(STORAGE_CONF, storage_conf(wanted)),
+        _file(SETTINGS, json.dumps(settings(wanted), indent=2, sort_keys=True) + "\n"),
+    ]
     if not wanted["registry"]:
-        entries += [_folder(wanted["storage"] + "/registry", "0700", owner=USER), _folder(wanted["storage"] + "/space", "0750", group=USER),
-                    _file(CONFIG, registry_config(wanted)),
-                    _file(PROXY, proxy_config(wanted, checksum))]
-        entries += [_file("%s/%s" % (SYSTEMD, name), content) for name, content in sorted(units(wanted).items())]
+        entries += [
+            _folder(wanted["storage"] + "/registry", "0700", owner=USER),
+            _folder(wanted["storage"] + "/space", "0750", group=USER),
+            _file(CONFIG, registry_config(wanted)),
+            _file(PROXY, proxy_config(wanted, checksum)),
+        ]
+        entries += [
+            _file("%s/%s" % (SYSTEMD, name), content)
+            for name, content in sorted(units(wanted).items())
+        ]
     return entries
 
 
 def record_of(found, wanted, packages):
     """Return the undo record of the registry's host: what it had, and the folders and names that the role has used."""
     former = found["record"]
-    record = {"storage": sorted(set(former.get("storage") or []) | {wanted["storage"]}),
-              "registries": sorted(set(former.get("registries") or []) | {registry_name(wanted)}), "cni": former.get("cni", found["cni"])}
-    record["masked"] = sorted(set(former.get("masked") or []) | {unit for name, unit in PACKAGED.items()
-                                                                 if name in packages and name not in found["packages"] and not found["masked"].get(unit)})
+    record = {
+        "storage": sorted(set(former.get("storage") or []) | {wanted["storage"]}),
+        "registries": sorted(set(former.get("registries") or []) | {registry_name(wanted)}),
+        "cni": former.get("cni", found["cni"]),
+    }
+    record["masked"] = sorted(
+        set(former.get("masked") or [])
+        | {
+            unit
+            for name, unit in PACKAGED.items()
+            if name in packages and name not in found["packages"] and not found["masked"].get(unit)
+        }
+    )
     return record
 
 
 def problems(found, wanted):
     """Return what makes the registry impossible, before anything changes."""
     texts = reading_faults(wanted["host"], found, IMAGE_RELAY)
-    if found["storage_type"] == "overlay" and any(image.get("complete") for image in wanted["images"]):
-        texts.append("image_relay_storage: '%s' is on overlay, on which images cannot be unpacked; mount a disk or a volume there" % wanted["storage"])
+    if found["storage_type"] == "overlay" and any(
+        image.get("complete") for image in wanted["images"]
+    ):
+        texts.append(
+            "image_relay_storage: '%s' is on overlay, on which images cannot be unpacked; mount a disk or a volume there"
+            % wanted["storage"]
+        )
     if found["strange"] and wanted["storage"] not in (found["record"].get("storage") or []):
-        texts.append("image_relay_storage: '%s' has '%s', which this role did not create; use an empty folder" % (wanted["storage"], found["strange"][0]))
+        texts.append(
+            "image_relay_storage: '%s' has '%s', which this role did not create; use an empty folder"
+            % (wanted["storage"], found["strange"][0])
+        )
     if not wanted["registry"] and found["port_taken"] and not found["proxy_active"]:
-        texts.append("image_relay_port: another program of the host listens on port %d; use a free port" % wanted["port"])
+        texts.append(
+            "image_relay_port: another program of the host listens on port %d; use a free port"
+            % wanted["port"]
+        )
     if not wanted["registry"] and wanted["certificate"]:
-        texts += ["%s: '%s' does not exist on %s; copy it there, or correct the path" % (name, path, wanted["host"])
-                  for name, path in (("image_relay_certificate", wanted["certificate"]), ("image_relay_key", wanted["key"])) if path in found["missing"]]
+        texts += [
+            "%s: '%s' does not exist on %s; copy it there, or correct the path"
+            % (name, path, wanted["host"])
+            for name, path in (
+                ("image_relay_certificate", wanted["certificate"]),
+                ("image_relay_key", wanted["key"]),
+            )
+            if path in found["missing"]
+        ]
     return texts
 
 
@@ -345,18 +569,44 @@ def input_problems(wanted):
     """Return what is wrong with the variables together."""
     texts, registry = [], registry_name(wanted)
     if wanted["folder"] in wanted["people"]:
-        texts.append("image_relay_folder: '%s' is the name of a person, who could write there; use another name" % wanted["folder"])
+        texts.append(
+            "image_relay_folder: '%s' is the name of a person, who could write there; use another name"
+            % wanted["folder"]
+        )
     if RELAY in wanted["people"]:
-        texts.append("shared_storage_users: '%s' is the account of the relay; use another name for the person" % RELAY)
+        texts.append(
+            "shared_storage_users: '%s' is the account of the relay; use another name for the person"
+            % RELAY
+        )
     names = [image_name(image["name"]) for image in wanted["images"]]
-    texts += ["image_relay_images: '%s' is there twice; give each image a name of its own" % name for name in sorted(set(names)) if names.count(name) > 1]
+    texts += [
+        "image_relay_images: '%s' is there twice; give each image a name of its own" % name
+        for name in sorted(set(names))
+        if names.count(name) > 1
+    ]
     for image in wanted["images"]:
         if bool(image.get("source")) == bool(image.get("archive")):
-            texts.append("image_relay_images: '%s' needs either source or archive; set one of them" % image["name"])
-        elif image.get("source") and source_registry(image) == registry and image["source"].startswith(reference(wanted, "")):
-            texts.append("image_relay_images: the source of '%s' is an approved image itself; name the registry that it comes from" % image["name"])
-    if wanted["has_jobs"] and not any((reference(wanted, "") + "/").startswith(name.rstrip("/") + "/") for name in wanted["job_registries"]):
-        texts.append("job_container_registries: '%s' is missing, so jobs could not use the images; add it" % registry)
+            texts.append(
+                "image_relay_images: '%s' needs either source or archive; set one of them"
+                % image["name"]
+            )
+        elif (
+            image.get("source")
+            and source_registry(image) == registry
+            and image["source"].startswith(reference(wanted, ""))
+        ):
+            texts.append(
+                "image_relay_images: the source of '%s' is an approved image itself; name the registry that it comes from"
+                % image["name"]
+            )
+    if wanted["has_jobs"] and not any(
+        (reference(wanted, "") + "/").startswith(name.rstrip("/") + "/")
+        for name in wanted["job_registries"]
+    ):
+        texts.append(
+            "job_container_registries: '%s' is missing, so jobs could not use the images; add it"
+            % registry
+        )
     return texts
 
 
@@ -364,14 +614,22 @@ def certificate_names(wanted):
     """Return the names and addresses of the certificate that the role creates, empty if it creates none."""
     if wanted["registry"] or wanted["certificate"]:
         return {}
-    found = [wanted["address"]] + [name for name in (wanted["host"], "localhost") if not bad_names([name], [])]
+    found = [wanted["address"]] + [
+        name for name in (wanted["host"], "localhost") if not bad_names([name], [])
+    ]
     addresses = [name for name in found if not bad_names([], [name])]
     return {"names": sorted(set(found) - set(addresses)), "addresses": addresses[:1]}
 
 
 def numbers(wanted):
     """Return the request with numbers, which ansible-core before 2.19 makes texts of."""
-    return dict(wanted, **{name: int(wanted[name]) for name in ("port", "max_gib", "person_gib", "max_layer_gib", "free_gib", "keep_days")})
+    return dict(
+        wanted,
+        **{
+            name: int(wanted[name])
+            for name in ("port", "max_gib", "person_gib", "max_layer_gib", "free_gib", "keep_days")
+        },
+    )
 
 
 def host_plan(found, wanted):
@@ -379,18 +637,34 @@ def host_plan(found, wanted):
     wanted = numbers(wanted)
     packages = list(TOOLS if wanted["registry"] else TOOLS + SERVERS)
     record = record_of(found, wanted, packages)
-    return {"packages": packages, "lacks_packages": [name for name in packages if name not in found["packages"]],
-            "masked": [{"path": "%s/%s" % (SYSTEMD, unit), "state": "link", "src": "/dev/null"} for unit in record["masked"]],
-            "files": server_files(wanted, found["certificate_checksum"]), "record": record, "record_text": json.dumps(record, indent=2, sort_keys=True) + "\n",
-            "problems": input_problems(wanted) + problems(found, wanted), "registry": registry_name(wanted), "images": requests(wanted),
-            "certificate": certificate_names(wanted)}
+    return {
+        "packages": packages,
+        "lacks_packages": [name for name in packages if name not in found["packages"]],
+        "masked": [
+            {"path": "%s/%s" % (SYSTEMD, unit), "state": "link", "src": "/dev/null"}
+            for unit in record["masked"]
+        ],
+        "files": server_files(wanted, found["certificate_checksum"]),
+        "record": record,
+        "record_text": json.dumps(record, indent=2, sort_keys=True) + "\n",
+        "problems": input_problems(wanted) + problems(found, wanted),
+        "registry": registry_name(wanted),
+        "images": requests(wanted),
+        "certificate": certificate_names(wanted),
+    }
 
 
 # --- the images -------------------------------------------------------------------------------------------------------------
 
+
 def image_state(image, found, former):
     """Return (what to do, problem) of an image: '', C(record), C(copy) or C(complete)."""
-    source, there, recipe, asked = found["source"], found["there"], recipe_of(image), image.get("source") or image["archive"]
+    source, there, recipe, asked = (
+        found["source"],
+        found["there"],
+        recipe_of(image),
+        image.get("source") or image["archive"],
+    )
     is_ours = bool(former) and there["digest"] == former["digest"] and former["recipe"] == recipe
     if source["error"] or there["error"]:
         return "", source["error"] or there["error"]
@@ -404,8 +678,15 @@ def image_state(image, found, former):
 
 def requests(wanted):
     """Return the images as the module reads them."""
-    return [{"name": image_name(image["name"]), "source": image.get("source") or image.get("archive") or "", "is_archive": not image.get("source"),
-             "target": reference(wanted, image_name(image["name"]))} for image in wanted["images"]]
+    return [
+        {
+            "name": image_name(image["name"]),
+            "source": image.get("source") or image.get("archive") or "",
+            "is_archive": not image.get("source"),
+            "target": reference(wanted, image_name(image["name"])),
+        }
+        for image in wanted["images"]
+    ]
 
 
 def images_plan(found, wanted):
@@ -417,17 +698,43 @@ def images_plan(found, wanted):
     for image in wanted["images"]:
         name = image_name(image["name"])
         asked = image.get("source") or image["archive"]
-        read = found["images"].get(name) or {"source": {"digest": "", "error": ""}, "there": {"digest": "", "error": ""}}
+        read = found["images"].get(name) or {
+            "source": {"digest": "", "error": ""},
+            "there": {"digest": "", "error": ""},
+        }
         former = found["relayed"].get(name) or {}
         what, problem = image_state(image, read, former)
-        if problem and not read["there"]["error"] and former and former["digest"] == read["there"]["digest"] and former["source"] == asked:
+        if (
+            problem
+            and not read["there"]["error"]
+            and former
+            and former["digest"] == read["there"]["digest"]
+            and former["source"] == asked
+        ):
             kept.append("%s: %s" % (name, problem))
         elif problem:
-            texts.append("image_relay_images: '%s' of %s: %s" % (asked if read["source"]["error"] else reference(wanted, name), name, problem))
+            texts.append(
+                "image_relay_images: '%s' of %s: %s"
+                % (asked if read["source"]["error"] else reference(wanted, name), name, problem)
+            )
         elif what:
-            todo.append({"name": name, "what": what, "source": asked, "is_archive": not image.get("source"), "digest": read["source"]["digest"],
-                         "target": reference(wanted, name), "recipe": recipe_of(image)})
-    return {"todo": todo, "problems": texts, "kept": kept, "catalogue": catalogue(found, wanted, todo)}
+            todo.append(
+                {
+                    "name": name,
+                    "what": what,
+                    "source": asked,
+                    "is_archive": not image.get("source"),
+                    "digest": read["source"]["digest"],
+                    "target": reference(wanted, name),
+                    "recipe": recipe_of(image),
+                }
+            )
+    return {
+        "todo": todo,
+        "problems": texts,
+        "kept": kept,
+        "catalogue": catalogue(found, wanted, todo),
+    }
 
 
 def catalogue(found, wanted, todo):
@@ -438,18 +745,42 @@ def catalogue(found, wanted, todo):
         name = image_name(image["name"])
         entry = found["relayed"].get(name)
         if name in coming or not entry:
-            entries.append({"name": reference(wanted, name), "digest": "not relayed yet"} if name in coming else None)
+            entries.append(
+                {"name": reference(wanted, name), "digest": "not relayed yet"}
+                if name in coming
+                else None
+            )
             continue
-        entries.append({"name": reference(wanted, name), "digest": entry["digest"], "frameworks": entry["frameworks"], "versions": entry["versions"],
-                        "platforms": entry["platforms"], "source": entry["source"], "source_digest": entry["source_digest"], "date": entry["date"],
-                        "recipe": entry["recipe"], "added": entry["added"]})
-    return json.dumps({"registry": registry_name(wanted), "images": [entry for entry in entries if entry]}, indent=2, sort_keys=True) + "\n"
+        entries.append(
+            {
+                "name": reference(wanted, name),
+                "digest": entry["digest"],
+                "frameworks": entry["frameworks"],
+                "versions": entry["versions"],
+                "platforms": entry["platforms"],
+                "source": entry["source"],
+                "source_digest": entry["source_digest"],
+                "date": entry["date"],
+                "recipe": entry["recipe"],
+                "added": entry["added"],
+            }
+        )
+    return (
+        json.dumps(
+            {"registry": registry_name(wanted), "images": [entry for entry in entries if entry]},
+            indent=2,
+            sort_keys=True,
+        )
+        + "\n"
+    )
 
 
 # --- all hosts --------------------------------------------------------------------------------------------------------------
 
 # After su, the folder is missing or somebody else's. The mark tells that nothing has changed, so that Python is not started in each shell.
-PROFILE_TEXT = HEADING + """# The login for the registry of images, where podman, skopeo and buildah look for it. Logins for other registries stay.
+PROFILE_TEXT = (
+    HEADING
+    + """# The login for the registry of images, where podman, skopeo and buildah look for it. Logins for other registries stay.
 if [ -O "${XDG_RUNTIME_DIR-}" ] && [ -r "%(people)s/$(id -un).json" ]; then
     (
         umask 077
@@ -459,7 +790,9 @@ if [ -O "${XDG_RUNTIME_DIR-}" ] && [ -r "%(people)s/$(id -un).json" ]; then
         fi
     )
 fi
-""" % {"people": PEOPLE, "program": LOGIN}
+"""
+    % {"people": PEOPLE, "program": LOGIN}
+)
 
 
 def login_document(registry, auth):
@@ -473,28 +806,62 @@ def client_plan(found, wanted, access):
     files = [_folder("/etc/trainyard"), _folder(FOLDER)]
     if access["ca"]:
         for base in CERTIFICATES:
-            files += [_folder(base.rpartition("/")[0]), _folder(base), _folder("%s/%s" % (base, registry)),
-                      _file("%s/%s/ca.crt" % (base, registry), access["ca"])]
-    absent = [path for path in found["certificates"] if path not in {entry["path"] for entry in files}]
+            files += [
+                _folder(base.rpartition("/")[0]),
+                _folder(base),
+                _folder("%s/%s" % (base, registry)),
+                _file("%s/%s/ca.crt" % (base, registry), access["ca"]),
+            ]
+    absent = [
+        path for path in found["certificates"] if path not in {entry["path"] for entry in files}
+    ]
     if registry in wanted["plain_http"]:
-        files += [_folder("/etc/containers"), _folder("/etc/containers/registries.conf.d"),
-                  _file(PLAIN_CONF, HEADING + '[[registry]]\nlocation = "%s"\ninsecure = true\n' % registry)]
+        files += [
+            _folder("/etc/containers"),
+            _folder("/etc/containers/registries.conf.d"),
+            _file(
+                PLAIN_CONF, HEADING + '[[registry]]\nlocation = "%s"\ninsecure = true\n' % registry
+            ),
+        ]
     else:
         absent.append(PLAIN_CONF)
     logins = []
     if not wanted["registry"]:
-        files += [_folder("/usr/local/lib/trainyard"), _folder(LIBRARY), _file(LOGIN, wanted["programs"]["registry_login"], "0755"),
-                  _file(PROFILE, PROFILE_TEXT)]
+        files += [
+            _folder("/usr/local/lib/trainyard"),
+            _folder(LIBRARY),
+            _file(LOGIN, wanted["programs"]["registry_login"], "0755"),
+            _file(PROFILE, PROFILE_TEXT),
+        ]
         logins = [_folder(PEOPLE, "0711")] + [
-            _file("%s/%s.json" % (PEOPLE, name), login_document(registry, access["logins"].get(name, "")), "0400", owner=str(uid))
-            for name, uid in sorted(wanted["people"].items())]
+            _file(
+                "%s/%s.json" % (PEOPLE, name),
+                login_document(registry, access["logins"].get(name, "")),
+                "0400",
+                owner=str(uid),
+            )
+            for name, uid in sorted(wanted["people"].items())
+        ]
     else:
         absent += [PROFILE, LOGIN]
     placed = {entry["path"] for entry in logins}
-    record = {"storage": [], "masked": [], **found["record"],
-              "registries": sorted(set(found["record"].get("registries") or []) | {registry})}
-    return {"files": files, "logins": logins, "record": record,
-            "absent": absent + ["%s/%s" % (PEOPLE, name) for name in found["people"] if "%s/%s" % (PEOPLE, name) not in placed]}
+    record = {
+        "storage": [],
+        "masked": [],
+        **found["record"],
+        "registries": sorted(set(found["record"].get("registries") or []) | {registry}),
+    }
+    return {
+        "files": files,
+        "logins": logins,
+        "record": record,
+        "absent": absent
+        + [
+            "%s/%s" % (PEOPLE, name)
+            for name in found["people"]
+            if "%s/%s" % (PEOPLE, name) not in placed
+        ],
+    }
 
 
 def drift(found, wanted, now, host):
@@ -509,18 +876,28 @@ def drift(found, wanted, now, host):
         differs("registry of images", registry, "role image_relay has not run here")
         return differences
     if registry not in (found["record"].get("registries") or []):
-        differs("registry of images", registry, ", ".join(found["record"].get("registries") or []) or "none")
+        differs(
+            "registry of images",
+            registry,
+            ", ".join(found["record"].get("registries") or []) or "none",
+        )
     # A certificate of the site may be trusted already.
     if not wanted["registry"] and not wanted["certificate"]:
         for base in CERTIFICATES:
             if "%s/%s/ca.crt" % (base, registry) not in found["certificates"]:
-                differs("%s/%s/ca.crt" % (base, registry), "the authority of the registry", "missing")
+                differs(
+                    "%s/%s/ca.crt" % (base, registry), "the authority of the registry", "missing"
+                )
     left = former_registry(found, wanted, host)["units"]
     if left:
         differs("former registry of images", "absent", ", ".join(left))
     people = set() if wanted["registry"] else {name + ".json" for name in wanted["people"]}
     for name in sorted(people ^ set(found["people"])):
-        differs("login of " + name[:-len(".json")], "present" if name in people else "absent", "absent" if name in people else "present")
+        differs(
+            "login of " + name[: -len(".json")],
+            "present" if name in people else "absent",
+            "absent" if name in people else "present",
+        )
     if now and host == wanted["host"]:
         plan = host_plan(now["server"], wanted)
         for name in plan["lacks_packages"]:
@@ -540,7 +917,11 @@ def drift(found, wanted, now, host):
 
 
 def _tls_files():
-    return ["%s/%s%s" % (TLS, name, end) for name in ("registry", "ca") for end in (".pem", ".key", ".pem.new", ".key.new")] + [TLS]
+    return [
+        "%s/%s%s" % (TLS, name, end)
+        for name in ("registry", "ca")
+        for end in (".pem", ".key", ".pem.new", ".key.new")
+    ] + [TLS]
 
 
 def _units_of(found):
@@ -549,7 +930,9 @@ def _units_of(found):
 
 
 def _unit_files():
-    return ["%s/%s" % (SYSTEMD, name) for name in UNITS] + ["/var/lib/systemd/timers/stamp-" + TIMERS[0]]
+    return ["%s/%s" % (SYSTEMD, name) for name in UNITS] + [
+        "/var/lib/systemd/timers/stamp-" + TIMERS[0]
+    ]
 
 
 def former_registry(found, wanted, host):
@@ -560,22 +943,44 @@ def former_registry(found, wanted, host):
     absent = [HTPASSWD, TOKENS, CONFIG, PROXY] + _tls_files()
     if host != wanted["host"]:
         absent += [POLICY, STORAGE_CONF, SETTINGS, PROGRAM, MODULE]
-    return {"units": _units_of(found), "absent": absent + _unit_files(), "storage": found["record"].get("storage") or []}
+    return {
+        "units": _units_of(found),
+        "absent": absent + _unit_files(),
+        "storage": found["record"].get("storage") or [],
+    }
 
 
 def removal(found):
     """Return what a host has of the role; see the filter."""
     record = found["record"]
-    absent = ["%s/%s" % (PEOPLE, name) for name in found["people"]] + [PEOPLE, CATALOGUE, PROFILE, PLAIN_CONF]
+    absent = ["%s/%s" % (PEOPLE, name) for name in found["people"]] + [
+        PEOPLE,
+        CATALOGUE,
+        PROFILE,
+        PLAIN_CONF,
+    ]
     for registry in record.get("registries") or []:
         for base in CERTIFICATES:
             absent += ["%s/%s/ca.crt" % (base, registry), "%s/%s" % (base, registry)]
-    absent += list(CERTIFICATES) + ["/etc/containers/registries.conf.d", "/etc/containers", "/etc/docker"]
+    absent += list(CERTIFICATES) + [
+        "/etc/containers/registries.conf.d",
+        "/etc/containers",
+        "/etc/docker",
+    ]
     absent += [CONFIG, PROXY, POLICY, STORAGE_CONF, SETTINGS, HTPASSWD, TOKENS]
     absent += _tls_files() + [FOLDER] + _unit_files()
     absent += [PROGRAM, MODULE, LOGIN, LIBRARY, "/usr/local/lib/trainyard"]
     # After the packages, which do not remove them.
-    empty = (list(OF_PODMAN) if record.get("cni") is False else []) + list(CERTIFICATES) + [PLAIN_CONF.rpartition("/")[0], "/etc/containers", "/etc/docker"]
-    return {"placed": bool(record), "absent": absent + ["/etc/trainyard"], "empty": empty,
-            "unmask": ["%s/%s" % (SYSTEMD, unit) for unit in record.get("masked") or []],
-            "storage": record.get("storage") or [], "units": _units_of(found)}
+    empty = (
+        (list(OF_PODMAN) if record.get("cni") is False else [])
+        + list(CERTIFICATES)
+        + [PLAIN_CONF.rpartition("/")[0], "/etc/containers", "/etc/docker"]
+    )
+    return {
+        "placed": bool(record),
+        "absent": absent + ["/etc/trainyard"],
+        "empty": empty,
+        "unmask": ["%s/%s" % (SYSTEMD, unit) for unit in record.get("masked") or []],
+        "storage": record.get("storage") or [],
+        "units": _units_of(found),
+    }

@@ -17,22 +17,39 @@ IP_OVER_INFINIBAND = "ib_ipoib"
 
 def wanted_modules(adapters, devices):
     """Return the kernel modules that the adapters need."""
-    drivers = [DRIVERS[name] for name in dict.fromkeys(adapter["driver"] for adapter in adapters) if name in DRIVERS]
+    drivers = [
+        DRIVERS[name]
+        for name in dict.fromkeys(adapter["driver"] for adapter in adapters)
+        if name in DRIVERS
+    ]
     # An adapter that has the class of a network card may be set to InfiniBand.
     fabric = any(adapter["infiniband"] for adapter in adapters) or any(
-        port["transport"] == "infiniband" for device in devices for port in device["ports"])
+        port["transport"] == "infiniband" for device in devices for port in device["ports"]
+    )
     return drivers + INTERFACES + ([IP_OVER_INFINIBAND] if fabric else [])
 
 
 def summary(ports, fix, lacking, ofed):
     """Return the sentences that report the ports and what is unusual about the host."""
-    texts = ["%s port %s: %s, %s, %s Gb/s, %s." % (
-        port["device"], port["port"], port["transport"] or "unknown transport", port["state"] or "unknown state", port["rate_gb_s"] or "?",
-        port["netdev"] or "no interface") for port in ports]
+    texts = [
+        "%s port %s: %s, %s, %s Gb/s, %s."
+        % (
+            port["device"],
+            port["port"],
+            port["transport"] or "unknown transport",
+            port["state"] or "unknown state",
+            port["rate_gb_s"] or "?",
+            port["netdev"] or "no interface",
+        )
+        for port in ports
+    ]
     if fix:
         texts.append("%s." % fix)
     if lacking:
-        texts.append("The running kernel has no module %s; on Ubuntu, linux-modules-extra may have it." % ", ".join(lacking))
+        texts.append(
+            "The running kernel has no module %s; on Ubuntu, linux-modules-extra may have it."
+            % ", ".join(lacking)
+        )
     if ofed:
         texts.append("%s is installed and has its own tools and modules." % ofed)
     return " ".join(texts)
@@ -40,26 +57,48 @@ def summary(ports, fix, lacking, ofed):
 
 def infiniband_plan(found, packages, placed_paths, names_file, names_rule, persistent_names):
     """Return the plan; see the filter. C(found) is empty before the host is read, and then only C(kernel_modules) is of use."""
-    ofed, files, devices = found.get("ofed") or "", found.get("files") or {}, found.get("devices") or []
+    ofed, files, devices = (
+        found.get("ofed") or "",
+        found.get("files") or {},
+        found.get("devices") or [],
+    )
     states = found.get("kernel_modules") or {}
     # The vendor's OFED has its own tools and modules.
-    missing = [] if ofed else [name for name in packages if name not in (found.get("packages") or {})]
+    missing = (
+        [] if ofed else [name for name in packages if name not in (found.get("packages") or {})]
+    )
     wanted = [] if ofed else wanted_modules(found.get("adapters") or [], devices)
     lacking = [name for name, state in states.items() if state == "missing" and name in wanted]
     # The file has the name of rdma-core's rule, so it may be the user's.
     own_names = files.get(names_file) == hashlib.sha256(names_rule.encode("utf-8")).hexdigest()
-    ports = [{"device": device["name"], "port": port["port"], "transport": port["transport"], "state": port["state"], "rate_gb_s": port["rate_gb_s"],
-              "netdev": port["netdev"], "gid_index": port["nccl_gid_index"]} for device in devices for port in device["ports"]]
+    ports = [
+        {
+            "device": device["name"],
+            "port": port["port"],
+            "transport": port["transport"],
+            "state": port["state"],
+            "rate_gb_s": port["rate_gb_s"],
+            "netdev": port["netdev"],
+            "gid_index": port["nccl_gid_index"],
+        }
+        for device in devices
+        for port in device["ports"]
+    ]
     return {
         "kernel_modules": list(DRIVERS.values()) + INTERFACES + [IP_OVER_INFINIBAND],
         "missing_packages": missing,
         # A module that the kernel does not have would make systemd's unit fail at every boot.
         "modules": [name for name in wanted if name not in lacking],
         "lacking": lacking,
-        "unloaded": [name for name, state in states.items() if state == "available" and name in wanted],
-        "own_paths": [path for path in placed_paths if path in files and (own_names or path != names_file)],
+        "unloaded": [
+            name for name, state in states.items() if state == "available" and name in wanted
+        ],
+        "own_paths": [
+            path for path in placed_paths if path in files and (own_names or path != names_file)
+        ],
         # Existing device names are kept: the rule is written only if this role installs rdma-core or wrote the rule before.
-        "keeps_names": not persistent_names and (own_names or "rdma-core" in missing and names_file not in files),
+        "keeps_names": not persistent_names
+        and (own_names or "rdma-core" in missing and names_file not in files),
         "ports": ports,
         "summary": summary(ports, found.get("fix"), lacking, ofed),
     }

@@ -90,13 +90,38 @@ import ipaddress
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
-from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import describe, normal, show
-from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import are_exclusive, contradictions
-from ansible_collections.trainyard.gpu.plugins.module_utils._public_keys import RSA_BITS, TYPES, public_key_fault
+from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import (
+    describe,
+    normal,
+    show,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import (
+    are_exclusive,
+    contradictions,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._public_keys import (
+    RSA_BITS,
+    TYPES,
+    public_key_fault,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 
-__all__ = ["KINDS", "READING", "RuleError", "check_inventory", "describe", "judge_rules", "parse_options", "parse_rules", "reveal_at", "secretive", "select",
-           "show", "texts_of_many_lines", "unknown_variables"]
+__all__ = [
+    "KINDS",
+    "READING",
+    "RuleError",
+    "check_inventory",
+    "describe",
+    "judge_rules",
+    "parse_options",
+    "parse_rules",
+    "reveal_at",
+    "secretive",
+    "select",
+    "show",
+    "texts_of_many_lines",
+    "unknown_variables",
+]
 
 
 class RuleError(ValueError):
@@ -105,7 +130,12 @@ class RuleError(ValueError):
 
 def _in_range(value, limits):
     low, high = limits
-    return not isinstance(value, bool) and isinstance(value, (int, float)) and (low is None or value >= low) and (high is None or value <= high)
+    return (
+        not isinstance(value, bool)
+        and isinstance(value, (int, float))
+        and (low is None or value >= low)
+        and (high is None or value <= high)
+    )
 
 
 def _is_number(value, limits):
@@ -113,7 +143,12 @@ def _is_number(value, limits):
     return number is not None and _in_range(number, limits)
 
 
-_PATHS = {"absolute": kinds.is_path, "plain": kinds.is_plain_path, "any": kinds.is_absolute, "plain_any": lambda value: kinds.is_plain_path(value, root=True)}
+_PATHS = {
+    "absolute": kinds.is_path,
+    "plain": kinds.is_plain_path,
+    "any": kinds.is_absolute,
+    "plain_any": lambda value: kinds.is_plain_path(value, root=True),
+}
 _GOOD = {
     "range": _in_range,
     "number": _is_number,
@@ -123,7 +158,9 @@ _GOOD = {
     "device": lambda value, dummy: kinds.is_device(value),
     "network": lambda value, dummy: kinds.is_network(value),
     "address": kinds.is_address,
-    "hostname": lambda value, kind: kinds.is_server(value) if kind == "server" else kinds.is_host(value),
+    "hostname": lambda value, kind: (
+        kinds.is_server(value) if kind == "server" else kinds.is_host(value)
+    ),
     "client": lambda value, dummy: kinds.is_client(value),
     "no_proxy": lambda value, dummy: kinds.is_no_proxy(value),
     "url": kinds.is_url,
@@ -141,14 +178,32 @@ _GOOD = {
     "command": lambda value, dummy: kinds.is_command(value),
     "one_of": lambda value, values: value in values,
     "names": lambda value, names: isinstance(value, dict) and all(name in names for name in value),
-    "ids": lambda value, ids: all(isinstance(name, str) and name in ids for name in (value if isinstance(value, (dict, list)) else [value])),
+    "ids": lambda value, ids: all(
+        isinstance(name, str) and name in ids
+        for name in (value if isinstance(value, (dict, list)) else [value])
+    ),
     "nfs_option": kinds.is_nfs_option,
     "exclusive": are_exclusive,
     "multiline": lambda value, dummy: True,
 }
 # These also read other variables.
 READING = ("inside", "covers", "registry_of", "beside", "apart_from")
-KINDS = tuple(_GOOD) + READING + ("options", "public_keys", "apart", "counted_by", "in_group", "writable", "own_path", "unique", "same", "that")
+KINDS = (
+    tuple(_GOOD)
+    + READING
+    + (
+        "options",
+        "public_keys",
+        "apart",
+        "counted_by",
+        "in_group",
+        "writable",
+        "own_path",
+        "unique",
+        "same",
+        "that",
+    )
+)
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
 _NEED_WORDS = ("pattern", "that")
 
@@ -158,7 +213,11 @@ def parse_rules(data, role, options):
 
     C(options) are the names in the role's argument_specs.
     """
-    if not isinstance(data, dict) or set(data) != {"input_rules"} or not isinstance(data["input_rules"], list):
+    if (
+        not isinstance(data, dict)
+        or set(data) != {"input_rules"}
+        or not isinstance(data["input_rules"], list)
+    ):
         raise RuleError("%s: input_rules.yml must hold one list named input_rules" % role)
     rules = []
     for row in data["input_rules"]:
@@ -170,19 +229,29 @@ def parse_rules(data, role, options):
         if unknown:
             raise RuleError("%s: rule of %s: unknown key %s" % (role, name, ", ".join(unknown)))
         if len(kinds) != 1:
-            raise RuleError("%s: rule of %s: give exactly one of %s" % (role, name, ", ".join(KINDS)))
+            raise RuleError(
+                "%s: rule of %s: give exactly one of %s" % (role, name, ", ".join(KINDS))
+            )
         if re.split(r"[.\[]", name)[0] not in options:
             raise RuleError("%s: rule of %s: the role has no such variable" % (role, name))
         if row.get("severity", "block") not in ("block", "warn"):
             raise RuleError("%s: rule of %s: severity is block or warn" % (role, name))
         kind = kinds[0]
         if isinstance(_WORDS.get(kind), dict) and row[kind] not in _WORDS[kind]:
-            raise RuleError("%s: rule of %s: %s is one of %s" % (role, name, kind, ", ".join(_WORDS[kind])))
+            raise RuleError(
+                "%s: rule of %s: %s is one of %s" % (role, name, kind, ", ".join(_WORDS[kind]))
+            )
         if kind in _NEED_WORDS and not (row.get("allowed") and row.get("fix")):
             raise RuleError("%s: rule of %s: %s needs allowed and fix" % (role, name, kind))
         # Variables whose findings depend on it.
         texts = [name] + [str(row[key]) for key in ("when", "that") + READING if key in row]
-        rules.append(dict(row, kind=kind, words=frozenset(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))))
+        rules.append(
+            dict(
+                row,
+                kind=kind,
+                words=frozenset(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts))),
+            )
+        )
     return rules
 
 
@@ -190,11 +259,19 @@ def parse_options(data, role, name):
     """Return (kinds of options, other names of options) of a file in a role's meta, checked."""
     try:
         (known, others) = (data[name], data["other_names"])
-        wrong = sorted(set(others.values()) - set(known)) + [kind for kind in known.values() if not isinstance(kind, list) and kind not in kinds.option_kinds()]
+        wrong = sorted(set(others.values()) - set(known)) + [
+            kind
+            for kind in known.values()
+            if not isinstance(kind, list) and kind not in kinds.option_kinds()
+        ]
     except (KeyError, TypeError, AttributeError) as error:
-        raise RuleError("%s: meta/%s.yml must hold the dictionaries %s and other_names" % (role, name, name)) from error
+        raise RuleError(
+            "%s: meta/%s.yml must hold the dictionaries %s and other_names" % (role, name, name)
+        ) from error
     if wrong:
-        raise RuleError("%s: meta/%s.yml: unknown: %s" % (role, name, ", ".join(str(word) for word in wrong)))
+        raise RuleError(
+            "%s: meta/%s.yml: unknown: %s" % (role, name, ", ".join(str(word) for word in wrong))
+        )
     return known, others
 
 
@@ -208,12 +285,20 @@ def select(value, path):
         following = []
         for label, entry in found:
             if step == "[]":
-                following += [("%s[%d]" % (label, index), inner) for index, inner in enumerate(entry if isinstance(entry, list) else [])]
+                following += [
+                    ("%s[%d]" % (label, index), inner)
+                    for index, inner in enumerate(entry if isinstance(entry, list) else [])
+                ]
             elif step == ".*":
-                following += [("%s.%s" % (label, key), inner) for key, inner in (entry.items() if isinstance(entry, dict) else ())]
+                following += [
+                    ("%s.%s" % (label, key), inner)
+                    for key, inner in (entry.items() if isinstance(entry, dict) else ())
+                ]
             elif isinstance(entry, dict):
                 # target|path: path if there is no target
-                given = [name for name in step[1:].split("|") if entry.get(name) not in (None, "")] or [step[1:]]
+                given = [
+                    name for name in step[1:].split("|") if entry.get(name) not in (None, "")
+                ] or [step[1:]]
                 if entry.get(given[0]) is not None:
                     following.append(("%s.%s" % (label, given[0]), entry[given[0]]))
         found = following
@@ -228,35 +313,54 @@ def _allowed(rule, value=None):
         low, high = rule[kind]
         if low is None:
             return "a number, at most %s" % high
-        return "a number from %s to %s" % (low, high) if high is not None else "a number, at least %s" % low
+        return (
+            "a number from %s to %s" % (low, high)
+            if high is not None
+            else "a number, at least %s" % low
+        )
     if kind == "names":
         return "names among %s" % ", ".join(rule[kind])
     if kind == "one_of":
         return "one of %s" % ", ".join(str(value) for value in rule[kind])
     if kind == "exclusive":
-        return ", ".join("one of %s" % " and ".join(words) if len(words) > 1 else "%s once" % words[0].rstrip("=")
-                         for words in contradictions(value, rule[kind]))
+        return ", ".join(
+            "one of %s" % " and ".join(words)
+            if len(words) > 1
+            else "%s once" % words[0].rstrip("=")
+            for words in contradictions(value, rule[kind])
+        )
     if kind == "in_group":
         return "0 on a host that is not in group %s" % rule[kind]
     if kind == "inside":
-        return "a host address in %s, not its network address and not its broadcast address" % rule[kind]
+        return (
+            "a host address in %s, not its network address and not its broadcast address"
+            % rule[kind]
+        )
     if kind == "counted_by":
         return "at most the number of entries of %s" % rule[kind]
     if kind == "beside":
-        return "a path that no container has yet; paths in /etc/trainyard, %s and its parent folders are in use" % rule[kind]
+        return (
+            "a path that no container has yet; paths in /etc/trainyard, %s and its parent folders are in use"
+            % rule[kind]
+        )
     if kind == "registry_of":
         return "the registry of %s" % rule[kind]
     if kind == "url" and isinstance(rule[kind], dict):
         return "a URL (%s)%s, without credentials" % (
-            ", ".join(rule[kind].get("schemes", ["https", "http", "file"])), " of a %s" % " or ".join(rule[kind]["ends"]) if "ends" in rule[kind] else "")
+            ", ".join(rule[kind].get("schemes", ["https", "http", "file"])),
+            " of a %s" % " or ".join(rule[kind]["ends"]) if "ends" in rule[kind] else "",
+        )
     words = _WORDS[kind]
     return words[rule[kind]] if isinstance(words, dict) else words
 
 
 _WORDS = {
-    "path": {"absolute": "an absolute path below /, without ..", "any": "an absolute path, without ..",
-             "plain": "an absolute path below /, without //, /./ and .., of letters, digits and . _ + @ = ~ -",
-             "plain_any": "an absolute path, without //, /./ and .., of letters, digits and . _ + @ = ~ -"},
+    "path": {
+        "absolute": "an absolute path below /, without ..",
+        "any": "an absolute path, without ..",
+        "plain": "an absolute path below /, without //, /./ and .., of letters, digits and . _ + @ = ~ -",
+        "plain_any": "an absolute path, without //, /./ and .., of letters, digits and . _ + @ = ~ -",
+    },
     "folder": {
         "share": "a path whose first folder is not a system folder, such as /data1/share",
         "export": "a folder that is not a system folder, such as /data1/share",
@@ -272,31 +376,56 @@ _WORDS = {
     },
     "device": "the path of a device in /dev that is not a disk or memory of the host, such as /dev/infiniband",
     "network": "an IPv4 network such as 10.0.0.0/24, without host bits",
-    "address": {True: "an IPv4 address that the other hosts can reach", "any": "an address such as 10.0.0.53"},
+    "address": {
+        True: "an IPv4 address that the other hosts can reach",
+        "any": "an address such as 10.0.0.53",
+    },
     "hostname": {True: "a host name or an address", "server": "the name or address of one host"},
     "client": "an address, a network such as 10.0.0.0/24 without host bits, or a host name; no wildcards",
     "no_proxy": "a host, .domain, address or network",
     "url": "a URL such as https://mirror.example.org/folder, without credentials",
     "proxy": "a URL such as http://proxy.example.org:3128",
     "image": "the reference of an image, with tag or digest, such as nvcr.io/nvidia/pytorch:25.02-py3",
-    "checksum": {True: "sha256 and 64 hexadecimal digits", "bare": "64 hexadecimal digits",
-                 "list": "sha256 and 64 hexadecimal digits; several separated by spaces"},
+    "checksum": {
+        True: "sha256 and 64 hexadecimal digits",
+        "bare": "64 hexadecimal digits",
+        "list": "sha256 and 64 hexadecimal digits; several separated by spaces",
+    },
     "version": "a version that begins with a number and has no epoch, such as 12.6 or 2.21.5-1+cuda12.4",
-    "nccl_build": {True: "an exact version such as 2.21.5-1+cuda12.4, or a release such as 2.21.5", "exact": "an exact version such as 2.28.9-1+cuda13.0"},
-    "package": {True: "a Debian package's name, or name=version", "pinned": "name==version",
-                "requirement": "name==version, optionally with a condition after ;"},
+    "nccl_build": {
+        True: "an exact version such as 2.21.5-1+cuda12.4, or a release such as 2.21.5",
+        "exact": "an exact version such as 2.28.9-1+cuda13.0",
+    },
+    "package": {
+        True: "a Debian package's name, or name=version",
+        "pinned": "name==version",
+        "requirement": "name==version, optionally with a condition after ;",
+    },
     "one_version_each": "one version of each package",
-    "capability": {True: "a compute capability without its dot, such as 90", "number": 'a compute capability without its dot, such as "90" for 9.0'},
-    "key": {"PGP PUBLIC KEY BLOCK": "only an ASCII-armored public key, or the absolute path of one on the controller",
-            "CERTIFICATE": "PEM text of certificates without keys, or the absolute path of such a file on the controller"},
-    "public_keys": "a public key in one line, without options, of type %s (ssh-rsa: %d bits or more)" % (", ".join(TYPES), RSA_BITS),
-    "file": {True: "the absolute path of a file on the controller", "directory": "the absolute path of a folder on the controller"},
-    "environment": {True: "names of letters, digits and _, not beginning with a digit, each with a text of one line or a number",
-                    "unset": "names of letters, digits and _, not beginning with a digit, each with a text of one line, a number, or null to remove it"},
+    "capability": {
+        True: "a compute capability without its dot, such as 90",
+        "number": 'a compute capability without its dot, such as "90" for 9.0',
+    },
+    "key": {
+        "PGP PUBLIC KEY BLOCK": "only an ASCII-armored public key, or the absolute path of one on the controller",
+        "CERTIFICATE": "PEM text of certificates without keys, or the absolute path of such a file on the controller",
+    },
+    "public_keys": "a public key in one line, without options, of type %s (ssh-rsa: %d bits or more)"
+    % (", ".join(TYPES), RSA_BITS),
+    "file": {
+        True: "the absolute path of a file on the controller",
+        "directory": "the absolute path of a folder on the controller",
+    },
+    "environment": {
+        True: "names of letters, digits and _, not beginning with a digit, each with a text of one line or a number",
+        "unset": "names of letters, digits and _, not beginning with a digit, each with a text of one line, a number, or null to remove it",
+    },
     "command": "a command line with all quotes closed, such as: python3 /data1/share/train.py",
     "ids": "ids of checks, as listed in the README of the role",
-    "nfs_option": {"mount": "one option of nfs(5), mount(8) or systemd.mount(5), such as hard, noatime, rsize=1048576",
-                   "export": "one option of exports(5), such as rw, ro, sync, root_squash, no_root_squash, no_subtree_check"},
+    "nfs_option": {
+        "mount": "one option of nfs(5), mount(8) or systemd.mount(5), such as hard, noatime, rsize=1048576",
+        "export": "one option of exports(5), such as rw, ro, sync, root_squash, no_root_squash, no_subtree_check",
+    },
     "apart": "a folder that is not below another folder of the list",
     "apart_from": "a folder that is not in the folder of a user or group in another tree",
     "writable": "a folder of the host that is not a system folder, or read_only",
@@ -310,7 +439,8 @@ _WORDS = {
 def texts_of_many_lines(rules):
     """Return the paths of texts that may contain line breaks, or whose own rule judges them."""
     return {rule["variable"] for rule in rules if rule["kind"] == "multiline"}.union(
-        _keys_of(rule) + "[]" for rule in rules if rule["kind"] == "public_keys")
+        _keys_of(rule) + "[]" for rule in rules if rule["kind"] == "public_keys"
+    )
 
 
 def _keys_of(rule):
@@ -323,7 +453,9 @@ def secretive(rules):
     how = {"environment": kinds.show_names, "key": kinds.show_key}
     found = {rule["variable"]: how[rule["kind"]] for rule in rules if rule["kind"] in how}
     # A private key may stand where a public one should.
-    found.update({_keys_of(rule): _show_public_keys for rule in rules if rule["kind"] == "public_keys"})
+    found.update(
+        {_keys_of(rule): _show_public_keys for rule in rules if rule["kind"] == "public_keys"}
+    )
     return found
 
 
@@ -338,12 +470,19 @@ def reveal_at(path, value, paths):
     path = re.sub(r"\[[0-9]+\]", "[]", path)
     for name, how in paths.items():
         # Also a text instead of the value that should have contained the secret.
-        if path == name or path.startswith((name + ".", name + "[")) or (
-                not isinstance(value, (dict, list)) and name.startswith((path + ".", path + "["))):
+        if (
+            path == name
+            or path.startswith((name + ".", name + "["))
+            or (not isinstance(value, (dict, list)) and name.startswith((path + ".", path + "[")))
+        ):
             return how(value)
     if isinstance(value, dict):
         return {key: reveal_at("%s.%s" % (path, key), inner, paths) for key, inner in value.items()}
-    return [reveal_at(path + "[]", inner, paths) for inner in value] if isinstance(value, list) else value
+    return (
+        [reveal_at(path + "[]", inner, paths) for inner in value]
+        if isinstance(value, list)
+        else value
+    )
 
 
 def _likely(rule, source, value, reveal):
@@ -356,14 +495,20 @@ def _likely(rule, source, value, reveal):
         return ""
     plain = kinds.normal_path(value)
     # A hidden value is not shown in another spelling either.
-    return "set %s to %s" % (source, show(plain)) if _GOOD[rule["kind"]](plain, rule[rule["kind"]]) and reveal(plain) == show(plain) else ""
+    return (
+        "set %s to %s" % (source, show(plain))
+        if _GOOD[rule["kind"]](plain, rule[rule["kind"]]) and reveal(plain) == show(plain)
+        else ""
+    )
 
 
 def _finding(rule, host, label, value, reveal):
     base = re.split(r"[.\[]", rule["variable"])[0]
     if rule["kind"] == "options":
         # After the path of the rule and a dot.
-        ((dummy, allowed, advice),) = kinds.option_faults({label[len(rule["variable"]) - len(base) + 1:]: value}, *rule["options"])
+        ((dummy, allowed, advice),) = kinds.option_faults(
+            {label[len(rule["variable"]) - len(base) + 1 :]: value}, *rule["options"]
+        )
         rule = dict(rule, allowed=allowed, fix=advice)
     if rule["kind"] == "public_keys":
         name, number, value = value
@@ -394,8 +539,16 @@ def _advice(rule: dict, base: str, label: str, value: object) -> str:
     return "set %s to %s" % (base + label, _allowed(rule, value))
 
 
-def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(value), key=lambda host, name: None, groups=None,
-                unsteady=lambda host, name: False, given=lambda host, name: True):
+def judge_rules(
+    rules,
+    values,
+    evaluate,
+    reveal=lambda host, label, value: show(value),
+    key=lambda host, name: None,
+    groups=None,
+    unsteady=lambda host, name: False,
+    given=lambda host, name: True,
+):
     """Return the findings of rules.
 
     C(values) is {host: {variable: value}}; a variable that is missing was found wrong before and is not judged again.
@@ -410,15 +563,29 @@ def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(
         kind = rule["kind"]
         seen, judged = {}, {}
         for host in values:
-            if base not in values[host] or ("when" in rule and not evaluate(host, rule["when"], None)):
+            if base not in values[host] or (
+                "when" in rule and not evaluate(host, rule["when"], None)
+            ):
                 continue
             if kind == "same" and unsteady(host, base):
                 continue
             group = key(host, base)
-            alike = kind in _GOOD or kind in ("same", "options", "public_keys") or rule.get("unique") is True
+            alike = (
+                kind in _GOOD
+                or kind in ("same", "options", "public_keys")
+                or rule.get("unique") is True
+            )
             wrong = judged.get(group) if group is not None and alike else None
             if wrong is None:
-                wrong = judged[group] = _wrong(rule, host, select(values[host][base], path), evaluate, seen, values[host], groups)
+                wrong = judged[group] = _wrong(
+                    rule,
+                    host,
+                    select(values[host][base], path),
+                    evaluate,
+                    seen,
+                    values[host],
+                    groups,
+                )
             for label, value in wrong:
                 # Rejected values are not reported again, as a whole or in part.
                 before = blamed.setdefault((host, base), set())
@@ -428,7 +595,10 @@ def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(
                         before.add(label)
         if kind == "same" and len(seen) > 1 and any(given(host, base) for host in values):
             # If values differ on hundreds of hosts, a few are enough.
-            findings += [_finding(rule, host, label, value, reveal) for host, label, value in _differing(list(seen.values())[:_SHOWN])]
+            findings += [
+                _finding(rule, host, label, value, reveal)
+                for host, label, value in _differing(list(seen.values())[:_SHOWN])
+            ]
     return findings
 
 
@@ -440,21 +610,34 @@ def _differing(found):
     values = [value for dummy, dummy, value in found]
     if not all(isinstance(value, dict) for value in values):
         return found
-    alike = [name for name in values[0] if all(name in value and normal(value[name]) == normal(values[0][name]) for value in values)]
-    return [(host, label, {name: inner for name, inner in value.items() if name not in alike}) for host, label, value in found]
+    alike = [
+        name
+        for name in values[0]
+        if all(name in value and normal(value[name]) == normal(values[0][name]) for value in values)
+    ]
+    return [
+        (host, label, {name: inner for name, inner in value.items() if name not in alike})
+        for host, label, value in found
+    ]
 
 
 def _covers(mounts, folder):
     """Return whether a folder is one of these exports or mounts, or is below one."""
     names = [normal(entry.get("target") or entry.get("path")) for entry in mounts]
-    return folder is None or any(normal(folder) == name or normal(folder).startswith("%s/" % name) for name in names)
+    return folder is None or any(
+        normal(folder) == name or normal(folder).startswith("%s/" % name) for name in names
+    )
 
 
 def _folders_of(tree, those):
     """Return the folders of users or groups in a tree."""
     only = set(tree.get("only") or [])
-    return ["%s/%s" % (tree["path"], one["name"]) for one in those
-            if not only or only.intersection((one.get("groups") or []) if tree["of"] == "users" else [one["name"]])]
+    return [
+        "%s/%s" % (tree["path"], one["name"])
+        for one in those
+        if not only
+        or only.intersection((one.get("groups") or []) if tree["of"] == "users" else [one["name"]])
+    ]
 
 
 def _beside(target, share):
@@ -462,8 +645,14 @@ def _beside(target, share):
     if not kinds.is_path(target):
         return True
     ours = "/etc/trainyard"
-    return normal(target) != ours and not kinds.is_below(target, ours) and not (
-        kinds.is_path(share) and (normal(target) == normal(share) or kinds.is_below(share, target)))
+    return (
+        normal(target) != ours
+        and not kinds.is_below(target, ours)
+        and not (
+            kinds.is_path(share)
+            and (normal(target) == normal(share) or kinds.is_below(share, target))
+        )
+    )
 
 
 def _wrong(rule, host, selected, evaluate, seen, its, groups):
@@ -473,27 +662,45 @@ def _wrong(rule, host, selected, evaluate, seen, its, groups):
         if rule.get("empty") and not value and value is not False and value != 0:
             continue
         if kind == "options":
-            wrong += [("%s.%s" % (label, name), value.get(name)) for name, dummy, dummy in kinds.option_faults(value, *rule[kind])]
+            wrong += [
+                ("%s.%s" % (label, name), value.get(name))
+                for name, dummy, dummy in kinds.option_faults(value, *rule[kind])
+            ]
             continue
         if kind == "public_keys":
-            wrong += [("%s.public_keys[%d]" % (label, place), (value.get(rule[kind]), place + 1, key))
-                      for place, key in enumerate(value.get("public_keys") or []) if public_key_fault(key)]
+            wrong += [
+                ("%s.public_keys[%d]" % (label, place), (value.get(rule[kind]), place + 1, key))
+                for place, key in enumerate(value.get("public_keys") or [])
+                if public_key_fault(key)
+            ]
             continue
         if kind in _GOOD:
             good = _GOOD[kind](value, rule[kind])
         elif kind == "inside":
-            good = not kinds.is_network(its.get(rule[kind])) or not kinds.is_address(value) or kinds.is_inside(value, its[rule[kind]])
+            good = (
+                not kinds.is_network(its.get(rule[kind]))
+                or not kinds.is_address(value)
+                or kinds.is_inside(value, its[rule[kind]])
+            )
         elif kind == "covers":
             good = _covers(value + its.get(rule[kind][1], []), its.get(rule[kind][0]))
         elif kind == "apart":
-            good = not any(kinds.is_path(value) and kinds.is_path(other) and kinds.is_below(value, other) for dummy, other in selected)
+            good = not any(
+                kinds.is_path(value) and kinds.is_path(other) and kinds.is_below(value, other)
+                for dummy, other in selected
+            )
         elif kind == "apart_from":
-            good = not any(normal(value["path"]) == normal(folder) or kinds.is_below(value["path"], folder) for dummy, other in selected
-                           for folder in _folders_of(other, its.get(rule[kind].get(other["of"]), [])))
+            good = not any(
+                normal(value["path"]) == normal(folder) or kinds.is_below(value["path"], folder)
+                for dummy, other in selected
+                for folder in _folders_of(other, its.get(rule[kind].get(other["of"]), []))
+            )
         elif kind == "beside":
             good = _beside(value, its.get(rule[kind]))
         elif kind == "registry_of":
-            good = not kinds.is_image(its.get(rule[kind])) or kinds.is_registry_of(value, its[rule[kind]])
+            good = not kinds.is_image(its.get(rule[kind])) or kinds.is_registry_of(
+                value, its[rule[kind]]
+            )
         elif kind == "counted_by":
             those = its.get(rule[kind])
             good = not isinstance(those, list) or value <= len(those)
@@ -502,7 +709,11 @@ def _wrong(rule, host, selected, evaluate, seen, its, groups):
         elif kind == "writable":
             good = value.get("read_only") is True or kinds.is_folder(value.get("source"), "source")
         elif kind == "own_path":
-            good = value.get("server") != host or not value.get("target") or normal(value["target"]) == normal(value.get("path"))
+            good = (
+                value.get("server") != host
+                or not value.get("target")
+                or normal(value["target"]) == normal(value.get("path"))
+            )
         elif kind == "that":
             good = evaluate(host, rule["that"], value)
         else:
@@ -544,12 +755,27 @@ def unknown_variables(names, known, roles, used=()):
             unknown[name] = ("group cluster of the inventory, which lists the hosts", "maybe")
             continue
         # CLUSTER_SSH_PORT, clusterSshPort, cluster-ssh-port, trainyard_cluster_ssh_port
-        plain = re.sub(r"\Atrainyard_(gpu_)?", "", re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).replace("-", "_").lower())
+        plain = re.sub(
+            r"\Atrainyard_(gpu_)?",
+            "",
+            re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).replace("-", "_").lower(),
+        )
         if plain in folded:
             unknown[name] = (folded[plain], "misspelt")
             continue
         # A short name is near to many.
-        near = kinds.nearest(plain, [other for size in range(len(plain) - 2, len(plain) + 3) for other in by_length.get(size, ())]) if len(plain) > 7 else ""
+        near = (
+            kinds.nearest(
+                plain,
+                [
+                    other
+                    for size in range(len(plain) - 2, len(plain) + 3)
+                    for other in by_length.get(size, ())
+                ],
+            )
+            if len(plain) > 7
+            else ""
+        )
         of_other_prefix = sorted(folded[other] for other in _with_other_prefix(plain, by_suffix))
         if near and not _is_family(plain, near):
             unknown[name] = (folded[near], "misspelt")
@@ -570,7 +796,7 @@ def _by_suffix(known, roles):
         words = role.split("_")
         for name in known if len(words) > 1 else ():
             if name.startswith(role + "_"):
-                found.setdefault(name[len(role) + 1:], []).append((words, name))
+                found.setdefault(name[len(role) + 1 :], []).append((words, name))
     return found
 
 
@@ -582,7 +808,11 @@ def _with_other_prefix(name, by_suffix):
             given = words[:count]
             rest = iter(prefix)
             # Without its first word, a prefix is a common word: container_name, driver_version.
-            lacks = len(given) < len(prefix) and given[0] == prefix[0] and all(word in rest for word in given)
+            lacks = (
+                len(given) < len(prefix)
+                and given[0] == prefix[0]
+                and all(word in rest for word in given)
+            )
             if lacks or (given != prefix and sorted(given) == sorted(prefix)):
                 found.add(other)
     return found
@@ -610,7 +840,9 @@ def _is_nearly(name, meant, foreign):
         return False
     if len(meant) == 3:
         # Many words differ from a three-letter name by one letter: gpt, gps. So only a missing or additional letter counts.
-        return kinds.distance(name, meant, 1) == 1 and (len(name) > 3 or (len(name) < 3 and not foreign))
+        return kinds.distance(name, meant, 1) == 1 and (
+            len(name) > 3 or (len(name) < 3 and not foreign)
+        )
     most = 2 if len(meant) > 5 and not foreign else 1
     return kinds.distance(name, meant, most) <= most
 
@@ -625,7 +857,9 @@ def misspelt_groups(groups):
         foreign = bool(groups.get("cluster")) and set(groups["cluster"]).isdisjoint(hosts)
         for meant in GROUPS:
             # A parent group has all hosts of the correct group.
-            if _is_nearly(name.lower(), meant, foreign) and not (groups.get(meant) and set(groups[meant]) <= set(hosts)):
+            if _is_nearly(name.lower(), meant, foreign) and not (
+                groups.get(meant) and set(groups[meant]) <= set(hosts)
+            ):
                 found[name] = meant
                 break
     return found
@@ -652,18 +886,49 @@ def _host_names(cluster, connections):
     findings = []
     for host in cluster:
         if not kinds.is_host(host):
-            findings.append(finding("inventory-host-name", show(host), "fail", "letters, digits, - and _ between dots, at most 63 each and 253 in total",
-                                    show(host), "inventory_hostname", "rename the host, and set ansible_host to what ssh connects to"))
-        elif len(cluster) > 1 and host.lower() in _OF_ITSELF and connections.get(host, {}).get("connection", "").rpartition(".")[2] in _BY_SSH:
-            findings.append(finding("inventory-host-name", host, "fail", "a name that resolves to the same host everywhere", host, "inventory_hostname",
-                                    "use the name by which the other hosts reach it, or set ansible_connection to local if it is the controller"))
+            findings.append(
+                finding(
+                    "inventory-host-name",
+                    show(host),
+                    "fail",
+                    "letters, digits, - and _ between dots, at most 63 each and 253 in total",
+                    show(host),
+                    "inventory_hostname",
+                    "rename the host, and set ansible_host to what ssh connects to",
+                )
+            )
+        elif (
+            len(cluster) > 1
+            and host.lower() in _OF_ITSELF
+            and connections.get(host, {}).get("connection", "").rpartition(".")[2] in _BY_SSH
+        ):
+            findings.append(
+                finding(
+                    "inventory-host-name",
+                    host,
+                    "fail",
+                    "a name that resolves to the same host everywhere",
+                    host,
+                    "inventory_hostname",
+                    "use the name by which the other hosts reach it, or set ansible_connection to local if it is the controller",
+                )
+            )
     alike = {}
     for host in cluster:
         alike.setdefault(host.lower().rstrip("."), []).append(host)
     for hosts in alike.values():
         if len(hosts) > 1:
-            findings.append(finding("inventory-host-name", ", ".join(hosts), "fail", "names that differ in more than case", ", ".join(hosts),
-                                    "inventory_hostname", "rename or remove one of %s" % ", ".join(hosts)))
+            findings.append(
+                finding(
+                    "inventory-host-name",
+                    ", ".join(hosts),
+                    "fail",
+                    "names that differ in more than case",
+                    ", ".join(hosts),
+                    "inventory_hostname",
+                    "rename or remove one of %s" % ", ".join(hosts),
+                )
+            )
     return findings
 
 
@@ -674,46 +939,134 @@ def check_inventory(groups, connections):
     cluster; the last two are the path of a key that only lab/lab.py makes and has not made, else empty, and what makes it.
     """
     where = "inventory"
-    misspelt = [finding("inventory-group-name", ", ".join(groups[name]), "fail", "groups cluster, head, storage and gpu", "a group named %s" % show(name),
-                        where, "did you mean %s? Rename the group" % meant) for name, meant in misspelt_groups(groups).items()]
+    misspelt = [
+        finding(
+            "inventory-group-name",
+            ", ".join(groups[name]),
+            "fail",
+            "groups cluster, head, storage and gpu",
+            "a group named %s" % show(name),
+            where,
+            "did you mean %s? Rename the group" % meant,
+        )
+        for name, meant in misspelt_groups(groups).items()
+    ]
     if "cluster" not in groups:
         others = ", ".join(sorted(set(groups) - {"all", "ungrouped"})) or "none"
-        return misspelt + [finding("inventory-no-cluster", "localhost", "fail", "a group named cluster", "groups: %s" % others, where,
-                                   "add every server to a group named cluster; its order is the order of the ranks")]
+        return misspelt + [
+            finding(
+                "inventory-no-cluster",
+                "localhost",
+                "fail",
+                "a group named cluster",
+                "groups: %s" % others,
+                where,
+                "add every server to a group named cluster; its order is the order of the ranks",
+            )
+        ]
     cluster = groups["cluster"]
     if not cluster:
-        return misspelt + [finding("inventory-empty-cluster", "localhost", "fail", "at least one host in group cluster", "group cluster has no host", where,
-                                   "add every server to group cluster; its order is the order of the ranks")]
+        return misspelt + [
+            finding(
+                "inventory-empty-cluster",
+                "localhost",
+                "fail",
+                "at least one host in group cluster",
+                "group cluster has no host",
+                where,
+                "add every server to group cluster; its order is the order of the ranks",
+            )
+        ]
     findings = misspelt + _host_names(cluster, connections)
     for group in ("head", "storage", "gpu"):
         for host in groups.get(group, []):
             if host not in cluster:
-                findings.append(finding("inventory-outside-cluster", host, "fail", "every host of group %s is in group cluster" % group,
-                                        "%s is only in group %s" % (host, group), where, "add %s to group cluster, or remove it from group %s" % (host, group)))
+                findings.append(
+                    finding(
+                        "inventory-outside-cluster",
+                        host,
+                        "fail",
+                        "every host of group %s is in group cluster" % group,
+                        "%s is only in group %s" % (host, group),
+                        where,
+                        "add %s to group cluster, or remove it from group %s" % (host, group),
+                    )
+                )
     for group in ("head", "storage"):
         if len(groups.get(group, [])) > 1:
-            findings.append(finding("inventory-one-host", ", ".join(groups[group]), "fail", "at most one host in group %s" % group,
-                                    "%d hosts: %s" % (len(groups[group]), ", ".join(groups[group])), where, "leave one host in group %s" % group))
+            findings.append(
+                finding(
+                    "inventory-one-host",
+                    ", ".join(groups[group]),
+                    "fail",
+                    "at most one host in group %s" % group,
+                    "%d hosts: %s" % (len(groups[group]), ", ".join(groups[group])),
+                    where,
+                    "leave one host in group %s" % group,
+                )
+            )
     every_host = dict.fromkeys(host for hosts in groups.values() for host in hosts)
     for host in every_host:
         if host in groups:
-            findings.append(finding("inventory-host-like-group", host, "fail", "a host name that differs from all group names",
-                                    "%s is a host and a group" % host, where,
-                                    "rename the host %s or the group: Ansible confuses them in patterns and variables" % host))
+            findings.append(
+                finding(
+                    "inventory-host-like-group",
+                    host,
+                    "fail",
+                    "a host name that differs from all group names",
+                    "%s is a host and a group" % host,
+                    where,
+                    "rename the host %s or the group: Ansible confuses them in patterns and variables"
+                    % host,
+                )
+            )
     # Hosts behind one forwarding address differ in their port. Local and container connections have no address.
-    by_ssh = [(host, entry["address"], str(entry["port"])) for host, entry in connections.items()
-              if entry["connection"].rpartition(".")[2] in _BY_SSH]
-    given = [(host, entry["cluster_address"], "") for host, entry in connections.items() if entry["cluster_address"]]
-    keys = sorted({entry["missing_lab_key"] for entry in connections.values() if entry.get("missing_lab_key")})
+    by_ssh = [
+        (host, entry["address"], str(entry["port"]))
+        for host, entry in connections.items()
+        if entry["connection"].rpartition(".")[2] in _BY_SSH
+    ]
+    given = [
+        (host, entry["cluster_address"], "")
+        for host, entry in connections.items()
+        if entry["cluster_address"]
+    ]
+    keys = sorted(
+        {entry["missing_lab_key"] for entry in connections.values() if entry.get("missing_lab_key")}
+    )
     for key in keys:
-        names = ", ".join(host for host, entry in connections.items() if entry.get("missing_lab_key") == key)
-        command = next(entry["lab_command"] for entry in connections.values() if entry.get("missing_lab_key") == key)
-        findings.append(finding("inventory-no-lab", names, "fail", "the ssh key of the lab's hosts", "%s does not exist" % show(key),
-                                "ansible_ssh_private_key_file", "run %s, which creates these hosts and their key" % command))
+        names = ", ".join(
+            host for host, entry in connections.items() if entry.get("missing_lab_key") == key
+        )
+        command = next(
+            entry["lab_command"]
+            for entry in connections.values()
+            if entry.get("missing_lab_key") == key
+        )
+        findings.append(
+            finding(
+                "inventory-no-lab",
+                names,
+                "fail",
+                "the ssh key of the lab's hosts",
+                "%s does not exist" % show(key),
+                "ansible_ssh_private_key_file",
+                "run %s, which creates these hosts and their key" % command,
+            )
+        )
     for variable, hosts in (("ansible_host", by_ssh), ("cluster_address", given)):
         for address, names in _same_address(hosts).items():
             listed = ", ".join(names)
-            findings.append(finding("inventory-same-address", listed, "fail", "every host has its own address",
-                                    "%s is the address of %s" % (show(address), listed),
-                                    variable, "give each of %s its own %s, or remove the host that is listed twice" % (listed, variable)))
+            findings.append(
+                finding(
+                    "inventory-same-address",
+                    listed,
+                    "fail",
+                    "every host has its own address",
+                    "%s is the address of %s" % (show(address), listed),
+                    variable,
+                    "give each of %s its own %s, or remove the host that is listed twice"
+                    % (listed, variable),
+                )
+            )
     return findings

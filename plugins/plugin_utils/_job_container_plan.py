@@ -13,8 +13,15 @@ import re
 import shlex
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import NFTABLES_FOLDER, firewall_unit, nftables_drop_in
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import JOB_CONTAINER, reading_faults
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import (
+    NFTABLES_FOLDER,
+    firewall_unit,
+    nftables_drop_in,
+)
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
+    JOB_CONTAINER,
+    reading_faults,
+)
 
 FOLDER = "/etc/trainyard/job"
 LIBRARY = "/usr/local/lib/trainyard"
@@ -35,12 +42,23 @@ PACKAGES = ("podman", "crun", "uidmap", "fuse-overlayfs", "catatonit", "openssh-
 OLDEST_PODMAN = (3, 4)
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "cifs")
 # What is loaded from a file or copied from Docker comes from the operator.
-LOCAL_TRANSPORTS = ("docker-archive", "oci-archive", "docker-daemon", "containers-storage", "dir", "oci", "tarball")
+LOCAL_TRANSPORTS = (
+    "docker-archive",
+    "oci-archive",
+    "docker-daemon",
+    "containers-storage",
+    "dir",
+    "oci",
+    "tarball",
+)
 # Epilog and teardown remove what is in these folders of the storage. Images of people, in another one, outlive teardown.
 OWN_FOLDERS = ("images", "jobs")
 # What podman and buildah create when they run, and what systemd-tmpfiles creates for podman at a boot. Their packages do not remove it. A folder that is not
 # empty is used by others, too.
-OF_PODMAN, OF_ITS_BOOT = ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni"), ("/var/lib/cni/networks", "/var/lib/cni")
+OF_PODMAN, OF_ITS_BOOT = (
+    ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni"),
+    ("/var/lib/cni/networks", "/var/lib/cni"),
+)
 # The table that opens the ports of a job to its person: what its program needs to know, and what loads it.
 PORTS_FILE, PORTS_PROGRAM = FOLDER + "/ports.json", LIBRARY + "/slurm/_job_ports.py"
 FIREWALL_SERVICE, FIREWALL_TABLE = "trainyard-jobs-firewall.service", "inet trainyard_jobs"
@@ -75,9 +93,25 @@ def store_unit_text(storage):
     Containers are not affected: fuse-overlayfs shows them the files by a mount of its own. The processes of a running one keep the store open.
     """
     store = store_of(storage).replace("%", "%%")
-    return HEADING + "\n".join((
-        "[Unit]", "Description=Images of jobs, without rights on this host", "Before=slurmd.service", "[Mount]", "What=%s" % store, "Where=%s" % store,
-        "Type=none", "Options=bind,nosuid,nodev", "LazyUnmount=yes", "[Install]", "WantedBy=multi-user.target")) + "\n"
+    return (
+        HEADING
+        + "\n".join(
+            (
+                "[Unit]",
+                "Description=Images of jobs, without rights on this host",
+                "Before=slurmd.service",
+                "[Mount]",
+                "What=%s" % store,
+                "Where=%s" % store,
+                "Type=none",
+                "Options=bind,nosuid,nodev",
+                "LazyUnmount=yes",
+                "[Install]",
+                "WantedBy=multi-user.target",
+            )
+        )
+        + "\n"
+    )
 
 
 def subordinate_range(uid):
@@ -87,8 +121,11 @@ def subordinate_range(uid):
 
 def range_lines(users):
     """Return the lines of the users for /etc/subuid and /etc/subgid."""
-    return ["%s:%d:%d" % (user["name"], subordinate_range(user["uid"]), RANGE) for user in sorted(users, key=lambda user: user["uid"])
-            if subordinate_range(user["uid"]) is not None]
+    return [
+        "%s:%d:%d" % (user["name"], subordinate_range(user["uid"]), RANGE)
+        for user in sorted(users, key=lambda user: user["uid"])
+        if subordinate_range(user["uid"]) is not None
+    ]
 
 
 def id_file(text, users, placed=()):
@@ -105,24 +142,41 @@ def id_file(text, users, placed=()):
 def overlaps(text, users):
     """Return the lines of others whose ranges overlap with those of the users."""
     names = {user["name"] for user in users} | {str(user["uid"]) for user in users}
-    firsts = [subordinate_range(user["uid"]) for user in users if subordinate_range(user["uid"]) is not None]
+    firsts = [
+        subordinate_range(user["uid"])
+        for user in users
+        if subordinate_range(user["uid"]) is not None
+    ]
     found = []
     for line in text.splitlines():
         fields = line.split(":")
-        if len(fields) == 3 and fields[0] not in names and fields[1].isdigit() and fields[2].isdigit():
+        if (
+            len(fields) == 3
+            and fields[0] not in names
+            and fields[1].isdigit()
+            and fields[2].isdigit()
+        ):
             begin, end = int(fields[1]), int(fields[1]) + int(fields[2])
-            found += [line] if any(begin < first + RANGE and first < end for first in firsts) else []
+            found += (
+                [line] if any(begin < first + RANGE and first < end for first in firsts) else []
+            )
     return found
 
 
 def job_containers_conf():
     """Return podman's configuration for containers of jobs. Everything stays in the cgroup of the job, where Slurm limits and ends it."""
-    return HEADING + '[containers]\ncgroupns = "host"\ncgroups = "disabled"\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\nruntime = "crun"\n'
+    return (
+        HEADING
+        + '[containers]\ncgroupns = "host"\ncgroups = "disabled"\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\nruntime = "crun"\n'
+    )
 
 
 def containers_conf():
     """Return podman's configuration for users who call it themselves in a job. There is no systemd of the user that could make a cgroup."""
-    return HEADING + '[containers]\ncgroupns = "host"\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+    return (
+        HEADING
+        + '[containers]\ncgroupns = "host"\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+    )
 
 
 def storage_conf(storage, former, is_ours):
@@ -133,13 +187,25 @@ def storage_conf(storage, former, is_ours):
     """
     setting = 'rootless_storage_path = "%s/people/$UID"' % storage
     if is_ours or not former.strip():
-        text = HEADING + '[storage]\ndriver = "overlay"\nrunroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n%s\n' % setting
-        return text + ('[storage.options.overlay]\nmount_program = "/usr/bin/fuse-overlayfs"\n' if is_ours else "")
-    lines = [line for line in former.splitlines() if not re.match(r"\s*rootless_storage_path\s*=", line)]
-    tables = [number for number, line in enumerate(lines) if re.match(r"\s*\[storage\]\s*(#.*)?$", line)]
+        text = (
+            HEADING
+            + '[storage]\ndriver = "overlay"\nrunroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n%s\n'
+            % setting
+        )
+        return text + (
+            '[storage.options.overlay]\nmount_program = "/usr/bin/fuse-overlayfs"\n'
+            if is_ours
+            else ""
+        )
+    lines = [
+        line for line in former.splitlines() if not re.match(r"\s*rootless_storage_path\s*=", line)
+    ]
+    tables = [
+        number for number, line in enumerate(lines) if re.match(r"\s*\[storage\]\s*(#.*)?$", line)
+    ]
     if not tables:
         return "\n".join(lines + ["[storage]", setting]) + "\n"
-    return "\n".join(lines[:tables[0] + 1] + [setting] + lines[tables[0] + 1:]) + "\n"
+    return "\n".join(lines[: tables[0] + 1] + [setting] + lines[tables[0] + 1 :]) + "\n"
 
 
 def registries_conf():
@@ -150,16 +216,36 @@ def registries_conf():
 def policy(registries):
     """Return the content of policy.json: pulls from these registries only. Users can have a policy of their own, so this guards against mistakes."""
     accept = [{"type": "insecureAcceptAnything"}]
-    return json.dumps({"default": [{"type": "reject"}], "transports": dict(
-        {name: {"": accept} for name in LOCAL_TRANSPORTS}, docker={registry: accept for registry in sorted(registries)})}, indent=2, sort_keys=True) + "\n"
+    return (
+        json.dumps(
+            {
+                "default": [{"type": "reject"}],
+                "transports": dict(
+                    {name: {"": accept} for name in LOCAL_TRANSPORTS},
+                    docker={registry: accept for registry in sorted(registries)},
+                ),
+            },
+            indent=2,
+            sort_keys=True,
+        )
+        + "\n"
+    )
 
 
 def cdi_specification(numbers, control, node="/dev/nvidia%d"):
     """Return a CDI specification with device nodes only, for hosts without nvidia-ctk. It does not mount the libraries of the driver."""
     shared = [{"path": path} for path in control]
-    devices = [{"name": str(number), "containerEdits": {"deviceNodes": [{"path": node % number}] + shared}} for number in sorted(numbers)]
+    devices = [
+        {"name": str(number), "containerEdits": {"deviceNodes": [{"path": node % number}] + shared}}
+        for number in sorted(numbers)
+    ]
     # Version 0.5.0 is the newest that podman 4.3 reads.
-    return json.dumps({"cdiVersion": "0.5.0", "kind": CDI_KIND, "devices": devices}, indent=2, sort_keys=True) + "\n"
+    return (
+        json.dumps(
+            {"cdiVersion": "0.5.0", "kind": CDI_KIND, "devices": devices}, indent=2, sort_keys=True
+        )
+        + "\n"
+    )
 
 
 def environment_file(environment):
@@ -176,9 +262,20 @@ def _former_config(found):
 def devices(found):
     """Return what trainyard-run needs to know about the GPUs or NPUs of the host."""
     if found["npu_nodes"] and not found["gpu_nodes"]:
-        return {"cdi": "", "nodes": "/dev/davinci%d", "control": found["npu_control_nodes"], "variables": ["ASCEND_RT_VISIBLE_DEVICES"],
-                "groups": found["npu_groups"], "mounts": found["npu_driver_paths"]}
-    return {"cdi": CDI_KIND, "nodes": "/dev/nvidia%d", "control": sorted(found["control_nodes"]), "variables": ["CUDA_VISIBLE_DEVICES"]}
+        return {
+            "cdi": "",
+            "nodes": "/dev/davinci%d",
+            "control": found["npu_control_nodes"],
+            "variables": ["ASCEND_RT_VISIBLE_DEVICES"],
+            "groups": found["npu_groups"],
+            "mounts": found["npu_driver_paths"],
+        }
+    return {
+        "cdi": CDI_KIND,
+        "nodes": "/dev/nvidia%d",
+        "control": sorted(found["control_nodes"]),
+        "variables": ["CUDA_VISIBLE_DEVICES"],
+    }
 
 
 def configuration(found, wanted):
@@ -188,23 +285,53 @@ def configuration(found, wanted):
     playbook upgrade, what Slurm has decided before stays.
     """
     former = _former_config(found)
-    cgroups = former.get("constrain_devices", False) if wanted["job_cgroups"] in UNKNOWN else wanted["job_cgroups"]
-    known = max(int((former.get("health") or {}).get("gpus", 0)), len(found["gpu_nodes"] or found["npu_nodes"]))
+    cgroups = (
+        former.get("constrain_devices", False)
+        if wanted["job_cgroups"] in UNKNOWN
+        else wanted["job_cgroups"]
+    )
+    known = max(
+        int((former.get("health") or {}).get("gpus", 0)),
+        len(found["gpu_nodes"] or found["npu_nodes"]),
+    )
     gpus = known if wanted["gpus"] in UNKNOWN else int(wanted["gpus"])
     hosts = dict(former.get("hosts") or {})
-    hosts = {member["name"]: {"address": member["address"], "interface": member["fabric_interface"]} if member["address"] else hosts.get(member["name"])
-             for member in wanted["members"]}
-    share = wanted["share"] if found["share_is_mount"] or (former.get("health") or {}).get("share") == wanted["share"] else ""
+    hosts = {
+        member["name"]: {"address": member["address"], "interface": member["fabric_interface"]}
+        if member["address"]
+        else hosts.get(member["name"])
+        for member in wanted["members"]
+    }
+    share = (
+        wanted["share"]
+        if found["share_is_mount"] or (former.get("health") or {}).get("share") == wanted["share"]
+        else ""
+    )
     return {
-        "podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs", "init": True, "storage": wanted["storage"],
-        "store": store_of(wanted["storage"]), "registries": sorted(wanted["registries"]), "share": wanted["share"],
-        "environment": FOLDER + "/environment", "launcher": LAUNCHER, "rank": RANK,
-        "shm_size": wanted["shm_size"], "job_bytes": int(wanted["job_gib"]) << 30, "constrain_devices": cgroups,
+        "podman": "/usr/bin/podman",
+        "mount_program": "/usr/bin/fuse-overlayfs",
+        "init": True,
+        "storage": wanted["storage"],
+        "store": store_of(wanted["storage"]),
+        "registries": sorted(wanted["registries"]),
+        "share": wanted["share"],
+        "environment": FOLDER + "/environment",
+        "launcher": LAUNCHER,
+        "rank": RANK,
+        "shm_size": wanted["shm_size"],
+        "job_bytes": int(wanted["job_gib"]) << 30,
+        "constrain_devices": cgroups,
         # With a cgroup per job Slurm's signals reach the processes in the container by themselves.
         "forward_signals": not cgroups,
         "gpus": devices(found),
-        "network": wanted["network"], "fabric": wanted["fabric"], "hosts": {name: host for name, host in hosts.items() if host},
-        "health": {"gpus": gpus, "share": share, "free_gib": {wanted["storage"]: int(wanted["free_gib"])}},
+        "network": wanted["network"],
+        "fabric": wanted["fabric"],
+        "hosts": {name: host for name, host in hosts.items() if host},
+        "health": {
+            "gpus": gpus,
+            "share": share,
+            "free_gib": {wanted["storage"]: int(wanted["free_gib"])},
+        },
     }
 
 
@@ -223,23 +350,38 @@ def _digest(content):
 
 def _shared_contents(wanted, record):
     """Return the content of the files that may be the site's or a package's, by path."""
-    return {STORAGE_CONF: storage_conf(wanted["storage"], record["files"][STORAGE_CONF] or "", not record["podman"]), POLICY: policy(wanted["registries"])}
+    return {
+        STORAGE_CONF: storage_conf(
+            wanted["storage"], record["files"][STORAGE_CONF] or "", not record["podman"]
+        ),
+        POLICY: policy(wanted["registries"]),
+    }
 
 
 def record_of(found, wanted):
     """Return the record: what the host had before, and the lines that the role placed."""
     former = found["record"]
-    record = {"podman": former.get("podman", "podman" in found["packages"]), "cni": former.get("cni", found["cni"]),
-              "cni_state": former.get("cni_state", found["cni_state"]), "images": former.get("images") or {},
-              "storage": sorted(set(former.get("storage") or []) | {wanted["storage"]})}
+    record = {
+        "podman": former.get("podman", "podman" in found["packages"]),
+        "cni": former.get("cni", found["cni"]),
+        "cni_state": former.get("cni_state", found["cni_state"]),
+        "images": former.get("images") or {},
+        "storage": sorted(set(former.get("storage") or []) | {wanted["storage"]}),
+    }
     kept = former.get("files") or {}
-    record["files"] = {path: kept[path] if path in kept else found["texts"].get(path) for path in SHARED_FILES}
-    record["written"] = {path: _digest(content) for path, content in _shared_contents(wanted, record).items()}
+    record["files"] = {
+        path: kept[path] if path in kept else found["texts"].get(path) for path in SHARED_FILES
+    }
+    record["written"] = {
+        path: _digest(content) for path, content in _shared_contents(wanted, record).items()
+    }
     record["lines"] = {}
     for name in SUBORDINATE_FILES:
         placed = (former.get("lines") or {}).get(name) or []
         there = (found["texts"].get("/etc/" + name) or "").splitlines()
-        record["lines"][name] = [line for line in range_lines(wanted["users"]) if line in placed or line not in there]
+        record["lines"][name] = [
+            line for line in range_lines(wanted["users"]) if line in placed or line not in there
+        ]
     return record
 
 
@@ -252,8 +394,14 @@ def ports_config(found, wanted):
     hosts = addresses_of_hosts(wanted["members"], former)
     asked = wanted["firewall"]
     open_ports = {int(port) for port in asked["open"]}
-    return {"enabled": asked["enabled"], "host": asked["host"], "hosts": {name: some for name, some in hosts.items() if some},
-            "training": sorted(asked["training"]), "login": sorted(asked["login"]), "open": sorted(open_ports - {0})}
+    return {
+        "enabled": asked["enabled"],
+        "host": asked["host"],
+        "hosts": {name: some for name, some in hosts.items() if some},
+        "training": sorted(asked["training"]),
+        "login": sorted(asked["login"]),
+        "open": sorted(open_ports - {0}),
+    }
 
 
 def addresses_of_hosts(members, former):
@@ -268,21 +416,33 @@ def addresses_of_hosts(members, former):
         named = {member["address"], member.get("fabric_address")}
         answers = bool(member["address"]) and member.get("reachable", True)
         chosen[name] = {address for address in named if address}
-        others[name] = set(member.get("addresses") or []) if answers else set(former.get(name) or [])
+        others[name] = (
+            set(member.get("addresses") or []) if answers else set(former.get(name) or [])
+        )
     taken = [address for some in chosen.values() for address in some]
     claims = collections.Counter(address for some in others.values() for address in some)
     return {
-        name: sorted(chosen[name] | {each for each in others[name] if claims[each] == 1 and each not in taken})
+        name: sorted(
+            chosen[name]
+            | {each for each in others[name] if claims[each] == 1 and each not in taken}
+        )
         for name in chosen
     }
 
 
 def firewall_entries(found, wanted):
     """Return the files of the ports of jobs, (path, content) of each. Jobs have ports of their own without the firewall, too."""
-    entries = [(PORTS_FILE, json.dumps(ports_config(found, wanted), indent=2, sort_keys=True) + "\n")]
+    entries = [
+        (PORTS_FILE, json.dumps(ports_config(found, wanted), indent=2, sort_keys=True) + "\n")
+    ]
     if wanted["firewall"]["enabled"]:
         load = "/usr/bin/python3 -E -s -B %s" % PORTS_PROGRAM
-        entries.append((FIREWALL_UNIT, firewall_unit("job_container", "Firewall of jobs", FIREWALL_TABLE, load)))
+        entries.append(
+            (
+                FIREWALL_UNIT,
+                firewall_unit("job_container", "Firewall of jobs", FIREWALL_TABLE, load),
+            )
+        )
         entries.append((FIREWALL_DROP_IN, DROP_IN))
     return entries
 
@@ -294,9 +454,14 @@ def is_training_host(wanted):
 def guard_files(found, wanted):
     """Return the files of a host without jobs: the table that refuses its people the ports of jobs elsewhere."""
     folders = ["/etc/trainyard", FOLDER, LIBRARY, LIBRARY + "/slurm", NFTABLES_FOLDER]
-    return ([{"path": path, "state": "directory", "mode": "0755"} for path in folders]
-            + [{"path": path, "content": content, "mode": "0644"} for path, content in firewall_entries(found, wanted)]
-            + [{"path": PORTS_PROGRAM, "content": wanted["programs"][PORTS_PROGRAM], "mode": "0644"}])
+    return (
+        [{"path": path, "state": "directory", "mode": "0755"} for path in folders]
+        + [
+            {"path": path, "content": content, "mode": "0644"}
+            for path, content in firewall_entries(found, wanted)
+        ]
+        + [{"path": PORTS_PROGRAM, "content": wanted["programs"][PORTS_PROGRAM], "mode": "0644"}]
+    )
 
 
 def is_mounted_by_site(found, wanted):
@@ -312,7 +477,11 @@ def store_plan(found, wanted):
     state = ""
     if lacks_options:
         state = "restarted" if found["store_options"] else "started"
-    return {"unit": store_unit(wanted["storage"]), "mount": state, "clean": not found["store_is_clean"]}
+    return {
+        "unit": store_unit(wanted["storage"]),
+        "mount": state,
+        "clean": not found["store_is_clean"],
+    }
 
 
 def files(found, wanted, record):
@@ -320,16 +489,37 @@ def files(found, wanted, record):
     if not is_training_host(wanted):
         return guard_files(found, wanted) if wanted["firewall"]["enabled"] else []
     texts, placed = found["texts"], found["record"].get("lines") or {}
-    folders = ["/etc/trainyard", FOLDER, "/etc/containers", "/etc/containers/registries.conf.d", LIBRARY, LIBRARY + "/job", LIBRARY + "/slurm",
-               "/var/lib/trainyard", wanted["storage"]] + [NFTABLES_FOLDER] * wanted["firewall"]["enabled"]
-    entries = [(FOLDER + "/config.json", json.dumps(configuration(found, wanted), indent=2, sort_keys=True) + "\n"),
-               (FOLDER + "/environment", environment_file(wanted["environment"])), (FOLDER + "/containers.conf", job_containers_conf()),
-               ("/etc/containers/registries.conf.d/trainyard.conf", registries_conf())]
+    folders = [
+        "/etc/trainyard",
+        FOLDER,
+        "/etc/containers",
+        "/etc/containers/registries.conf.d",
+        LIBRARY,
+        LIBRARY + "/job",
+        LIBRARY + "/slurm",
+        "/var/lib/trainyard",
+        wanted["storage"],
+    ] + [NFTABLES_FOLDER] * wanted["firewall"]["enabled"]
+    entries = [
+        (
+            FOLDER + "/config.json",
+            json.dumps(configuration(found, wanted), indent=2, sort_keys=True) + "\n",
+        ),
+        (FOLDER + "/environment", environment_file(wanted["environment"])),
+        (FOLDER + "/containers.conf", job_containers_conf()),
+        ("/etc/containers/registries.conf.d/trainyard.conf", registries_conf()),
+    ]
     entries += firewall_entries(found, wanted)
     if not is_mounted_by_site(found, wanted):
         entries.append((store_unit_file(wanted["storage"]), store_unit_text(wanted["storage"])))
     entries += sorted(_shared_contents(wanted, record).items())
-    entries += [("/etc/" + name, id_file(texts.get("/etc/" + name) or "", wanted["users"], placed.get(name) or [])) for name in SUBORDINATE_FILES]
+    entries += [
+        (
+            "/etc/" + name,
+            id_file(texts.get("/etc/" + name) or "", wanted["users"], placed.get(name) or []),
+        )
+        for name in SUBORDINATE_FILES
+    ]
     if not record["podman"]:
         # A site's own containers of root, such as those of Quadlet, depend on the default.
         folders.append("/etc/containers/containers.conf.d")
@@ -337,9 +527,14 @@ def files(found, wanted, record):
     if needs_cdi_file(found):
         folders.append("/etc/cdi")
         entries.append((CDI_FILE, cdi_specification(found["gpu_nodes"], found["control_nodes"])))
-    return ([{"path": path, "state": "directory", "mode": "0755"} for path in folders]
-            + [{"path": path, "content": content, "mode": "0644"} for path, content in entries]
-            + [{"path": path, "content": content, "mode": "0644" if path.endswith(".py") else "0755"} for path, content in sorted(wanted["programs"].items())])
+    return (
+        [{"path": path, "state": "directory", "mode": "0755"} for path in folders]
+        + [{"path": path, "content": content, "mode": "0644"} for path, content in entries]
+        + [
+            {"path": path, "content": content, "mode": "0644" if path.endswith(".py") else "0755"}
+            for path, content in sorted(wanted["programs"].items())
+        ]
+    )
 
 
 def without_placed(text, lines):
@@ -354,19 +549,32 @@ def removal(found):
     """
     record = found["record"]
     written = record.get("written") or {}
-    restored = [{"path": path, "content": former, "mode": "0644"} if former is not None else {"path": path, "state": "absent"}
-                for path, former in sorted((record.get("files") or {}).items())
-                if path in found["texts"] and _digest(found["texts"][path]) == written.get(path)]
+    restored = [
+        {"path": path, "content": former, "mode": "0644"}
+        if former is not None
+        else {"path": path, "state": "absent"}
+        for path, former in sorted((record.get("files") or {}).items())
+        if path in found["texts"] and _digest(found["texts"][path]) == written.get(path)
+    ]
     for name, lines in sorted((record.get("lines") or {}).items()):
         text = found["texts"].get("/etc/" + name)
         if lines and text is not None:
-            restored.append({"path": "/etc/" + name, "content": without_placed(text, lines), "mode": "0644"})
+            restored.append(
+                {"path": "/etc/" + name, "content": without_placed(text, lines), "mode": "0644"}
+            )
     # An engine may have created the folders before.
     absent = []
     if record.get("podman") is False:
-        absent = list(OF_PODMAN[:1] if record.get("cni") else OF_PODMAN) + ([] if record.get("cni_state") else list(OF_ITS_BOOT))
+        absent = list(OF_PODMAN[:1] if record.get("cni") else OF_PODMAN) + (
+            [] if record.get("cni_state") else list(OF_ITS_BOOT)
+        )
     storage = record.get("storage") or []
-    return {"files": restored, "storage": storage, "units": {folder: store_unit(folder) for folder in storage}, "absent": absent}
+    return {
+        "files": restored,
+        "storage": storage,
+        "units": {folder: store_unit(folder) for folder in storage},
+        "absent": absent,
+    }
 
 
 def image_name(name):
@@ -376,8 +584,16 @@ def image_name(name):
 
 def held_image(found, name):
     """Return the ID of an image in the image store, or None."""
-    held, known = {each: entry["id"] for entry in found["images"] for each in entry["names"]}, image_name(name)
-    return held.get("localhost/" + known) or held.get(known) or held.get("docker.io/" + known) or held.get("docker.io/library/" + known)
+    held, known = (
+        {each: entry["id"] for entry in found["images"] for each in entry["names"]},
+        image_name(name),
+    )
+    return (
+        held.get("localhost/" + known)
+        or held.get(known)
+        or held.get("docker.io/" + known)
+        or held.get("docker.io/library/" + known)
+    )
 
 
 def image_fill(found, wanted):
@@ -387,20 +603,43 @@ def image_fill(found, wanted):
     which an image was loaded is in the record.
     """
     loaded, store = found["record"].get("images") or {}, store_of(wanted["storage"])
-    podman = ["podman", "--root=" + store, "--runroot=/run/trainyard/images", "--storage-driver=overlay"]
+    podman = [
+        "podman",
+        "--root=" + store,
+        "--runroot=/run/trainyard/images",
+        "--storage-driver=overlay",
+    ]
     lacking = []
     for name in wanted["images"]:
         there = found["docker_images"].get(name, "")
         present = held_image(found, name)
-        if not there or present and (present == re.sub("^sha256:", "", there) or loaded.get(name) == there):
+        if (
+            not there
+            or present
+            and (present == re.sub("^sha256:", "", there) or loaded.get(name) == there)
+        ):
             continue
         # Users read the store, so files in it that only root can read are of no use. On the host a set-user-ID program of an image would run as root, and a
         # folder that all can write to would be in the containers of all. In containers everything belongs to the user. So a layer is closed until
         # clean-store has cleaned it. A layer of a running job must stay.
-        save, load, clean, prune = (" ".join(shlex.quote(word) for word in words) for words in (
-            ["docker", "save", name], podman + ["load", "--quiet"], [CLEAN_STORE, store], podman + ["image", "prune", "--force"]))
-        lacking.append({"name": name, "id": there, "command": "set -o pipefail; umask 022; mkdir -p /run/trainyard && umask 077 && %s | %s && { [ -n \"$(ls "
-                                                              "-A /run/trainyard/jobs 2> /dev/null)\" ] || %s; } && %s" % (save, load, prune, clean)})
+        save, load, clean, prune = (
+            " ".join(shlex.quote(word) for word in words)
+            for words in (
+                ["docker", "save", name],
+                podman + ["load", "--quiet"],
+                [CLEAN_STORE, store],
+                podman + ["image", "prune", "--force"],
+            )
+        )
+        lacking.append(
+            {
+                "name": name,
+                "id": there,
+                "command": 'set -o pipefail; umask 022; mkdir -p /run/trainyard && umask 077 && %s | %s && { [ -n "$(ls '
+                '-A /run/trainyard/jobs 2> /dev/null)" ] || %s; } && %s'
+                % (save, load, prune, clean),
+            }
+        )
     return lacking
 
 
@@ -420,36 +659,80 @@ def problems(found, wanted):
     if version and version < OLDEST_PODMAN:
         texts.append("podman %s is too old; install %d.%d or newer" % ((podman,) + OLDEST_PODMAN))
     if not found["fuse"]:
-        texts.append("/dev/fuse is missing, which fuse-overlayfs needs; %s" % (
-            "start the container of this host with --device /dev/fuse" if found["is_container"] else "load the kernel module fuse"))
+        texts.append(
+            "/dev/fuse is missing, which fuse-overlayfs needs; %s"
+            % (
+                "start the container of this host with --device /dev/fuse"
+                if found["is_container"]
+                else "load the kernel module fuse"
+            )
+        )
     if found["is_container"] and found["masked"]:
-        texts.append("parts of /proc are masked (%s); start the container of this host with --security-opt systempaths=unconfined" % found["masked"][0])
+        texts.append(
+            "parts of /proc are masked (%s); start the container of this host with --security-opt systempaths=unconfined"
+            % found["masked"][0]
+        )
     if found["storage_type"] in NETWORK_FILE_SYSTEMS:
-        texts.append("job_container_storage: '%s' is on %s; use a folder on a local disk" % (wanted["storage"], found["storage_type"]))
+        texts.append(
+            "job_container_storage: '%s' is on %s; use a folder on a local disk"
+            % (wanted["storage"], found["storage_type"])
+        )
     if found["storage_type"] == "overlay":
-        texts.append("job_container_storage: '%s' is on overlay, on which containers cannot be stored; mount a disk or a volume there" % wanted["storage"])
+        texts.append(
+            "job_container_storage: '%s' is on overlay, on which containers cannot be stored; mount a disk or a volume there"
+            % wanted["storage"]
+        )
     if int(wanted["job_gib"]) and not found["storage_project_quota"]:
-        texts.append("job_container_job_gib: '%d' needs project quotas, and the file system of '%s' is not mounted with prjquota; use ext4 with the feature "
-                     "project or XFS, mounted with the option prjquota, or set job_container_job_gib to 0" % (int(wanted["job_gib"]), wanted["storage"]))
+        texts.append(
+            "job_container_job_gib: '%d' needs project quotas, and the file system of '%s' is not mounted with prjquota; use ext4 with the feature "
+            "project or XFS, mounted with the option prjquota, or set job_container_job_gib to 0"
+            % (int(wanted["job_gib"]), wanted["storage"])
+        )
     strange = [name for name in OWN_FOLDERS if name in found["storage_entries"]]
     if strange and wanted["storage"] not in (found["record"].get("storage") or []):
-        texts.append("job_container_storage: '%s' has a folder '%s' that this role did not create; use an empty folder" % (wanted["storage"], strange[0]))
+        texts.append(
+            "job_container_storage: '%s' has a folder '%s' that this role did not create; use an empty folder"
+            % (wanted["storage"], strange[0])
+        )
     if is_mounted_by_site(found, wanted) and store_plan(found, wanted)["mount"]:
-        texts.append("job_container_storage: a mount at '%s' lacks the options nosuid and nodev, so that programs of images could run as root; add them, or "
-                     "unmount it" % store_of(wanted["storage"]))
+        texts.append(
+            "job_container_storage: a mount at '%s' lacks the options nosuid and nodev, so that programs of images could run as root; add them, or "
+            "unmount it" % store_of(wanted["storage"])
+        )
     if found["gpu_nodes"] and found["nvidia_ctk"] and not has_cdi_of_others(found):
-        texts.append("no CDI specification describes the GPUs; set container_toolkit_cdi to true and run playbook gpu_stack")
+        texts.append(
+            "no CDI specification describes the GPUs; set container_toolkit_cdi to true and run playbook gpu_stack"
+        )
     if found["gpu_nodes"] and found["npu_nodes"]:
-        texts.append("the host has GPUs and NPUs, whose numbers Slurm does not tell apart; remove the driver of one of them")
-    texts += ["user %s has ID %d, and subordinate IDs exist for %d to %d; change the ID" % (user["name"], user["uid"], FIRST_UID, LAST_UID)
-              for user in wanted["users"] if subordinate_range(user["uid"]) is None]
+        texts.append(
+            "the host has GPUs and NPUs, whose numbers Slurm does not tell apart; remove the driver of one of them"
+        )
+    texts += [
+        "user %s has ID %d, and subordinate IDs exist for %d to %d; change the ID"
+        % (user["name"], user["uid"], FIRST_UID, LAST_UID)
+        for user in wanted["users"]
+        if subordinate_range(user["uid"]) is None
+    ]
     for name in SUBORDINATE_FILES:
-        texts += ["/etc/%s: '%s' overlaps with the range of a user of this cluster; remove the line or change its range" % (name, line)
-                  for line in overlaps(found["texts"].get("/etc/" + name) or "", wanted["users"])]
-    texts += ["job_container_images: the Docker engine of the host has no image '%s'; pull it or correct the name" % name
-              for name in wanted["images"] if name not in found["docker_images"] and name != wanted["training_image"]]
-    if wanted["training_image"] in wanted["images"] and wanted["training_image"] not in found["docker_images"]:
-        texts.append("the training image '%s' is not on the host; run playbook training_environment" % wanted["training_image"])
+        texts += [
+            "/etc/%s: '%s' overlaps with the range of a user of this cluster; remove the line or change its range"
+            % (name, line)
+            for line in overlaps(found["texts"].get("/etc/" + name) or "", wanted["users"])
+        ]
+    texts += [
+        "job_container_images: the Docker engine of the host has no image '%s'; pull it or correct the name"
+        % name
+        for name in wanted["images"]
+        if name not in found["docker_images"] and name != wanted["training_image"]
+    ]
+    if (
+        wanted["training_image"] in wanted["images"]
+        and wanted["training_image"] not in found["docker_images"]
+    ):
+        texts.append(
+            "the training image '%s' is not on the host; run playbook training_environment"
+            % wanted["training_image"]
+        )
     return texts
 
 
@@ -458,24 +741,44 @@ def firewall_problems(found, wanted):
     state = found["firewall"]
     if not wanted["firewall"]["enabled"] or state["admin"] and not state["error"]:
         return []
-    cause = "nft: %s" % state["error"] if state["error"] else "root of this host lacks the capability CAP_NET_ADMIN"
-    return ["job_container_firewall: it is true, and nftables cannot be used on this host (%s); %s, or set it to false, which leaves the ports of jobs open" % (
-        cause, "start the container of this host with --cap-add NET_ADMIN" if found["is_container"] else "repair nftables")]
+    cause = (
+        "nft: %s" % state["error"]
+        if state["error"]
+        else "root of this host lacks the capability CAP_NET_ADMIN"
+    )
+    return [
+        "job_container_firewall: it is true, and nftables cannot be used on this host (%s); %s, or set it to false, which leaves the ports of jobs open"
+        % (
+            cause,
+            "start the container of this host with --cap-add NET_ADMIN"
+            if found["is_container"]
+            else "repair nftables",
+        )
+    ]
 
 
 def firewall_plan(found, wanted):
     """Return C(load), whether the unit has to be started or has to load the table again, and C(stop), whether it has to be stopped."""
     state, asked = found["firewall"], wanted["firewall"]["enabled"]
-    changed = [path for path, content in firewall_entries(found, wanted) + [(PORTS_PROGRAM, wanted["programs"].get(PORTS_PROGRAM, ""))]
-               if found["files"].get(path) != _digest(content)]
+    changed = [
+        path
+        for path, content in firewall_entries(found, wanted)
+        + [(PORTS_PROGRAM, wanted["programs"].get(PORTS_PROGRAM, ""))]
+        if found["files"].get(path) != _digest(content)
+    ]
     is_loaded = state["active"] and state["enabled"] and not state["fault"]
-    return {"load": asked and (bool(changed) or not is_loaded),
-            "stop": not asked and FIREWALL_UNIT in found["files"]}
+    return {
+        "load": asked and (bool(changed) or not is_loaded),
+        "stop": not asked and FIREWALL_UNIT in found["files"],
+    }
 
 
 def packages(wanted):
     """Return the names of the packages of a host."""
-    return list(PACKAGES if is_training_host(wanted) else ()) + ["nftables"] * wanted["firewall"]["enabled"]
+    return (
+        list(PACKAGES if is_training_host(wanted) else ())
+        + ["nftables"] * wanted["firewall"]["enabled"]
+    )
 
 
 def differs(entry, found):
@@ -486,17 +789,27 @@ def job_container_plan(found, wanted):
     """Return the plan; see the filter."""
     record = record_of(found, wanted) if is_training_host(wanted) else found["record"]
     entries = files(found, wanted, record)
-    absent = [CDI_FILE] if is_training_host(wanted) and CDI_FILE in found["cdi"] and not needs_cdi_file(found) else []
+    absent = (
+        [CDI_FILE]
+        if is_training_host(wanted) and CDI_FILE in found["cdi"] and not needs_cdi_file(found)
+        else []
+    )
     firewall = firewall_plan(found, wanted)
     absent += [FIREWALL_UNIT, FIREWALL_DROP_IN, NFTABLES_FOLDER] * firewall["stop"]
     if not is_training_host(wanted) and not wanted["firewall"]["enabled"]:
         absent += [path for path in (PORTS_FILE, PORTS_PROGRAM) if path in found["files"]]
     return {
-        "packages": packages(wanted), "lacks_packages": [name for name in packages(wanted) if name not in found["packages"]],
-        "files": entries, "absent": absent, "files_differ": bool(absent) or any(differs(entry, found) for entry in entries),
-        "record": record, "record_differs": record != found["record"],
-        "problems": problems(found, wanted), "images": image_fill(found, wanted) if is_training_host(wanted) else [],
-        "firewall": firewall, "store": store_plan(found, wanted),
+        "packages": packages(wanted),
+        "lacks_packages": [name for name in packages(wanted) if name not in found["packages"]],
+        "files": entries,
+        "absent": absent,
+        "files_differ": bool(absent) or any(differs(entry, found) for entry in entries),
+        "record": record,
+        "record_differs": record != found["record"],
+        "problems": problems(found, wanted),
+        "images": image_fill(found, wanted) if is_training_host(wanted) else [],
+        "firewall": firewall,
+        "store": store_plan(found, wanted),
     }
 
 
@@ -511,8 +824,18 @@ def range_drift(path, text, users, placed):
         name = line.partition(":")[0]
         theirs = [other for other in lines if other.partition(":")[0] == name]
         if theirs[:1] != [line]:
-            rows.append(_row(path, line + (" first" if theirs else ""), theirs[0] if theirs else "no range of " + name))
-    return rows + [_row(path, "no range of " + line.partition(":")[0], line) for line in placed if line in lines and line not in ours]
+            rows.append(
+                _row(
+                    path,
+                    line + (" first" if theirs else ""),
+                    theirs[0] if theirs else "no range of " + name,
+                )
+            )
+    return rows + [
+        _row(path, "no range of " + line.partition(":")[0], line)
+        for line in placed
+        if line in lines and line not in ours
+    ]
 
 
 def file_drift(found, wanted, entries):
@@ -522,9 +845,19 @@ def file_drift(found, wanted, entries):
         path, name = entry["path"], entry["path"].rpartition("/")[2]
         if not differs(entry, found):
             continue
-        lines = range_drift(path, found["texts"].get(path) or "", wanted["users"], (found["record"].get("lines") or {}).get(name) or []) \
-            if path in ["/etc/" + each for each in SUBORDINATE_FILES] else []
-        rows += lines or [_row(path, "as planned", "changed" if path in found["files"] else "missing")]
+        lines = (
+            range_drift(
+                path,
+                found["texts"].get(path) or "",
+                wanted["users"],
+                (found["record"].get("lines") or {}).get(name) or [],
+            )
+            if path in ["/etc/" + each for each in SUBORDINATE_FILES]
+            else []
+        )
+        rows += lines or [
+            _row(path, "as planned", "changed" if path in found["files"] else "missing")
+        ]
     return rows
 
 
@@ -533,7 +866,13 @@ def image_drift(found, wanted):
     rows = []
     for entry in image_fill(found, wanted):
         held = held_image(found, entry["name"])
-        rows.append(_row("image " + entry["name"], "ID " + re.sub("^sha256:", "", entry["id"])[:12], "ID " + held[:12] if held else "not in the image store"))
+        rows.append(
+            _row(
+                "image " + entry["name"],
+                "ID " + re.sub("^sha256:", "", entry["id"])[:12],
+                "ID " + held[:12] if held else "not in the image store",
+            )
+        )
     return rows
 
 
@@ -541,9 +880,17 @@ def store_drift(store, wanted):
     """Return what the image store lacks so that nobody gets rights on the host by it."""
     rows = []
     if store["mount"]:
-        rows.append(_row(store_of(wanted["storage"]), "mounted with nosuid and nodev", "not mounted so"))
+        rows.append(
+            _row(store_of(wanted["storage"]), "mounted with nosuid and nodev", "not mounted so")
+        )
     if store["clean"]:
-        rows.append(_row(store_of(wanted["storage"]), "cleaned of set-user-ID bits and capabilities", "not cleaned"))
+        rows.append(
+            _row(
+                store_of(wanted["storage"]),
+                "cleaned of set-user-ID bits and capabilities",
+                "not cleaned",
+            )
+        )
     return rows
 
 
@@ -566,4 +913,7 @@ def job_container_drift(found, wanted):
     if wanted["firewall"]["enabled"] and fault:
         rows.append(_row("firewall of jobs", "loaded", fault))
     rows += store_drift(plan["store"], wanted)
-    return rows or [_row(PART, "the record of the role as planned", "changed")] * plan["record_differs"]
+    return (
+        rows
+        or [_row(PART, "the record of the role as planned", "changed")] * plan["record_differs"]
+    )

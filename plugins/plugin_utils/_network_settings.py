@@ -29,23 +29,40 @@ def network_settings(members, launcher, cluster_network, fabric_network):
     problems, notes = [], []
     nameless = [host["name"] for host in hosts if not host["fabric_interface"]]
     if nameless:
-        problems.append("%s: no interface on the network %s is known" % (", ".join(nameless), fabric_network or "of the cluster"))
+        problems.append(
+            "%s: no interface on the network %s is known"
+            % (", ".join(nameless), fabric_network or "of the cluster")
+        )
     elif launcher == "horovodrun" and len(names) > 1:
-        problems.append("horovodrun gives one interface name to all ranks, but on %s it is %s" % (
-            fabric_network, _each(hosts, lambda host: host["fabric_interface"])))
+        problems.append(
+            "horovodrun gives one interface name to all ranks, but on %s it is %s"
+            % (fabric_network, _each(hosts, lambda host: host["fabric_interface"]))
+        )
 
     over_rdma = {host["name"]: host["fabric_rdma"] for host in hosts if host["fabric_rdma"]}
     transports = {rdma["transport"] for rdma in over_rdma.values()}
     whole = len(over_rdma) == len(hosts) and len(transports) == 1
     if over_rdma and not whole:
         # Ranks without a common transport hang.
-        notes.append("NCCL uses sockets, because the hosts have no common RDMA transport on %s: %s" % (
-            fabric_network, _each(hosts, lambda host: (host["fabric_rdma"] or {"transport": "none"})["transport"])))
+        notes.append(
+            "NCCL uses sockets, because the hosts have no common RDMA transport on %s: %s"
+            % (
+                fabric_network,
+                _each(
+                    hosts, lambda host: (host["fabric_rdma"] or {"transport": "none"})["transport"]
+                ),
+            )
+        )
     environment = {}
     for host in hosts:
         # Without the sign it is a prefix: bond0 also matches bond0.100. With RDMA, sockets are only for the rendezvous; horovodrun has one name for both.
-        socket = host["interface"] if whole and launcher != "horovodrun" else host["fabric_interface"]
-        settings = {"GLOO_SOCKET_IFNAME": host["fabric_interface"], "NCCL_SOCKET_IFNAME": "=" + socket}
+        socket = (
+            host["interface"] if whole and launcher != "horovodrun" else host["fabric_interface"]
+        )
+        settings = {
+            "GLOO_SOCKET_IFNAME": host["fabric_interface"],
+            "NCCL_SOCKET_IFNAME": "=" + socket,
+        }
         if whole:
             settings["NCCL_IB_HCA"] = "=" + ",".join(host["fabric_rdma"]["devices"])
             if host["fabric_rdma"]["gid_index"] is not None:
@@ -56,14 +73,24 @@ def network_settings(members, launcher, cluster_network, fabric_network):
             settings["HOROVOD_GLOO_IFACE"] = host["fabric_interface"]
         if launcher not in ON_EACH_HOST:
             # By network, because names may differ.
-            settings.update(OMPI_MCA_oob_tcp_if_include=cluster_network, OMPI_MCA_btl_tcp_if_include=fabric_network)
-        environment[host["name"]] = {variable: value for variable, value in settings.items() if value}
+            settings.update(
+                OMPI_MCA_oob_tcp_if_include=cluster_network,
+                OMPI_MCA_btl_tcp_if_include=fabric_network,
+            )
+        environment[host["name"]] = {
+            variable: value for variable, value in settings.items() if value
+        }
 
     if launcher not in ON_EACH_HOST and not problems:
         environment, told = _one_for_all(environment, launcher)
         notes += told
-    return {"interface": names[0] if len(names) == 1 else "", "addresses": {host["name"]: host.get("fabric_address", "") for host in hosts},
-            "environment": environment, "problems": problems, "notes": notes}
+    return {
+        "interface": names[0] if len(names) == 1 else "",
+        "addresses": {host["name"]: host.get("fabric_address", "") for host in hosts},
+        "environment": environment,
+        "problems": problems,
+        "notes": notes,
+    }
 
 
 def _one_for_all(environment, launcher):
@@ -76,9 +103,16 @@ def _one_for_all(environment, launcher):
         if len(several) == 1:
             merged[variable] = several[0]
         elif variable in LISTS:
-            merged[variable] = "=" + ",".join(dict.fromkeys(",".join(value.lstrip("=") for value in several).split(",")))
-            notes.append("%s is %s for all ranks, because %s has one value for them, from which NCCL uses what a host has: %s" % (
-                variable, merged[variable], launcher, each))
+            merged[variable] = "=" + ",".join(
+                dict.fromkeys(",".join(value.lstrip("=") for value in several).split(","))
+            )
+            notes.append(
+                "%s is %s for all ranks, because %s has one value for them, from which NCCL uses what a host has: %s"
+                % (variable, merged[variable], launcher, each)
+            )
         else:
-            notes.append("%s is not set, because %s has one value for all ranks: %s" % (variable, launcher, each))
+            notes.append(
+                "%s is not set, because %s has one value for all ranks: %s"
+                % (variable, launcher, each)
+            )
     return {name: dict(merged) for name in environment}, notes

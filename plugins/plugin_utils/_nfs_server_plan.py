@@ -33,7 +33,9 @@ def cluster_clients(members, host, inventory_addresses, own_clients):
     C(own_clients), are then kept.
     """
     peers = [member for member in members if member["name"] != host]
-    addresses = [member["address"] for member in peers if member["reachable"]] + list(inventory_addresses)
+    addresses = [member["address"] for member in peers if member["reachable"]] + list(
+        inventory_addresses
+    )
     if not all(member["reachable"] for member in peers):
         addresses += own_clients
     return sorted(_unique(address for address in addresses if address), key=str.lower)
@@ -44,11 +46,24 @@ def conflicts(exports):
 
     C(anonymous) are those that name the user of root's files. Only an export without full access may have them. C(fsids) occur more than once.
     """
-    anonymous = [option for export in exports if export.get("full_access", True) for option in export.get("options") or []
-                 if re.match("anon[ug]id=", option)]
+    anonymous = [
+        option
+        for export in exports
+        if export.get("full_access", True)
+        for option in export.get("options") or []
+        if re.match("anon[ug]id=", option)
+    ]
     # exports(5): root means 0.
-    fsids = [re.sub("=root$", "=0", option).lower() for export in exports for option in export.get("options") or [] if option.startswith("fsid=")]
-    return {"anonymous": anonymous, "fsids": sorted({fsid for fsid in fsids if fsids.count(fsid) > 1})}
+    fsids = [
+        re.sub("=root$", "=0", option).lower()
+        for export in exports
+        for option in export.get("options") or []
+        if option.startswith("fsid=")
+    ]
+    return {
+        "anonymous": anonymous,
+        "fsids": sorted({fsid for fsid in fsids if fsids.count(fsid) > 1}),
+    }
 
 
 def served(exports, cluster, clients, options, anonymous):
@@ -66,8 +81,12 @@ def served(exports, cluster, clients, options, anonymous):
 
 def folders(exports, options, uid):
     """Return the exported folders for shared_folders. If root of the clients is mapped to another user, that user gets full access, unless disabled."""
-    return [{"path": export["path"], "mode": "2775", "full_access_uid": uid}
-            if export.get("full_access") is not False and squashes(export.get("options") or options) else {"path": export["path"]} for export in exports]
+    return [
+        {"path": export["path"], "mode": "2775", "full_access_uid": uid}
+        if export.get("full_access") is not False and squashes(export.get("options") or options)
+        else {"path": export["path"]}
+        for export in exports
+    ]
 
 
 def settings_differ(found, settings):
@@ -75,36 +94,72 @@ def settings_differ(found, settings):
     nfsd = found.get("nfsd") or {}
     if not nfsd:
         return False
-    return (any(settings[name] > 0 and nfsd[name] != settings[name] for name in ("threads", "lease_seconds", "grace_seconds"))
-            or settings["versions"] != [] and sorted(nfsd["versions"]) != sorted(settings["versions"])
-            or (SETTINGS_FILE in found["files"]) != has_settings(settings))
+    return (
+        any(
+            settings[name] > 0 and nfsd[name] != settings[name]
+            for name in ("threads", "lease_seconds", "grace_seconds")
+        )
+        or settings["versions"] != []
+        and sorted(nfsd["versions"]) != sorted(settings["versions"])
+        or (SETTINGS_FILE in found["files"]) != has_settings(settings)
+    )
 
 
 def has_settings(settings):
-    return any(settings[name] > 0 for name in ("threads", "lease_seconds", "grace_seconds")) or settings["versions"] != []
+    return (
+        any(settings[name] > 0 for name in ("threads", "lease_seconds", "grace_seconds"))
+        or settings["versions"] != []
+    )
 
 
 def problems(found, exports, require_mount):
     """Return the conflicts of the exports with what is on the host, one sentence each."""
     paths = [export["path"] for export in exports]
-    texts = ["%s: correct that file, because exportfs would reject it" % found["error"]] if found.get("error") else []
-    texts += ["%s also exports a folder of nfs_server_exports: remove it there or here" % file
-              for file in _unique(export["file"] for export in found.get("others", ()) if export["path"] in paths)]
-    texts += ["%s is itself an NFS mount: unmount it, or set its server in nfs_client_mounts" % path for path in found.get("mounted_by_nfs", ())]
+    texts = (
+        ["%s: correct that file, because exportfs would reject it" % found["error"]]
+        if found.get("error")
+        else []
+    )
+    texts += [
+        "%s also exports a folder of nfs_server_exports: remove it there or here" % file
+        for file in _unique(
+            export["file"] for export in found.get("others", ()) if export["path"] in paths
+        )
+    ]
+    texts += [
+        "%s is itself an NFS mount: unmount it, or set its server in nfs_client_mounts" % path
+        for path in found.get("mounted_by_nfs", ())
+    ]
     if require_mount:
-        texts += ["%s is on the root file system: mount a disk there, or set nfs_server_require_mount to false" % path
-                  for path, mount in found.get("mounts", {}).items() if mount == "/"]
+        texts += [
+            "%s is on the root file system: mount a disk there, or set nfs_server_require_mount to false"
+            % path
+            for path, mount in found.get("mounts", {}).items()
+            if mount == "/"
+        ]
     return texts
 
 
-def nfs_server_plan(found, exports, cluster, clients, options, anonymous, settings, firewall, require_mount):
+def nfs_server_plan(
+    found, exports, cluster, clients, options, anonymous, settings, firewall, require_mount
+):
     """Return the plan; see the filter. C(cluster) are the clients of cluster_clients. C(found) is empty before the host is read."""
     those = served(exports, cluster, clients, options, anonymous)
-    wanted = [{"path": export["path"], "client": client, "options": export["options"]} for export in those for client in export["clients"]]
+    wanted = [
+        {"path": export["path"], "client": client, "options": export["options"]}
+        for export in those
+        for client in export["clients"]
+    ]
     return {
         "served": those,
         "wanted": wanted,
-        "let_in": [client for client in _unique(export["client"] for export in wanted) if _ADDRESS.match(client)] if firewall else [],
+        "let_in": [
+            client
+            for client in _unique(export["client"] for export in wanted)
+            if _ADDRESS.match(client)
+        ]
+        if firewall
+        else [],
         "folders": folders(exports, options, anonymous["uid"]),
         "has_settings": has_settings(settings),
         "settings_differ": settings_differ(found, settings),

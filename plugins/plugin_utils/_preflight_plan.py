@@ -33,7 +33,14 @@ def to_peers(members, host, port):
             continue
         targets.append({"name": peer["name"], "address": peer["address"], "port": int(port)})
         if peer["fabric_address"] not in ("", peer["address"]) and own:
-            targets.append({"name": peer["name"], "address": peer["fabric_address"], "port": int(port), "source": own})
+            targets.append(
+                {
+                    "name": peer["name"],
+                    "address": peer["fabric_address"],
+                    "port": int(port),
+                    "source": own,
+                }
+            )
     return targets
 
 
@@ -43,11 +50,23 @@ def to_nfs_servers(mounts, options, members, host, storage):
     for mount in mounts:
         server = mount["server"]
         # An inventory name has priority over an address.
-        member = next((each for key in ("name", "address") for each in members if each[key] == server), {})
+        member = next(
+            (each for key in ("name", "address") for each in members if each[key] == server), {}
+        )
         if member.get("name", "") in (storage, host):
             continue
-        ports = [str(option).replace("port=", "") for option in mount.get("options") or options if _PORT_OPTION.match(str(option))]
-        targets.append({"name": "NFS server %s" % server, "address": member.get("address", server), "port": int(ports[0]) if ports else NFS_PORT})
+        ports = [
+            str(option).replace("port=", "")
+            for option in mount.get("options") or options
+            if _PORT_OPTION.match(str(option))
+        ]
+        targets.append(
+            {
+                "name": "NFS server %s" % server,
+                "address": member.get("address", server),
+                "port": int(ports[0]) if ports else NFS_PORT,
+            }
+        )
     return targets
 
 
@@ -71,14 +90,22 @@ def gids(users, groups):
     return dict(numbers, **{group["name"]: group["gid"] for group in groups})
 
 
-def preflight_plan(members, host, port, storage, mounts=(), options=(), clients=(), exports=(), users=(), groups=()):
+def preflight_plan(
+    members, host, port, storage, mounts=(), options=(), clients=(), exports=(), users=(), groups=()
+):
     """Return C(names) to resolve, C(connect), connections to try, and C(groups), the number of each group to look up."""
     connect = []
-    for target in to_peers(members, host, port) + to_nfs_servers(mounts, options, members, host, storage):
+    for target in to_peers(members, host, port) + to_nfs_servers(
+        mounts, options, members, host, storage
+    ):
         if target not in connect:
             connect.append(target)
     names = [member["name"] for member in members if member["name"] != host and member["address"]]
-    return {"names": names + (nfs_client_names(clients, exports) if host == storage else []), "connect": connect, "groups": gids(users, groups)}
+    return {
+        "names": names + (nfs_client_names(clients, exports) if host == storage else []),
+        "connect": connect,
+        "groups": gids(users, groups),
+    }
 
 
 def wrong_names(members, own_name, resolved, loopback):
@@ -89,6 +116,8 @@ def wrong_names(members, own_name, resolved, loopback):
         if member["name"] == own_name or not member["address"]:
             continue
         found = resolved[member["name"]]["addresses"]
-        if member["address"] not in found and any(address in taken or re.match(loopback, address) for address in found):
+        if member["address"] not in found and any(
+            address in taken or re.match(loopback, address) for address in found
+        ):
             wrong.append(member)
     return wrong

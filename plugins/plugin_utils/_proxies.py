@@ -9,5 +9,9 @@ from __future__ import annotations
 
 def proxy_environment(http_proxy, https_proxy="", no_proxy=()):
     """Only the variables that have a value: an empty one would hide that of the host."""
-    variables = {"http_proxy": http_proxy, "https_proxy": https_proxy, "no_proxy": ",".join(str(entry) for entry in no_proxy)}
+    variables = {
+        "http_proxy": http_proxy,
+        "https_proxy": https_proxy,
+        "no_proxy": ",".join(str(entry) for entry in no_proxy),
+    }
     return {name: value for name, value in variables.items() if value}

@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import is_host, is_plain_text, show
+from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import (
+    is_host,
+    is_plain_text,
+    show,
+)
 
 __all__ = ["FORMATS", "QuoteError", "quoted"]
 
@@ -106,4 +110,6 @@ def quoted(value, form):
     try:
         return FORMATS[form](str(value))
     except QuoteError as error:
-        raise QuoteError("'%s' cannot be written as %s: it %s" % (show(str(value)), form, error)) from error
+        raise QuoteError(
+            "'%s' cannot be written as %s: it %s" % (show(str(value)), form, error)
+        ) from error

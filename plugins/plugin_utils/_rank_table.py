@@ -30,16 +30,26 @@ def rank_table(hosts, format=CURRENT, board_id="0x0020", chip_info="910"):
     if reason:
         raise RankTableError(reason)
     servers = _servers(hosts)
-    ranks = [(server, device, str(rank)) for rank, (server, device) in enumerate((server, device) for server in servers for device in server["devices"])]
+    ranks = [
+        (server, device, str(rank))
+        for rank, (server, device) in enumerate(
+            (server, device) for server in servers for device in server["devices"]
+        )
+    ]
     if format == LEGACY:
         return _legacy(servers, ranks, board_id, chip_info)
     devices = {server["server_id"]: [] for server in servers}
     for server, device, rank in ranks:
-        devices[server["server_id"]].append({"device_id": device["id"], "device_ip": device["address"], "rank_id": rank})
+        devices[server["server_id"]].append(
+            {"device_id": device["id"], "device_ip": device["address"], "rank_id": rank}
+        )
     return {
         "version": CURRENT,
         "server_count": str(len(servers)),
-        "server_list": [{"server_id": server, "device": devices[server], "host_nic_ip": "reserve"} for server in devices],
+        "server_list": [
+            {"server_id": server, "device": devices[server], "host_nic_ip": "reserve"}
+            for server in devices
+        ],
         "status": COMPLETED,
     }
 
@@ -52,14 +62,22 @@ def _legacy(servers, ranks, board_id, chip_info):
         "chip_info": str(chip_info),
         "deploy_mode": "lab",
         "group_count": "1",
-        "group_list": [{
-            "device_num": str(len(ranks)),
-            "server_num": str(len(servers)),
-            "group_name": "",
-            "instance_count": str(len(ranks)),
-            "instance_list": [{"devices": [{"device_id": device["id"], "device_ip": device["address"]}], "rank_id": rank, "server_id": server["server_id"]}
-                              for server, device, rank in ranks],
-        }],
+        "group_list": [
+            {
+                "device_num": str(len(ranks)),
+                "server_num": str(len(servers)),
+                "group_name": "",
+                "instance_count": str(len(ranks)),
+                "instance_list": [
+                    {
+                        "devices": [{"device_id": device["id"], "device_ip": device["address"]}],
+                        "rank_id": rank,
+                        "server_id": server["server_id"],
+                    }
+                    for server, device, rank in ranks
+                ],
+            }
+        ],
         "para_plane_nic_location": "device",
         "para_plane_nic_name": ["eth" + device["id"] for device in servers[0]["devices"]],
         "para_plane_nic_num": str(each),
@@ -77,48 +95,76 @@ def refusal(format):
     if format in FORMATS:
         return ""
     if str(format) == SUPER_NODE:
-        return ("rank table format '1.2' was requested, which is for super nodes (Atlas A3): it needs the super_device_id of each device and the list of super "
-                "pods, which the tools of a host do not report. Use the table that the cluster's scheduler or CCAE writes, or '1.0' within one super node")
+        return (
+            "rank table format '1.2' was requested, which is for super nodes (Atlas A3): it needs the super_device_id of each device and the list of super "
+            "pods, which the tools of a host do not report. Use the table that the cluster's scheduler or CCAE writes, or '1.0' within one super node"
+        )
     return f"rank table format '{format}' is not known; use one of {', '.join(FORMATS)}"
 
 
 def _servers(hosts):
     """The hosts as they are in the table. Refuses what HCCL would hang on."""
     if not isinstance(hosts, list) or not hosts:
-        raise RankTableError("no host was given for the rank table; add one with NPUs to group cluster")
+        raise RankTableError(
+            "no host was given for the rank table; add one with NPUs to group cluster"
+        )
     servers, names, addresses = [], {}, {}
     for host in hosts:
         server_id = str(host.get("server_id") or "").strip()
         name = str(host.get("name") or server_id)
         if not server_id:
-            raise RankTableError(f"host '{name}' has no server_id; set its address in the cluster network")
+            raise RankTableError(
+                f"host '{name}' has no server_id; set its address in the cluster network"
+            )
         if server_id in names:
-            raise RankTableError(f"server '{server_id}' is in the rank table twice, as '{names[server_id]}' and '{name}'; list each host once, with an address "
-                                 "of its own")
+            raise RankTableError(
+                f"server '{server_id}' is in the rank table twice, as '{names[server_id]}' and '{name}'; list each host once, with an address "
+                "of its own"
+            )
         names[server_id] = name
         devices, ids = [], set()
         for device in host.get("devices") or []:
             number, address = str(device.get("id")), str(device.get("address") or "").strip()
             if not re.fullmatch("[0-9]{1,4}", number):
-                raise RankTableError(f"host '{name}': '{number}' is not the number of a device; use its Phy-ID")
+                raise RankTableError(
+                    f"host '{name}': '{number}' is not the number of a device; use its Phy-ID"
+                )
             if number in ids:
-                raise RankTableError(f"host '{name}' has device {number} twice; list each device once")
+                raise RankTableError(
+                    f"host '{name}' has device {number} twice; list each device once"
+                )
             if not address:
-                raise RankTableError(f"host '{name}': device {number} has no address; configure one with 'hccn_tool -i {number} -ip -s address ADDRESS netmask "
-                                     "NETMASK'")
+                raise RankTableError(
+                    f"host '{name}': device {number} has no address; configure one with 'hccn_tool -i {number} -ip -s address ADDRESS netmask "
+                    "NETMASK'"
+                )
             if not is_address(address):
-                raise RankTableError(f"host '{name}': '{address}' of device {number} is not an IP address; correct it with hccn_tool or in /etc/hccn.conf")
+                raise RankTableError(
+                    f"host '{name}': '{address}' of device {number} is not an IP address; correct it with hccn_tool or in /etc/hccn.conf"
+                )
             if address in addresses:
-                raise RankTableError(f"device {number} of host '{name}' and {addresses[address]} have the same address '{address}'; give each device of the "
-                                     "cluster an address of its own")
+                raise RankTableError(
+                    f"device {number} of host '{name}' and {addresses[address]} have the same address '{address}'; give each device of the "
+                    "cluster an address of its own"
+                )
             ids.add(number)
             addresses[address] = f"device {number} of host '{name}'"
             devices.append({"id": number, "address": address})
         if not devices:
-            raise RankTableError(f"host '{name}' has no device; remove it from the job, or find out why npu-smi does not list its NPUs")
-        servers.append({"name": name, "server_id": server_id, "devices": sorted(devices, key=lambda device: int(device["id"]))})
+            raise RankTableError(
+                f"host '{name}' has no device; remove it from the job, or find out why npu-smi does not list its NPUs"
+            )
+        servers.append(
+            {
+                "name": name,
+                "server_id": server_id,
+                "devices": sorted(devices, key=lambda device: int(device["id"])),
+            }
+        )
     counts = {len(server["devices"]) for server in servers}
     if len(counts) > 1:
         each = ", ".join(f"{server['name']} {len(server['devices'])}" for server in servers)
-        raise RankTableError(f"the hosts have unequal numbers of devices ({each}); use as many on each host, because HCCL needs it")
+        raise RankTableError(
+            f"the hosts have unequal numbers of devices ({each}); use as many on each host, because HCCL needs it"
+        )
     return servers

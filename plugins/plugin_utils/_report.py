@@ -24,7 +24,17 @@ NOTICEABLE = 0.05
 PEAK = "peak bandwidth, "
 # Longer lists are not readable in one sentence.
 NAMED = 3
-HOST_KEYS = ("name", "address", "interface", "fabric_address", "slots", "reachable", "gpus", "rdma_devices", "scheduler")
+HOST_KEYS = (
+    "name",
+    "address",
+    "interface",
+    "fabric_address",
+    "slots",
+    "reachable",
+    "gpus",
+    "rdma_devices",
+    "scheduler",
+)
 REMOVED = "[removed]"
 
 
@@ -35,8 +45,12 @@ class ReportError(ValueError):
 # --- nothing secret ---------------------------------------------------------------------------------------------------------
 
 # 'pass' and 'pwd' only at the end of a longer name: alone they are a verdict and a folder.
-_PASSWORD_NAME = r"(?:\w*(?:password|passwd|passphrase|secret|(?<=\w_)(?:pass|pwd|pw))|authorization)"
-_KEY_NAME = r"\w*(?:token|credentials?|(?:api|access|private|secret|encryption|signing|master)[_-]?key)"
+_PASSWORD_NAME = (
+    r"(?:\w*(?:password|passwd|passphrase|secret|(?<=\w_)(?:pass|pwd|pw))|authorization)"
+)
+_KEY_NAME = (
+    r"\w*(?:token|credentials?|(?:api|access|private|secret|encryption|signing|master)[_-]?key)"
+)
 _SECRET_NAME = "(?:%s|%s|(?-i:SSHPASS))" % (_PASSWORD_NAME, _KEY_NAME)
 # A name begins here and may end with a quote. The text after it was not removed before.
 _BEGIN, _END = r"(?<![\w/])-{0,2}", r"(?:\\*['\"])?"
@@ -45,30 +59,90 @@ _QUOTED = r"(?:'(?:[^'\\]|''|\\.){0,1000}'|\"(?:[^\"\\]|\\.){0,1000}\")(?=[\s,;&
 # A quote within it is part of it, unless the surrounding text is quoted.
 _WORD = r"(?:[^\s'\"]|['\"](?![\s,;)\]}]|$))+"
 _SECRETS = (
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), REMOVED),
+    (
+        re.compile(
+            r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+            re.DOTALL,
+        ),
+        REMOVED,
+    ),
     # user:password@ of a proxy or a mirror. A user alone may be a token.
-    (re.compile(r"\b([a-z][a-z0-9+.-]{0,30}://)[^\s/@'\"]+@", re.IGNORECASE), r"\g<1>%s@" % REMOVED),
-    (re.compile(r"\b(authorization\s*[:=]\s*['\"]?(?:basic|bearer|token)\s+)[^\s'\"]+", re.IGNORECASE), r"\g<1>" + REMOVED),
+    (
+        re.compile(r"\b([a-z][a-z0-9+.-]{0,30}://)[^\s/@'\"]+@", re.IGNORECASE),
+        r"\g<1>%s@" % REMOVED,
+    ),
+    (
+        re.compile(
+            r"\b(authorization\s*[:=]\s*['\"]?(?:basic|bearer|token)\s+)[^\s'\"]+", re.IGNORECASE
+        ),
+        r"\g<1>" + REMOVED,
+    ),
     (re.compile(r"\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), r"\g<1>" + REMOVED),
     # All cookies of a line.
-    (re.compile(r"((?<![\w/])\w*cookie%s[ \t]*[:=][ \t]*)%s\S[^\r\n]*" % (_END, _NEW), re.IGNORECASE), r"\g<1>" + REMOVED),
+    (
+        re.compile(
+            r"((?<![\w/])\w*cookie%s[ \t]*[:=][ \t]*)%s\S[^\r\n]*" % (_END, _NEW), re.IGNORECASE
+        ),
+        r"\g<1>" + REMOVED,
+    ),
     # NAME=value of shells and connection strings: one word, or a quoted text.
-    (re.compile("(%s%s%s=)%s(?:%s|%s)" % (_BEGIN, _SECRET_NAME, _END, _NEW, _QUOTED, _WORD), re.IGNORECASE), r"\g<1>" + REMOVED),
+    (
+        re.compile(
+            "(%s%s%s=)%s(?:%s|%s)" % (_BEGIN, _SECRET_NAME, _END, _NEW, _QUOTED, _WORD),
+            re.IGNORECASE,
+        ),
+        r"\g<1>" + REMOVED,
+    ),
     # 'password: ...' and 'password = ...' may contain spaces. An indented next line belongs to YAML; one without indentation follows a prompt.
-    (re.compile(r"(%s%s%s[ \t]*(?:=|:(?!//))[ \t]*(?:(?:[|>][+-]?[ \t]*)?\r?\n[ \t]+)?)%s(?![|>][+-]?[ \t]*\n)(?:%s|\S[^\r\n]*)" % (
-        _BEGIN, _PASSWORD_NAME, _END, _NEW, _QUOTED), re.IGNORECASE), r"\g<1>" + REMOVED),
-    (re.compile(r"(%s%s%s\s*(?:=|:(?!//))\s*)%s(?:%s|%s)" % (_BEGIN, _KEY_NAME, _END, _NEW, _QUOTED, _WORD), re.IGNORECASE), r"\g<1>" + REMOVED),
+    (
+        re.compile(
+            r"(%s%s%s[ \t]*(?:=|:(?!//))[ \t]*(?:(?:[|>][+-]?[ \t]*)?\r?\n[ \t]+)?)%s(?![|>][+-]?[ \t]*\n)(?:%s|\S[^\r\n]*)"
+            % (_BEGIN, _PASSWORD_NAME, _END, _NEW, _QUOTED),
+            re.IGNORECASE,
+        ),
+        r"\g<1>" + REMOVED,
+    ),
+    (
+        re.compile(
+            r"(%s%s%s\s*(?:=|:(?!//))\s*)%s(?:%s|%s)"
+            % (_BEGIN, _KEY_NAME, _END, _NEW, _QUOTED, _WORD),
+            re.IGNORECASE,
+        ),
+        r"\g<1>" + REMOVED,
+    ),
     # --password value, as a command line and as a list of words.
-    (re.compile(r"((?<![\w-])--(?:\w+-){0,4}%s(?:\s+|['\"],\s*))(?!-|\[removed\])(?:%s|\S+)" % (_SECRET_NAME, _QUOTED), re.IGNORECASE), r"\g<1>" + REMOVED),
-    (re.compile(r"(\b(?:sshpass|(?:docker|podman|nerdctl|helm)['\",\s]{1,4}(?:registry\s)?login)\b[^\r\n]{0,300}?[\s'\",]-p[ \t]*(?:['\"],\s*)?)"
-                r"(?!\[removed\])(?:%s|[^\s'\"][^\s'\"]*)" % _QUOTED), r"\g<1>" + REMOVED),
+    (
+        re.compile(
+            r"((?<![\w-])--(?:\w+-){0,4}%s(?:\s+|['\"],\s*))(?!-|\[removed\])(?:%s|\S+)"
+            % (_SECRET_NAME, _QUOTED),
+            re.IGNORECASE,
+        ),
+        r"\g<1>" + REMOVED,
+    ),
+    (
+        re.compile(
+            r"(\b(?:sshpass|(?:docker|podman|nerdctl|helm)['\",\s]{1,4}(?:registry\s)?login)\b[^\r\n]{0,300}?[\s'\",]-p[ \t]*(?:['\"],\s*)?)"
+            r"(?!\[removed\])(?:%s|[^\s'\"][^\s'\"]*)" % _QUOTED
+        ),
+        r"\g<1>" + REMOVED,
+    ),
     # The word after the user's name.
-    (re.compile(r"(\b(?:curl|wget)\b[^\r\n]{0,300}?[\s'\",](?:-[A-Za-z]{0,8}u|--(?:proxy-)?user)[ \t=]*(?:['\"],\s*)?(?P<quote>['\"])?[^\s:'\"]{1,100}:)"
-                r"(?!\[removed\])(?(quote)[^'\"\r\n]+|[^\s'\"]+)"), r"\g<1>" + REMOVED),
+    (
+        re.compile(
+            r"(\b(?:curl|wget)\b[^\r\n]{0,300}?[\s'\",](?:-[A-Za-z]{0,8}u|--(?:proxy-)?user)[ \t=]*(?:['\"],\s*)?(?P<quote>['\"])?[^\s:'\"]{1,100}:)"
+            r"(?!\[removed\])(?(quote)[^'\"\r\n]+|[^\s'\"]+)"
+        ),
+        r"\g<1>" + REMOVED,
+    ),
     (re.compile(r"(\"auth\"\s*:\s*\")[^\"]+"), r"\g<1>" + REMOVED),
     # Tokens with a known form: of GitHub, GitLab, Hugging Face, NVIDIA, Weights & Biases, AWS, Slack, OpenAI, and JSON Web Tokens.
-    (re.compile(r"\b(?:gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{15,}|hf_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
-                r"|xox[abprs]-[\w-]{10,}|sk-[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)"), REMOVED),
+    (
+        re.compile(
+            r"\b(?:gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{15,}|hf_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
+            r"|xox[abprs]-[\w-]{10,}|sk-[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)"
+        ),
+        REMOVED,
+    ),
 )
 
 
@@ -77,8 +151,14 @@ def redact(value):
     if isinstance(value, str):
         return _redact_text(value)
     if isinstance(value, dict):
-        return {redact(str(key)): REMOVED if isinstance(inner, str) and inner and re.fullmatch(_SECRET_NAME, str(key), re.IGNORECASE) else redact(inner)
-                for key, inner in value.items()}
+        return {
+            redact(str(key)): REMOVED
+            if isinstance(inner, str)
+            and inner
+            and re.fullmatch(_SECRET_NAME, str(key), re.IGNORECASE)
+            else redact(inner)
+            for key, inner in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [redact(inner) for inner in value]
     return value
@@ -128,7 +208,10 @@ def required_ids(required, published):
         return [check["id"] for check in published if check["required"]]
     unknown = [name for name in required if name not in known]
     if unknown:
-        raise ReportError("required: '%s' is not a check of verify. Allowed: %s" % (", ".join(unknown), ", ".join(known)))
+        raise ReportError(
+            "required: '%s' is not a check of verify. Allowed: %s"
+            % (", ".join(unknown), ", ".join(known))
+        )
     return list(required)
 
 
@@ -139,15 +222,36 @@ def complete(findings, hosts, published, required):
     for check in published:
         if check["id"] not in required:
             continue
-        silent = [host for host in hosts if applies(check, host, hosts) and (check["id"], host["name"]) not in made]
+        silent = [
+            host
+            for host in hosts
+            if applies(check, host, hosts) and (check["id"], host["name"]) not in made
+        ]
         if check["stage"] == "cluster":
             # One finding is enough, whatever hosts it names.
-            silent = silent if silent and not any(entry["id"] == check["id"] for entry in findings) else []
+            silent = (
+                silent
+                if silent and not any(entry["id"] == check["id"] for entry in findings)
+                else []
+            )
             silent = [{"name": ", ".join(host["name"] for host in silent)}] if silent else []
         for host in silent:
-            away = "the host did not answer" if host.get("reachable") is False else "it was not made"
-            missing.append(finding(check["id"], host["name"], "not_evaluated", expected=check["checked"], found=away, source="verify",
-                                   fix="Repair the host and run verify.yml again." if away.startswith("the host") else "Run verify.yml for all hosts."))
+            away = (
+                "the host did not answer" if host.get("reachable") is False else "it was not made"
+            )
+            missing.append(
+                finding(
+                    check["id"],
+                    host["name"],
+                    "not_evaluated",
+                    expected=check["checked"],
+                    found=away,
+                    source="verify",
+                    fix="Repair the host and run verify.yml again."
+                    if away.startswith("the host")
+                    else "Run verify.yml for all hosts.",
+                )
+            )
     return list(findings) + missing
 
 
@@ -155,26 +259,47 @@ def not_made(findings, hosts, published, required):
     """The findings of required checks that were not made on a host that they apply to."""
     checks = {check["id"]: check for check in published}
     by_name = {host["name"]: host for host in hosts}
-    return [entry for entry in findings if entry["verdict"] in NOT_MADE and entry["id"] in required
-            and any(applies(checks[entry["id"]], by_name[name], hosts) for name in names_in(entry["host"], hosts))]
+    return [
+        entry
+        for entry in findings
+        if entry["verdict"] in NOT_MADE
+        and entry["id"] in required
+        and any(
+            applies(checks[entry["id"]], by_name[name], hosts)
+            for name in names_in(entry["host"], hosts)
+        )
+    ]
 
 
 def judge(findings, hosts, published, required, fail_on="block"):
     """The verdict over all findings, and why it is not better."""
     reasons = []
-    counts = {verdict: sum(entry["verdict"] == verdict for entry in findings) for verdict in SEVERITY}
+    counts = {
+        verdict: sum(entry["verdict"] == verdict for entry in findings) for verdict in SEVERITY
+    }
     lacking = not_made(findings, hosts, published, required)
     if counts["fail"]:
         reasons.append("%s failed" % _number(counts["fail"], "check"))
     if lacking:
         ids = list(dict.fromkeys(entry["id"] for entry in lacking))
-        text = "%s that %s required %s not made" % (_number(len(ids), "check"), *(("is", "was") if len(ids) == 1 else ("are", "were")))
+        text = "%s that %s required %s not made" % (
+            _number(len(ids), "check"),
+            *(("is", "was") if len(ids) == 1 else ("are", "were")),
+        )
         reasons.append(text + (": %s" % ", ".join(ids) if len(ids) <= NAMED else ""))
     if counts["warn"]:
-        reasons.append(_number(counts["warn"], "warning") + (", and verify_fail_on is warn" if fail_on == "warn" else ""))
+        reasons.append(
+            _number(counts["warn"], "warning")
+            + (", and verify_fail_on is warn" if fail_on == "warn" else "")
+        )
     if not counts["pass"] + counts["warn"] + counts["fail"]:
         reasons.append("nothing was checked")
-    if counts["fail"] or lacking or (counts["warn"] and fail_on == "warn") or "nothing was checked" in reasons:
+    if (
+        counts["fail"]
+        or lacking
+        or (counts["warn"] and fail_on == "warn")
+        or "nothing was checked" in reasons
+    ):
         return "fail", reasons
     return ("warn" if counts["warn"] else "pass"), reasons
 
@@ -186,34 +311,60 @@ def _number(count, what):
 # --- the report -------------------------------------------------------------------------------------------------------------
 
 
-def make(cluster, generated, checks, hosts, published, versions=None, bandwidth=None, blame=(), suspect=(), logs=(), seconds=0.0, required=None,
-         fail_on="block", before=None):
+def make(
+    cluster,
+    generated,
+    checks,
+    hosts,
+    published,
+    versions=None,
+    bandwidth=None,
+    blame=(),
+    suspect=(),
+    logs=(),
+    seconds=0.0,
+    required=None,
+    fail_on="block",
+    before=None,
+):
     """Return the report. C(generated) is a time as text; C(before) is the report to compare with, or None."""
     hosts = [{key: host[key] for key in HOST_KEYS if key in host} for host in hosts]
     strangers = [name for name in suspect if name not in [host["name"] for host in hosts]]
     if strangers:
-        raise ReportError("suspect: '%s' is not a host of the cluster. Allowed: %s" % (", ".join(strangers), ", ".join(host["name"] for host in hosts)))
+        raise ReportError(
+            "suspect: '%s' is not a host of the cluster. Allowed: %s"
+            % (", ".join(strangers), ", ".join(host["name"] for host in hosts))
+        )
     required = required_ids(required, published)
     checks = complete(redact(checks), hosts, published, required)
     verdict, reasons = judge(checks, hosts, published, required, fail_on)
     logs = [dict(log, tail=plain(log["tail"])) for log in redact(logs)]
-    report = redact({
-        "schema_version": SCHEMA_VERSION,
-        "cluster": cluster,
-        "generated": generated,
-        "verdict": verdict,
-        "reasons": reasons,
-        "required": required,
-        "checks": checks,
-        "hosts": hosts,
-        "versions": versions or {},
-        "bandwidth": dict({"collective": None, "note": "", "runs": []}, **(bandwidth or {})),
-        "blame": list(blame),
-        "suspect": list(suspect),
-        "seconds": round(float(seconds), 1),
-        "explanations": explanations(checks, logs),
-        "logs": [{"host": log["host"], "name": log["name"], "tail": "\n".join(log["tail"].splitlines()[-TAIL_LINES:])} for log in logs],
-    })
+    report = redact(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "cluster": cluster,
+            "generated": generated,
+            "verdict": verdict,
+            "reasons": reasons,
+            "required": required,
+            "checks": checks,
+            "hosts": hosts,
+            "versions": versions or {},
+            "bandwidth": dict({"collective": None, "note": "", "runs": []}, **(bandwidth or {})),
+            "blame": list(blame),
+            "suspect": list(suspect),
+            "seconds": round(float(seconds), 1),
+            "explanations": explanations(checks, logs),
+            "logs": [
+                {
+                    "host": log["host"],
+                    "name": log["name"],
+                    "tail": "\n".join(log["tail"].splitlines()[-TAIL_LINES:]),
+                }
+                for log in logs
+            ],
+        }
+    )
     report["compared_with"] = before["generated"] if before else None
     report["changes"] = changes(before, report) if before else []
     return report
@@ -228,8 +379,13 @@ def plain(text):
 def explanations(checks, logs):
     """Meaning of the errors in logs and in bad findings. Unknown lines are reported only for logs, because findings are shown anyway."""
     told = [dict(meaning, host=log["host"]) for log in logs for meaning in explain(log["tail"])]
-    told += [dict(meaning, host=entry["host"]) for entry in checks if entry["verdict"] in ("fail", "warn") for meaning in explain(entry["found"])
-             if meaning["signature"]]
+    told += [
+        dict(meaning, host=entry["host"])
+        for entry in checks
+        if entry["verdict"] in ("fail", "warn")
+        for meaning in explain(entry["found"])
+        if meaning["signature"]
+    ]
     first = {}
     for meaning in told:
         first.setdefault((meaning["signature"] or meaning["line"], meaning["host"]), meaning)
@@ -245,26 +401,54 @@ def changes(before, now):
             found.append({"what": what, "host": host, "before": old, "now": new})
 
     note("verdict", "", before["verdict"], now["verdict"])
-    old, new = ({(entry["id"], entry["host"]): entry["verdict"] for entry in sorted(report["checks"], key=lambda entry: SEVERITY.index(entry["verdict"]))}
-                for report in (before, now))
+    old, new = (
+        {
+            (entry["id"], entry["host"]): entry["verdict"]
+            for entry in sorted(
+                report["checks"], key=lambda entry: SEVERITY.index(entry["verdict"])
+            )
+        }
+        for report in (before, now)
+    )
     for check_id, host in list(new) + [key for key in old if key not in new]:
-        note(check_id, host, old.get((check_id, host), "not there"), new.get((check_id, host), "not there"))
+        note(
+            check_id,
+            host,
+            old.get((check_id, host), "not there"),
+            new.get((check_id, host), "not there"),
+        )
     for key in ("address", "interface", "fabric_address", "slots", "gpus", "rdma_devices"):
-        old, new = ({host["name"]: host.get(key) for host in report["hosts"]} for report in (before, now))
+        old, new = (
+            {host["name"]: host.get(key) for host in report["hosts"]} for report in (before, now)
+        )
         for name in new:
             note(key, name, _text(old.get(name)), _text(new[name]))
-    for name in list(now["versions"]) + [name for name in before["versions"] if name not in now["versions"]]:
+    for name in list(now["versions"]) + [
+        name for name in before["versions"] if name not in now["versions"]
+    ]:
         old, new = before["versions"].get(name, {}), now["versions"].get(name, {})
         for component in list(new) + [component for component in old if component not in new]:
             note(component, name, _text(old.get(component)), _text(new.get(component)))
     old, new = ({run["id"]: run for run in report["bandwidth"]["runs"]} for report in (before, now))
     # Bandwidths of different collectives are not comparable. Pairs and groups are measured only if the whole cluster is too slow.
-    for run_id in [run_id for run_id in new if not between(run_id)] if before["bandwidth"]["collective"] == now["bandwidth"]["collective"] else ():
-        values = [run["max_busbw_gb_s"] for run in (old.get(run_id), new[run_id]) if run and run["max_busbw_gb_s"]]
+    for run_id in (
+        [run_id for run_id in new if not between(run_id)]
+        if before["bandwidth"]["collective"] == now["bandwidth"]["collective"]
+        else ()
+    ):
+        values = [
+            run["max_busbw_gb_s"]
+            for run in (old.get(run_id), new[run_id])
+            if run and run["max_busbw_gb_s"]
+        ]
         if len(values) == 2 and abs(values[1] / values[0] - 1) > NOTICEABLE:
             name = "cluster" if run_id == "cluster" else " ".join(run_id.split(":", 1))
-            note(PEAK + name, ", ".join(new[run_id]["hosts"]), "%.3g GB/s" % values[0],
-                 "%.3g GB/s (%+.0f %%)" % (values[1], 100 * (values[1] / values[0] - 1)))
+            note(
+                PEAK + name,
+                ", ".join(new[run_id]["hosts"]),
+                "%.3g GB/s" % values[0],
+                "%.3g GB/s (%+.0f %%)" % (values[1], 100 * (values[1] / values[0] - 1)),
+            )
     return found
 
 
@@ -282,9 +466,14 @@ def _text(value):
 
 def summary(report, published):
     """The report for a terminal: the verdict, suspects, problems and fixes."""
-    lines = ["Verdict: %s.%s" % (report["verdict"], " %s." % "; ".join(report["reasons"]) if report["reasons"] else "")]
+    lines = [
+        "Verdict: %s.%s"
+        % (report["verdict"], " %s." % "; ".join(report["reasons"]) if report["reasons"] else "")
+    ]
     for entry in report["blame"]:
-        lines.append("At fault: %s %s: %s" % (entry["kind"], ", ".join(entry["names"]), entry["evidence"]))
+        lines.append(
+            "At fault: %s %s: %s" % (entry["kind"], ", ".join(entry["names"]), entry["evidence"])
+        )
     if report["suspect"]:
         lines.append("Suspect: %s" % ", ".join(report["suspect"]))
     lines.append(render(report["checks"], (("fail", "FAIL"), ("warn", "WARN"))))
@@ -292,11 +481,17 @@ def summary(report, published):
     reasons = {}
     for entry in not_made(report["checks"], report["hosts"], published, report["required"]):
         reasons.setdefault((entry["host"], entry["found"], entry["fix"]), []).append(entry["id"])
-    lines += ["NOT MADE, but required: %s: %s\n  found: %s%s" % (host, ", ".join(dict.fromkeys(ids)), found, fix and "\n  fix: " + fix)
-              for (host, found, fix), ids in reasons.items()]
+    lines += [
+        "NOT MADE, but required: %s: %s\n  found: %s%s"
+        % (host, ", ".join(dict.fromkeys(ids)), found, fix and "\n  fix: " + fix)
+        for (host, found, fix), ids in reasons.items()
+    ]
     for meaning in merged(report["explanations"]):
         if meaning["signature"]:
-            lines.append("MEANS: %s: '%s'\n  cause: %s\n  fix: %s" % (", ".join(meaning["hosts"]), meaning["line"], meaning["cause"], meaning["fix"]))
+            lines.append(
+                "MEANS: %s: '%s'\n  cause: %s\n  fix: %s"
+                % (", ".join(meaning["hosts"]), meaning["line"], meaning["cause"], meaning["fix"])
+            )
     return "\n".join(line for line in lines if line)
 
 
@@ -313,17 +508,33 @@ def junit(report, published):
     """The report as JUnit XML: a suite per host or group of hosts, a case per finding. Findings that fail the verdict are failures or errors."""
     titles = {check["id"]: check["title"] for check in published}
     lacking = not_made(report["checks"], report["hosts"], published, report["required"])
-    warnings_fail = report["verdict"] == "fail" and any("verify_fail_on is warn" in reason for reason in report["reasons"])
+    warnings_fail = report["verdict"] == "fail" and any(
+        "verify_fail_on is warn" in reason for reason in report["reasons"]
+    )
     root = ElementTree.Element("testsuites", name="trainyard.gpu.verify " + _xml(report["cluster"]))
     suites = {}
     for entry in report["checks"]:
         suites.setdefault(entry["host"], []).append(entry)
     for host, entries in suites.items():
-        suite = ElementTree.SubElement(root, "testsuite", name=_xml(host), timestamp=report["generated"].rstrip("Z"))
+        suite = ElementTree.SubElement(
+            root, "testsuite", name=_xml(host), timestamp=report["generated"].rstrip("Z")
+        )
         counts = {"failures": 0, "errors": 0, "skipped": 0}
         for entry in entries:
-            case = ElementTree.SubElement(suite, "testcase", classname=_xml(host), name=_xml(entry["id"]), time="%.1f" % entry["seconds"])
-            text = _xml("\n".join("%s: %s" % (label, entry[label]) for label in ("expected", "found", "source", "fix") if entry[label]))
+            case = ElementTree.SubElement(
+                suite,
+                "testcase",
+                classname=_xml(host),
+                name=_xml(entry["id"]),
+                time="%.1f" % entry["seconds"],
+            )
+            text = _xml(
+                "\n".join(
+                    "%s: %s" % (label, entry[label])
+                    for label in ("expected", "found", "source", "fix")
+                    if entry[label]
+                )
+            )
             message = _xml(entry["found"] or titles.get(entry["id"], entry["id"]))
             if entry["verdict"] == "fail" or (entry["verdict"] == "warn" and warnings_fail):
                 kind, counts["failures"] = "failure", counts["failures"] + 1
@@ -340,13 +551,18 @@ def junit(report, published):
             if kind != "skipped":
                 node.set("type", entry["verdict"])
                 node.text = text
-        suite.attrib.update({name: str(count) for name, count in counts.items()}, tests=str(len(entries)),
-                            time="%.1f" % sum(entry["seconds"] for entry in entries))
+        suite.attrib.update(
+            {name: str(count) for name, count in counts.items()},
+            tests=str(len(entries)),
+            time="%.1f" % sum(entry["seconds"] for entry in entries),
+        )
     for name in ("tests", "failures", "errors", "skipped"):
         root.set(name, str(sum(int(suite.get(name)) for suite in root)))
     root.set("time", "%.1f" % report["seconds"])
     ElementTree.indent(root)
-    return '<?xml version="1.0" encoding="utf-8"?>\n%s\n' % ElementTree.tostring(root, encoding="unicode")
+    return '<?xml version="1.0" encoding="utf-8"?>\n%s\n' % ElementTree.tostring(
+        root, encoding="unicode"
+    )
 
 
 def _xml(text):
@@ -360,7 +576,12 @@ def suspect_inventory(report, former=()):
     A former suspect stays until a run that measures it finds it in order: one that leaves it out, or measures nothing, says nothing of it.
     """
     measured = [host for run in report["bandwidth"]["runs"] for host in run["hosts"]]
-    names = list(dict.fromkeys(list(report["suspect"]) + [name for name in former if name not in measured]))
+    names = list(
+        dict.fromkeys(list(report["suspect"]) + [name for name in former if name not in measured])
+    )
     hosts = "".join("\n    '%s':" % name.replace("'", "''") for name in names) or " {}"
-    return ("---\n# Written by trainyard.gpu.verify, %s. Leave these hosts out of a run, with this file after your own inventory:\n"
-            "#   ansible-playbook ... -i INVENTORY -i THIS_FILE --limit 'cluster:!suspect'\nsuspect:\n  hosts:%s\n" % (report["generated"], hosts))
+    return (
+        "---\n# Written by trainyard.gpu.verify, %s. Leave these hosts out of a run, with this file after your own inventory:\n"
+        "#   ansible-playbook ... -i INVENTORY -i THIS_FILE --limit 'cluster:!suspect'\nsuspect:\n  hosts:%s\n"
+        % (report["generated"], hosts)
+    )

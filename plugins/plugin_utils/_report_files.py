@@ -20,8 +20,18 @@ SCHEMA = os.path.join(os.path.dirname(__file__), "report.schema.json")
 REPORT = "report.json"
 SUSPECT = "suspect.yml"
 # Names that ansible-core ignores in a folder of inventories.
-NOT_READ = re.compile(r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.pyc|\.pyo|\.swp|\.bak|~|\.rpm|\.md|\.txt|\.rst|\.orig|\.cfg|\.retry)$")
-_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "integer": int, "number": (int, float)}
+NOT_READ = re.compile(
+    r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.pyc|\.pyo|\.swp|\.bak|~|\.rpm|\.md|\.txt|\.rst|\.orig|\.cfg|\.retry)$"
+)
+_TYPES = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "null": type(None),
+    "integer": int,
+    "number": (int, float),
+}
 
 
 def published(loader):
@@ -54,16 +64,36 @@ def problem_of(value, schema, root=None, where=""):
         return "%s is %s, but must be of type %s" % (where, _show(value), " or ".join(types))
     allowed = schema.get("enum", [schema["const"]] if "const" in schema else None)
     # True equals 1 in Python, but not in JSON.
-    if allowed is not None and not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in allowed):
-        return "%s is %s. Allowed: %s" % (where, _show(value), ", ".join(json.dumps(choice) for choice in allowed))
-    if isinstance(value, str) and (len(value) < schema.get("minLength", 0) or not re.search(schema.get("pattern", ""), value)):
-        return "%s is %s, but must %s" % (where, _show(value), "match %s" % schema["pattern"] if "pattern" in schema else "not be empty")
+    if allowed is not None and not any(
+        value == choice and isinstance(value, bool) == isinstance(choice, bool)
+        for choice in allowed
+    ):
+        return "%s is %s. Allowed: %s" % (
+            where,
+            _show(value),
+            ", ".join(json.dumps(choice) for choice in allowed),
+        )
+    if isinstance(value, str) and (
+        len(value) < schema.get("minLength", 0) or not re.search(schema.get("pattern", ""), value)
+    ):
+        return "%s is %s, but must %s" % (
+            where,
+            _show(value),
+            "match %s" % schema["pattern"] if "pattern" in schema else "not be empty",
+        )
     if _is(value, "number") and not value >= schema.get("minimum", value):
         return "%s is %s, but must be %s or more" % (where, _show(value), schema["minimum"])
     if isinstance(value, list):
         if len(value) < schema.get("minItems", 0):
-            return "%s has %d entries, but must have %d or more" % (where, len(value), schema["minItems"])
-        problems = (problem_of(inner, schema.get("items", {}), root, "%s[%d]" % (where, number)) for number, inner in enumerate(value))
+            return "%s has %d entries, but must have %d or more" % (
+                where,
+                len(value),
+                schema["minItems"],
+            )
+        problems = (
+            problem_of(inner, schema.get("items", {}), root, "%s[%d]" % (where, number))
+            for number, inner in enumerate(value)
+        )
         return next((problem for problem in problems if problem), "")
     if isinstance(value, dict):
         missing = [name for name in schema.get("required", ()) if name not in value]
@@ -72,8 +102,14 @@ def problem_of(value, schema, root=None, where=""):
         for name, inner in value.items():
             rule = schema.get("properties", {}).get(name, schema.get("additionalProperties", {}))
             if rule is False:
-                return "%s has %s, which is not a known key. Allowed: %s" % (where, name, ", ".join(schema["properties"]))
-            problem = problem_of(inner, rule, root, name if where == "the report" else "%s.%s" % (where, name))
+                return "%s has %s, which is not a known key. Allowed: %s" % (
+                    where,
+                    name,
+                    ", ".join(schema["properties"]),
+                )
+            problem = problem_of(
+                inner, rule, root, name if where == "the report" else "%s.%s" % (where, name)
+            )
             if problem:
                 return problem
     return ""
@@ -102,15 +138,22 @@ def read(path, schema):
         with open(file, encoding="utf-8") as opened:
             report = json.load(opened)
     except FileNotFoundError as error:
-        raise ReportError("%s: no report found. Give a folder that verify.yml has written, or its %s." % (path, REPORT)) from error
+        raise ReportError(
+            "%s: no report found. Give a folder that verify.yml has written, or its %s."
+            % (path, REPORT)
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ReportError("%s cannot be read: %s" % (file, getattr(error, "strerror", None) or error)) from error
+        raise ReportError(
+            "%s cannot be read: %s" % (file, getattr(error, "strerror", None) or error)
+        ) from error
     except (ValueError, RecursionError) as error:
         raise ReportError("%s is not a report: it is not JSON (%s)." % (file, error)) from error
     version = report.get("schema_version") if isinstance(report, dict) else None
     if version is not None and version != schema["properties"]["schema_version"]["const"]:
-        raise ReportError("%s is a report of schema version %s; this version of the collection reads %d." % (
-            file, _show(version), schema["properties"]["schema_version"]["const"]))
+        raise ReportError(
+            "%s is a report of schema version %s; this version of the collection reads %d."
+            % (file, _show(version), schema["properties"]["schema_version"]["const"])
+        )
     problem = problem_of(report, schema)
     if problem:
         raise ReportError("%s is not a report of verify.yml: %s." % (file, problem))
@@ -151,7 +194,11 @@ def folders(folder):
         return []
     except OSError as error:
         raise ReportError("%s cannot be read: %s" % (folder, error.strerror)) from error
-    return [os.path.join(folder, name) for name in names if not name.startswith(".") and os.path.isfile(os.path.join(folder, name, REPORT))]
+    return [
+        os.path.join(folder, name)
+        for name in names
+        if not name.startswith(".") and os.path.isfile(os.path.join(folder, name, REPORT))
+    ]
 
 
 # --- the new one ----------------------------------------------------------------------------------------------------------------
@@ -207,5 +254,7 @@ def replace(path, text):
 
 
 def _write(path, text):
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w", encoding="utf-8") as opened:
+    with open(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w", encoding="utf-8"
+    ) as opened:
         opened.write(text)

@@ -22,9 +22,25 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import NAMED, NOT_MADE, PEAK, SEVERITY, between, merged, names_in, not_made
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import (
+    NAMED,
+    NOT_MADE,
+    PEAK,
+    SEVERITY,
+    between,
+    merged,
+    names_in,
+    not_made,
+)
 
-WORDS = {"pass": "pass", "warn": "warning", "fail": "fail", "skipped": "skipped", "not_evaluated": "not made", "": "not there"}
+WORDS = {
+    "pass": "pass",
+    "warn": "warning",
+    "fail": "fail",
+    "skipped": "skipped",
+    "not_evaluated": "not made",
+    "": "not there",
+}
 SIGNS = {"pass": "✓", "warn": "!", "fail": "✕", "skipped": "–", "not_evaluated": "?", "": "·"}
 # The slow runs matter; 64 hosts have 2016 pairs.
 SLOWEST = 12
@@ -33,9 +49,18 @@ HOSTS_NAMED = 8
 # Longer names are shortened beside a curve, and may be broken in a line.
 LABEL, LINE = 18, 28
 # Placeholder colours for matplotlib, which the page replaces by the colours of its themes.
-INK, GRID, NOW, OLD, BAD, NEED, *HOSTS = ("#%02d%02d%02d" % (number, number, number) for number in range(1, 7 + HOSTS_NAMED))
-_COLOURS = {INK: "var(--ink)", GRID: "var(--grid)", NOW: "var(--now)", OLD: "var(--old)", BAD: "var(--fail)", NEED: "var(--warn)",
-            **{colour: "var(--host-%d)" % number for number, colour in enumerate(HOSTS, 1)}}
+INK, GRID, NOW, OLD, BAD, NEED, *HOSTS = (
+    "#%02d%02d%02d" % (number, number, number) for number in range(1, 7 + HOSTS_NAMED)
+)
+_COLOURS = {
+    INK: "var(--ink)",
+    GRID: "var(--grid)",
+    NOW: "var(--now)",
+    OLD: "var(--old)",
+    BAD: "var(--fail)",
+    NEED: "var(--warn)",
+    **{colour: "var(--host-%d)" % number for number, colour in enumerate(HOSTS, 1)},
+}
 # A marker for each of them, for those who cannot tell the colours apart.
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # A height of text in a chart, as a part of the chart's. Labels are as far apart at least.
@@ -51,51 +76,79 @@ def has_matplotlib():
 def render(report, published, suspect_file, earlier=()):
     """The page of one report. C(earlier) are earlier reports of this cluster, newest first."""
     titles = {check["id"]: check["title"] for check in published}
-    return _environment(report["hosts"]).get_template("report.html.j2").render(
-        report=report,
-        title="%s: %s" % (report["cluster"], report["verdict"]),
-        headline=headline(report, titles),
-        gpus=sum(host.get("gpus", 0) for host in report["hosts"]),
-        suspect_file=suspect_file,
-        groups=groups(report, published),
-        matrix=matrix(report, published),
-        changes=grouped_changes(report["changes"], titles, report["hosts"]),
-        counts={word: sum(entry["verdict"] == verdict for entry in report["checks"]) for verdict, word in WORDS.items() if verdict},
-        meanings=merged(report["explanations"]),
-        versions=versions([report]),
-        whole=_run(report, "cluster"),
-        alone=slowest([run for run in report["bandwidth"]["runs"] if run["id"].startswith("host:")]),
-        pairs=slowest([run for run in report["bandwidth"]["runs"] if between(run["id"])]),
-        charts=charts(report, earlier),
-        curves_missing=bool(report["bandwidth"]["runs"]) and not has_matplotlib(),
-        earlier=[other for other in earlier if other["bandwidth"]["runs"]],
-        titles=titles,
+    return (
+        _environment(report["hosts"])
+        .get_template("report.html.j2")
+        .render(
+            report=report,
+            title="%s: %s" % (report["cluster"], report["verdict"]),
+            headline=headline(report, titles),
+            gpus=sum(host.get("gpus", 0) for host in report["hosts"]),
+            suspect_file=suspect_file,
+            groups=groups(report, published),
+            matrix=matrix(report, published),
+            changes=grouped_changes(report["changes"], titles, report["hosts"]),
+            counts={
+                word: sum(entry["verdict"] == verdict for entry in report["checks"])
+                for verdict, word in WORDS.items()
+                if verdict
+            },
+            meanings=merged(report["explanations"]),
+            versions=versions([report]),
+            whole=_run(report, "cluster"),
+            alone=slowest(
+                [run for run in report["bandwidth"]["runs"] if run["id"].startswith("host:")]
+            ),
+            pairs=slowest([run for run in report["bandwidth"]["runs"] if between(run["id"])]),
+            charts=charts(report, earlier),
+            curves_missing=bool(report["bandwidth"]["runs"]) and not has_matplotlib(),
+            earlier=[other for other in earlier if other["bandwidth"]["runs"]],
+            titles=titles,
+        )
     )
 
 
 def render_comparison(before, now, published, changes):
     """The page that compares two reports."""
     both, titles = [before, now], {check["id"]: check["title"] for check in published}
-    return _environment(now["hosts"]).get_template("compare.html.j2").render(
-        both=both,
-        title="%s: %s and %s" % (now["cluster"], before["generated"], now["generated"]),
-        headlines=[headline(report, titles) for report in both],
-        changes=grouped_changes(changes, titles, now["hosts"]),
-        matrices=[matrix(report, published) for report in both],
-        versions=[versions([report]) for report in both],
-        charts=comparison_charts(before, now, changes),
-        runs=_side_by_side(both),
-        curves_missing=any(report["bandwidth"]["runs"] for report in both) and not has_matplotlib(),
-        titles=titles,
+    return (
+        _environment(now["hosts"])
+        .get_template("compare.html.j2")
+        .render(
+            both=both,
+            title="%s: %s and %s" % (now["cluster"], before["generated"], now["generated"]),
+            headlines=[headline(report, titles) for report in both],
+            changes=grouped_changes(changes, titles, now["hosts"]),
+            matrices=[matrix(report, published) for report in both],
+            versions=[versions([report]) for report in both],
+            charts=comparison_charts(before, now, changes),
+            runs=_side_by_side(both),
+            curves_missing=any(report["bandwidth"]["runs"] for report in both)
+            and not has_matplotlib(),
+            titles=titles,
+        )
     )
 
 
 def _environment(hosts):
-    environment = Environment(loader=FileSystemLoader(os.path.dirname(__file__)), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-                              lstrip_blocks=True)
+    environment = Environment(
+        loader=FileSystemLoader(os.path.dirname(__file__)),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     names = _pattern(hosts)
-    environment.filters.update(when=when, words=WORDS.get, sign=SIGNS.get, busbw=busbw, size=size, among=among, crew=functools.partial(crew, hosts=hosts),
-                               unbroken=functools.partial(unbroken, names=names))
+    environment.filters.update(
+        when=when,
+        words=WORDS.get,
+        sign=SIGNS.get,
+        busbw=busbw,
+        size=size,
+        among=among,
+        crew=functools.partial(crew, hosts=hosts),
+        unbroken=functools.partial(unbroken, names=names),
+    )
     return environment
 
 
@@ -124,18 +177,37 @@ def headline(report, titles):
     if report["verdict"] == "pass":
         made = sum(entry["verdict"] == "pass" for entry in report["checks"])
         return "All %d checks on %s have passed." % (made, quantity(len(report["hosts"]), "host"))
-    bad = list(dict.fromkeys(titles.get(entry["id"], entry["id"]) for verdict in ("fail", "warn") for entry in report["checks"] if entry["verdict"] == verdict))
+    bad = list(
+        dict.fromkeys(
+            titles.get(entry["id"], entry["id"])
+            for verdict in ("fail", "warn")
+            for entry in report["checks"]
+            if entry["verdict"] == verdict
+        )
+    )
     reasons = "; ".join(report["reasons"])
-    text = reasons[:1].upper() + reasons[1:] + (": %s" % ", ".join(bad) if 0 < len(bad) <= NAMED and len(report["reasons"]) == 1 else "") + "."
+    text = (
+        reasons[:1].upper()
+        + reasons[1:]
+        + (": %s" % ", ".join(bad) if 0 < len(bad) <= NAMED and len(report["reasons"]) == 1 else "")
+        + "."
+    )
     for entry in report["blame"]:
-        text += " At fault: %s." % ("the link between " + " and ".join(entry["names"]) if entry["kind"] == "link" else ", ".join(entry["names"]))
+        text += " At fault: %s." % (
+            "the link between " + " and ".join(entry["names"])
+            if entry["kind"] == "link"
+            else ", ".join(entry["names"])
+        )
     return text
 
 
 def among(names, report):
     """The hosts of findings, as P(crew) has them."""
     known = [host["name"] for host in report["hosts"]]
-    return crew([name for name in known if any(name in names_in(text, report["hosts"]) for text in names)], report["hosts"])
+    return crew(
+        [name for name in known if any(name in names_in(text, report["hosts"]) for text in names)],
+        report["hosts"],
+    )
 
 
 def crew(names, hosts):
@@ -153,27 +225,43 @@ def crew(names, hosts):
 
 def _pattern(hosts):
     """The names of hosts as words of a text, the longest first: one may begin with another. None if there is none to find."""
-    names = sorted((re.escape(host["name"]) for host in hosts if len(host["name"]) <= LINE), key=len, reverse=True)
+    names = sorted(
+        (re.escape(host["name"]) for host in hosts if len(host["name"]) <= LINE),
+        key=len,
+        reverse=True,
+    )
     return re.compile(r"(?<![\w.-])(%s)(?![\w-]|\.\w)" % "|".join(names)) if names else None
 
 
 def unbroken(text, names):
     """The text as HTML, in which no host's name is broken at the end of a line."""
     parts = names.split(text) if names else [text]
-    return Markup("").join(Markup('<span class="name">%s</span>') % part if number % 2 else part for number, part in enumerate(parts))
+    return Markup("").join(
+        Markup('<span class="name">%s</span>') % part if number % 2 else part
+        for number, part in enumerate(parts)
+    )
 
 
 def groups(report, published):
     """What to do: findings that differ only in their host are merged, and those that fail the verdict come first."""
     lacking = not_made(report["checks"], report["hosts"], published, report["required"])
-    kinds = [("fail", [entry for entry in report["checks"] if entry["verdict"] == "fail"]), ("not_evaluated", lacking),
-             ("warn", [entry for entry in report["checks"] if entry["verdict"] == "warn"])]
+    kinds = [
+        ("fail", [entry for entry in report["checks"] if entry["verdict"] == "fail"]),
+        ("not_evaluated", lacking),
+        ("warn", [entry for entry in report["checks"] if entry["verdict"] == "warn"]),
+    ]
     found = []
     for kind, entries in kinds:
         same = {}
         for entry in entries:
             # All checks of a host that did not answer are one item.
-            key = (entry["found"], entry["fix"], "" if kind == "not_evaluated" else entry["id"] + entry["expected"] + entry["source"])
+            key = (
+                entry["found"],
+                entry["fix"],
+                ""
+                if kind == "not_evaluated"
+                else entry["id"] + entry["expected"] + entry["source"],
+            )
             group = same.setdefault(key, dict(entry, kind=kind, hosts=[], ids=[]))
             group["hosts"] += [entry["host"]] if entry["host"] not in group["hosts"] else []
             group["ids"] += [entry["id"]] if entry["id"] not in group["ids"] else []
@@ -193,19 +281,36 @@ def matrix(report, published):
             findings.setdefault((entry["id"], name), []).append(entry)
     for entries in findings.values():
         entries.sort(key=lambda entry: SEVERITY.index(entry["verdict"]))
-    lacking = {entry["id"] for entry in not_made(report["checks"], report["hosts"], published, report["required"])}
+    lacking = {
+        entry["id"]
+        for entry in not_made(report["checks"], report["hosts"], published, report["required"])
+    }
     known = {check["id"]: check for check in published}
-    ids = list(known) + [name for name in dict.fromkeys(entry["id"] for entry in report["checks"]) if name not in known]
+    ids = list(known) + [
+        name
+        for name in dict.fromkeys(entry["id"] for entry in report["checks"])
+        if name not in known
+    ]
 
     def worst(check_id, name):
-        return findings[check_id, name][-1] if (check_id, name) in findings else {"verdict": "", "found": ""}
+        return (
+            findings[check_id, name][-1]
+            if (check_id, name) in findings
+            else {"verdict": "", "found": ""}
+        )
 
     alike = {}
     for host in report["hosts"]:
         column = tuple(worst(check_id, host["name"])["verdict"] for check_id in ids)
-        alike.setdefault(column if len(report["hosts"]) > HOSTS_NAMED else host["name"], []).append(host["name"])
+        alike.setdefault(column if len(report["hosts"]) > HOSTS_NAMED else host["name"], []).append(
+            host["name"]
+        )
     # Problems come first.
-    columns = sorted(alike.values(), key=len) if len(report["hosts"]) > HOSTS_NAMED else list(alike.values())
+    columns = (
+        sorted(alike.values(), key=len)
+        if len(report["hosts"]) > HOSTS_NAMED
+        else list(alike.values())
+    )
     rows, others = [], []
     for check_id in ids:
         check = known.get(check_id, {"title": check_id, "checked": ""})
@@ -214,12 +319,29 @@ def matrix(report, published):
             others.append(check["title"])
             continue
         texts = {entry["found"] for entry in cells}
-        rows.append({"title": check["title"], "checked": check["checked"], "cells": cells,
-                     "lacking": check_id in lacking,
-                     # A reason that is the same for all hosts is shown as text.
-                     "reason": cells[0] if len(texts) == 1 and all(entry["verdict"] in NOT_MADE for entry in cells) else None})
-    return {"columns": [{"text": names[0] if len(names) == 1 else "%d hosts" % len(names), "names": ", ".join(names)} for names in columns],
-            "rows": rows, "others": others}
+        rows.append(
+            {
+                "title": check["title"],
+                "checked": check["checked"],
+                "cells": cells,
+                "lacking": check_id in lacking,
+                # A reason that is the same for all hosts is shown as text.
+                "reason": cells[0]
+                if len(texts) == 1 and all(entry["verdict"] in NOT_MADE for entry in cells)
+                else None,
+            }
+        )
+    return {
+        "columns": [
+            {
+                "text": names[0] if len(names) == 1 else "%d hosts" % len(names),
+                "names": ", ".join(names),
+            }
+            for names in columns
+        ],
+        "rows": rows,
+        "others": others,
+    }
 
 
 def grouped_changes(changes, titles, hosts):
@@ -230,16 +352,31 @@ def grouped_changes(changes, titles, hosts):
     alike = {}
     for change in changes:
         rows = alike.setdefault(_fact(change, titles), {})
-        rows.setdefault((change["before"], change["now"]), []).extend(change["host"].split(", ") if change["host"] else [])
+        rows.setdefault((change["before"], change["now"]), []).extend(
+            change["host"].split(", ") if change["host"] else []
+        )
     merged_rows = {}
     for fact, rows in alike.items():
         if len(rows) > HOSTS_NAMED:
-            merged_rows[fact] = {"what": fact, "hosts": crew([name for names in rows.values() for name in names], hosts),
-                                 "before": _span([before for before, now in rows]), "now": _span([now for before, now in rows]),
-                                 "each": [(", ".join(names), before, now) for (before, now), names in rows.items()]}
+            merged_rows[fact] = {
+                "what": fact,
+                "hosts": crew([name for names in rows.values() for name in names], hosts),
+                "before": _span([before for before, now in rows]),
+                "now": _span([now for before, now in rows]),
+                "each": [(", ".join(names), before, now) for (before, now), names in rows.items()],
+            }
             continue
         for (before, now), names in rows.items():
-            row = merged_rows.setdefault((tuple(names), before, now), {"whats": [], "hosts": crew(names, hosts), "before": before, "now": now, "each": []})
+            row = merged_rows.setdefault(
+                (tuple(names), before, now),
+                {
+                    "whats": [],
+                    "hosts": crew(names, hosts),
+                    "before": before,
+                    "now": now,
+                    "each": [],
+                },
+            )
             row["whats"].append(fact)
             row["what"] = ", ".join(row["whats"])
     return list(merged_rows.values())
@@ -247,7 +384,11 @@ def grouped_changes(changes, titles, hosts):
 
 def _fact(change, titles):
     """What has changed, without the host."""
-    return PEAK + "host alone" if change["what"] == "%shost %s" % (PEAK, change["host"]) else titles.get(change["what"], change["what"])
+    return (
+        PEAK + "host alone"
+        if change["what"] == "%shost %s" % (PEAK, change["host"])
+        else titles.get(change["what"], change["what"])
+    )
 
 
 def _span(texts):
@@ -256,7 +397,10 @@ def _span(texts):
     found = [re.fullmatch(r"([\d.]+) GB/s(?: \(([+-]\d+) %\))?", text) for text in texts]
     if len(texts) == 1 or not all(found):
         return texts[0] if len(texts) == 1 else "%d values" % len(texts)
-    values, percents = sorted(float(match.group(1)) for match in found), sorted(int(match.group(2)) for match in found if match.group(2))
+    values, percents = (
+        sorted(float(match.group(1)) for match in found),
+        sorted(int(match.group(2)) for match in found if match.group(2)),
+    )
     text = "%.3g to %.3g GB/s" % (values[0], values[-1])
     return text + (" (%+d to %+d %%)" % (percents[0], percents[-1]) if percents else "")
 
@@ -268,22 +412,54 @@ def versions(reports):
         for name, components in report["versions"].items():
             for component, version in components.items():
                 found.setdefault(component, {}).setdefault(version or "none", []).append(name)
-    hosts = [{"name": name} for name in dict.fromkeys(name for report in reports for name in report["versions"])]
-    return [{"component": component, "differs": len(by_version) > 1,
-             "entries": [{"version": version, "hosts": {"text": "all hosts", "names": ""} if len(names) == len(hosts) else crew(names, hosts)}
-                         for version, names in by_version.items()]}
-            for component, by_version in found.items()]
+    hosts = [
+        {"name": name}
+        for name in dict.fromkeys(name for report in reports for name in report["versions"])
+    ]
+    return [
+        {
+            "component": component,
+            "differs": len(by_version) > 1,
+            "entries": [
+                {
+                    "version": version,
+                    "hosts": {"text": "all hosts", "names": ""}
+                    if len(names) == len(hosts)
+                    else crew(names, hosts),
+                }
+                for version, names in by_version.items()
+            ],
+        }
+        for component, by_version in found.items()
+    ]
 
 
 def slowest(runs):
     """Failed and slowest runs of many, with their share of the fastest, and the number of all runs."""
     most = max((run["max_busbw_gb_s"] or 0 for run in runs), default=0)
-    shown = runs if len(runs) <= SLOWEST else sorted(runs, key=lambda run: (run["passed"], run["max_busbw_gb_s"] or 0))[:SLOWEST]
-    return {"count": len(runs), "shown": [dict(run, share=100 * (run["max_busbw_gb_s"] or 0) / most if most else 0) for run in shown]}
+    shown = (
+        runs
+        if len(runs) <= SLOWEST
+        else sorted(runs, key=lambda run: (run["passed"], run["max_busbw_gb_s"] or 0))[:SLOWEST]
+    )
+    return {
+        "count": len(runs),
+        "shown": [
+            dict(run, share=100 * (run["max_busbw_gb_s"] or 0) / most if most else 0)
+            for run in shown
+        ],
+    }
 
 
 def _side_by_side(reports):
-    ids = list(dict.fromkeys(run["id"] for report in reports for run in report["bandwidth"]["runs"] if not between(run["id"])))
+    ids = list(
+        dict.fromkeys(
+            run["id"]
+            for report in reports
+            for run in report["bandwidth"]["runs"]
+            if not between(run["id"])
+        )
+    )
     by_id = [{run["id"]: run for run in report["bandwidth"]["runs"]} for report in reports]
     return [{"id": run_id, "both": [runs.get(run_id) for runs in by_id]} for run_id in ids]
 
@@ -294,7 +470,11 @@ def _side_by_side(reports):
 def points(run):
     """Size and bus bandwidth of each measured row."""
     measured = [(row["size_bytes"], row["out_of_place"] or row["in_place"]) for row in run["rows"]]
-    return [(count, values["busbw_gb_s"]) for count, values in measured if count and values and values["busbw_gb_s"] is not None]
+    return [
+        (count, values["busbw_gb_s"])
+        for count, values in measured
+        if count and values and values["busbw_gb_s"] is not None
+    ]
 
 
 def _run(report, run_id):
@@ -318,20 +498,52 @@ def charts(report, earlier):
     found = []
     whole = _run(report, "cluster")
     if whole:
-        before = [(other, _run(other, "cluster")) for other in earlier if other["bandwidth"]["collective"] == report["bandwidth"]["collective"]]
-        lines = [Line(points(run), OLD, "", 1.2, 1.0 if number == 0 else 0.5) for number, (other, run) in enumerate(before) if run]
+        before = [
+            (other, _run(other, "cluster"))
+            for other in earlier
+            if other["bandwidth"]["collective"] == report["bandwidth"]["collective"]
+        ]
+        lines = [
+            Line(points(run), OLD, "", 1.2, 1.0 if number == 0 else 0.5)
+            for number, (other, run) in enumerate(before)
+            if run
+        ]
         if lines:
-            lines[0] = lines[0]._replace(label="previous run" if len(lines) == 1 else "%d previous runs" % len(lines))
+            lines[0] = lines[0]._replace(
+                label="previous run" if len(lines) == 1 else "%d previous runs" % len(lines)
+            )
         # The last curve is on top.
-        lines = lines[::-1] + [Line(points(whole), NOW if whole["passed"] else BAD, "this run", 2.2)]
+        lines = lines[::-1] + [
+            Line(points(whole), NOW if whole["passed"] else BAD, "this run", 2.2)
+        ]
         found.append(_chart("Across hosts", lines, _needed([("required", whole)])))
     alone = [run for run in report["bandwidth"]["runs"] if run["id"].startswith("host:")]
     if len(alone) > HOSTS_NAMED:
-        found.append(_small_multiples("On each host alone", [
-            (run["hosts"][0], run, [Line(points(run), NOW if run["passed"] else BAD)], _needed([("required", run)])) for run in alone], band=True))
+        found.append(
+            _small_multiples(
+                "On each host alone",
+                [
+                    (
+                        run["hosts"][0],
+                        run,
+                        [Line(points(run), NOW if run["passed"] else BAD)],
+                        _needed([("required", run)]),
+                    )
+                    for run in alone
+                ],
+                band=True,
+            )
+        )
     elif alone:
-        lines = [Line(points(run), colour, ("" if run["passed"] else SIGNS["fail"] + " ") + _short(run["hosts"][0]), 1.4 if run["passed"] else 2.2)
-                 for run, colour in zip(alone, HOSTS)]
+        lines = [
+            Line(
+                points(run),
+                colour,
+                ("" if run["passed"] else SIGNS["fail"] + " ") + _short(run["hosts"][0]),
+                1.4 if run["passed"] else 2.2,
+            )
+            for run, colour in zip(alone, HOSTS)
+        ]
         found.append(_chart("On each host alone", lines, _needed([("required", alone[0])]), MARKS))
     return [chart for chart in found if chart]
 
@@ -342,14 +554,36 @@ def comparison_charts(before, now, changes):
         return []
     told = {change["host"] for change in changes if change["what"].startswith(PEAK)}
     found, alone = [], []
-    for run_id in dict.fromkeys(run["id"] for report in (before, now) for run in report["bandwidth"]["runs"] if not between(run["id"])):
+    for run_id in dict.fromkeys(
+        run["id"]
+        for report in (before, now)
+        for run in report["bandwidth"]["runs"]
+        if not between(run["id"])
+    ):
         name = run_id.partition(":")[2]
         if run_id == "cluster" or name in told:
-            runs = [(word, run, colour, width) for word, report, colour, width in (("before", before, OLD, 1.4), ("after", now, NOW, 2.2))
-                    for run in [_run(report, run_id)] if run]
+            runs = [
+                (word, run, colour, width)
+                for word, report, colour, width in (
+                    ("before", before, OLD, 1.4),
+                    ("after", now, NOW, 2.2),
+                )
+                for run in [_run(report, run_id)]
+                if run
+            ]
             lines = [Line(points(run), colour, word, width) for word, run, colour, width in runs]
-            (alone if name else found).append((name or "Across hosts", runs[-1][1], lines, _needed([(word, run) for word, run, colour, width in runs])))
-    found = [_chart(title, lines, needed) for title, run, lines, needed in found + (alone if len(alone) <= HOSTS_NAMED else [])]
+            (alone if name else found).append(
+                (
+                    name or "Across hosts",
+                    runs[-1][1],
+                    lines,
+                    _needed([(word, run) for word, run, colour, width in runs]),
+                )
+            )
+    found = [
+        _chart(title, lines, needed)
+        for title, run, lines, needed in found + (alone if len(alone) <= HOSTS_NAMED else [])
+    ]
     if len(alone) > HOSTS_NAMED:
         found.append(_small_multiples("Hosts alone whose peak differs", alone))
     return [chart for chart in found if chart]
@@ -362,12 +596,15 @@ def _needed(runs):
         value = run["expected"]["required_gb_s"]
         if value:
             values.setdefault(busbw(value), []).append((word, value))
-    return [(entries[0][1], "required" if len(entries) == len(runs) else "required " + entries[0][0]) for entries in values.values()]
+    return [
+        (entries[0][1], "required" if len(entries) == len(runs) else "required " + entries[0][0])
+        for entries in values.values()
+    ]
 
 
 def _short(name):
     """Names of hosts differ at the end as often as at the beginning."""
-    return name if len(name) <= LABEL else name[:LABEL // 2 - 1] + "…" + name[-LABEL // 2:]
+    return name if len(name) <= LABEL else name[: LABEL // 2 - 1] + "…" + name[-LABEL // 2 :]
 
 
 def _apart(heights):
@@ -400,14 +637,27 @@ def _chart(title, lines, needed=(), marks=("o",)):
     from matplotlib.figure import Figure
 
     sizes = sorted({count for line in lines for count, value in line.points})
-    top = 1.08 * max([value for line in lines for count, value in line.points] + [value for value, label in needed]) or 1.0
+    top = (
+        1.08
+        * max(
+            [value for line in lines for count, value in line.points]
+            + [value for value, label in needed]
+        )
+        or 1.0
+    )
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 9}):
         figure = Figure(figsize=(4.4, 2.9), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         for number, line in enumerate(lines):
-            axes.plot(*zip(*line.points), color=line.colour, linewidth=line.width, marker=marks[number % len(marks)], markersize=3 + line.width / 2,
-                      alpha=line.alpha)
+            axes.plot(
+                *zip(*line.points),
+                color=line.colour,
+                linewidth=line.width,
+                marker=marks[number % len(marks)],
+                markersize=3 + line.width / 2,
+                alpha=line.alpha,
+            )
         for value, _label in needed:
             axes.axhline(value, color=NEED, linewidth=1.2, linestyle=(0, (5, 3)))
         axes.set_xscale("log", base=2)
@@ -425,19 +675,52 @@ def _chart(title, lines, needed=(), marks=("o",)):
             spine.set_color(GRID)
         axes.patch.set_alpha(0)
         figure.patch.set_alpha(0)
-        labels = [(line.label, line.colour, line.points[-1], axes.transData) for line in lines if line.label]
+        labels = [
+            (line.label, line.colour, line.points[-1], axes.transData)
+            for line in lines
+            if line.label
+        ]
         labels += [(label, NEED, (1.0, value / top), axes.transAxes) for value, label in needed]
         # From high to low, and in their order where several end at the same height.
         labels.sort(key=lambda entry: -entry[2][1] / (top if entry[3] is axes.transData else 1.0))
-        heights = _apart([entry[2][1] / (top if entry[3] is axes.transData else 1.0) - number * 1e-9 for number, entry in enumerate(labels)])
+        heights = _apart(
+            [
+                entry[2][1] / (top if entry[3] is axes.transData else 1.0) - number * 1e-9
+                for number, entry in enumerate(labels)
+            ]
+        )
         for (label, colour, end, transform), height in zip(labels, heights):
             # A dollar sign would begin a formula.
-            axes.annotate(label.replace("$", r"\$"), end, (1.06, height), transform, axes.transAxes, color=colour, va="center", annotation_clip=False,
-                          arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 3})
+            axes.annotate(
+                label.replace("$", r"\$"),
+                end,
+                (1.06, height),
+                transform,
+                axes.transAxes,
+                color=colour,
+                va="center",
+                annotation_clip=False,
+                arrowprops={
+                    "arrowstyle": "-",
+                    "color": colour,
+                    "linewidth": 0.7,
+                    "shrinkA": 1,
+                    "shrinkB": 3,
+                },
+            )
         drawn = io.StringIO()
-        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        figure.savefig(
+            drawn,
+            format="svg",
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
     text = drawn.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", text[text.index("<svg"):], flags=re.DOTALL)
+    text = re.sub(
+        r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*",
+        "",
+        text[text.index("<svg") :],
+        flags=re.DOTALL,
+    )
     for stand_in, colour in _COLOURS.items():
         text = text.replace(stand_in, colour)
     # The font of the page, and ids that are unique in the page.
@@ -445,7 +728,11 @@ def _chart(title, lines, needed=(), marks=("o",)):
     prefix = re.sub(r"\W", "-", title)
     text = re.sub(r"(\bid=\"|href=\"#|url\(#)", lambda match: match.group(1) + prefix + "-", text)
     box = re.search(r"viewBox=\"[^\"]*\"", text).group(0)
-    text = "<svg %s role=\"img\" aria-label=\"%s\" xmlns:xlink=\"http://www.w3.org/1999/xlink\">%s" % (box, escape(title), text[text.index(">") + 1:])
+    text = '<svg %s role="img" aria-label="%s" xmlns:xlink="http://www.w3.org/1999/xlink">%s' % (
+        box,
+        escape(title),
+        text[text.index(">") + 1 :],
+    )
     return {"title": title, "svg": Markup(text), "panels": []}
 
 
@@ -463,19 +750,47 @@ def _small_multiples(title, entries, band=False):
     entries.sort(key=lambda entry: (entry[1]["passed"], entry[1]["max_busbw_gb_s"] or 0))
     drawn = [point for entry in entries for line in entry[2] for point in line.points]
     sizes = sorted({count for count, value in drawn})
-    top = max([value for count, value in drawn] + [value for entry in entries for value, label in entry[3]])
+    top = max(
+        [value for count, value in drawn]
+        + [value for entry in entries for value, label in entry[3]]
+    )
     place = functools.partial(_place, sizes=sizes, top=top)
-    everyone = {count: [value for other, value in drawn if other == count] for count in sizes} if band else {}
-    behind = "" if not band else '<path d="%sZ" style="fill: var(--grid)"/>' % _path(
-        [place(count, max(values)) for count, values in everyone.items()] + [place(count, min(values)) for count, values in reversed(everyone.items())])
-    note = "From %s to %s, and from 0 to %s GB/s. Dashed: required." % (size(sizes[0]), size(sizes[-1]), busbw(top))
-    return {"title": title, "svg": "", "note": note + (" Grey: the range of all %d hosts." % len(entries) if band else " Grey: before."),
-            "first": SLOWEST, "panels": [_panel(entry, place, behind) for entry in entries]}
+    everyone = (
+        {count: [value for other, value in drawn if other == count] for count in sizes}
+        if band
+        else {}
+    )
+    behind = (
+        ""
+        if not band
+        else '<path d="%sZ" style="fill: var(--grid)"/>'
+        % _path(
+            [place(count, max(values)) for count, values in everyone.items()]
+            + [place(count, min(values)) for count, values in reversed(everyone.items())]
+        )
+    )
+    note = "From %s to %s, and from 0 to %s GB/s. Dashed: required." % (
+        size(sizes[0]),
+        size(sizes[-1]),
+        busbw(top),
+    )
+    return {
+        "title": title,
+        "svg": "",
+        "note": note
+        + (" Grey: the range of all %d hosts." % len(entries) if band else " Grey: before."),
+        "first": SLOWEST,
+        "panels": [_panel(entry, place, behind) for entry in entries],
+    }
 
 
 def _place(count, value, sizes, top):
     width, height = (length - 2 * EDGE for length in PANEL)
-    across = (math.log2(count) - math.log2(sizes[0])) / (math.log2(sizes[-1]) - math.log2(sizes[0])) if len(sizes) > 1 else 0.5
+    across = (
+        (math.log2(count) - math.log2(sizes[0])) / (math.log2(sizes[-1]) - math.log2(sizes[0]))
+        if len(sizes) > 1
+        else 0.5
+    )
     return EDGE + width * across, EDGE + height * (1 - value / top if top else 1)
 
 
@@ -487,12 +802,27 @@ def _panel(entry, place, behind):
     name, run, lines, needed = entry
     text = behind
     for value, dummy in needed:
-        text += '<path d="M%d %.1fH%d" style="stroke: var(--warn); stroke-dasharray: 4 3"/>' % (EDGE, place(1, value)[1], PANEL[0] - EDGE)
+        text += '<path d="M%d %.1fH%d" style="stroke: var(--warn); stroke-dasharray: 4 3"/>' % (
+            EDGE,
+            place(1, value)[1],
+            PANEL[0] - EDGE,
+        )
     for line in lines:
         if line.points:
             places = [place(*point) for point in line.points]
-            text += '<path d="%s" style="fill: none; stroke: %s; stroke-width: 2"/>' % (_path(places), _COLOURS[line.colour])
-            text += '<circle cx="%.1f" cy="%.1f" r="2.5" style="fill: %s"/>' % (*places[-1], _COLOURS[line.colour])
+            text += '<path d="%s" style="fill: none; stroke: %s; stroke-width: 2"/>' % (
+                _path(places),
+                _COLOURS[line.colour],
+            )
+            text += '<circle cx="%.1f" cy="%.1f" r="2.5" style="fill: %s"/>' % (
+                *places[-1],
+                _COLOURS[line.colour],
+            )
     said = "%s GB/s" % busbw(run["max_busbw_gb_s"])
-    return {"name": name, "said": said, "passed": run["passed"], "svg": Markup('<svg viewBox="0 0 %d %d" role="img" aria-label="%s: %s">%s</svg>') % (
-        *PANEL, name, said, Markup(text))}
+    return {
+        "name": name,
+        "said": said,
+        "passed": run["passed"],
+        "svg": Markup('<svg viewBox="0 0 %d %d" role="img" aria-label="%s: %s">%s</svg>')
+        % (*PANEL, name, said, Markup(text)),
+    }

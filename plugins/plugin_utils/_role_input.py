@@ -41,7 +41,11 @@ def load_data(loader, path):
     if not os.path.exists(path):
         return None
     # Since ansible-core 2.19 only trusted text is templated.
-    trusted = {"trusted_as_template": True} if "trusted_as_template" in inspect.signature(loader.load_from_file).parameters else {}
+    trusted = (
+        {"trusted_as_template": True}
+        if "trusted_as_template" in inspect.signature(loader.load_from_file).parameters
+        else {}
+    )
     # The data is not shared, so 'unsafe', which avoids a deep copy, is safe. Copies would take a third of the judging time.
     return loader.load_from_file(path, cache="none", unsafe=True, **trusted)
 
@@ -61,7 +65,14 @@ def load_roles(loader):
         specs = load_data(loader, os.path.join(path, "meta", "argument_specs.yml"))
         if specs:
             options = specs["argument_specs"]["main"].get("options") or {}
-            roles.append(Role(name, options, load_data(loader, os.path.join(path, "defaults", "main.yml")) or {}, path))
+            roles.append(
+                Role(
+                    name,
+                    options,
+                    load_data(loader, os.path.join(path, "defaults", "main.yml")) or {},
+                    path,
+                )
+            )
     return roles
 
 
@@ -132,14 +143,27 @@ class Shared:
     """
 
     # Equal for all hosts of a run.
-    CONSTANT = frozenset(("groups", "hostvars", "omit", "playbook_dir", "inventory_dir", "inventory_file", "ansible_version", "environment"))
+    CONSTANT = frozenset(
+        (
+            "groups",
+            "hostvars",
+            "omit",
+            "playbook_dir",
+            "inventory_dir",
+            "inventory_file",
+            "ansible_version",
+            "environment",
+        )
+    )
     # Variables that Ansible sets: a default that uses only these counts as constant.
     MAGIC = CONSTANT.union(("inventory_hostname", "inventory_hostname_short", "group_names"))
     # Names that make an expression read variables that are not in its text.
     OF_THE_HOST = frozenset(("vars", "lookup", "query", "q", "random", "now"))
 
     OF_THE_MOMENT = OF_THE_HOST - {"vars"}
-    NAMES_THE_HOST = frozenset(("inventory_hostname", "inventory_hostname_short", "ansible_host", "group_names"))
+    NAMES_THE_HOST = frozenset(
+        ("inventory_hostname", "inventory_hostname_short", "ansible_host", "group_names")
+    )
 
     def __init__(self, templar, hostvars, hosts, defaults):
         self.hosts = {host: HostInput(templar, hostvars, host, defaults) for host in hosts}
@@ -166,13 +190,23 @@ class Shared:
             texts = []
             secret = _collect(raw, texts)
             templates = [text for text in texts if "{{" in text or "{%" in text or "{#" in text]
-            words = frozenset(word for text in templates for word in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text))
+            words = frozenset(
+                word for text in templates for word in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text)
+            )
             try:
-                print_of_it = self._number((type(raw).__name__, getattr(raw, "_ciphertext", None) or repr(raw)))
+                print_of_it = self._number(
+                    (type(raw).__name__, getattr(raw, "_ciphertext", None) or repr(raw))
+                )
             except AnsibleError:
                 # A vault that cannot be decrypted fails when it is read.
                 print_of_it = self._number(("", id(raw)))
-            known = self._facts[id(raw)] = (raw, print_of_it, not templates and not secret, words, secret)
+            known = self._facts[id(raw)] = (
+                raw,
+                print_of_it,
+                not templates and not secret,
+                words,
+                secret,
+            )
         return known[1:]
 
     def key(self, host, name):
@@ -245,14 +279,22 @@ class Shared:
         given = set(self.hosts[host].given) - self.MAGIC
         found = set()
         for name in names:
-            if name in self.hosts[host] and (name in given or not self._reads[self.key(host, name)][0].isdisjoint(given)):
+            if name in self.hosts[host] and (
+                name in given or not self._reads[self.key(host, name)][0].isdisjoint(given)
+            ):
                 found.add(name)
         return found
 
     def words_of(self, host):
         """Return the names that the templates in a host's variables use."""
         inputs = self.hosts[host]
-        return frozenset().union(*[self._about(raw)[2] for name, raw in inputs.given.items() if name not in self.CONSTANT])
+        return frozenset().union(
+            *[
+                self._about(raw)[2]
+                for name, raw in inputs.given.items()
+                if name not in self.CONSTANT
+            ]
+        )
 
     def settle(self, host, values):
         """Replace templates and texts by these values of the requested types."""
@@ -274,8 +316,11 @@ class Shared:
         if expression not in self._words:
             self._words[expression] = sorted(set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", expression)))
         # For computed values the result counts, because templates differ between hosts more often than their values.
-        names = tuple((word, host if word in self.OF_THE_HOST else self._of_value(host, word)) for word in self._words[expression]
-                      if word in self.OF_THE_HOST or word in self.hosts[host])
+        names = tuple(
+            (word, host if word in self.OF_THE_HOST else self._of_value(host, word))
+            for word in self._words[expression]
+            if word in self.OF_THE_HOST or word in self.hosts[host]
+        )
         key = (expression, names, repr(item))
         if key not in self._truths:
             self.evaluations += 1

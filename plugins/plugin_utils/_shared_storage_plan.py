@@ -11,13 +11,18 @@ import re
 from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import remembered_clashes
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._nfs_client_plan import nfs_mounts
 
-_CAUSES = {"missing": "it does not exist", "no_directory": "it is not a directory", "no_space": "its storage or quota is full",
-           "not_writable": "root cannot write there", "no_answer": "its server does not answer"}
+_CAUSES = {
+    "missing": "it does not exist",
+    "no_directory": "it is not a directory",
+    "no_space": "its storage or quota is full",
+    "not_writable": "root cannot write there",
+    "no_answer": "its server does not answer",
+}
 _FIXES = {
     "no_space": "Free space on it, or raise the quota",
     "no_answer": "Start the server, or check the connection to it",
     "not_writable": "Mount it for writing. If its server maps root to another user (root_squash), ask its administrator to make the folder writable for "
-                    "that user, for example with chmod 1777, or to export it to these hosts with no_root_squash",
+    "that user, for example with chmod 1777, or to export it to these hosts with no_root_squash",
 }
 
 
@@ -30,9 +35,16 @@ def expected_mount(share, mounts):
     found = [mount for mount in mounts if (share + "/").startswith(mount["target"] + "/")]
     if not found:
         return {}
-    versions = [match.group(1) for match in (re.match("(?:nfs)?vers=([34])", option) for option in found[-1]["options"]) if match]
+    versions = [
+        match.group(1)
+        for match in (re.match("(?:nfs)?vers=([34])", option) for option in found[-1]["options"])
+        if match
+    ]
     # Without a version in the options, both types are possible.
-    return {"source": found[-1]["source"], "types": ["nfs4"] if "4" in versions else ["nfs"] if "3" in versions else ["nfs", "nfs4"]}
+    return {
+        "source": found[-1]["source"],
+        "types": ["nfs4"] if "4" in versions else ["nfs"] if "3" in versions else ["nfs", "nfs4"],
+    }
 
 
 def problem(share, written, expected, serves, require_mount):
@@ -42,12 +54,23 @@ def problem(share, written, expected, serves, require_mount):
     mount, cause = written["mount"], written["cause"]
     if cause:
         return "%s (%s)" % (_CAUSES[cause], written["error"])
-    if expected and (mount["source"].rstrip("/") != expected["source"].rstrip("/") or mount["type"] not in expected["types"]):
-        return "it is %s (%s), not %s with %s" % (mount["source"], mount["type"], expected["source"], " or ".join(expected["types"]))
+    if expected and (
+        mount["source"].rstrip("/") != expected["source"].rstrip("/")
+        or mount["type"] not in expected["types"]
+    ):
+        return "it is %s (%s), not %s with %s" % (
+            mount["source"],
+            mount["type"],
+            expected["source"],
+            " or ".join(expected["types"]),
+        )
     if require_mount and not serves and mount["path"] == "/":
         return "it is on the root file system of the host, so nothing is mounted there"
     if not (written["real_path"] + "/").startswith("/%s/" % share.split("/")[1]):
-        return "it is a link to %s, which is not mounted in the training containers" % written["real_path"]
+        return (
+            "it is a link to %s, which is not mounted in the training containers"
+            % written["real_path"]
+        )
     return ""
 
 
@@ -62,7 +85,11 @@ def fix(cause, expected):
 def own_groups(users, groups=None, key="gid"):
     """The groups of users without groups. Each gets one with the user's name and number. With groups, only those whose C(key) one of them has."""
     own = [{"name": user["name"], "gid": user["uid"]} for user in users if not user.get("groups")]
-    return own if groups is None else [group for group in own if group[key] in [other[key] for other in groups]]
+    return (
+        own
+        if groups is None
+        else [group for group in own if group[key] in [other[key] for other in groups]]
+    )
 
 
 def id_problems(users: list, groups: list, recorded: dict, accepted=()) -> list:
@@ -85,8 +112,23 @@ def id_problems(users: list, groups: list, recorded: dict, accepted=()) -> list:
     return [text % dict(clash, hosts=", ".join(clash["hosts"])) for clash in found.values()]
 
 
-def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,
-                        require_mount=True, written=None, login_hosts=(), anonymous_uid=None):
+def shared_storage_plan(
+    share,
+    storage,
+    trees=(),
+    users=(),
+    groups=(),
+    mounts=(),
+    exports=(),
+    members=(),
+    host="",
+    backend="nfs",
+    client=None,
+    require_mount=True,
+    written=None,
+    login_hosts=(),
+    anonymous_uid=None,
+):
     """Return the plan; see the filter."""
     folder = share
     names = {member["address"]: member["name"] for member in members if member["address"]}
@@ -96,7 +138,9 @@ def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=()
     for tree in trees:
         root, only = tree["path"].rstrip("/"), tree.get("only") or []
         if tree["of"] == "users":
-            those = [user for user in users if not only or set(user.get("groups") or []) & set(only)]
+            those = [
+                user for user in users if not only or set(user.get("groups") or []) & set(only)
+            ]
             homes = homes or (root if those else "")
         else:
             those = [group for group in groups if not only or group["name"] in only]
@@ -109,34 +153,77 @@ def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=()
             path = "%s/%s" % (root, one["name"])
             if tree["of"] == "users":
                 primary = gids[one["groups"][0]] if one.get("groups") else one["uid"]
-                folders.append({"path": path, "owner": one["uid"], "group": primary, "mode": "0700"})
+                folders.append(
+                    {"path": path, "owner": one["uid"], "group": primary, "mode": "0700"}
+                )
             else:
                 folders.append({"path": path, "owner": 0, "group": one["gid"], "mode": "2770"})
-            limit = one.get("quota_mib") if one.get("quota_mib") is not None else tree.get("quota_mib") or 0
+            limit = (
+                one.get("quota_mib")
+                if one.get("quota_mib") is not None
+                else tree.get("quota_mib") or 0
+            )
             if limit:
-                quotas.append({"path": path, "kind": tree["of"][:-1], "id": one["uid" if tree["of"] == "users" else "gid"], "limit_mib": limit})
+                quotas.append(
+                    {
+                        "path": path,
+                        "kind": tree["of"][:-1],
+                        "id": one["uid" if tree["of"] == "users" else "gid"],
+                        "limit_mib": limit,
+                    }
+                )
     if backend == "nfs" and anonymous_uid is not None:
         # Below the share they would get the access list of the share, which lets root of all hosts write and replaces people's umask.
         folders = [dict(entry, without_uid=int(anonymous_uid)) for entry in folders]
-    targets = {(mount.get("target") or mount["path"]).rstrip("/"): names.get(mount["server"], mount["server"]) for mount in mounts}
+    targets = {
+        (mount.get("target") or mount["path"]).rstrip("/"): names.get(
+            mount["server"], mount["server"]
+        )
+        for mount in mounts
+    }
     # A mount that names the storage host itself only sets the options.
-    served = [path for path in paths if not any(_covers(target, path) and server != storage for target, server in targets.items())]
+    served = [
+        path
+        for path in paths
+        if not any(
+            _covers(target, path) and server != storage for target, server in targets.items()
+        )
+    ]
     named = [export["path"].rstrip("/") for export in exports]
     planned = {
-        "exports": list(exports) + [{"path": path, "full_access": path == share} for path in served if path not in named],
-        "mounts": list(mounts) + [{"server": storage, "path": path} for path in served if path not in targets],
+        "exports": list(exports)
+        + [{"path": path, "full_access": path == share} for path in served if path not in named],
+        "mounts": list(mounts)
+        + [{"server": storage, "path": path} for path in served if path not in targets],
     }
     serves = backend == "nfs" and host == storage and planned["exports"] != []
     defaults = client or {}
-    own = nfs_mounts(planned["mounts"], host, members, defaults.get("options", ["hard"]), defaults.get("version", "4")) if backend == "nfs" else []
+    own = (
+        nfs_mounts(
+            planned["mounts"],
+            host,
+            members,
+            defaults.get("options", ["hard"]),
+            defaults.get("version", "4"),
+        )
+        if backend == "nfs"
+        else []
+    )
     expected = expected_mount(folder, own)
     return {
         **planned,
         "folders": folders,
         "quotas": quotas,
-        "accounts": [{"name": user["name"], "uid": user["uid"], "groups": user.get("groups") or []} for user in users],
+        "accounts": [
+            {"name": user["name"], "uid": user["uid"], "groups": user.get("groups") or []}
+            for user in users
+        ],
         "homes": homes,
-        "people_keys": {user["name"]: list(user["public_keys"]) for user in users if user.get("public_keys")} if host in login_hosts else {},
+        "people_keys": {
+            user["name"]: list(user["public_keys"]) for user in users if user.get("public_keys")
+        }
+        if host in login_hosts
+        else {},
         "serves": serves,
         "package": "nfs-kernel-server" if serves else "nfs-common" if own else "",
         "program": "exportfs" if serves else "mount.nfs4",
@@ -148,12 +235,25 @@ def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=()
 
 def shared_storage_verdict(readings, mounts=None):
     """Return the verdict on what the hosts have read of each other; see the filter."""
-    pairs = {reader: [{"writer": seen["name"], "reader": reader, "cause": seen["cause"], "seconds": seen["seconds"]} for seen in those]
-             for reader, those in readings.items()}
+    pairs = {
+        reader: [
+            {
+                "writer": seen["name"],
+                "reader": reader,
+                "cause": seen["cause"],
+                "seconds": seen["seconds"],
+            }
+            for seen in those
+        ]
+        for reader, those in readings.items()
+    }
     broken = [pair for those in pairs.values() for pair in those if pair["cause"] != ""]
     return {
         "pairs": pairs,
         "broken": broken,
         "verdict": "fail" if broken else "pass" if any(pairs.values()) else "not_evaluated",
-        "mounted": ["%s has %s (%s) at %s." % (host, mount["source"], mount["type"], mount["path"]) for host, mount in (mounts or {}).items()],
+        "mounted": [
+            "%s has %s (%s) at %s." % (host, mount["source"], mount["type"], mount["path"])
+            for host, mount in (mounts or {}).items()
+        ],
     }

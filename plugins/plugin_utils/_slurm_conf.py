@@ -9,20 +9,56 @@ from __future__ import annotations
 import re
 
 # Releases in their order. A daemon talks to daemons of earlier releases, see REACH.
-RELEASES = ("20.02", "20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
+RELEASES = (
+    "20.02",
+    "20.11",
+    "21.08",
+    "22.05",
+    "23.02",
+    "23.11",
+    "24.05",
+    "24.11",
+    "25.05",
+    "25.11",
+    "26.05",
+)
 # From this release on scontrol(1) says of reconfigure: "this command operates by creating new processes for the daemons", so that nearly all is read anew.
 NEW_RECONFIGURE = "23.11"
 
 # scontrol(1) since 23.11: "This will not be able to change the daemons' listening TCP port settings or authentication mechanism."
 # The rest are the identity of the cluster and where its state is: a daemon that goes on in a new process keeps the former one open.
-_RESTART_ALWAYS = ("authtype", "authalttypes", "clustername", "communicationparameters", "slurmctldport", "slurmdport", "slurmuser", "statesavelocation")
+_RESTART_ALWAYS = (
+    "authtype",
+    "authalttypes",
+    "clustername",
+    "communicationparameters",
+    "slurmctldport",
+    "slurmdport",
+    "slurmuser",
+    "statesavelocation",
+)
 
 # slurm.conf(5) of 21.08 and 22.05: "A restart of slurmctld is required for changes to this parameter to take effect."
-_RESTART_CONTROLLER_BEFORE = ("accountingstorageenforce", "maxjobcount", "schedulerparameters", "selecttypeparameters", "slurmctldhost", "slurmctldparameters")
+_RESTART_CONTROLLER_BEFORE = (
+    "accountingstorageenforce",
+    "maxjobcount",
+    "schedulerparameters",
+    "selecttypeparameters",
+    "slurmctldhost",
+    "slurmctldparameters",
+)
 # The same for slurmctld and slurmd, and what both load once: plugins. Their keys end so: ProctrackType, TaskPlugin, JobSubmitPlugins, GresTypes.
 _RESTART_BOTH_BEFORE = re.compile(r"(type|types|plugin|plugins|dir)$|^maxnodecount$")
 # These keys end in Type or Plugin too, but only slurmctld loads the plugin.
-_CONTROLLER_PLUGINS = ("accountingstoragetype", "jobcomptype", "jobsubmitplugins", "preempttype", "prioritytype", "schedulertype", "sitefactorplugin")
+_CONTROLLER_PLUGINS = (
+    "accountingstoragetype",
+    "jobcomptype",
+    "jobsubmitplugins",
+    "preempttype",
+    "prioritytype",
+    "schedulertype",
+    "sitefactorplugin",
+)
 # Of a node's line, slurmctld reads these anew without a restart. All other values size its tables: slurm.conf(5), NODE CONFIGURATION:
 # "Changes in a node's configuration (e.g. adding memory, changing processor count, etc.) require restarting both the slurmctld daemon and the slurmd daemons."
 _LIGHT_NODE_KEYS = ("feature", "features", "weight", "reason")
@@ -56,10 +92,14 @@ def expand(names):
         for piece in match.group(2).split(","):
             first, dash, last = piece.partition("-")
             if dash and first.isdigit() and last.isdigit():
-                numbers = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+                numbers = [
+                    str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)
+                ]
             else:
                 numbers = [piece]
-            found += expand(",".join(match.group(1) + number + match.group(3) for number in numbers))
+            found += expand(
+                ",".join(match.group(1) + number + match.group(3) for number in numbers)
+            )
     return found
 
 
@@ -71,7 +111,10 @@ def _lines(text):
 
 
 def _pairs(line):
-    return [(key, quoted or plain) for key, quoted, plain in re.findall(r'(\w+)\s*=\s*(?:"([^"]*)"|(\S+))', line)]
+    return [
+        (key, quoted or plain)
+        for key, quoted, plain in re.findall(r'(\w+)\s*=\s*(?:"([^"]*)"|(\S+))', line)
+    ]
 
 
 def parse_conf(text):
@@ -80,7 +123,11 @@ def parse_conf(text):
     defaults = {"nodes": {}, "partitions": {}}
     for line in found["lines"]:
         pairs = _pairs(line)
-        kind = {"nodename": "nodes", "partitionname": "partitions"}.get(pairs[0][0].lower()) if pairs else None
+        kind = (
+            {"nodename": "nodes", "partitionname": "partitions"}.get(pairs[0][0].lower())
+            if pairs
+            else None
+        )
         if kind:
             values = {key.lower(): value for key, value in pairs[1:]}
             if pairs[0][1] == "DEFAULT":
@@ -92,7 +139,11 @@ def parse_conf(text):
             for key, value in pairs:
                 key = key.lower()
                 # SlurmctldHost may be given several times.
-                found["options"][key] = "%s,%s" % (found["options"][key], value) if key in found["options"] and key == "slurmctldhost" else value
+                found["options"][key] = (
+                    "%s,%s" % (found["options"][key], value)
+                    if key in found["options"] and key == "slurmctldhost"
+                    else value
+                )
     return found
 
 
@@ -126,7 +177,13 @@ def _concerned(old, new):
 class _Effect:
     def __init__(self, controller, releases):
         self.controller_release, self.releases = controller, releases
-        self.reconfigure, self.controller, self.daemons, self.reasons, self.idle = False, False, set(), [], []
+        self.reconfigure, self.controller, self.daemons, self.reasons, self.idle = (
+            False,
+            False,
+            set(),
+            [],
+            [],
+        )
 
     def all(self, reason):
         self.controller = True
@@ -146,14 +203,20 @@ class _Effect:
             return
         self.reconfigure = True
         needs_slurmd = bool(_RESTART_BOTH_BEFORE.search(key)) and key not in _CONTROLLER_PLUGINS
-        if self.is_old(self.controller_release) and (needs_slurmd or key in _RESTART_CONTROLLER_BEFORE or key in _CONTROLLER_PLUGINS):
+        if self.is_old(self.controller_release) and (
+            needs_slurmd or key in _RESTART_CONTROLLER_BEFORE or key in _CONTROLLER_PLUGINS
+        ):
             self.controller = True
-            self.reasons.append("slurmctld %s reads %s at start only" % (self.controller_release, key))
+            self.reasons.append(
+                "slurmctld %s reads %s at start only" % (self.controller_release, key)
+            )
         if needs_slurmd:
             old = [name for name, release in self.releases.items() if self.is_old(release)]
             if old:
                 self.some(old, "slurmd before %s reads %s at start only" % (NEW_RECONFIGURE, key))
-        if key == "jobacctgathertype" and any(self.is_old(release) for release in [self.controller_release, *self.releases.values()]):
+        if key == "jobacctgathertype" and any(
+            self.is_old(release) for release in [self.controller_release, *self.releases.values()]
+        ):
             # slurm.conf(5) of 22.05: "Only change this configuration parameter when there are no running job steps."
             self.idle.append("%s changes messages between the daemons" % key)
         if key == "switchtype":
@@ -180,11 +243,26 @@ def effect(old, new, controller, releases):
     """
     told = _Effect(controller, dict(releases))
     before, after = parse_conf(old.get("slurm")), parse_conf(new.get("slurm"))
-    nothing = {"first": False, "reconfigure": False, "restart_slurmctld": False, "restart_slurmd": [], "reasons": [], "needs_idle": [], "added": [],
-               "removed": [], "removed_partitions": []}
+    nothing = {
+        "first": False,
+        "reconfigure": False,
+        "restart_slurmctld": False,
+        "restart_slurmd": [],
+        "reasons": [],
+        "needs_idle": [],
+        "added": [],
+        "removed": [],
+        "removed_partitions": [],
+    }
     if not before["lines"]:
-        return dict(nothing, first=True, restart_slurmctld=True, restart_slurmd=sorted(releases), reasons=["there was no slurm.conf"],
-                    added=sorted(after["nodes"]))
+        return dict(
+            nothing,
+            first=True,
+            restart_slurmctld=True,
+            restart_slurmd=sorted(releases),
+            reasons=["there was no slurm.conf"],
+            added=sorted(after["nodes"]),
+        )
     added = sorted(set(after["nodes"]) - set(before["nodes"]))
     removed = sorted(set(before["nodes"]) - set(after["nodes"]))
     for key in _changed(before["options"], after["options"]):
@@ -203,25 +281,44 @@ def effect(old, new, controller, releases):
     if gres_before != gres_after:
         told.reconfigure = True
         names = _concerned(gres_before, gres_after)
-        stale = [name for name, release in told.releases.items() if told.is_old(release) and (names is None or name in names)]
+        stale = [
+            name
+            for name, release in told.releases.items()
+            if told.is_old(release) and (names is None or name in names)
+        ]
         if stale:
-            told.some(stale, "slurmd before %s opens the devices of gres.conf at start" % NEW_RECONFIGURE)
-    cgroup_before, cgroup_after = parse_conf(old.get("cgroup"))["options"], parse_conf(new.get("cgroup"))["options"]
+            told.some(
+                stale, "slurmd before %s opens the devices of gres.conf at start" % NEW_RECONFIGURE
+            )
+    cgroup_before, cgroup_after = (
+        parse_conf(old.get("cgroup"))["options"],
+        parse_conf(new.get("cgroup"))["options"],
+    )
     if cgroup_before != cgroup_after:
         # cgroup.conf(5) of all releases: restart, SIGHUP or scontrol reconfigure. The plugin itself is loaded once.
         told.reconfigure = True
         if cgroup_before.get("cgroupplugin") != cgroup_after.get("cgroupplugin"):
             stale = [name for name, release in told.releases.items() if told.is_old(release)]
             if stale:
-                told.some(stale, "slurmd before %s loads cgroupplugin at start only" % NEW_RECONFIGURE)
+                told.some(
+                    stale, "slurmd before %s loads cgroupplugin at start only" % NEW_RECONFIGURE
+                )
     if _lines(old.get("mpi")) != _lines(new.get("mpi")):
         told.reconfigure = True
     # A restarted slurmctld has read the files. Daemons that are not restarted still hold the former ones. A slurmctld that goes on gives a restarted slurmd
     # the files that it read last, so it comes first.
     kept = set(told.releases) - told.daemons
-    return dict(nothing, reconfigure=told.reconfigure and (not told.controller or bool(kept)), restart_slurmctld=told.controller,
-                restart_slurmd=sorted(told.daemons), reasons=_once(told.reasons), needs_idle=_once(told.idle), added=added, removed=removed,
-                removed_partitions=sorted(set(before["partitions"]) - set(after["partitions"])))
+    return dict(
+        nothing,
+        reconfigure=told.reconfigure and (not told.controller or bool(kept)),
+        restart_slurmctld=told.controller,
+        restart_slurmd=sorted(told.daemons),
+        reasons=_once(told.reasons),
+        needs_idle=_once(told.idle),
+        added=added,
+        removed=removed,
+        removed_partitions=sorted(set(before["partitions"]) - set(after["partitions"])),
+    )
 
 
 def _once(texts):

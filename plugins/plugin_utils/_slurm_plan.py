@@ -12,25 +12,48 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import SLURM_USER, TRAIN_ACCOUNT
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import priority_faults
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_limits, _slurm_sessions, _slurm_ssh
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
+    _slurm_limits,
+    _slurm_sessions,
+    _slurm_ssh,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import SLURM, reading_faults
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import RELEASES, distance, effect, gpus_of, is_before, parse_conf, reach
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import (
+    RELEASES,
+    distance,
+    effect,
+    gpus_of,
+    is_before,
+    parse_conf,
+    reach,
+)
 
 FOLDER = "/etc/slurm"
 HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten."
 STATE = "/var/lib/slurm"
 LOGS = "/var/log/slurm"
 DATABASE = "slurm_acct_db"
-SCRIPTS = {"prolog": "/usr/local/lib/trainyard/slurm/prolog", "epilog": "/usr/local/lib/trainyard/slurm/epilog",
-           "health": "/usr/local/lib/trainyard/slurm/health"}
+SCRIPTS = {
+    "prolog": "/usr/local/lib/trainyard/slurm/prolog",
+    "epilog": "/usr/local/lib/trainyard/slurm/epilog",
+    "health": "/usr/local/lib/trainyard/slurm/health",
+}
 # What a change still needs, from before the files are written until it is done: a run that was interrupted in between is completed by the next one.
 PENDING = "/var/lib/trainyard/slurm/pending.json"
 OLDEST, NEWEST = "21.08", "24.11"
 # What people get outside of jobs, unless the variables say something else.
-OUTSIDE = {"gpus_need_job": True, "memory": "50%", "memory_all": "80%", "tasks": 10000,
-           "hide_processes": True}
-PRIORITIES = ({"name": "low", "priority": 0}, {"name": "normal", "priority": 100, "preempts": ["low"]},
-              {"name": "high", "priority": 1000, "preempts": ["low"]})
+OUTSIDE = {
+    "gpus_need_job": True,
+    "memory": "50%",
+    "memory_all": "80%",
+    "tasks": 10000,
+    "hide_processes": True,
+}
+PRIORITIES = (
+    {"name": "low", "priority": 0},
+    {"name": "normal", "priority": 100, "preempts": ["low"]},
+    {"name": "high", "priority": 1000, "preempts": ["low"]},
+)
 # Kinds of device nodes, and which variables Slurm sets for a job. gres.conf(5): without a flag those of all makers are set. Of NPUs trainyard-run learns by
 # NVIDIA's variable which of them a task has, and sets their own variable in the container.
 _FLAGS = {"nvidia": "nvidia_gpu_env", "davinci": "nvidia_gpu_env"}
@@ -80,34 +103,74 @@ OWNED = {
 }
 # (key, pattern of the value or empty for any, why not).
 REFUSED = (
-    ("accountingstoreflags", r"job_env|job_script", "other people could read the environment and the script of a job in the database"),
-    ("privatedata", r"^none$", "other people could read commands and paths; list the kinds to hide instead"),
+    (
+        "accountingstoreflags",
+        r"job_env|job_script",
+        "other people could read the environment and the script of a job in the database",
+    ),
+    (
+        "privatedata",
+        r"^none$",
+        "other people could read commands and paths; list the kinds to hide instead",
+    ),
     ("plugindir", "", "the daemons run what is in that folder as root"),
-    ("plugstackconfig", "", "the daemons run what is in that file as root; use /etc/slurm/plugstack.conf.d"),
+    (
+        "plugstackconfig",
+        "",
+        "the daemons run what is in that file as root; use /etc/slurm/plugstack.conf.d",
+    ),
     ("reconfigflags", r"keeppart", "a change of slurm_partitions would have no effect"),
-    ("slurmdparameters", r"config_overrides", "it hides memory and GPUs that a host has lost; in containers it is set without this"),
+    (
+        "slurmdparameters",
+        r"config_overrides",
+        "it hides memory and GPUs that a host has lost; in containers it is set without this",
+    ),
     ("switchtype", "", "slurmctld forgets all jobs if it changes"),
     ("disablerootjobs", r"^(?!yes$)", "a job as root is outside of every quota"),
     ("mcsplugin", "", "it conflicts with PrivateData"),
 )
 # Lists: what the site requests is added to what the plan needs.
-MERGED = ("accountingstoragetres", "debugflags", "launchparameters", "privatedata", "prologflags", "slurmctldparameters", "slurmdparameters")
+MERGED = (
+    "accountingstoragetres",
+    "debugflags",
+    "launchparameters",
+    "privatedata",
+    "prologflags",
+    "slurmctldparameters",
+    "slurmdparameters",
+)
 
 _NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CLUSTER = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _RESERVED = ("default", "all", "none")
 # Words of a GPU's name that tell nothing about the model.
-_MAKERS = ("nvidia", "tesla", "quadro", "geforce", "amd", "instinct", "huawei", "ascend", "graphics", "gpu")
+_MAKERS = (
+    "nvidia",
+    "tesla",
+    "quadro",
+    "geforce",
+    "amd",
+    "instinct",
+    "huawei",
+    "ascend",
+    "graphics",
+    "gpu",
+)
 _SERIES = ("rtx", "gtx", "titan", "mi")
 _SUFFIXES = ("ti", "super", "ada", "blackwell")
 
 
 # What a host has.
 
+
 def gpu_type(model):
     """Return the type of a GPU for Slurm: h100 of 'NVIDIA H100 80GB HBM3', rtx6000ada of 'NVIDIA RTX 6000 Ada Generation'. Empty for an unknown model."""
-    words = [word for word in re.split(r"[^a-z0-9.]+", (model or "").lower()) if word and word not in _MAKERS]
+    words = [
+        word
+        for word in re.split(r"[^a-z0-9.]+", (model or "").lower())
+        if word and word not in _MAKERS
+    ]
     if not words:
         return ""
     kept = [words.pop(0)]
@@ -126,7 +189,9 @@ def _ranges(numbers):
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    return ",".join(str(first) if first == last else "%d-%d" % (first, last) for first, last in parts)
+    return ",".join(
+        str(first) if first == last else "%d-%d" % (first, last) for first, last in parts
+    )
 
 
 def _files(prefix, numbers):
@@ -138,11 +203,20 @@ def _gpus(reading, models, override):
     """Return the GPUs of a host as a list of C(type), C(prefix), C(numbers), C(kind), in the order of their numbers."""
     groups = {}
     for index, gpu in enumerate(reading["gpus"]):
-        told = gpu.get("model") or (models[index] if index < len(models) else models[0] if models and len(set(models)) == 1 else "")
+        told = gpu.get("model") or (
+            models[index]
+            if index < len(models)
+            else models[0]
+            if models and len(set(models)) == 1
+            else ""
+        )
         match = re.match(r"(.*?)(\d+)$", gpu["path"])
         key = (override or gpu_type(told), match.group(1))
         groups.setdefault(key, []).append(int(match.group(2)))
-    return [{"type": kind, "prefix": prefix, "numbers": numbers, "kind": prefix.rsplit("/", 1)[-1]} for (kind, prefix), numbers in groups.items()]
+    return [
+        {"type": kind, "prefix": prefix, "numbers": numbers, "kind": prefix.rsplit("/", 1)[-1]}
+        for (kind, prefix), numbers in groups.items()
+    ]
 
 
 def _memory(found, configured):
@@ -153,7 +227,11 @@ def _memory(found, configured):
     """
     reserve = min(8192, max(512, found // 50))
     wanted = found - reserve
-    if configured and configured <= found - reserve // 2 and configured >= wanted - max(256, found // 100):
+    if (
+        configured
+        and configured <= found - reserve // 2
+        and configured >= wanted - max(256, found // 100)
+    ):
         return configured
     return max(wanted, 1)
 
@@ -162,16 +240,27 @@ def _node(name, address, reading, configured, features, models, override, hardwa
     """Return a node: what its lines say."""
     told = dict(reading["hardware"])
     if hardware.get("cpus"):
-        told.update(cpus=hardware["cpus"], sockets=1, cores_per_socket=hardware["cpus"], threads_per_core=1)
+        told.update(
+            cpus=hardware["cpus"], sockets=1, cores_per_socket=hardware["cpus"], threads_per_core=1
+        )
     gpus = _gpus(reading, models, override)
     configured_memory = int(configured.get("realmemory", 0) or 0)
     memory = hardware.get("real_memory") or _memory(told["real_memory"], configured_memory)
     types = list(dict.fromkeys(group["type"] for group in gpus if group["type"]))
     return {
-        "name": name, "address": address, "hostname": reading["hostname"], "cpus": told["cpus"], "sockets": told["sockets"],
-        "cores_per_socket": told["cores_per_socket"], "threads_per_core": told["threads_per_core"], "real_memory": memory,
-        "gpus": gpus, "gpu_count": sum(len(group["numbers"]) for group in gpus),
-        "features": list(dict.fromkeys(types + list(features))), "release": reading["release"], "known": True,
+        "name": name,
+        "address": address,
+        "hostname": reading["hostname"],
+        "cpus": told["cpus"],
+        "sockets": told["sockets"],
+        "cores_per_socket": told["cores_per_socket"],
+        "threads_per_core": told["threads_per_core"],
+        "real_memory": memory,
+        "gpus": gpus,
+        "gpu_count": sum(len(group["numbers"]) for group in gpus),
+        "features": list(dict.fromkeys(types + list(features))),
+        "release": reading["release"],
+        "known": True,
     }
 
 
@@ -179,14 +268,26 @@ def _node_line(node):
     words = ["NodeName=" + node["name"]]
     if node["hostname"] and node["hostname"] != node["name"]:
         words.append("NodeHostname=" + node["hostname"])
-    words += ["NodeAddr=" + node["address"], "CPUs=%d" % node["cpus"], "Boards=1", "SocketsPerBoard=%d" % node["sockets"],
-              "CoresPerSocket=%d" % node["cores_per_socket"], "ThreadsPerCore=%d" % node["threads_per_core"], "RealMemory=%d" % node["real_memory"]]
+    words += [
+        "NodeAddr=" + node["address"],
+        "CPUs=%d" % node["cpus"],
+        "Boards=1",
+        "SocketsPerBoard=%d" % node["sockets"],
+        "CoresPerSocket=%d" % node["cores_per_socket"],
+        "ThreadsPerCore=%d" % node["threads_per_core"],
+        "RealMemory=%d" % node["real_memory"],
+    ]
     # A type that several device files share is one entry: Slurm adds their numbers.
     counts = {}
     for group in node["gpus"]:
         counts[group["type"]] = counts.get(group["type"], 0) + len(group["numbers"])
     if counts:
-        words.append("Gres=" + ",".join("gpu:%s%d" % (kind + ":" if kind else "", count) for kind, count in counts.items()))
+        words.append(
+            "Gres="
+            + ",".join(
+                "gpu:%s%d" % (kind + ":" if kind else "", count) for kind, count in counts.items()
+            )
+        )
     if node["features"]:
         words.append("Feature=" + ",".join(node["features"]))
     # Jobs without a GPU go to the hosts with the fewest.
@@ -196,13 +297,28 @@ def _node_line(node):
 
 def _former_line(name, values):
     """Return the line of a node that did not answer, from slurm.conf."""
-    names = {"nodeaddr": "NodeAddr", "nodehostname": "NodeHostname", "cpus": "CPUs", "boards": "Boards", "socketsperboard": "SocketsPerBoard",
-             "corespersocket": "CoresPerSocket", "threadspercore": "ThreadsPerCore", "realmemory": "RealMemory", "gres": "Gres", "feature": "Feature",
-             "weight": "Weight", "state": "State"}
-    return " ".join(["NodeName=" + name] + ["%s=%s" % (names.get(key, key), value) for key, value in values.items()])
+    names = {
+        "nodeaddr": "NodeAddr",
+        "nodehostname": "NodeHostname",
+        "cpus": "CPUs",
+        "boards": "Boards",
+        "socketsperboard": "SocketsPerBoard",
+        "corespersocket": "CoresPerSocket",
+        "threadspercore": "ThreadsPerCore",
+        "realmemory": "RealMemory",
+        "gres": "Gres",
+        "feature": "Feature",
+        "weight": "Weight",
+        "state": "State",
+    }
+    return " ".join(
+        ["NodeName=" + name]
+        + ["%s=%s" % (names.get(key, key), value) for key, value in values.items()]
+    )
 
 
 # What the site requests.
+
 
 def _text(value):
     if isinstance(value, bool):
@@ -223,17 +339,30 @@ def option_problems(options):
             found.append("%s is not a key of slurm.conf; use letters and digits" % where)
             continue
         if key.lower() in seen:
-            found.append("%s is the same key as '%s'; keep one of them" % (where, seen[key.lower()]))
+            found.append(
+                "%s is the same key as '%s'; keep one of them" % (where, seen[key.lower()])
+            )
         seen[key.lower()] = key
         if isinstance(value, dict) or value is None:
             found.append("%s has no text or number as its value; correct or remove it" % where)
-        elif re.search(r"[\x00-\x1f\x7f\"#]", words) or words.endswith("\\") or words != words.strip() or not words:
-            found.append("%s has the value %r; use a text without line breaks, quotes, '#', and blanks or a backslash at its end" % (where, words))
+        elif (
+            re.search(r"[\x00-\x1f\x7f\"#]", words)
+            or words.endswith("\\")
+            or words != words.strip()
+            or not words
+        ):
+            found.append(
+                "%s has the value %r; use a text without line breaks, quotes, '#', and blanks or a backslash at its end"
+                % (where, words)
+            )
         elif key.lower() in OWNED:
             found.append("%s is set by the roles: %s; remove it" % (where, OWNED[key.lower()]))
         else:
-            found += ["%s is '%s', which is refused: %s; remove it" % (where, words, why)
-                      for refused, pattern, why in REFUSED if refused == key.lower() and re.search(pattern, words, re.I)]
+            found += [
+                "%s is '%s', which is refused: %s; remove it" % (where, words, why)
+                for refused, pattern, why in REFUSED
+                if refused == key.lower() and re.search(pattern, words, re.I)
+            ]
     return found
 
 
@@ -245,9 +374,18 @@ def _merged(ours, options):
         name = names.get(key.lower(), key)
         words = _text(value)
         if key.lower() in MERGED and values.get(name):
-            words = ",".join(dict.fromkeys(values[name].split(",") + [part.strip() for part in words.split(",") if part.strip()]))
+            words = ",".join(
+                dict.fromkeys(
+                    values[name].split(",")
+                    + [part.strip() for part in words.split(",") if part.strip()]
+                )
+            )
         values[name] = words
-    return ['%s=%s' % (key, '"%s"' % value if re.search(r"\s", value) else value) for key, value in values.items() if value != ""]
+    return [
+        "%s=%s" % (key, '"%s"' % value if re.search(r"\s", value) else value)
+        for key, value in values.items()
+        if value != ""
+    ]
 
 
 def hosts_of(partition, nodes, groups):
@@ -279,73 +417,120 @@ def partition_problems(partitions, nodes, groups, priorities):
         name = str(entry.get("name", ""))
         where = "slurm_partitions: '%s'" % name
         if not _WORD.fullmatch(name) or name.lower() in _RESERVED:
-            found.append("%s is not a valid name; use letters, digits, '_', '-' and '.', and none of %s" % (where, ", ".join(_RESERVED)))
+            found.append(
+                "%s is not a valid name; use letters, digits, '_', '-' and '.', and none of %s"
+                % (where, ", ".join(_RESERVED))
+            )
         if names.count(name) > 1:
             found.append("%s is listed %d times; keep one" % (where, names.count(name)))
         hosts, unknown = hosts_of(entry, nodes, groups)
-        found += ["%s has the host '%s', which is neither a training host nor a group with one; correct the name or add the host to group gpu" % (where, other)
-                  for other in unknown]
+        found += [
+            "%s has the host '%s', which is neither a training host nor a group with one; correct the name or add the host to group gpu"
+            % (where, other)
+            for other in unknown
+        ]
         if not hosts and not unknown:
             found.append("%s has no host; list some in 'hosts' or remove the partition" % where)
         minutes = entry.get("max_minutes") or 0
         if isinstance(minutes, bool) or not isinstance(minutes, int) or minutes < 0:
-            found.append("%s has max_minutes '%s'; use a whole number of minutes, 0 for no limit" % (where, minutes))
-        found += ["%s has the priority '%s', which is not in slurm_priorities; correct the name or add it" % (where, other)
-                  for other in entry.get("priorities") or [] if other not in known]
+            found.append(
+                "%s has max_minutes '%s'; use a whole number of minutes, 0 for no limit"
+                % (where, minutes)
+            )
+        found += [
+            "%s has the priority '%s', which is not in slurm_priorities; correct the name or add it"
+            % (where, other)
+            for other in entry.get("priorities") or []
+            if other not in known
+        ]
     defaults = [str(entry.get("name", "")) for entry in partitions if entry.get("default")]
     if len(partitions) > 1 and len(defaults) != 1:
-        found.append("slurm_partitions: %s; set 'default: true' for exactly one, because jobs without --partition go there"
-                     % ("no partition is the default" if not defaults else "%s are all the default" % ", ".join(defaults)))
+        found.append(
+            "slurm_partitions: %s; set 'default: true' for exactly one, because jobs without --partition go there"
+            % (
+                "no partition is the default"
+                if not defaults
+                else "%s are all the default" % ", ".join(defaults)
+            )
+        )
     return list(dict.fromkeys(found))
 
 
 # What is wrong with the hosts.
+
 
 def _release_problems(scheduler, releases):
     """Return the problems of the releases that meet. The scheduler must be the newest: slurm's upgrade guide."""
     found = []
     for name, release in releases.items():
         if not release:
-            found.append("%s: no Slurm is installed or installable; expected %s to %s. Add the distribution's main package source" % (name, OLDEST, NEWEST))
+            found.append(
+                "%s: no Slurm is installed or installable; expected %s to %s. Add the distribution's main package source"
+                % (name, OLDEST, NEWEST)
+            )
         elif is_before(release, OLDEST):
-            found.append("%s: Slurm %s found; expected %s to %s. Upgrade the distribution" % (name, release, OLDEST, NEWEST))
+            found.append(
+                "%s: Slurm %s found; expected %s to %s. Upgrade the distribution"
+                % (name, release, OLDEST, NEWEST)
+            )
     ours = releases.get(scheduler)
     for name, release in releases.items():
         if not ours or not release or name == scheduler:
             continue
         steps = distance(release, ours)
         if is_before(ours, release):
-            found.append("%s: Slurm %s is newer than %s of the scheduler %s, and slurmctld must be the newest. Set cluster_scheduler_host to a host with Slurm "
-                         "%s or later" % (name, release, ours, scheduler, release))
+            found.append(
+                "%s: Slurm %s is newer than %s of the scheduler %s, and slurmctld must be the newest. Set cluster_scheduler_host to a host with Slurm "
+                "%s or later" % (name, release, ours, scheduler, release)
+            )
         elif steps is not None and steps > reach(ours):
             first = RELEASES[RELEASES.index(ours) - reach(ours)]
-            found.append("%s: Slurm %s is too old for %s of the scheduler %s, which talks to %s and later. Upgrade the host's distribution, or move the "
-                         "scheduler to an older one" % (name, release, ours, scheduler, first))
+            found.append(
+                "%s: Slurm %s is too old for %s of the scheduler %s, which talks to %s and later. Upgrade the host's distribution, or move the "
+                "scheduler to an older one" % (name, release, ours, scheduler, first)
+            )
     return found
 
 
 def _host_problems(name, reading, node, configured, models, hardware):
     found = []
     if not _NODE.fullmatch(name) or name.lower() in _RESERVED:
-        found.append("%s: not a valid node name for Slurm; use letters, digits, '-', '_' and '.' in the inventory" % name)
+        found.append(
+            "%s: not a valid node name for Slurm; use letters, digits, '-', '_' and '.' in the inventory"
+            % name
+        )
     if not node["address"]:
-        found.append("%s: the host has no address on the cluster network; set cluster_address" % name)
+        found.append(
+            "%s: the host has no address on the cluster network; set cluster_address" % name
+        )
     if hardware and not reading["container"]:
-        found.append("%s: its hardware is set by a variable, but it is not a container; Slurm would take it out of service. Remove slurm_node_hardware" % name)
+        found.append(
+            "%s: its hardware is set by a variable, but it is not a container; Slurm would take it out of service. Remove slurm_node_hardware"
+            % name
+        )
     if models and len(models) > len(reading["gpus"]):
-        found.append("%s: the driver reports %d GPUs, but there are %d device nodes /dev/nvidiaN. Start nvidia-persistenced, or run nvidia-modprobe -c 0 -u"
-                     % (name, len(models), len(reading["gpus"])))
+        found.append(
+            "%s: the driver reports %d GPUs, but there are %d device nodes /dev/nvidiaN. Start nvidia-persistenced, or run nvidia-modprobe -c 0 -u"
+            % (name, len(models), len(reading["gpus"]))
+        )
     before = gpus_of(configured)
     if before > node["gpu_count"]:
-        found.append("%s: %d GPUs found, %d configured. Repair the host, or list it in slurm_accept_smaller" % (name, node["gpu_count"], before))
+        found.append(
+            "%s: %d GPUs found, %d configured. Repair the host, or list it in slurm_accept_smaller"
+            % (name, node["gpu_count"], before)
+        )
     memory = int(configured.get("realmemory", 0) or 0)
     if memory > reading["hardware"]["real_memory"] and not hardware.get("real_memory"):
-        found.append("%s: %d MiB of memory found, %d configured. Replace the failed memory, or list the host in slurm_accept_smaller"
-                     % (name, reading["hardware"]["real_memory"], memory))
+        found.append(
+            "%s: %d MiB of memory found, %d configured. Replace the failed memory, or list the host in slurm_accept_smaller"
+            % (name, reading["hardware"]["real_memory"], memory)
+        )
     cpus = int(configured.get("cpus", 0) or 0)
     if cpus > node["cpus"]:
-        found.append("%s: %d CPUs found, %d configured. Check the firmware's settings for cores and threads, or list the host in slurm_accept_smaller"
-                     % (name, node["cpus"], cpus))
+        found.append(
+            "%s: %d CPUs found, %d configured. Check the firmware's settings for cores and threads, or list the host in slurm_accept_smaller"
+            % (name, node["cpus"], cpus)
+        )
     return found
 
 
@@ -355,14 +540,25 @@ def _same(entries, sentence):
     for host, value in entries:
         if value:
             hosts.setdefault(value, []).append(host)
-    return [sentence % (value, " and ".join(names)) for value, names in hosts.items() if len(names) > 1]
+    return [
+        sentence % (value, " and ".join(names)) for value, names in hosts.items() if len(names) > 1
+    ]
 
 
 def munge_hosts(readings, scheduler):
     """Return the hosts to which the scheduler's munge key must be copied: each package makes a key of its own, and munged refuses one that others can read."""
     expected = readings[scheduler]["munge_key"]["digest"]
-    return [name for name, reading in readings.items() if reading and name != scheduler
-            and (not expected or reading["munge_key"]["digest"] != expected or not reading["munge_key"]["private"])]
+    return [
+        name
+        for name, reading in readings.items()
+        if reading
+        and name != scheduler
+        and (
+            not expected
+            or reading["munge_key"]["digest"] != expected
+            or not reading["munge_key"]["private"]
+        )
+    ]
 
 
 def _is_ours(reading):
@@ -373,20 +569,35 @@ def _is_ours(reading):
 
 def foreign_problems(known, scheduler):
     """Return the hosts that belong to a Slurm cluster of someone else: it would be overwritten, or their commands would still ask it."""
-    return ["%s: %s/slurm.conf was not written by these roles, so %s. Remove the file if that cluster is no longer used, or set cluster_scheduler to none"
-            % (name, FOLDER, "a Slurm cluster of the site runs here" if name == scheduler else "Slurm's commands on the host use another cluster")
-            for name, reading in known.items() if not _is_ours(reading)]
+    return [
+        "%s: %s/slurm.conf was not written by these roles, so %s. Remove the file if that cluster is no longer used, or set cluster_scheduler to none"
+        % (
+            name,
+            FOLDER,
+            "a Slurm cluster of the site runs here"
+            if name == scheduler
+            else "Slurm's commands on the host use another cluster",
+        )
+        for name, reading in known.items()
+        if not _is_ours(reading)
+    ]
 
 
 def former_scheduler_problems(readings, scheduler):
     """Return the hosts on which slurmctld of these roles still runs although cluster_scheduler_host has changed."""
-    return ["%s: slurmctld still runs here, but the scheduler is %s. Two schedulers would give out the same hosts, and the accounts are in the database of %s. "
-            "Set cluster_scheduler_host to %s, or run playbook teardown with the former value first" % (name, scheduler, name, name)
-            for name, reading in readings.items() if name != scheduler and reading["services"]["slurmctld"]["active"]
-            and reading["texts"].get(FOLDER + "/slurm.conf", "").startswith(HEADING)]
+    return [
+        "%s: slurmctld still runs here, but the scheduler is %s. Two schedulers would give out the same hosts, and the accounts are in the database of %s. "
+        "Set cluster_scheduler_host to %s, or run playbook teardown with the former value first"
+        % (name, scheduler, name, name)
+        for name, reading in readings.items()
+        if name != scheduler
+        and reading["services"]["slurmctld"]["active"]
+        and reading["texts"].get(FOLDER + "/slurm.conf", "").startswith(HEADING)
+    ]
 
 
 # The files.
+
 
 def limits_fault(cgroup: dict, release: str) -> str:
     """Return why Slurm cannot limit jobs on a host with these control groups, or empty.
@@ -445,7 +656,18 @@ def _heading(*lines):
     return [HEADING] + ["# " + line for line in lines]
 
 
-def slurm_conf(cluster_name, controller, nodes, former, partitions, options, usable, oldest, mail_program, scripts):
+def slurm_conf(
+    cluster_name,
+    controller,
+    nodes,
+    former,
+    partitions,
+    options,
+    usable,
+    oldest,
+    mail_program,
+    scripts,
+):
     """Return the text of slurm.conf. C(former) are the lines of nodes that did not answer."""
     containers = controller["lab"]
     ours = {
@@ -479,7 +701,11 @@ def slurm_conf(cluster_name, controller, nodes, former, partitions, options, usa
         "LaunchParameters": "use_interactive_step",
         "MailProg": mail_program or "/bin/true",
         "ProctrackType": "proctrack/cgroup" if usable else "proctrack/linuxproc",
-        "TaskPlugin": "task/affinity,task/cgroup" if usable else "task/affinity" if not containers else "task/none",
+        "TaskPlugin": "task/affinity,task/cgroup"
+        if usable
+        else "task/affinity"
+        if not containers
+        else "task/none",
         "JobAcctGatherType": "jobacct_gather/cgroup" if usable else "jobacct_gather/linux",
         "JobAcctGatherFrequency": "30",
         "SelectType": "select/cons_tres",
@@ -515,7 +741,11 @@ def slurm_conf(cluster_name, controller, nodes, former, partitions, options, usa
         "HealthCheckInterval": "300" if scripts["health"] else "",
         "HealthCheckNodeState": "ANY,CYCLE" if scripts["health"] else "",
     }
-    notes = [] if mail_program else ["No mail program is installed on the scheduler, so --mail-type has no effect."]
+    notes = (
+        []
+        if mail_program
+        else ["No mail program is installed on the scheduler, so --mail-type has no effect."]
+    )
     lines = _heading(*notes) + _merged(ours, options)
     lines += [_node_line(node) for node in nodes if node["known"]] + former
     for partition in partitions:
@@ -524,8 +754,13 @@ def slurm_conf(cluster_name, controller, nodes, former, partitions, options, usa
 
 
 def _partition_line(partition):
-    words = ["PartitionName=" + partition["name"], "Nodes=" + ",".join(partition["hosts"]), "Default=" + ("YES" if partition["default"] else "NO"),
-             "MaxTime=" + (str(partition["max_minutes"]) if partition["max_minutes"] else "INFINITE"), "State=UP"]
+    words = [
+        "PartitionName=" + partition["name"],
+        "Nodes=" + ",".join(partition["hosts"]),
+        "Default=" + ("YES" if partition["default"] else "NO"),
+        "MaxTime=" + (str(partition["max_minutes"]) if partition["max_minutes"] else "INFINITE"),
+        "State=UP",
+    ]
     if partition["default_minutes"]:
         words.append("DefaultTime=%d" % partition["default_minutes"])
     if partition["memory_per_cpu"]:
@@ -544,8 +779,13 @@ def gres_conf(nodes, former):
     lines = _heading()
     for node in nodes:
         for group in node["gpus"]:
-            words = ["NodeName=" + node["name"], "Name=gpu"] + (["Type=" + group["type"]] if group["type"] else [])
-            words += ["File=" + _files(group["prefix"], group["numbers"]), "Flags=" + _FLAGS.get(group["kind"], "no_gpu_env")]
+            words = ["NodeName=" + node["name"], "Name=gpu"] + (
+                ["Type=" + group["type"]] if group["type"] else []
+            )
+            words += [
+                "File=" + _files(group["prefix"], group["numbers"]),
+                "Flags=" + _FLAGS.get(group["kind"], "no_gpu_env"),
+            ]
             lines.append(" ".join(words))
     return "\n".join(lines + former) + "\n"
 
@@ -556,28 +796,48 @@ def cgroup_conf(usable, why, readings, oldest):
     CgroupAutomount is not in it: systemd mounts control groups, and 23.11 and later complain about the key.
     """
     if usable:
-        lines = _heading() + (["ConstrainCores=yes"] if all(reading["cores"] for reading in readings) else [])
+        lines = _heading() + (
+            ["ConstrainCores=yes"] if all(reading["cores"] for reading in readings) else []
+        )
         lines += ["ConstrainDevices=yes", "ConstrainRAMSpace=yes"]
-        return "\n".join(lines + (["ConstrainSwapSpace=yes"] if readings and all(reading["swap"] for reading in readings) else [])) + "\n"
+        return (
+            "\n".join(
+                lines
+                + (
+                    ["ConstrainSwapSpace=yes"]
+                    if readings and all(reading["swap"] for reading in readings)
+                    else []
+                )
+            )
+            + "\n"
+        )
     lines = _heading("No limits: %s." % why)
     # The value came with 24.05. Earlier releases load no plugin if nothing needs it.
-    return "\n".join(lines + ([] if is_before(oldest, "24.05") else ["CgroupPlugin=disabled"])) + "\n"
+    return (
+        "\n".join(lines + ([] if is_before(oldest, "24.05") else ["CgroupPlugin=disabled"])) + "\n"
+    )
 
 
 def slurmdbd_conf(controller):
-    return "\n".join(_heading() + [
-        "AuthType=auth/munge",
-        "DbdHost=" + controller["hostname"],
-        "DbdAddr=" + controller["address"],
-        "SlurmUser=slurm",
-        "LogFile=%s/slurmdbd.log" % LOGS,
-        "PidFile=" + controller["database_pid_file"],
-        "PrivateData=accounts,jobs,usage,users",
-        "StorageType=accounting_storage/mysql",
-        "StorageHost=localhost",
-        "StorageUser=slurm",
-        "StorageLoc=" + DATABASE,
-    ]) + "\n"
+    return (
+        "\n".join(
+            _heading()
+            + [
+                "AuthType=auth/munge",
+                "DbdHost=" + controller["hostname"],
+                "DbdAddr=" + controller["address"],
+                "SlurmUser=slurm",
+                "LogFile=%s/slurmdbd.log" % LOGS,
+                "PidFile=" + controller["database_pid_file"],
+                "PrivateData=accounts,jobs,usage,users",
+                "StorageType=accounting_storage/mysql",
+                "StorageHost=localhost",
+                "StorageUser=slurm",
+                "StorageLoc=" + DATABASE,
+            ]
+        )
+        + "\n"
+    )
 
 
 def database_conf(release, own):
@@ -588,7 +848,12 @@ def database_conf(release, own):
     # slurmdbd from 23.11 on expects 2 GiB at least, earlier ones 512 MiB. InnoDB takes memory as it needs it.
     pool = 512 if is_before(release, "23.11") else 2048
     lines = _heading() + ["[mariadbd]"] + (["skip-networking"] if own else [])
-    lines += ["innodb_buffer_pool_size=%dM" % pool, "innodb_log_file_size=64M", "innodb_lock_wait_timeout=900", "max_allowed_packet=16M"]
+    lines += [
+        "innodb_buffer_pool_size=%dM" % pool,
+        "innodb_log_file_size=64M",
+        "innodb_lock_wait_timeout=900",
+        "max_allowed_packet=16M",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -597,17 +862,23 @@ def slurmd_drop_in(controller):
 
     Debian 12's unit starts only with a local slurm.conf, which a configless host has not. A host that boots before the scheduler tries again.
     """
-    return "\n".join(_heading() + [
-        "[Unit]",
-        "ConditionPathExists=",
-        "StartLimitIntervalSec=0",
-        "[Service]",
-        # A value in the file would replace that of Environment=.
-        "EnvironmentFile=",
-        'Environment="SLURMD_OPTIONS=--conf-server %s:6817"' % controller["address"],
-        "Restart=on-failure",
-        "RestartSec=10",
-    ]) + "\n"
+    return (
+        "\n".join(
+            _heading()
+            + [
+                "[Unit]",
+                "ConditionPathExists=",
+                "StartLimitIntervalSec=0",
+                "[Service]",
+                # A value in the file would replace that of Environment=.
+                "EnvironmentFile=",
+                'Environment="SLURMD_OPTIONS=--conf-server %s:6817"' % controller["address"],
+                "Restart=on-failure",
+                "RestartSec=10",
+            ]
+        )
+        + "\n"
+    )
 
 
 CHECK = "/usr/local/lib/trainyard/slurm/check-slurm-conf"
@@ -650,13 +921,16 @@ def check_files():
 
 # The plan.
 
+
 def packages(reading, release, roles):
     """Return the names of the packages that a host needs for its C(roles): controller, node, login. Of optional ones those that the distribution has."""
     available = dict(reading["candidates"], **reading["packages"])
     names = ["munge", "slurm-client"]
     if "controller" in roles:
         # The check of slurm.conf needs iproute2.
-        names += ["slurmctld", "slurmdbd", "mariadb-server", "iproute2"] + [name for name in ("slurm-wlm-mysql-plugin",) if name in available]
+        names += ["slurmctld", "slurmdbd", "mariadb-server", "iproute2"] + [
+            name for name in ("slurm-wlm-mysql-plugin",) if name in available
+        ]
     if "node" in roles:
         names.append("slurmd")
     # On a login host it would lock people out.
@@ -676,8 +950,11 @@ def needs_pmix_link(release):
 def pmix_files(reading, release):
     """Return the link libpmix.so for a host. libpmix-dev has it too, and 35 packages that a training host does not need."""
     folder = reading["pmix_folder"]
-    return ([{"path": folder + "/libpmix.so", "state": "link", "src": "libpmix.so.2"}]
-            if folder and needs_pmix_link(release) and reading["pmix_link"] in ("", "libpmix.so.2") else [])
+    return (
+        [{"path": folder + "/libpmix.so", "state": "link", "src": "libpmix.so.2"}]
+        if folder and needs_pmix_link(release) and reading["pmix_link"] in ("", "libpmix.so.2")
+        else []
+    )
 
 
 def _pid_file(reading, service):
@@ -687,8 +964,13 @@ def _pid_file(reading, service):
 
 
 def _controller(reading, address, lab):
-    return {"hostname": reading["hostname"], "address": address, "lab": lab, "pid_file": _pid_file(reading, "slurmctld"),
-            "database_pid_file": _pid_file(reading, "slurmdbd")}
+    return {
+        "hostname": reading["hostname"],
+        "address": address,
+        "lab": lab,
+        "pid_file": _pid_file(reading, "slurmctld"),
+        "database_pid_file": _pid_file(reading, "slurmdbd"),
+    }
 
 
 def _minutes(entry: dict, limits: dict) -> tuple:
@@ -713,19 +995,31 @@ def _partitions(partitions, nodes, groups, limits):
         members = [known[name] for name in hosts if name in known]
         with_gpus = [node for node in members if node["gpu_count"]]
         longest, usual = _minutes(entry, limits)
-        planned.append({
-            "name": entry["name"], "hosts": hosts, "default": bool(entry.get("default")) or len(partitions) == 1,
-            "max_minutes": longest, "default_minutes": usual, "priorities": list(entry.get("priorities") or []),
-            # A job that names no memory would otherwise take all of a host.
-            "memory_per_cpu": min((node["real_memory"] // node["cpus"] for node in members), default=0),
-            # A job that names GPUs only gets its part of the CPUs, and by these of the memory.
-            "cpus_per_gpu": min((node["cpus"] // node["gpu_count"] for node in with_gpus), default=0),
-        })
+        planned.append(
+            {
+                "name": entry["name"],
+                "hosts": hosts,
+                "default": bool(entry.get("default")) or len(partitions) == 1,
+                "max_minutes": longest,
+                "default_minutes": usual,
+                "priorities": list(entry.get("priorities") or []),
+                # A job that names no memory would otherwise take all of a host.
+                "memory_per_cpu": min(
+                    (node["real_memory"] // node["cpus"] for node in members), default=0
+                ),
+                # A job that names GPUs only gets its part of the CPUs, and by these of the memory.
+                "cpus_per_gpu": min(
+                    (node["cpus"] // node["gpu_count"] for node in with_gpus), default=0
+                ),
+            }
+        )
     return planned
 
 
 def _entry(path, content, mode="0644", owner="root", **more):
-    return dict({"path": path, "content": content, "mode": mode, "owner": owner, "group": owner}, **more)
+    return dict(
+        {"path": path, "content": content, "mode": mode, "owner": owner, "group": owner}, **more
+    )
 
 
 def _folder(path, mode="0755", owner="root"):
@@ -739,39 +1033,88 @@ def _partial_limits(readings: dict) -> list[str]:
     found = []
     without_cores = [name for name, group in groups.items() if not group["cores"]]
     if without_cores:
-        sentence = "jobs are not limited to their CPUs, because %s has no control group controller cpuset"
+        sentence = (
+            "jobs are not limited to their CPUs, because %s has no control group controller cpuset"
+        )
         found.append(sentence % ", ".join(without_cores))
     without_swap = [name for name in second if not groups[name]["swap"]]
     if without_swap:
         sentence = "swap of jobs is not limited, because the kernel of %s does not count it"
         found.append(sentence % ", ".join(without_swap))
     if second:
-        sentence = "%s: no system bus, by which slurmd requests its scope from systemd; install dbus"
+        sentence = (
+            "%s: no system bus, by which slurmd requests its scope from systemd; install dbus"
+        )
         found += [sentence % name for name, reading in readings.items() if not reading["dbus"]]
     return found
 
 
-def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", login_hosts=(), groups=None, partitions=(), priorities=(),
-               node_features=None, accounts=(), options=None, accept_smaller=(), gpu_models=None, gpu_types=None, node_hardware=None, scripts=None, ssh=None,
-               outside=None, accept_no_limits=False, limits=None):
+def slurm_plan(
+    readings,
+    hosts,
+    scheduler,
+    members,
+    cluster_name="trainyard",
+    login_hosts=(),
+    groups=None,
+    partitions=(),
+    priorities=(),
+    node_features=None,
+    accounts=(),
+    options=None,
+    accept_smaller=(),
+    gpu_models=None,
+    gpu_types=None,
+    node_hardware=None,
+    scripts=None,
+    ssh=None,
+    outside=None,
+    accept_no_limits=False,
+    limits=None,
+):
     """Return the plan; see the filter."""
     limits = _slurm_limits.numbers(limits)
     groups, options, scripts = groups or {}, options or {}, dict(SCRIPTS, **scripts or {})
-    node_features, gpu_models, gpu_types, node_hardware = node_features or {}, gpu_models or {}, gpu_types or {}, node_hardware or {}
-    partitions = [dict(entry) for entry in partitions] or [{"name": "train", "hosts": ["all"], "default": True}]
+    node_features, gpu_models, gpu_types, node_hardware = (
+        node_features or {},
+        gpu_models or {},
+        gpu_types or {},
+        node_hardware or {},
+    )
+    partitions = [dict(entry) for entry in partitions] or [
+        {"name": "train", "hosts": ["all"], "default": True}
+    ]
     priorities = [dict(entry) for entry in priorities] or [dict(entry) for entry in PRIORITIES]
     addresses = {member["name"]: member["address"] for member in members}
     problems, warnings = option_problems(options), []
     if not _CLUSTER.fullmatch(cluster_name):
-        problems.append("slurm_cluster_name: '%s' is not a valid name; use at most 40 lower-case letters, digits and '_', and a letter first" % cluster_name)
-    problems += priority_problems(priorities) + partition_problems(partitions, list(hosts), groups, priorities)
+        problems.append(
+            "slurm_cluster_name: '%s' is not a valid name; use at most 40 lower-case letters, digits and '_', and a letter first"
+            % cluster_name
+        )
+    problems += priority_problems(priorities) + partition_problems(
+        partitions, list(hosts), groups, priorities
+    )
     for host, features in node_features.items():
-        problems += ["slurm_node_features: %s has the feature '%s'; use letters, digits, '_', '-' and '.'" % (host, feature)
-                     for feature in features if not _WORD.fullmatch(str(feature))]
+        problems += [
+            "slurm_node_features: %s has the feature '%s'; use letters, digits, '_', '-' and '.'"
+            % (host, feature)
+            for feature in features
+            if not _WORD.fullmatch(str(feature))
+        ]
     controller_reading = readings.get(scheduler) or {}
-    nothing = {"problems": problems, "warnings": warnings, "complete": False, "scheduler": scheduler, "hosts": list(hosts)}
+    nothing = {
+        "problems": problems,
+        "warnings": warnings,
+        "complete": False,
+        "scheduler": scheduler,
+        "hosts": list(hosts),
+    }
     if not controller_reading:
-        problems.append("%s: the scheduler was not read; check that the host answers, or set cluster_scheduler_host to another one" % scheduler)
+        problems.append(
+            "%s: the scheduler was not read; check that the host answers, or set cluster_scheduler_host to another one"
+            % scheduler
+        )
         return nothing
     faults = [
         fault
@@ -781,7 +1124,9 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     if faults:
         problems += faults
         return nothing
-    known = {name: readings[name] for name in dict.fromkeys([scheduler, *hosts]) if readings.get(name)}
+    known = {
+        name: readings[name] for name in dict.fromkeys([scheduler, *hosts]) if readings.get(name)
+    }
     releases = {name: reading["release"] for name, reading in known.items()}
     release = releases[scheduler]
     hosts_known = [name for name in hosts if name in known]
@@ -794,107 +1139,265 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
         hardware = node_hardware.get(name) or {}
         if name in known:
             models = list(gpu_models.get(name) or [])
-            nodes[name] = _node(name, addresses.get(name, ""), known[name], configured, node_features.get(name) or [], models,
-                                gpu_types.get(name, ""), hardware)
+            nodes[name] = _node(
+                name,
+                addresses.get(name, ""),
+                known[name],
+                configured,
+                node_features.get(name) or [],
+                models,
+                gpu_types.get(name, ""),
+                hardware,
+            )
             problems += _host_problems(name, known[name], nodes[name], configured, models, hardware)
-            warnings += ["%s: the driver does not tell the model of its GPUs, so its jobs cannot choose one by --constraint; set slurm_gpu_type" % name
-                         for group in nodes[name]["gpus"] if not group["type"]]
+            warnings += [
+                "%s: the driver does not tell the model of its GPUs, so its jobs cannot choose one by --constraint; set slurm_gpu_type"
+                % name
+                for group in nodes[name]["gpus"]
+                if not group["type"]
+            ]
         elif name in former:
             # Its jobs may still run. Without its line slurmctld would end them.
-            nodes[name] = {"name": name, "known": False, "gpu_count": gpus_of(former[name]), "features": former[name].get("feature", "").split(","),
-                           **_slurm_limits.node_size(former[name])}
+            nodes[name] = {
+                "name": name,
+                "known": False,
+                "gpu_count": gpus_of(former[name]),
+                "features": former[name].get("feature", "").split(","),
+                **_slurm_limits.node_size(former[name]),
+            }
             kept.append(_former_line(name, former[name]))
-            kept_gres += [line for line in former_gres if re.match(r"NodeName=%s " % re.escape(name), line)]
+            kept_gres += [
+                line for line in former_gres if re.match(r"NodeName=%s " % re.escape(name), line)
+            ]
             warnings.append("%s: the host does not answer; its node stays as it is" % name)
         else:
-            warnings.append("%s: the host does not answer and was no node before; it is added when it answers" % name)
+            warnings.append(
+                "%s: the host does not answer and was no node before; it is added when it answers"
+                % name
+            )
     if not addresses.get(scheduler):
-        problems.append("%s: the scheduler has no address on the cluster network; set cluster_address" % scheduler)
-    problems += foreign_problems(known, scheduler) + former_scheduler_problems(readings, scheduler) + _release_problems(scheduler, releases)
-    problems += _same([(name, nodes[name]["address"]) for name in hosts_known], "address %s: both %s have it; correct cluster_address")
-    problems += _same([(name, nodes[name]["hostname"]) for name in hosts_known], "host name %s: %s have the same; set a name of its own for each")
+        problems.append(
+            "%s: the scheduler has no address on the cluster network; set cluster_address"
+            % scheduler
+        )
+    problems += (
+        foreign_problems(known, scheduler)
+        + former_scheduler_problems(readings, scheduler)
+        + _release_problems(scheduler, releases)
+    )
+    problems += _same(
+        [(name, nodes[name]["address"]) for name in hosts_known],
+        "address %s: both %s have it; correct cluster_address",
+    )
+    problems += _same(
+        [(name, nodes[name]["hostname"]) for name in hosts_known],
+        "host name %s: %s have the same; set a name of its own for each",
+    )
     if not accept_no_limits:
         problems += no_limits_problems({name: known[name] for name in hosts_known}, releases)
     if not nodes:
-        problems.append("no training host was read, so the cluster would have no node; check that the hosts of group gpu answer")
-    partitions_known = [dict(entry, hosts=[host for host in hosts_of(entry, list(hosts), groups)[0] if host in nodes]) for entry in partitions]
+        problems.append(
+            "no training host was read, so the cluster would have no node; check that the hosts of group gpu answer"
+        )
+    partitions_known = [
+        dict(
+            entry, hosts=[host for host in hosts_of(entry, list(hosts), groups)[0] if host in nodes]
+        )
+        for entry in partitions
+    ]
     if problems or not nodes:
         return nothing
 
     classes = {feature for node in nodes.values() for feature in node["features"]}
-    warnings += ["slurm_accounts: '%s' names the host class '%s', which no host has; hosts have %s"
-                 % (account.get("name", ""), wanted, ", ".join(sorted(filter(None, classes))) or "none")
-                 for account in accounts for wanted in account.get("hosts_classes") or [] if wanted not in classes]
+    warnings += [
+        "slurm_accounts: '%s' names the host class '%s', which no host has; hosts have %s"
+        % (account.get("name", ""), wanted, ", ".join(sorted(filter(None, classes))) or "none")
+        for account in accounts
+        for wanted in account.get("hosts_classes") or []
+        if wanted not in classes
+    ]
     usable, why = cgroups_usable({name: known[name] for name in hosts_known}, releases)
     lab = any(node_hardware.get(name) for name in hosts_known)
     controller = _controller(controller_reading, addresses.get(scheduler, ""), lab)
-    planned = _partitions([entry for entry in partitions_known if entry["hosts"]], nodes, groups, limits)
+    planned = _partitions(
+        [entry for entry in partitions_known if entry["hosts"]], nodes, groups, limits
+    )
     oldest = min(value for value in releases.values() if value)
     groups_of_hosts = [known[name]["cgroup"] for name in hosts_known]
     if usable:
         warnings += _partial_limits({name: known[name] for name in hosts_known})
     else:
-        warnings.append("jobs are not limited to their CPUs, memory and devices, because not every host can: %s" % why)
-    rules = {name: _slurm_ssh.ssh_rule(reading, name in hosts and name not in login_hosts, usable, name,
-                                       list(filter(None, addresses.values())), **(ssh or {}))
-             for name, reading in readings.items() if reading}
-    warnings += ["%s: people can log in without a job: %s" % (name, rule["why"]) for name, rule in rules.items()
-                 if name in hosts and "; " in rule["why"]]
-    warnings += ["%s: '%s', who ran Ansible before, needs a job there from now on; add the name to slurm_ssh_users to keep the access" % (name, user)
-                 for name, rule in rules.items() for user in rule["dropped"]]
+        warnings.append(
+            "jobs are not limited to their CPUs, memory and devices, because not every host can: %s"
+            % why
+        )
+    rules = {
+        name: _slurm_ssh.ssh_rule(
+            reading,
+            name in hosts and name not in login_hosts,
+            usable,
+            name,
+            list(filter(None, addresses.values())),
+            **(ssh or {}),
+        )
+        for name, reading in readings.items()
+        if reading
+    }
+    warnings += [
+        "%s: people can log in without a job: %s" % (name, rule["why"])
+        for name, rule in rules.items()
+        if name in hosts and "; " in rule["why"]
+    ]
+    warnings += [
+        "%s: '%s', who ran Ansible before, needs a job there from now on; add the name to slurm_ssh_users to keep the access"
+        % (name, user)
+        for name, rule in rules.items()
+        for user in rule["dropped"]
+    ]
     for name, rule in rules.items():
-        kind = {"training": name in hosts, "login": name in login_hosts, "scheduler": name == scheduler, "only_in_jobs": rule["rule"] != "none",
-                "usable": usable}
+        kind = {
+            "training": name in hosts,
+            "login": name in login_hosts,
+            "scheduler": name == scheduler,
+            "only_in_jobs": rule["rule"] != "none",
+            "usable": usable,
+        }
         found = _slurm_sessions.sessions(readings[name], kind, dict(OUTSIDE, **outside or {}))
         rule["steps"] = rule["steps"] + found["steps"]
         warnings += ["%s: %s" % (name, sentence) for sentence in found["warnings"]]
     live = [node for node in nodes.values() if node["known"]]
     texts = {
-        "slurm": slurm_conf(cluster_name, controller, live, kept, planned, options, usable, oldest, controller_reading["mail_program"], scripts),
+        "slurm": slurm_conf(
+            cluster_name,
+            controller,
+            live,
+            kept,
+            planned,
+            options,
+            usable,
+            oldest,
+            controller_reading["mail_program"],
+            scripts,
+        ),
         "gres": gres_conf(live, kept_gres),
         "cgroup": cgroup_conf(usable, why, groups_of_hosts, oldest),
     }
-    own_database = "mariadb-server" not in controller_reading["packages"] or "mariadb-server" in (controller_reading["record"].get("packages") or [])
-    configuration = [_entry("%s/%s.conf" % (FOLDER, name), texts[name]) for name in ("cgroup", "gres", "slurm")]
+    own_database = "mariadb-server" not in controller_reading["packages"] or "mariadb-server" in (
+        controller_reading["record"].get("packages") or []
+    )
+    configuration = [
+        _entry("%s/%s.conf" % (FOLDER, name), texts[name]) for name in ("cgroup", "gres", "slurm")
+    ]
     configuration[-1]["validate"] = CHECK + " %s"
-    old = {name: controller_reading["texts"].get("%s/%s.conf" % (FOLDER, name), "") for name in ("slurm", "gres", "cgroup", "mpi")}
+    old = {
+        name: controller_reading["texts"].get("%s/%s.conf" % (FOLDER, name), "")
+        for name in ("slurm", "gres", "cgroup", "mpi")
+    }
     drop_in = slurmd_drop_in(controller)
     pending = _read_pending(controller_reading["texts"].get(PENDING))
-    change = _with_pending(effect(old, texts, release, {name: releases.get(name) or release for name in nodes}), pending, nodes)
-    wanted = {name: packages(reading, reading["release"], [role for role, named in (("controller", [scheduler]), ("node", hosts), ("login", login_hosts))
-                                                           if name in named])
-              for name, reading in readings.items() if reading and name in {scheduler, *hosts, *login_hosts}}
+    change = _with_pending(
+        effect(old, texts, release, {name: releases.get(name) or release for name in nodes}),
+        pending,
+        nodes,
+    )
+    wanted = {
+        name: packages(
+            reading,
+            reading["release"],
+            [
+                role
+                for role, named in (
+                    ("controller", [scheduler]),
+                    ("node", hosts),
+                    ("login", login_hosts),
+                )
+                if name in named
+            ],
+        )
+        for name, reading in readings.items()
+        if reading and name in {scheduler, *hosts, *login_hosts}
+    }
     return {
-        "complete": True, "problems": problems, "warnings": warnings, "scheduler": scheduler,
-        "release": release, "releases": releases, "cgroups": usable,
-        "nodes": list(nodes.values()), "node_names": list(nodes), "partitions": planned,
-        "priorities": priorities, "qos": [entry["name"] for entry in priorities],
-        "database_files": [_folder("/etc/mysql/mariadb.conf.d"),
-                           _entry("/etc/mysql/mariadb.conf.d/60-trainyard-slurm.cnf", database_conf(release, own_database))],
-        "slurmdbd_files": [_entry(FOLDER + "/slurmdbd.conf", slurmdbd_conf(controller), mode="0600", owner="slurm")],
+        "complete": True,
+        "problems": problems,
+        "warnings": warnings,
+        "scheduler": scheduler,
+        "release": release,
+        "releases": releases,
+        "cgroups": usable,
+        "nodes": list(nodes.values()),
+        "node_names": list(nodes),
+        "partitions": planned,
+        "priorities": priorities,
+        "qos": [entry["name"] for entry in priorities],
+        "database_files": [
+            _folder("/etc/mysql/mariadb.conf.d"),
+            _entry(
+                "/etc/mysql/mariadb.conf.d/60-trainyard-slurm.cnf",
+                database_conf(release, own_database),
+            ),
+        ],
+        "slurmdbd_files": [
+            _entry(FOLDER + "/slurmdbd.conf", slurmdbd_conf(controller), mode="0600", owner="slurm")
+        ],
         "controller_files": configuration,
-        "node_files": [_folder("/etc/systemd/system/slurmd.service.d"), _entry("/etc/systemd/system/slurmd.service.d/trainyard.conf", drop_in)],
-        "packages": wanted, "installed": [name for name, names in wanted.items() if set(names) <= set(readings[name]["packages"])],
-        "cluster_name": cluster_name, "missing_people": controller_reading.get("missing_people", []),
+        "node_files": [
+            _folder("/etc/systemd/system/slurmd.service.d"),
+            _entry("/etc/systemd/system/slurmd.service.d/trainyard.conf", drop_in),
+        ],
+        "packages": wanted,
+        "installed": [
+            name for name, names in wanted.items() if set(names) <= set(readings[name]["packages"])
+        ],
+        "cluster_name": cluster_name,
+        "missing_people": controller_reading.get("missing_people", []),
         "accounts": [*_slurm_limits.with_defaults(accounts, list(nodes.values()), limits), _TRAIN],
-        "munge_hosts": munge_hosts({name: readings[name] for name in dict.fromkeys([scheduler, *hosts, *login_hosts]) if name in readings}, scheduler),
+        "munge_hosts": munge_hosts(
+            {
+                name: readings[name]
+                for name in dict.fromkeys([scheduler, *hosts, *login_hosts])
+                if name in readings
+            },
+            scheduler,
+        ),
         # A training host that was a login host before: its commands would use the file instead of slurmd's.
-        "absent": {name: [FOLDER + "/slurm.conf"] for name in hosts_known if name != scheduler and known[name]["texts"].get(FOLDER + "/slurm.conf")},
+        "absent": {
+            name: [FOLDER + "/slurm.conf"]
+            for name in hosts_known
+            if name != scheduler and known[name]["texts"].get(FOLDER + "/slurm.conf")
+        },
         # Both must exist before slurm.conf is validated.
         "check_files": check_files(),
-        "pmix_files": {name: pmix_files(reading, reading["release"]) for name, reading in known.items()},
+        "pmix_files": {
+            name: pmix_files(reading, reading["release"]) for name, reading in known.items()
+        },
         # Hosts without slurmd have no folder /run/slurm/conf.
-        "login_files": {name: [_folder(FOLDER), _entry(FOLDER + "/slurm.conf", texts["slurm"])]
-                        for name in login_hosts if name != scheduler and name not in hosts},
+        "login_files": {
+            name: [_folder(FOLDER), _entry(FOLDER + "/slurm.conf", texts["slurm"])]
+            for name in login_hosts
+            if name != scheduler and name not in hosts
+        },
         "ssh": rules,
-        "sql": ["CREATE DATABASE IF NOT EXISTS %s" % DATABASE,
-                "CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED VIA unix_socket",
-                "GRANT ALL ON %s.* TO 'slurm'@'localhost'" % DATABASE],
+        "sql": [
+            "CREATE DATABASE IF NOT EXISTS %s" % DATABASE,
+            "CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED VIA unix_socket",
+            "GRANT ALL ON %s.* TO 'slurm'@'localhost'" % DATABASE,
+        ],
         "validate": CHECK + " %s",
-        "effect": change, "pending_files": [_folder("/var/lib/trainyard"), _folder(PENDING.rsplit("/", 1)[0]),
-                                            _entry(PENDING, json.dumps(change, indent=2, sort_keys=True) + "\n")],
-        "pending": bool(pending), "in_the_way": in_the_way(change),
-        "changes": bool(change["first"] or change["restart_slurmctld"] or change["reconfigure"] or change["restart_slurmd"]),
+        "effect": change,
+        "pending_files": [
+            _folder("/var/lib/trainyard"),
+            _folder(PENDING.rsplit("/", 1)[0]),
+            _entry(PENDING, json.dumps(change, indent=2, sort_keys=True) + "\n"),
+        ],
+        "pending": bool(pending),
+        "in_the_way": in_the_way(change),
+        "changes": bool(
+            change["first"]
+            or change["restart_slurmctld"]
+            or change["reconfigure"]
+            or change["restart_slurmd"]
+        ),
     }
 
 
@@ -905,7 +1408,10 @@ def _with_pending(change, pending, nodes):
     merged = dict(change)
     for key in ("first", "restart_slurmctld", "reconfigure"):
         merged[key] = change[key] or bool(pending.get(key))
-    merged["restart_slurmd"] = sorted(set(change["restart_slurmd"]) | {name for name in pending.get("restart_slurmd") or [] if name in nodes})
+    merged["restart_slurmd"] = sorted(
+        set(change["restart_slurmd"])
+        | {name for name in pending.get("restart_slurmd") or [] if name in nodes}
+    )
     merged["reasons"] = list(dict.fromkeys(change["reasons"] + ["an earlier run was interrupted"]))
     return merged
 
@@ -915,12 +1421,29 @@ def in_the_way(change):
     found = []
     if change["removed"]:
         names = ",".join(change["removed"])
-        found.append({"arguments": ["--nodelist=" + names], "why": "node %s is no longer configured. Drain it and wait, or cancel the jobs" % names})
+        found.append(
+            {
+                "arguments": ["--nodelist=" + names],
+                "why": "node %s is no longer configured. Drain it and wait, or cancel the jobs"
+                % names,
+            }
+        )
     if change["removed_partitions"]:
         names = ",".join(change["removed_partitions"])
-        found.append({"arguments": ["--partition=" + names], "why": "partition %s is no longer configured. Wait, or cancel the jobs" % names})
+        found.append(
+            {
+                "arguments": ["--partition=" + names],
+                "why": "partition %s is no longer configured. Wait, or cancel the jobs" % names,
+            }
+        )
     if change["needs_idle"]:
-        found.append({"arguments": [], "why": "%s. Wait until no job runs, or cancel the jobs" % "; ".join(change["needs_idle"])})
+        found.append(
+            {
+                "arguments": [],
+                "why": "%s. Wait until no job runs, or cancel the jobs"
+                % "; ".join(change["needs_idle"]),
+            }
+        )
     return found
 
 
@@ -930,42 +1453,90 @@ def _read_pending(text):
     except ValueError:
         found = None
     # A file that was cut by a full disk: all is done again.
-    return found if isinstance(found, dict) else {"first": False, "restart_slurmctld": True, "reconfigure": True}
+    return (
+        found
+        if isinstance(found, dict)
+        else {"first": False, "restart_slurmctld": True, "reconfigure": True}
+    )
 
 
 # What a host still lacks.
 
+
 def _differs(entries, reading):
     """Return whether a file of the plan is missing or has other content. Folders and links are created with the files."""
-    return any(reading["files"].get(entry["path"], reading["text_digests"].get(entry["path"])) != hashlib.sha256(entry["content"].encode("utf-8")).hexdigest()
-               for entry in entries if "content" in entry)
+    return any(
+        reading["files"].get(entry["path"], reading["text_digests"].get(entry["path"]))
+        != hashlib.sha256(entry["content"].encode("utf-8")).hexdigest()
+        for entry in entries
+        if "content" in entry
+    )
 
 
 def _stopped(reading, *services):
-    return any(not reading["services"][name]["active"] or not reading["services"][name]["enabled"] for name in services)
+    return any(
+        not reading["services"][name]["active"] or not reading["services"][name]["enabled"]
+        for name in services
+    )
 
 
 def slurm_needs(plan, reading, name, scheduler):
     """Return what is to be done on a host: C(install), C(munge), C(database), C(accounting), C(controller), C(node), C(login), C(leave),
     C(ssh)."""
-    nothing = dict.fromkeys(("install", "munge", "database", "accounting", "controller", "node", "login", "leave", "ssh"), False)
+    nothing = dict.fromkeys(
+        (
+            "install",
+            "munge",
+            "database",
+            "accounting",
+            "controller",
+            "node",
+            "login",
+            "leave",
+            "ssh",
+        ),
+        False,
+    )
     if not plan["complete"] or "services" not in reading:
         return nothing
-    reading = dict(reading, text_digests={path: hashlib.sha256(text.encode("utf-8")).hexdigest() for path, text in reading["texts"].items()})
+    reading = dict(
+        reading,
+        text_digests={
+            path: hashlib.sha256(text.encode("utf-8")).hexdigest()
+            for path, text in reading["texts"].items()
+        },
+    )
     here, change, ours = name == scheduler, plan["effect"], name in plan["packages"]
-    changes = change["first"] or change["restart_slurmctld"] or change["reconfigure"] or plan["pending"]
+    changes = (
+        change["first"] or change["restart_slurmctld"] or change["reconfigure"] or plan["pending"]
+    )
     link = bool(plan["pmix_files"].get(name)) and not reading["pmix_link"]
     return {
         "install": ours and name not in plan["installed"],
         "munge": name in plan["munge_hosts"] or ours and _stopped(reading, "munge"),
-        "database": here and (_differs(plan["database_files"], reading) or _stopped(reading, "mariadb")),
-        "accounting": here and (_differs(plan["slurmdbd_files"], reading) or _stopped(reading, "slurmdbd")),
-        "controller": here and (changes or _differs(plan["controller_files"] + plan["check_files"], reading) or _stopped(reading, "slurmctld") or link),
-        "node": name in plan["node_names"] and (_differs(plan["node_files"], reading) or _stopped(reading, "slurmd") or bool(plan["absent"].get(name))
-                                                or link or name in change["restart_slurmd"]),
+        "database": here
+        and (_differs(plan["database_files"], reading) or _stopped(reading, "mariadb")),
+        "accounting": here
+        and (_differs(plan["slurmdbd_files"], reading) or _stopped(reading, "slurmdbd")),
+        "controller": here
+        and (
+            changes
+            or _differs(plan["controller_files"] + plan["check_files"], reading)
+            or _stopped(reading, "slurmctld")
+            or link
+        ),
+        "node": name in plan["node_names"]
+        and (
+            _differs(plan["node_files"], reading)
+            or _stopped(reading, "slurmd")
+            or bool(plan["absent"].get(name))
+            or link
+            or name in change["restart_slurmd"]
+        ),
         "login": _differs(plan["login_files"].get(name, []), reading),
         # A former training host.
-        "leave": name not in plan["node_names"] and any(entry["path"] in reading["files"] for entry in plan["node_files"]),
+        "leave": name not in plan["node_names"]
+        and any(entry["path"] in reading["files"] for entry in plan["node_files"]),
         "ssh": name in plan["ssh"] and bool(_slurm_ssh.lacking(plan["ssh"][name], reading)),
     }
 
@@ -977,27 +1548,82 @@ def slurm_drift(plan, reading, name, scheduler, compared=()):
         compared = list(compared) or [scheduler, *plan["hosts"]]
         others = tuple("%s: " % host for host in compared if host != name)
         tells_the_rest = name == (scheduler if scheduler in compared else compared[0])
-        return [{"what": "Slurm", "asked": "a cluster that can be planned", "found": sentence} for sentence in plan["problems"]
-                if sentence.startswith(name + ": ") or tells_the_rest and not sentence.startswith(others)]
+        return [
+            {"what": "Slurm", "asked": "a cluster that can be planned", "found": sentence}
+            for sentence in plan["problems"]
+            if sentence.startswith(name + ": ")
+            or tells_the_rest
+            and not sentence.startswith(others)
+        ]
     needs, found = slurm_needs(plan, reading, name, scheduler), []
     if needs["install"]:
-        missing = [package for package in plan["packages"][name] if package not in reading["packages"]]
-        return [{"what": "Slurm", "asked": "installed", "found": "no packages " + ", ".join(missing)}]
+        missing = [
+            package for package in plan["packages"][name] if package not in reading["packages"]
+        ]
+        return [
+            {"what": "Slurm", "asked": "installed", "found": "no packages " + ", ".join(missing)}
+        ]
     if name in plan["munge_hosts"]:
-        found.append({"what": "munge key", "asked": "that of %s" % scheduler, "found": "different, or readable by others"})
-    services = ["munge"] * (name in plan["packages"]) + ["mariadb", "slurmdbd", "slurmctld"] * (name == scheduler) + ["slurmd"] * (name in plan["node_names"])
+        found.append(
+            {
+                "what": "munge key",
+                "asked": "that of %s" % scheduler,
+                "found": "different, or readable by others",
+            }
+        )
+    services = (
+        ["munge"] * (name in plan["packages"])
+        + ["mariadb", "slurmdbd", "slurmctld"] * (name == scheduler)
+        + ["slurmd"] * (name in plan["node_names"])
+    )
     for service in services:
         if _stopped(reading, service):
             its = reading["services"][service]
-            found.append({"what": service, "asked": "running, enabled", "found": "%s, %s" % (its["state"], "enabled" if its["enabled"] else "disabled")})
-    texts = dict(reading, text_digests={path: hashlib.sha256(text.encode("utf-8")).hexdigest() for path, text in reading["texts"].items()})
-    files = (plan["database_files"] + plan["slurmdbd_files"] + plan["check_files"] + plan["controller_files"]) * (name == scheduler)
+            found.append(
+                {
+                    "what": service,
+                    "asked": "running, enabled",
+                    "found": "%s, %s" % (its["state"], "enabled" if its["enabled"] else "disabled"),
+                }
+            )
+    texts = dict(
+        reading,
+        text_digests={
+            path: hashlib.sha256(text.encode("utf-8")).hexdigest()
+            for path, text in reading["texts"].items()
+        },
+    )
+    files = (
+        plan["database_files"]
+        + plan["slurmdbd_files"]
+        + plan["check_files"]
+        + plan["controller_files"]
+    ) * (name == scheduler)
     files += plan["node_files"] * (name in plan["node_names"]) + plan["login_files"].get(name, [])
-    found += [{"what": entry["path"], "asked": "as planned", "found": "missing or changed"} for entry in files if _differs([entry], texts)]
+    found += [
+        {"what": entry["path"], "asked": "as planned", "found": "missing or changed"}
+        for entry in files
+        if _differs([entry], texts)
+    ]
     if needs["ssh"]:
-        found += [{"what": path, "asked": "as planned", "found": "changed"} for path in _slurm_ssh.lacking(plan["ssh"][name], reading)]
+        found += [
+            {"what": path, "asked": "as planned", "found": "changed"}
+            for path in _slurm_ssh.lacking(plan["ssh"][name], reading)
+        ]
     if needs["leave"]:
-        found.append({"what": "slurmd", "asked": "removed, because the host is no training host", "found": "configured"})
+        found.append(
+            {
+                "what": "slurmd",
+                "asked": "removed, because the host is no training host",
+                "found": "configured",
+            }
+        )
     if name == scheduler and plan["pending"]:
-        found.append({"what": "Slurm", "asked": "all daemons with the last settings", "found": "an earlier run was interrupted"})
+        found.append(
+            {
+                "what": "Slurm",
+                "asked": "all daemons with the last settings",
+                "found": "an earlier run was interrupted",
+            }
+        )
     return found

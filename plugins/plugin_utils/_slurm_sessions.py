@@ -47,14 +47,26 @@ PLANNERS = ("cron", "atd")
 #: What a session needs beyond the pseudo devices that systemd always allows: consoles, rootless
 #: podman, virtual machines and InfiniBand.
 DEVICES = (
-    "char-tty rw", "char-ttyS rw", "char-hvc rw", "/dev/console rw",
-    "/dev/fuse rw", "/dev/net/tun rw", "/dev/kvm rw",
-    "char-infiniband_verbs rw", "char-infiniband_mad rw", "char-infiniband_cm rw",
+    "char-tty rw",
+    "char-ttyS rw",
+    "char-hvc rw",
+    "/dev/console rw",
+    "/dev/fuse rw",
+    "/dev/net/tun rw",
+    "/dev/kvm rw",
+    "char-infiniband_verbs rw",
+    "char-infiniband_mad rw",
+    "char-infiniband_cm rw",
 )
 #: What jobs of root need beside, such as checks of disks and backups.
 DEVICES_OF_PLANNERS = (
-    "block-* rwm", "char-sg rw", "char-nvme rw", "char-ipmidev rw", "char-rtc rw",
-    "/dev/mapper/control rw", "/dev/loop-control rw",
+    "block-* rwm",
+    "char-sg rw",
+    "char-nvme rw",
+    "char-ipmidev rw",
+    "char-rtc rw",
+    "/dev/mapper/control rw",
+    "/dev/loop-control rw",
 )
 #: The largest uid of an account of the system.
 SYSTEM_UID = 999
@@ -258,14 +270,16 @@ def _planned(reading: dict) -> list:
             if people:
                 found.append(
                     "%s is the site's and stays; the accounts in it (%s) can start processes "
-                    "outside of jobs" % (path, ", ".join(people[:5])))
+                    "outside of jobs" % (path, ", ".join(people[:5]))
+                )
         planners = planners_of(reading, name)
         owners = sorted(owner for owner, uid in planners.items() if uid > SYSTEM_UID)
         owners = [owner for owner in owners if owner not in known]
         if owners:
             found.append(
                 "%s still runs what %s had planned before; remove it with '%s'"
-                % (name, ", ".join(owners[:5]), removals[name]))
+                % (name, ", ".join(owners[:5]), removals[name])
+            )
     return found
 
 

@@ -61,13 +61,17 @@ def original(text):
         elif not inside:
             lines.append(line)
         elif line.startswith(KEPT):
-            lines.append(line[len(KEPT):])
+            lines.append(line[len(KEPT) :])
     return "".join(lines)
 
 
 def listed_users(text):
     """Return the users that an earlier run has listed."""
-    found = re.search(r"^account .* pam_succeed_if\.so quiet user in (\S+)$", text[text.find(BEGIN):] if BEGIN in text else "", re.M)
+    found = re.search(
+        r"^account .* pam_succeed_if\.so quiet user in (\S+)$",
+        text[text.find(BEGIN) :] if BEGIN in text else "",
+        re.M,
+    )
     return found.group(1).split(":") if found else []
 
 
@@ -82,23 +86,32 @@ def _block(lines):
 def with_rule(text, module, users, groups, people_session):
     """Return sshd's file with the rule. C(module) is the module with its arguments, C(people_session) whether people get their own session."""
     text = original(text)
-    conditions = ["uid < 1000", "user in " + ":".join(users)] + (["user ingroup " + ":".join(groups)] if groups else [])
+    conditions = ["uid < 1000", "user in " + ":".join(users)] + (
+        ["user ingroup " + ":".join(groups)] if groups else []
+    )
     # The rule is skipped for these users, so that they log in whatever is wrong with Slurm. A jump needs a line to end at.
-    lines = ["account [success=%d default=ignore] pam_succeed_if.so quiet %s" % (len(conditions) - index, condition)
-             for index, condition in enumerate(conditions)]
+    lines = [
+        "account [success=%d default=ignore] pam_succeed_if.so quiet %s"
+        % (len(conditions) - index, condition)
+        for index, condition in enumerate(conditions)
+    ]
     lines += ["account required " + module, "account required pam_permit.so"]
     found = _include(text, "common-account")
-    text = text[:found.end()] + "\n" + _block(lines) + text[found.end():]
+    text = text[: found.end()] + "\n" + _block(lines) + text[found.end() :]
     if not people_session:
         return text
     found = _include(text, "common-session")
-    people = ["uid >= 1000", "user notin " + ":".join(users)] + (["user notingroup " + ":".join(groups)] if groups else [])
-    lines = [KEPT + found.group(0),
-             "session [success=2 default=ignore] pam_succeed_if.so quiet " + " ".join(people),
-             "session substack common-session",
-             "session [default=1] pam_permit.so",
-             "session substack " + SESSION.rsplit("/", 1)[1]]
-    return text[:found.start()] + _block(lines) + text[found.end():]
+    people = ["uid >= 1000", "user notin " + ":".join(users)] + (
+        ["user notingroup " + ":".join(groups)] if groups else []
+    )
+    lines = [
+        KEPT + found.group(0),
+        "session [success=2 default=ignore] pam_succeed_if.so quiet " + " ".join(people),
+        "session substack common-session",
+        "session [default=1] pam_permit.so",
+        "session substack " + SESSION.rsplit("/", 1)[1],
+    ]
+    return text[: found.start()] + _block(lines) + text[found.end() :]
 
 
 def session_of_people(common):
@@ -107,7 +120,12 @@ def session_of_people(common):
     The line is replaced and not removed, because others may jump over it.
     """
     heading = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n# common-session without pam_systemd.\n"
-    return heading + re.sub(r"^-?session[ \t]+(?:\[[^\]\n]*\]|\S+)[ \t]+\S*pam_systemd\.so.*$", "session optional pam_permit.so", common, flags=re.M)
+    return heading + re.sub(
+        r"^-?session[ \t]+(?:\[[^\]\n]*\]|\S+)[ \t]+\S*pam_systemd\.so.*$",
+        "session optional pam_permit.so",
+        common,
+        flags=re.M,
+    )
 
 
 def _has_penalties(version):
@@ -116,7 +134,16 @@ def _has_penalties(version):
     return bool(found) and (int(found.group(1)), int(found.group(2))) >= (9, 8)
 
 
-def ssh_rule(reading, training_only, cgroups, node_name, addresses=(), needs_job=True, users=(), groups=("sudo",)):
+def ssh_rule(
+    reading,
+    training_only,
+    cgroups,
+    node_name,
+    addresses=(),
+    needs_job=True,
+    users=(),
+    groups=("sudo",),
+):
     """Return who can log in to a host: C(rule) (adopt, slurm or none), C(why) there is none, and C(steps), the arguments of managed_files in their order.
 
     C(dropped) are users of an earlier list who are neither requested nor the user of this run. If the connection does not tell its user, they stay.
@@ -129,22 +156,38 @@ def ssh_rule(reading, training_only, cgroups, node_name, addresses=(), needs_job
     allowed = ["root", login_user, *users] if login_user else ["root", *former, *users]
     allowed = list(dict.fromkeys(allowed))
     dropped = [user for user in former if user not in allowed]
-    rule, why = _decide(reading, original(text), training_only, cgroups, node_name, needs_job, [*allowed, *groups])
+    rule, why = _decide(
+        reading, original(text), training_only, cgroups, node_name, needs_job, [*allowed, *groups]
+    )
     if rule == "none":
         return {"rule": rule, "why": why, "steps": removal(reading), "dropped": []}
     same = reading["hostname"] == node_name
     module = "pam_slurm.so no_sys_info"
     if rule == "adopt":
         # By default, a person whose process cannot be adopted gets in, beyond all limits.
-        module = "pam_slurm_adopt.so action_adopt_failure=deny action_generic_failure=deny" + ("" if same else " nodename=" + node_name)
+        module = "pam_slurm_adopt.so action_adopt_failure=deny action_generic_failure=deny" + (
+            "" if same else " nodename=" + node_name
+        )
     common = reading["texts"].get(COMMON, "")
-    people = rule == "adopt" and "pam_systemd.so" in common and bool(_include(original(text), "common-session"))
-    entry = {"path": SSHD, "content": with_rule(text, module, allowed, list(groups), people),
-             "validate": "/usr/bin/python3 -c '%s' %%s %s" % (CHECK, " ".join(allowed))}
+    people = (
+        rule == "adopt"
+        and "pam_systemd.so" in common
+        and bool(_include(original(text), "common-session"))
+    )
+    entry = {
+        "path": SSHD,
+        "content": with_rule(text, module, allowed, list(groups), people),
+        "validate": "/usr/bin/python3 -c '%s' %%s %s" % (CHECK, " ".join(allowed)),
+    }
     steps = []
     if _has_penalties(reading["packages"].get("openssh-server", "")) and addresses:
-        text = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\nPerSourcePenaltyExemptList %s\n" % ",".join(addresses)
-        steps.append({"files": [_file(DROP_IN, text, validate="/usr/sbin/sshd -t -f %s")], "absent": []})
+        text = (
+            "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\nPerSourcePenaltyExemptList %s\n"
+            % ",".join(addresses)
+        )
+        steps.append(
+            {"files": [_file(DROP_IN, text, validate="/usr/sbin/sshd -t -f %s")], "absent": []}
+        )
     if people:
         steps.append({"files": [_file(SESSION, session_of_people(common))], "absent": []})
     steps.append({"files": [entry], "absent": []})
@@ -154,7 +197,9 @@ def ssh_rule(reading, training_only, cgroups, node_name, addresses=(), needs_job
 
 
 def _file(path, content, **more):
-    return dict({"path": path, "content": content, "mode": "0644", "owner": "root", "group": "root"}, **more)
+    return dict(
+        {"path": path, "content": content, "mode": "0644", "owner": "root", "group": "root"}, **more
+    )
 
 
 def _decide(reading, text, training_only, cgroups, node_name, needs_job, names):
@@ -166,17 +211,31 @@ def _decide(reading, text, training_only, cgroups, node_name, needs_job, names):
     if not training_only:
         return "none", "people log in there, or no jobs run there"
     if not _include(text, "common-account"):
-        return "none", "%s has no line '@include common-account'; add it, or set slurm_ssh_needs_job to false" % SSHD
+        return (
+            "none",
+            "%s has no line '@include common-account'; add it, or set slurm_ssh_needs_job to false"
+            % SSHD,
+        )
     if "\ufffd" in text:
-        return "none", "%s is not UTF-8, so it cannot be changed without loss; correct it, or set slurm_ssh_needs_job to false" % SSHD
+        return (
+            "none",
+            "%s is not UTF-8, so it cannot be changed without loss; correct it, or set slurm_ssh_needs_job to false"
+            % SSHD,
+        )
     unusual = [name for name in names if not _NAME.fullmatch(name)]
     if unusual:
-        return "none", "the name '%s' cannot be written to a file of PAM; connect as another user, or set slurm_ssh_needs_job to false" % unusual[0]
+        return (
+            "none",
+            "the name '%s' cannot be written to a file of PAM; connect as another user, or set slurm_ssh_needs_job to false"
+            % unusual[0],
+        )
     # pam_slurm_adopt looks for the job's control group, which only proctrack/cgroup makes.
     rule = "adopt" if cgroups else "slurm"
     if rule == "slurm" and reading["hostname"] != node_name:
-        return "none", ("pam_slurm finds jobs by the host name '%s', which is not the node's name; rename the host, or set slurm_ssh_needs_job to false"
-                        % reading["hostname"])
+        return "none", (
+            "pam_slurm finds jobs by the host name '%s', which is not the node's name; rename the host, or set slurm_ssh_needs_job to false"
+            % reading["hostname"]
+        )
     if PACKAGES[rule] not in reading["packages"]:
         return "none", "package %s is not installed" % PACKAGES[rule]
     return rule, ""
@@ -185,8 +244,14 @@ def _decide(reading, text, training_only, cgroups, node_name, needs_job, names):
 def removal(reading):
     """Return the steps that restore sshd's file, none if it has no lines of these roles. The file first: it may name the other one."""
     text = reading["texts"].get(SSHD, "")
-    steps = [{"files": [{"path": SSHD, "content": original(text)}], "absent": []}] if original(text) != text else []
-    return steps + [{"files": [], "absent": [path]} for path in (SESSION, DROP_IN) if path in reading["texts"]]
+    steps = (
+        [{"files": [{"path": SSHD, "content": original(text)}], "absent": []}]
+        if original(text) != text
+        else []
+    )
+    return steps + [
+        {"files": [], "absent": [path]} for path in (SESSION, DROP_IN) if path in reading["texts"]
+    ]
 
 
 def lacking(rule, reading):

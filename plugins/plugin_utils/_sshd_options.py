@@ -14,11 +14,40 @@ __all__ = ["GROUPS", "SshdOptionError", "refused", "sshd_lines", "unwritable"]
 # Names in lower case, as in sshd: options that only the role sets, by reason.
 GROUPS = {
     "address": ("port", "listenaddress", "addressfamily", "routingdomain"),
-    "keys": ("hostkey", "hostkeyagent", "hostcertificate", "authorizedkeysfile", "authorizedkeyscommand", "authorizedkeyscommanduser", "trustedusercakeys",
-             "authorizedprincipalsfile", "authorizedprincipalscommand", "authorizedprincipalscommanduser", "pidfile", "revokedkeys"),
-    "login": ("allowusers", "allowgroups", "denyusers", "denygroups", "permitrootlogin", "passwordauthentication", "permitemptypasswords",
-              "challengeresponseauthentication", "kbdinteractiveauthentication", "pubkeyauthentication", "authenticationmethods", "usepam", "strictmodes",
-              "hostbasedauthentication", "gssapiauthentication", "kerberosauthentication", "permituserenvironment", "refuseconnection"),
+    "keys": (
+        "hostkey",
+        "hostkeyagent",
+        "hostcertificate",
+        "authorizedkeysfile",
+        "authorizedkeyscommand",
+        "authorizedkeyscommanduser",
+        "trustedusercakeys",
+        "authorizedprincipalsfile",
+        "authorizedprincipalscommand",
+        "authorizedprincipalscommanduser",
+        "pidfile",
+        "revokedkeys",
+    ),
+    "login": (
+        "allowusers",
+        "allowgroups",
+        "denyusers",
+        "denygroups",
+        "permitrootlogin",
+        "passwordauthentication",
+        "permitemptypasswords",
+        "challengeresponseauthentication",
+        "kbdinteractiveauthentication",
+        "pubkeyauthentication",
+        "authenticationmethods",
+        "usepam",
+        "strictmodes",
+        "hostbasedauthentication",
+        "gssapiauthentication",
+        "kerberosauthentication",
+        "permituserenvironment",
+        "refuseconnection",
+    ),
     "session": ("forcecommand", "chrootdirectory"),
     # Each applies to the lines below it.
     "block": ("match", "include"),
@@ -30,15 +59,42 @@ _NEEDED = {
     "hostkeyalgorithms": ("ssh-ed25519",),
     "pubkeyacceptedalgorithms": ("ssh-ed25519",),
     "pubkeyacceptedkeytypes": ("ssh-ed25519",),
-    "ciphers": ("aes128-ctr", "aes192-ctr", "aes256-ctr", "aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com"),
+    "ciphers": (
+        "aes128-ctr",
+        "aes192-ctr",
+        "aes256-ctr",
+        "aes128-gcm@openssh.com",
+        "aes256-gcm@openssh.com",
+        "chacha20-poly1305@openssh.com",
+    ),
     "kexalgorithms": (
-        "curve25519-sha256", "curve25519-sha256@libssh.org", "ecdh-sha2-nistp256", "ecdh-sha2-nistp384", "ecdh-sha2-nistp521",
-        "diffie-hellman-group-exchange-sha256", "diffie-hellman-group14-sha256", "diffie-hellman-group16-sha512", "diffie-hellman-group18-sha512",
-        "sntrup761x25519-sha512", "sntrup761x25519-sha512@openssh.com", "mlkem768x25519-sha256"),
+        "curve25519-sha256",
+        "curve25519-sha256@libssh.org",
+        "ecdh-sha2-nistp256",
+        "ecdh-sha2-nistp384",
+        "ecdh-sha2-nistp521",
+        "diffie-hellman-group-exchange-sha256",
+        "diffie-hellman-group14-sha256",
+        "diffie-hellman-group16-sha512",
+        "diffie-hellman-group18-sha512",
+        "sntrup761x25519-sha512",
+        "sntrup761x25519-sha512@openssh.com",
+        "mlkem768x25519-sha256",
+    ),
 }
 # All other lists have commas.
-_WITH_BLANKS = ("acceptenv", "setenv", "ipqos", "permitopen", "permitlisten", "rekeylimit", "subsystem", "channeltimeout", "persourcepenalties",
-                "persourcepenaltyexemptlist")
+_WITH_BLANKS = (
+    "acceptenv",
+    "setenv",
+    "ipqos",
+    "permitopen",
+    "permitlisten",
+    "rekeylimit",
+    "subsystem",
+    "channeltimeout",
+    "persourcepenalties",
+    "persourcepenaltyexemptlist",
+)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*\Z")
 
 
@@ -49,7 +105,11 @@ class SshdOptionError(ValueError):
 def refused(options, group):
     """Names of the options in a group of C(GROUPS), or, for the group lockout, those whose value would reject every login."""
     if group == "lockout":
-        return sorted(str(name) for name, value in options.items() if _locks_out(str(name).lower(), _text(value, str(name).lower())))
+        return sorted(
+            str(name)
+            for name, value in options.items()
+            if _locks_out(str(name).lower(), _text(value, str(name).lower()))
+        )
     return sorted(str(name) for name in options if str(name).lower() in GROUPS[group])
 
 
@@ -64,7 +124,11 @@ def _locks_out(name, text):
     if name not in _NEEDED or text[0] in "+^":
         return False
     patterns = text.lstrip("-").split(",")
-    matched = [algorithm for algorithm in _NEEDED[name] if any(fnmatch.fnmatchcase(algorithm, pattern) for pattern in patterns)]
+    matched = [
+        algorithm
+        for algorithm in _NEEDED[name]
+        if any(fnmatch.fnmatchcase(algorithm, pattern) for pattern in patterns)
+    ]
     return len(matched) == len(_NEEDED[name]) if text[0] == "-" else not matched
 
 
@@ -92,16 +156,37 @@ def _word(text):
 def unwritable(options):
     """Names of options that are not valid, have no plain value, or are repeated in another spelling."""
     lower = [str(name).lower() for name in options]
-    return sorted(str(name) for name, value in options.items()
-                  if not isinstance(name, str) or not _NAME.match(name) or _text(value) is None or lower.count(str(name).lower()) > 1)
+    return sorted(
+        str(name)
+        for name, value in options.items()
+        if not isinstance(name, str)
+        or not _NAME.match(name)
+        or _text(value) is None
+        or lower.count(str(name).lower()) > 1
+    )
 
 
 def sshd_lines(defaults, options):
     """Lines of sshd_config: the defaults, overridden by C(options) of the same name in any spelling, and the other options."""
-    wrong = unwritable(options) + [name for group in tuple(GROUPS) + ("lockout",) for name in refused(options, group)]
+    wrong = unwritable(options) + [
+        name for group in tuple(GROUPS) + ("lockout",) for name in refused(options, group)
+    ]
     if wrong:
-        raise SshdOptionError("training_sshd_options: %s cannot be set" % ", ".join("'%s'" % name for name in wrong))
+        raise SshdOptionError(
+            "training_sshd_options: %s cannot be set" % ", ".join("'%s'" % name for name in wrong)
+        )
     given = {name.lower(): name for name in options}
-    lines = ["%s %s" % (name, _text(options[given[name.lower()]] if name.lower() in given else value, name.lower())) for name, value in defaults.items()]
+    lines = [
+        "%s %s"
+        % (
+            name,
+            _text(options[given[name.lower()]] if name.lower() in given else value, name.lower()),
+        )
+        for name, value in defaults.items()
+    ]
     known = {name.lower() for name in defaults}
-    return lines + ["%s %s" % (name, _text(value, name.lower())) for name, value in sorted(options.items()) if name.lower() not in known]
+    return lines + [
+        "%s %s" % (name, _text(value, name.lower()))
+        for name, value in sorted(options.items())
+        if name.lower() not in known
+    ]

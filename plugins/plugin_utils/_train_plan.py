@@ -33,8 +33,13 @@ def chosen_npus(environment):
         return None
     text = str(environment[NPUS])
     devices = text.split(",")
-    if not all(re.fullmatch(r"[0-9]{1,3}", device) for device in devices) or len(set(devices)) < len(devices):
-        raise ValueError("%s: '%s' is not a list of NPUs; name each number once, with commas between them and no blanks, such as 4,5,6,7" % (NPUS, text))
+    if not all(re.fullmatch(r"[0-9]{1,3}", device) for device in devices) or len(
+        set(devices)
+    ) < len(devices):
+        raise ValueError(
+            "%s: '%s' is not a list of NPUs; name each number once, with commas between them and no blanks, such as 4,5,6,7"
+            % (NPUS, text)
+        )
     return devices
 
 
@@ -47,9 +52,15 @@ def chosen_devices(environment):
         return []
     devices = text.split(",")
     if not all(_DEVICE.fullmatch(device) for device in devices):
-        raise ValueError("%s: '%s' is not a list of GPUs; name numbers or UUIDs with commas between them and no blanks, such as 0,1" % (DEVICES, text))
+        raise ValueError(
+            "%s: '%s' is not a list of GPUs; name numbers or UUIDs with commas between them and no blanks, such as 0,1"
+            % (DEVICES, text)
+        )
     if len(set(devices)) < len(devices):
-        raise ValueError("%s: '%s' names a GPU twice, for which CUDA shows none; name each once" % (DEVICES, text))
+        raise ValueError(
+            "%s: '%s' names a GPU twice, for which CUDA shows none; name each once"
+            % (DEVICES, text)
+        )
     return devices
 
 
@@ -76,14 +87,32 @@ def train_plan(members, environment, gpus, launcher="", npus=None):
         hosts.append(dict(member, slots=slots))
         if not slots:
             continue
-        watch[name] = {"count": min(slots, found) if devices is None else len(devices), "devices": devices or []}
-        beyond = [device for device in devices or [] if found and device.isdigit() and int(device) >= found]
+        watch[name] = {
+            "count": min(slots, found) if devices is None else len(devices),
+            "devices": devices or [],
+        }
+        beyond = [
+            device
+            for device in devices or []
+            if found and device.isdigit() and int(device) >= found
+        ]
         if devices and slots > len(devices):
-            problems.append("%s: '%s' names %s, but host %s has %s; name as many GPUs as there are ranks on a host, or set cluster_slots to %d" % (
-                DEVICES, ",".join(devices), quantity(len(devices), "GPU"), name, quantity(slots, "slot"), len(devices)))
+            problems.append(
+                "%s: '%s' names %s, but host %s has %s; name as many GPUs as there are ranks on a host, or set cluster_slots to %d"
+                % (
+                    DEVICES,
+                    ",".join(devices),
+                    quantity(len(devices), "GPU"),
+                    name,
+                    quantity(slots, "slot"),
+                    len(devices),
+                )
+            )
         elif beyond:
-            problems.append("%s: '%s' names GPU %s, but host %s has %d, numbered from 0; name those that it has" % (
-                DEVICES, ",".join(devices), ", ".join(beyond), name, found))
+            problems.append(
+                "%s: '%s' names GPU %s, but host %s has %d, numbered from 0; name those that it has"
+                % (DEVICES, ",".join(devices), ", ".join(beyond), name, found)
+            )
     return {"hosts": hosts, "watch": watch, "problems": problems}
 
 
@@ -97,15 +126,29 @@ def _npu_slots(members, chosen, npus):
         hosts.append(dict(member, slots=slots))
         beyond = [device for device in chosen or [] if found and int(device) >= found]
         if slots and chosen and slots != len(chosen):
-            problems.append("%s: '%s' names %s, but host %s has %s; name one NPU for each rank, or set cluster_slots to %d" % (
-                NPUS, ",".join(chosen), quantity(len(chosen), "NPU"), name, quantity(slots, "slot"), len(chosen)))
+            problems.append(
+                "%s: '%s' names %s, but host %s has %s; name one NPU for each rank, or set cluster_slots to %d"
+                % (
+                    NPUS,
+                    ",".join(chosen),
+                    quantity(len(chosen), "NPU"),
+                    name,
+                    quantity(slots, "slot"),
+                    len(chosen),
+                )
+            )
         elif slots and beyond:
-            problems.append("%s: '%s' names NPU %s, but host %s has %d, numbered from 0; name those that it has" % (
-                NPUS, ",".join(chosen), ", ".join(beyond), name, found))
+            problems.append(
+                "%s: '%s' names NPU %s, but host %s has %d, numbered from 0; name those that it has"
+                % (NPUS, ",".join(chosen), ", ".join(beyond), name, found)
+            )
     counts = {member["name"]: member["slots"] for member in hosts if member["slots"]}
     if len(set(counts.values())) > 1:
-        problems.append("cluster_slots: %s, but the launcher mindspore needs as many ranks on each host; set it to one number for all hosts, or leave out "
-                        "hosts with --limit" % ", ".join("%s on %s" % (count, name) for name, count in counts.items()))
+        problems.append(
+            "cluster_slots: %s, but the launcher mindspore needs as many ranks on each host; set it to one number for all hosts, or leave out "
+            "hosts with --limit"
+            % ", ".join("%s on %s" % (count, name) for name, count in counts.items())
+        )
     return hosts, problems
 
 

@@ -18,7 +18,10 @@ def plan(found, noted, asked=None, driver="", smi=None):
     if asked is None:
         faults = ["%s: %s." % (entry["what"], entry["found"]) for entry in differences]
     else:
-        faults = ["%s: requested '%s', found '%s'." % (entry["what"], entry["asked"], entry["found"]) for entry in differences]
+        faults = [
+            "%s: requested '%s', found '%s'." % (entry["what"], entry["asked"], entry["found"])
+            for entry in differences
+        ]
     if not (smi or {}).get("available", True):
         faults.append("nvidia-smi: %s: %s." % (smi["cause"], smi["fix"]))
     # A host of an upgrade that was stopped has a snapshot and does not work yet.

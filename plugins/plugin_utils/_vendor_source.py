@@ -38,18 +38,36 @@ def facts(more=""):
     return _compat.Compatibility(_compat.load_facts(more))
 
 
-def vendor_source(kind, host, cuda_url=CUDA_URL, container_url=CONTAINER_URL, keyring_checksum="", container_fingerprint="", with_key=True,
-                  facts_file="", cuda_fingerprint=""):
+def vendor_source(
+    kind,
+    host,
+    cuda_url=CUDA_URL,
+    container_url=CONTAINER_URL,
+    keyring_checksum="",
+    container_fingerprint="",
+    with_key=True,
+    facts_file="",
+    cuda_fingerprint="",
+):
     """A repository of KINDS for a host, as filter vendor_source documents it."""
     machine = host["architecture"]
     problem = "" if machine in CUDA_ARCHITECTURES else "NVIDIA has no packages for %s" % machine
     if kind == "container_toolkit":
         base = container_url.rstrip("/")
         return {
-            "name": "trainyard-nvidia-container", "uri": "%s/stable/deb/%s/" % (base, DEB_ARCHITECTURES.get(machine, machine)), "folder": base, "directory": "",
-            "key_url": base + "/gpgkey", "key_checksums": [], "key_fingerprints": [container_fingerprint] if container_fingerprint else [], "problem": problem,
+            "name": "trainyard-nvidia-container",
+            "uri": "%s/stable/deb/%s/" % (base, DEB_ARCHITECTURES.get(machine, machine)),
+            "folder": base,
+            "directory": "",
+            "key_url": base + "/gpgkey",
+            "key_checksums": [],
+            "key_fingerprints": [container_fingerprint] if container_fingerprint else [],
+            "problem": problem,
             # The former repositories have the same packages.
-            "replaces": ["nvidia[.]github[.]io/(nvidia-docker|nvidia-container-runtime)/.+", "nvidia[.]github[.]io/libnvidia-container/(?!experimental/).+"],
+            "replaces": [
+                "nvidia[.]github[.]io/(nvidia-docker|nvidia-container-runtime)/.+",
+                "nvidia[.]github[.]io/libnvidia-container/(?!experimental/).+",
+            ],
             "retired_keys": RETIRED_KEYS,
         }
     own = host["os"]["id"] + host["os"]["version_id"].replace(".", "")
@@ -64,14 +82,22 @@ def vendor_source(kind, host, cuda_url=CUDA_URL, container_url=CONTAINER_URL, ke
         checksums = ["sha256:" + known["sha256"]] if known["sha256"] else []
         by_key = not checksums and cuda_fingerprint != ""
         if not checksums and not by_key:
-            problem = "the checksum of %s for %s is not in the compatibility data: set package_sources_nvidia_keyring_checksum to the output " \
-                      "of sha256sum for %s/%s/%s" % (KEYRING, directory, base, arch, KEYRING)
+            problem = (
+                "the checksum of %s for %s is not in the compatibility data: set package_sources_nvidia_keyring_checksum to the output "
+                "of sha256sum for %s/%s/%s" % (KEYRING, directory, base, arch, KEYRING)
+            )
     return {
         # On Ubuntu both kinds are the same repository and therefore one source.
-        "name": "trainyard-nvidia-cuda" if directory == own else "trainyard-nvidia-cuda-ubuntu", "uri": "%s/%s/" % (base, arch),
-        "folder": folder, "directory": directory,
-        "key_url": "%s/%s/%s" % ((base, arch, PUBLIC_KEY) if by_key else (base, keyring_arch, KEYRING)), "key_checksums": checksums,
-        "key_fingerprints": [cuda_fingerprint] if by_key else [], "problem": problem,
+        "name": "trainyard-nvidia-cuda" if directory == own else "trainyard-nvidia-cuda-ubuntu",
+        "uri": "%s/%s/" % (base, arch),
+        "folder": folder,
+        "directory": directory,
+        "key_url": "%s/%s/%s"
+        % ((base, arch, PUBLIC_KEY) if by_key else (base, keyring_arch, KEYRING)),
+        "key_checksums": checksums,
+        "key_fingerprints": [cuda_fingerprint] if by_key else [],
+        "problem": problem,
         # Also the vendor's own entry if a mirror is requested, because two origins compete.
-        "replaces": [CUDA_PLACE % directory, FORMER_PLACE], "retired_keys": RETIRED_KEYS,
+        "replaces": [CUDA_PLACE % directory, FORMER_PLACE],
+        "retired_keys": RETIRED_KEYS,
     }

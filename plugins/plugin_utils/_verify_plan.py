@@ -37,10 +37,17 @@ def checked(members, names, variables, scheduler=""):
     for member in members:
         if member["name"] in names:
             its = variables[member["name"]]
-            hosts.append(dict(member, gpus=(its.get("cluster_host") or {}).get("nvidia_devices", 0),
-                              rdma_devices=len((its.get("__verify_infiniband") or {}).get("devices", []))))
+            hosts.append(
+                dict(
+                    member,
+                    gpus=(its.get("cluster_host") or {}).get("nvidia_devices", 0),
+                    rdma_devices=len((its.get("__verify_infiniband") or {}).get("devices", [])),
+                )
+            )
             if scheduler:
-                hosts[-1]["scheduler"] = ["controller"] * (member["name"] == scheduler) + ["node"] * bool(member["slots"])
+                hosts[-1]["scheduler"] = ["controller"] * (member["name"] == scheduler) + [
+                    "node"
+                ] * bool(member["slots"])
     return hosts
 
 
@@ -48,7 +55,9 @@ def port_rates(members, variables):
     """Rates in Gb/s of the active ports in the cluster, by device and port number. The fastest port of all hosts is used."""
     rates = {}
     for member in members:
-        for device in (variables[member["name"]].get("__verify_infiniband") or {}).get("devices") or []:
+        for device in (variables[member["name"]].get("__verify_infiniband") or {}).get(
+            "devices"
+        ) or []:
             for port in device["ports"]:
                 if port["state"] == "active" and port["rate_gb_s"] is not None:
                     name = "%s port %s" % (device["name"], port["port"])
@@ -100,19 +109,38 @@ def tails(names, variables):
     for name in names:
         for read in (variables[name].get("__verify_log") or {}).get("results", []):
             if read.get("rc", 1) == 0 and read["stdout"].strip():
-                found.append({"host": read["item"]["host"], "name": read["item"]["name"], "tail": read["stdout"]})
+                found.append(
+                    {
+                        "host": read["item"]["host"],
+                        "name": read["item"]["name"],
+                        "tail": read["stdout"],
+                    }
+                )
     return found
 
 
 def job_failed(checks):
     """Whether the checks of the measuring job give a reason to read its log. A job that measured nothing has failed, but a host without GPUs has not."""
-    return any(check["verdict"] == "fail" or check["verdict"] == "skipped" and check["id"].startswith("bandwidth-") for check in checks)
+    return any(
+        check["verdict"] == "fail"
+        or check["verdict"] == "skipped"
+        and check["id"].startswith("bandwidth-")
+        for check in checks
+    )
 
 
 def logs(checks, host, sources, job_checks, job_log):
     """Logs that may explain the failed checks of a host. C(job_checks) are for the one host that reads the job's log."""
-    failed = {check["id"] for check in checks if check["verdict"] == "fail" and host in check["host"].split(", ")}
-    found = [{"host": host, "name": source["name"], "argv": source["argv"]} for source in sources if failed.intersection(source["checks"])]
+    failed = {
+        check["id"]
+        for check in checks
+        if check["verdict"] == "fail" and host in check["host"].split(", ")
+    }
+    found = [
+        {"host": host, "name": source["name"], "argv": source["argv"]}
+        for source in sources
+        if failed.intersection(source["checks"])
+    ]
     return found + ([job_log] if job_failed(job_checks) else [])
 
 
@@ -139,12 +167,25 @@ def nodes(checks, blame, suspect, draining, known, hosts):
     for each in blame:
         for name in each["names"]:
             if name in suspect:
-                reasons.setdefault(name, []).append("%s %s: %s" % (each["kind"], ", ".join(each["names"]), each["evidence"]))
+                reasons.setdefault(name, []).append(
+                    "%s %s: %s" % (each["kind"], ", ".join(each["names"]), each["evidence"])
+                )
     names = [node["name"] for node in known if node["name"] in hosts]
     ours = [node["name"] for node in known if is_ours(node["reason"])]
     return {
-        "drain": [{"node": name, "reason": redact("verify: " + "; ".join(dict.fromkeys(reasons[name])))} for name in names if name in reasons],
-        "resume": [name for name in names if name in ours and name in measured_hosts and name not in open_checks and name not in reasons],
+        "drain": [
+            {"node": name, "reason": redact("verify: " + "; ".join(dict.fromkeys(reasons[name])))}
+            for name in names
+            if name in reasons
+        ],
+        "resume": [
+            name
+            for name in names
+            if name in ours
+            and name in measured_hosts
+            and name not in open_checks
+            and name not in reasons
+        ],
     }
 
 
@@ -154,25 +195,52 @@ def probe(slurm, users, trees, image=""):
     C(slurm) is the plan of role slurm. The person is the member of the account with the largest quota, as the quota must not be in the way. C(possible) is
     false if nobody can submit a job, which is no fault.
     """
-    found = {"person": "", "account": "", "folder": "", "image": image, "problem": "", "possible": True}
+    found = {
+        "person": "",
+        "account": "",
+        "folder": "",
+        "image": image,
+        "problem": "",
+        "possible": True,
+    }
     if "accounts" not in slurm:
         return dict(found, problem="the accounts of the scheduler were not read")
     missing = slurm.get("missing_people") or []
     best = None
     for account in slurm["accounts"]:
-        limits = [account[key] for key in ("gpus", "max_gpus_per_person") if account.get(key) is not None]
+        limits = [
+            account[key] for key in ("gpus", "max_gpus_per_person") if account.get(key) is not None
+        ]
         quota = min(limits) if limits else float("inf")
-        members = [user["name"] for user in users if user["name"] in (account.get("members") or []) and user["name"] not in missing]
+        members = [
+            user["name"]
+            for user in users
+            if user["name"] in (account.get("members") or []) and user["name"] not in missing
+        ]
         if members and (best is None or quota > best[0]):
             best = quota, members[0], account["name"]
     if best is None:
         if missing:
-            return dict(found, problem="%s cannot log in to the scheduler; run people.yml" % ", ".join(missing))
-        return dict(found, possible=False, problem="slurm_accounts has no member who is in shared_storage_users, so nobody can submit a job")
+            return dict(
+                found,
+                problem="%s cannot log in to the scheduler; run people.yml" % ", ".join(missing),
+            )
+        return dict(
+            found,
+            possible=False,
+            problem="slurm_accounts has no member who is in shared_storage_users, so nobody can submit a job",
+        )
     if best[0] < 1:
-        return dict(found, possible=False, problem="the quotas in slurm_accounts allow nobody a GPU")
+        return dict(
+            found, possible=False, problem="the quotas in slurm_accounts allow nobody a GPU"
+        )
     of_users = [tree["path"].rstrip("/") for tree in trees if tree.get("of") == "users"]
-    return dict(found, person=best[1], account=best[2], folder="%s/%s" % (of_users[0], best[1]) if of_users else "")
+    return dict(
+        found,
+        person=best[1],
+        account=best[2],
+        folder="%s/%s" % (of_users[0], best[1]) if of_users else "",
+    )
 
 
 def _isolation_check(entry: dict | None, host: str, reason: str, accepted: bool, seconds: int):
@@ -214,24 +282,58 @@ def probe_checks(result, plan, hosts, reason="", accepted=False):
     for host in hosts:
         entry = probes.get(host)
         if entry is None:
-            checks.append(finding("scheduler-job", host, "skipped", found=reason or "no job was submitted", source="sbatch"))
+            checks.append(
+                finding(
+                    "scheduler-job",
+                    host,
+                    "skipped",
+                    found=reason or "no job was submitted",
+                    source="sbatch",
+                )
+            )
             continue
         # Not made because of a quota or of a drained node: the node must not be resumed before.
         verdict = entry["verdict"] if entry["verdict"] in ("pass", "fail") else "not_evaluated"
-        fix = {"pass": "", "fail": "repair what the finding names, then run verify.yml", "not_evaluated": "remove the reason, then run verify.yml"}[verdict]
-        checks.append(finding("scheduler-job", host, verdict, found=entry["found"], source="sbatch", fix=fix, seconds=result.get("seconds", 0),
-                              expected="a job of %s on this host%s, with its GPU alone%s" % (plan["person"], place, share)))
+        fix = {
+            "pass": "",
+            "fail": "repair what the finding names, then run verify.yml",
+            "not_evaluated": "remove the reason, then run verify.yml",
+        }[verdict]
+        checks.append(
+            finding(
+                "scheduler-job",
+                host,
+                verdict,
+                found=entry["found"],
+                source="sbatch",
+                fix=fix,
+                seconds=result.get("seconds", 0),
+                expected="a job of %s on this host%s, with its GPU alone%s"
+                % (plan["person"], place, share),
+            )
+        )
     return checks + [
         _isolation_check(probes.get(host), host, reason, accepted, result.get("seconds", 0))
         for host in hosts
     ]
 
 
-def unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_process_sets, needs_horovod, has_person=True):
+def unmeasured(
+    required,
+    of_jobs,
+    can_start,
+    is_asked,
+    hosts,
+    has_tool,
+    has_process_sets,
+    needs_horovod,
+    has_person=True,
+):
     """IDs of checks that cannot be required in this run.
 
     A check stays required if a fault of the cluster prevents it, or if C(required) names it and the job is only switched off.
     """
+
     def unless_required(*those):
         return [check_id for check_id in those if check_id not in required]
 

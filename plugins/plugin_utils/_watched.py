@@ -18,7 +18,12 @@ C(facts) are the hosts' cards and GPUs, as P(_bandwidth) has them.
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import GLOO_PIECE, may_move, must_move, transports
+from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import (
+    GLOO_PIECE,
+    may_move,
+    must_move,
+    transports,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 
@@ -44,7 +49,10 @@ def _gb(value):
 
 
 def _cards(facts, host):
-    return ", ".join(dict.fromkeys(card["name"] for card in facts[host]["cards"])) or "an unknown interface"
+    return (
+        ", ".join(dict.fromkeys(card["name"] for card in facts[host]["cards"]))
+        or "an unknown interface"
+    )
 
 
 def _transports(watched, hosts):
@@ -57,7 +65,9 @@ def _moved(watched):
     """The minimum and the maximum of bytes that each host must have sent and received; equal if the algorithm is known."""
     if watched.get("ring", True):
         return (must_move(watched["size_bytes"], watched["iterations"], watched["ranks"]),) * 2
-    return may_move(*watched.get("reduced_bytes") or (watched["size_bytes"] * watched["iterations"],) * 2)
+    return may_move(
+        *watched.get("reduced_bytes") or (watched["size_bytes"] * watched["iterations"],) * 2
+    )
 
 
 def fabric_counters(watched, facts, host, carrier):
@@ -65,26 +75,60 @@ def fabric_counters(watched, facts, host, carrier):
     least, most = _moved(watched)
     seen = watched["hosts"][host]
     cards = _cards(facts, host)
-    amount = _gb(least) if least == most else "%s to %s, depending on NCCL's algorithm," % (_gb(least), _gb(most))
+    amount = (
+        _gb(least)
+        if least == most
+        else "%s to %s, depending on NCCL's algorithm," % (_gb(least), _gb(most))
+    )
     expected = "%s each way over %s, within %d %%" % (amount, cards, TOLERANCE * 100)
 
     def told(verdict, found, fix=""):
-        return finding("fabric-counters", host, verdict, expected=expected, found=found, source=COUNTERS, fix=fix)
+        return finding(
+            "fabric-counters",
+            host,
+            verdict,
+            expected=expected,
+            found=found,
+            source=COUNTERS,
+            fix=fix,
+        )
 
     moved = {"sent": seen["sent_bytes"], "received": seen["received_bytes"]}
     if None in moved.values():
         return told("skipped", "%s has no readable counters" % cards)
-    if least < LEAST_BYTES or (carrier == "gloo" and watched["size_bytes"] < LEAST_PIECE * 2 * watched["ranks"]):
-        return told("skipped", "the job moved too few bytes to distinguish them from other traffic: %d bytes in messages of %d" % (
-            least, watched["size_bytes"]))
+    if least < LEAST_BYTES or (
+        carrier == "gloo" and watched["size_bytes"] < LEAST_PIECE * 2 * watched["ranks"]
+    ):
+        return told(
+            "skipped",
+            "the job moved too few bytes to distinguish them from other traffic: %d bytes in messages of %d"
+            % (least, watched["size_bytes"]),
+        )
     if any(name == MULTI_HOST_NVLINK for name in _transports(watched, list(watched["hosts"]))):
-        return told("skipped", "ranks of several hosts are connected by NVLink (%s), which is not in the cards' counters" % MULTI_HOST_NVLINK)
-    found = "; ".join("%s %s%s" % (way, _gb(value), " (%+.0f %%)" % (100 * (value / least - 1)) if least == most else "") for way, value in moved.items())
+        return told(
+            "skipped",
+            "ranks of several hosts are connected by NVLink (%s), which is not in the cards' counters"
+            % MULTI_HOST_NVLINK,
+        )
+    found = "; ".join(
+        "%s %s%s"
+        % (way, _gb(value), " (%+.0f %%)" % (100 * (value / least - 1)) if least == most else "")
+        for way, value in moved.items()
+    )
     if min(moved.values()) < (1 - TOLERANCE) * least:
-        return told("fail", found, "the job's data took another path: check %s's routes and addresses on the fabric network, cluster_fabric_network, "
-                                   "and NCCL_SOCKET_IFNAME, NCCL_IB_HCA and NCCL_IB_DISABLE in the image" % host)
+        return told(
+            "fail",
+            found,
+            "the job's data took another path: check %s's routes and addresses on the fabric network, cluster_fabric_network, "
+            "and NCCL_SOCKET_IFNAME, NCCL_IB_HCA and NCCL_IB_DISABLE in the image" % host,
+        )
     if max(moved.values()) > (1 + TOLERANCE) * most:
-        return told("warn", found, "check for other traffic over %s at the same time, and for lost and resent packets; then run verify again" % cards)
+        return told(
+            "warn",
+            found,
+            "check for other traffic over %s at the same time, and for lost and resent packets; then run verify again"
+            % cards,
+        )
     return told("pass", found)
 
 
@@ -94,15 +138,32 @@ def gpus_busy(watched, host):
     expected = "%s in use (%d %% or more)" % (quantity(seen["ranks"], "GPU"), least)
     known = [percent for percent in seen["gpus"] if percent is not None]
     busy = [percent for percent in known if percent >= least]
-    each = ("GPU %d %s" % (number, "?" if percent is None else "%d %%" % percent) for number, percent in enumerate(seen["gpus"]))
+    each = (
+        "GPU %d %s" % (number, "?" if percent is None else "%d %%" % percent)
+        for number, percent in enumerate(seen["gpus"])
+    )
     found = "%d: %s" % (len(busy), ", ".join(each))
     if len(busy) >= seen["ranks"]:
         return finding("gpus-busy", host, "pass", expected=expected, found=found, source=SMI)
     # In MIG mode it reports none.
     if len(known) < seen["ranks"]:
-        return finding("gpus-busy", host, "skipped", expected=expected, found="nvidia-smi reports the use of %s only" % quantity(len(known), "GPU"), source=SMI)
-    return finding("gpus-busy", host, "fail", expected=expected, found=found, source=SMI,
-                   fix="check which GPUs the ranks use (CUDA_VISIBLE_DEVICES in the image, training_container_gpus), and whether each answers nvidia-smi")
+        return finding(
+            "gpus-busy",
+            host,
+            "skipped",
+            expected=expected,
+            found="nvidia-smi reports the use of %s only" % quantity(len(known), "GPU"),
+            source=SMI,
+        )
+    return finding(
+        "gpus-busy",
+        host,
+        "fail",
+        expected=expected,
+        found=found,
+        source=SMI,
+        fix="check which GPUs the ranks use (CUDA_VISIBLE_DEVICES in the image, training_container_gpus), and whether each answers nvidia-smi",
+    )
 
 
 def nccl_transport(watched, facts, hosts):
@@ -111,28 +172,57 @@ def nccl_transport(watched, facts, hosts):
     between = [name for name in seen if name.startswith("NET/")]
     # Through NVLink switches across hosts.
     shared = MULTI_HOST_NVLINK in seen
-    over_rdma = all(facts[host]["cards"] and all(card["rdma"] for card in facts[host]["cards"]) for host in hosts)
-    has_nvlink = all(facts[host]["gpus"] and all(gpu["nvlink"] for gpu in facts[host]["gpus"]) for host in hosts)
+    over_rdma = all(
+        facts[host]["cards"] and all(card["rdma"] for card in facts[host]["cards"])
+        for host in hosts
+    )
+    has_nvlink = all(
+        facts[host]["gpus"] and all(gpu["nvlink"] for gpu in facts[host]["gpus"]) for host in hosts
+    )
     wanted = []
     if len(hosts) > 1:
-        wanted.append("between hosts %s" % ("RDMA (%s)" % ", ".join(dict.fromkeys(_cards(facts, host) for host in hosts)) if over_rdma
-                                            else "the network, by TCP because not all have RDMA devices"))
+        wanted.append(
+            "between hosts %s"
+            % (
+                "RDMA (%s)" % ", ".join(dict.fromkeys(_cards(facts, host) for host in hosts))
+                if over_rdma
+                else "the network, by TCP because not all have RDMA devices"
+            )
+        )
     if any(watched["hosts"][host]["ranks"] > 1 for host in hosts):
         wanted.append("on a host %s" % ("NVLink (P2P)" if has_nvlink else "P2P or shared memory"))
 
     all_seen = ", ".join(seen)
 
     def told(verdict, found=all_seen, fix=""):
-        return finding("nccl-transport", ", ".join(hosts), verdict, expected="; ".join(wanted), found=found, source=LOG, fix=fix)
+        return finding(
+            "nccl-transport",
+            ", ".join(hosts),
+            verdict,
+            expected="; ".join(wanted),
+            found=found,
+            source=LOG,
+            fix=fix,
+        )
 
     if not seen:
         return told("skipped", "NCCL's log names no connection")
     if len(hosts) > 1 and not between and not shared:
-        return told("fail", "%s; none between hosts" % ", ".join(seen), "read the job's log: the ranks of each host may have worked without the others")
+        return told(
+            "fail",
+            "%s; none between hosts" % ", ".join(seen),
+            "read the job's log: the ranks of each host may have worked without the others",
+        )
     if over_rdma and any("socket" in name.lower() for name in between):
-        return told("fail", fix="NCCL uses sockets although there are RDMA devices: check that /dev/infiniband and libibverbs are in the container, that "
-                                "memory can be locked without limit, and that NCCL_IB_DISABLE and NCCL_NET are not set in the image")
+        return told(
+            "fail",
+            fix="NCCL uses sockets although there are RDMA devices: check that /dev/infiniband and libibverbs are in the container, that "
+            "memory can be locked without limit, and that NCCL_IB_DISABLE and NCCL_NET are not set in the image",
+        )
     if has_nvlink and any(name.startswith("SHM/") for name in seen):
-        return told("warn", fix="some GPUs have NVLink but use the host's memory: check nvidia-smi topo -m, and NCCL_P2P_DISABLE and NCCL_P2P_LEVEL "
-                                "in the image")
+        return told(
+            "warn",
+            fix="some GPUs have NVLink but use the host's memory: check nvidia-smi topo -m, and NCCL_P2P_DISABLE and NCCL_P2P_LEVEL "
+            "in the image",
+        )
     return told("pass")

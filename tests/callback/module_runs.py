@@ -88,20 +88,35 @@ class CallbackModule(CallbackBase):
         # A loop's items have been counted one by one: only they know to which host each was delegated.
         if sends_a_module(task) and bool(task.loop) == item:
             host = result._task_fields.get("delegate_to") or result._host.get_name()
-            self.runs.setdefault(host, []).extend([task.get_name().strip()] * max(1, int(result._result.get("attempts") or 1)))
+            self.runs.setdefault(host, []).extend(
+                [task.get_name().strip()] * max(1, int(result._result.get("attempts") or 1))
+            )
 
     def v2_playbook_on_stats(self, stats):
         now = time.monotonic()
         seconds = round(now - self.started, 1)
         ends = [begun for begun, _name in self.begun[1:]] + [now]
-        slowest = sorted(((round(end - begun, 2), name) for (begun, name), end in zip(self.begun, ends)), reverse=True)[:12]
-        counts = ", ".join("%s %d" % (host, len(names)) for host, names in sorted(self.runs.items()))
-        self._display.display("module runs: %s (%d tasks, %.1f s)" % (counts or "none", self.tasks, seconds))
+        slowest = sorted(
+            ((round(end - begun, 2), name) for (begun, name), end in zip(self.begun, ends)),
+            reverse=True,
+        )[:12]
+        counts = ", ".join(
+            "%s %d" % (host, len(names)) for host, names in sorted(self.runs.items())
+        )
+        self._display.display(
+            "module runs: %s (%d tasks, %.1f s)" % (counts or "none", self.tasks, seconds)
+        )
         path = os.environ.get("TRAINYARD_RUNS")
         if path:
             record = {
-                "playbook": self.playbook, "check": self.check, "seconds": seconds, "tasks": self.tasks, "slowest": slowest,
-                "runs": self.runs, "changed": self.changed, "failed": self.failed,
+                "playbook": self.playbook,
+                "check": self.check,
+                "seconds": seconds,
+                "tasks": self.tasks,
+                "slowest": slowest,
+                "runs": self.runs,
+                "changed": self.changed,
+                "failed": self.failed,
                 "recap": {host: stats.summarize(host) for host in sorted(stats.processed)},
             }
             with open(path, "a", encoding="utf-8") as record_file:

@@ -59,7 +59,9 @@ class Connection(ConnectionBase):
         return 0, json.dumps(host.answer(module, arguments)).encode("utf-8"), b""
 
     def put_file(self, in_path, out_path):
-        raise AnsibleConnectionFailure("only modules are answered, no files are stored: %s" % out_path)
+        raise AnsibleConnectionFailure(
+            "only modules are answered, no files are stored: %s" % out_path
+        )
 
     def fetch_file(self, in_path, out_path):
         raise AnsibleConnectionFailure("only modules are answered, no files are kept: %s" % in_path)

@@ -27,8 +27,15 @@ cluster:
 
 
 def run(*command, cwd, env=None):
-    return subprocess.run([str(part) for part in command], cwd=cwd, env=env, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, check=False)
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +50,28 @@ def tarball(tmp_path_factory):
 def installed(tarball, tmp_path_factory):
     """A folder with nothing in it, and the environment of a user who has only installed the tarball."""
     empty, collections = tmp_path_factory.mktemp("empty"), tmp_path_factory.mktemp("collections")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "MOLECULE_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("ANSIBLE_", "MOLECULE_"))
+    }
     # The collections that galaxy.yml depends on come with the virtual environment; its own comes from the tarball alone.
-    environment.update(ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections, sysconfig.get_path("purelib")), ANSIBLE_NOCOLOR="1",
-                       HOME=str(tmp_path_factory.mktemp("home")))
-    done = run(BIN / "ansible-galaxy", "collection", "install", "--no-deps", "--collections-path", collections, tarball, cwd=empty, env=environment)
+    environment.update(
+        ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections, sysconfig.get_path("purelib")),
+        ANSIBLE_NOCOLOR="1",
+        HOME=str(tmp_path_factory.mktemp("home")),
+    )
+    done = run(
+        BIN / "ansible-galaxy",
+        "collection",
+        "install",
+        "--no-deps",
+        "--collections-path",
+        collections,
+        tarball,
+        cwd=empty,
+        env=environment,
+    )
     assert done.returncode == 0, done.stdout
     return empty, environment
 
@@ -56,15 +80,37 @@ def playbook(installed, tmp_path, inventory, *arguments):
     empty, environment = installed
     file = tmp_path / "hosts.yml"
     file.write_text(inventory, encoding="utf-8")
-    return run(BIN / "ansible-playbook", "trainyard.gpu.site", "-i", file, *arguments, cwd=empty, env=environment)
+    return run(
+        BIN / "ansible-playbook",
+        "trainyard.gpu.site",
+        "-i",
+        file,
+        *arguments,
+        cwd=empty,
+        env=environment,
+    )
 
 
 def test_contents(tarball):
     with tarfile.open(tarball) as opened:
         names = [name.removeprefix("./") for name in opened.getnames()]
     top = {name.partition("/")[0] for name in names} - {""}
-    assert top <= {"CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", "FILES.json", "LICENSE", "MANIFEST.json", "README.md",
-                   "changelogs", "docs", "meta", "playbooks", "plugins", "roles"}
+    assert top <= {
+        "CHANGELOG.md",
+        "CODE_OF_CONDUCT.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "FILES.json",
+        "LICENSE",
+        "MANIFEST.json",
+        "README.md",
+        "changelogs",
+        "docs",
+        "meta",
+        "playbooks",
+        "plugins",
+        "roles",
+    }
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
     for role in (ROOT / "roles").iterdir():
         assert "roles/%s/tasks/main.yml" % role.name in names
@@ -76,10 +122,26 @@ def test_links_lead_to_files_of_the_artifact(tarball):
     """Galaxy shows README, and users read the other documents where the collection is installed. What only the repository has is linked by its address."""
     with tarfile.open(tarball) as opened:
         members = {member.name.removeprefix("./"): member for member in opened.getmembers()}
-        documents = {name: opened.extractfile(member).read().decode("utf-8") for name, member in members.items() if name.endswith(".md")}
-    links = [(name, link) for name, text in documents.items() for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if not re.match("[a-z]+:", link)]
-    assert ("README.md", "docs/modules.md") in links and ("README.md", "docs/images/report.png") in links
-    assert [(name, link) for name, link in links if os.path.normpath(os.path.join(os.path.dirname(name), link)) not in members] == []
+        documents = {
+            name: opened.extractfile(member).read().decode("utf-8")
+            for name, member in members.items()
+            if name.endswith(".md")
+        }
+    links = [
+        (name, link)
+        for name, text in documents.items()
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+        if not re.match("[a-z]+:", link)
+    ]
+    assert ("README.md", "docs/modules.md") in links and (
+        "README.md",
+        "docs/images/report.png",
+    ) in links
+    assert [
+        (name, link)
+        for name, link in links
+        if os.path.normpath(os.path.join(os.path.dirname(name), link)) not in members
+    ] == []
 
 
 def test_the_picture_of_a_report_is_small(tarball):
@@ -91,16 +153,33 @@ def test_the_picture_of_a_report_is_small(tarball):
 def test_site_is_found_from_an_empty_folder(installed, tmp_path):
     done = playbook(installed, tmp_path, INVENTORY, "--list-tasks")
     assert done.returncode == 0, done.stdout
-    for role in ("preflight", "docker_engine", "shared_storage", "training_image", "training_container", "training_sshd", "verify"):
+    for role in (
+        "preflight",
+        "docker_engine",
+        "shared_storage",
+        "training_image",
+        "training_container",
+        "training_sshd",
+        "verify",
+    ):
         assert role in done.stdout
     assert "[WARNING]" not in done.stdout
 
 
-@pytest.mark.parametrize("inventory, blamed", [
-    ("---\nall:\n  hosts:\n    node-a: {ansible_host: 192.0.2.11}\n", "cluster"),
-    (INVENTORY + "    cluster_ssh_port: 70000\n", "cluster_ssh_port"),
-    (INVENTORY.replace("192.0.2.12", "192.0.2.11").replace("ansible_host", "cluster_address"), "cluster_address"),
-], ids=["no group cluster", "port 70000", "an address twice"])
+@pytest.mark.parametrize(
+    "inventory, blamed",
+    [
+        ("---\nall:\n  hosts:\n    node-a: {ansible_host: 192.0.2.11}\n", "cluster"),
+        (INVENTORY + "    cluster_ssh_port: 70000\n", "cluster_ssh_port"),
+        (
+            INVENTORY.replace("192.0.2.12", "192.0.2.11").replace(
+                "ansible_host", "cluster_address"
+            ),
+            "cluster_address",
+        ),
+    ],
+    ids=["no group cluster", "port 70000", "an address twice"],
+)
 def test_bad_input_is_refused(installed, tmp_path, inventory, blamed):
     """The refusal comes from the controller alone: nobody answers at these addresses."""
     done = playbook(installed, tmp_path, inventory)

@@ -21,7 +21,10 @@ FORBIDDEN = {
     # ansible-core makes sets of them, whose order differs in every run: texts and checksums would differ. unique, select and reject keep it.
     "has no order": r"\| *(union|difference|intersect|symmetric_difference)\(",
     # Packages are taken by signature or by checksum. Written apart, so that this line does not find itself.
-    "trusts any package source": r"trusted=""yes|allow-un""authenticated|AllowInsecure""Repositories",
+    "trusts any package source": r"trusted="
+    "yes|allow-un"
+    "authenticated|AllowInsecure"
+    "Repositories",
     "trusts any host": r"host_key_checking *= *[Ff]alse|StrictHostKeyChecking[= ]no\b",
 }
 IN_COMMENTS = {"buys a linter off", "is not finished"}
@@ -29,11 +32,22 @@ TEXT = {".py", ".yml", ".md", ".cfg", ".toml", ".txt", ".sh", ".j2", ""}
 
 
 def committed():
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
-                            stdout=subprocess.PIPE, text=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
     for name in sorted(set(listed.split("\0"))):
         path = ROOT / name
-        if name and path.is_file() and path.suffix in TEXT and not name.startswith(("tests/fixtures/", ".dev/")) and name != "LICENSE":
+        if (
+            name
+            and path.is_file()
+            and path.suffix in TEXT
+            and not name.startswith(("tests/fixtures/", ".dev/"))
+            and name != "LICENSE"
+        ):
             yield name, path.read_text(encoding="utf-8", errors="replace")
 
 
@@ -52,7 +66,9 @@ def test_nothing_committed(what):
             continue
         for number, line in enumerate(text.splitlines(), 1):
             # A comment may name what the code does not do; only a linter obeys comments.
-            if re.search(FORBIDDEN[what], line) and (what in IN_COMMENTS or not line.lstrip().startswith("#")):
+            if re.search(FORBIDDEN[what], line) and (
+                what in IN_COMMENTS or not line.lstrip().startswith("#")
+            ):
                 found.append("%s:%d: %s" % (name, number, line.strip()))
     assert not found
 
@@ -61,8 +77,15 @@ def test_plugins_carry_the_licence():
     for path in (ROOT / "plugins").glob("**/*.py"):
         head = path.read_text(encoding="utf-8")[:600]
         if head.strip():
-            assert "GNU General Public License v3.0+" in head and "SPDX-License-Identifier: GPL-3.0-or-later" in head, path
+            assert (
+                "GNU General Public License v3.0+" in head
+                and "SPDX-License-Identifier: GPL-3.0-or-later" in head
+            ), path
 
 
 def test_only_yml():
-    assert [name for name, text in committed() if name.endswith(".yaml") and not name.startswith("changelogs/")] == []
+    assert [
+        name
+        for name, text in committed()
+        if name.endswith(".yaml") and not name.startswith("changelogs/")
+    ] == []

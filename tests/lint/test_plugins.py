@@ -20,17 +20,25 @@ COLLECTION = "ansible_collections.trainyard.gpu."
 
 def documentation(path):
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-    return next(yaml.safe_load(node.value.value) for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "DOCUMENTATION")
+    return next(
+        yaml.safe_load(node.value.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "DOCUMENTATION"
+    )
 
 
 @pytest.fixture(name="modules", scope="module")
 def _modules():
     """The documentation of all modules by name."""
-    return {path.stem: documentation(path) for path in sorted((ROOT / "plugins/modules").glob("*.py"))}
+    return {
+        path.stem: documentation(path) for path in sorted((ROOT / "plugins/modules").glob("*.py"))
+    }
 
 
 def of_kind(modules):
-    internal = {name for name, doc in modules.items() if INTERNAL in doc["extends_documentation_fragment"]}
+    internal = {
+        name for name, doc in modules.items() if INTERNAL in doc["extends_documentation_fragment"]
+    }
     return {"Public": set(modules) - internal, "Internal": internal}
 
 
@@ -44,9 +52,13 @@ def test_architecture_lists_the_modules(modules, kind):
 @pytest.mark.parametrize("kind", ["Public", "Internal"])
 def test_each_module_is_described_once(modules, kind):
     text = (ROOT / "docs/modules.md").read_text(encoding="utf-8")
-    section = re.search(r"^## %s modules$(.*?)(?=^## |\Z)" % kind, text, re.MULTILINE | re.DOTALL).group(1)
+    section = re.search(
+        r"^## %s modules$(.*?)(?=^## |\Z)" % kind, text, re.MULTILINE | re.DOTALL
+    ).group(1)
     rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
-    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(of_kind(modules)[kind])
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(
+        of_kind(modules)[kind]
+    )
 
 
 def test_every_module_says_what_it_supports(modules):
@@ -55,23 +67,43 @@ def test_every_module_says_what_it_supports(modules):
     fragment = yaml.safe_load(re.search(r'DOCUMENTATION = r"""(.*?)"""', text, re.DOTALL).group(1))
     assert set(fragment["attributes"]) == {"check_mode", "diff_mode", "platform"}
     assert fragment["attributes"]["platform"]["support"] == "full"
-    assert [name for name, doc in modules.items() if "trainyard.gpu.attributes" not in doc["extends_documentation_fragment"]] == []
+    assert [
+        name
+        for name, doc in modules.items()
+        if "trainyard.gpu.attributes" not in doc["extends_documentation_fragment"]
+    ] == []
     for name, doc in modules.items():
         info = "trainyard.gpu.attributes.info_module" in doc["extends_documentation_fragment"]
-        assert info or all("support" in doc["attributes"][attribute] for attribute in ("check_mode", "diff_mode")), name
+        assert info or all(
+            "support" in doc["attributes"][attribute] for attribute in ("check_mode", "diff_mode")
+        ), name
 
 
 def test_group_tools_has_the_modules_with_common_options(modules):
-    groups = yaml.safe_load((ROOT / "meta/runtime.yml").read_text(encoding="utf-8"))["action_groups"]
-    assert groups == {"tools": [name for name, doc in modules.items() if "trainyard.gpu.tool" in doc["extends_documentation_fragment"]]}
+    groups = yaml.safe_load((ROOT / "meta/runtime.yml").read_text(encoding="utf-8"))[
+        "action_groups"
+    ]
+    assert groups == {
+        "tools": [
+            name
+            for name, doc in modules.items()
+            if "trainyard.gpu.tool" in doc["extends_documentation_fragment"]
+        ]
+    }
     assert set(groups["tools"]) <= of_kind(modules)["Public"]
 
 
 def architecture(heading):
     """The rows of the table below a heading of docs/architecture.md, as lists of cells."""
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    section = re.search(r"^## %s$(.*?)(?=^## |\Z)" % heading, text, re.MULTILINE | re.DOTALL).group(1)
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in section.splitlines() if row.startswith("| `")]
+    section = re.search(r"^## %s$(.*?)(?=^## |\Z)" % heading, text, re.MULTILINE | re.DOTALL).group(
+        1
+    )
+    return [
+        [cell.strip() for cell in row.strip("|").split("|")]
+        for row in section.splitlines()
+        if row.startswith("| `")
+    ]
 
 
 def names_in(cell):
@@ -83,11 +115,19 @@ def imported_by(path):
     package = COLLECTION + ".".join(path.relative_to(ROOT).parent.parts)
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-        names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+        names = (
+            [alias.name for alias in node.names]
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            else []
+        )
         if isinstance(node, ast.ImportFrom):
             module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
             names = [module] + ["%s.%s" % (module, name) for name in names]
-        files = (name[len(COLLECTION):].replace(".", "/") + ".py" for name in names if name.startswith(COLLECTION))
+        files = (
+            name[len(COLLECTION) :].replace(".", "/") + ".py"
+            for name in names
+            if name.startswith(COLLECTION)
+        )
         found.update(file for file in files if (ROOT / file).is_file())
     return found
 
@@ -95,15 +135,27 @@ def imported_by(path):
 @pytest.fixture(name="imports", scope="module")
 def _imports():
     """What each file below plugins/ imports of the collection, by path."""
-    return {str(path.relative_to(ROOT)): imported_by(path) for path in sorted((ROOT / "plugins").glob("**/*.py"))}
+    return {
+        str(path.relative_to(ROOT)): imported_by(path)
+        for path in sorted((ROOT / "plugins").glob("**/*.py"))
+    }
 
 
 def test_imports_are_those_of_the_table_of_folders(imports):
     """Modules run without plugin_utils, and no filter or action plugin imports another: what they share is a function of plugin_utils."""
-    allowed = {folder: {"plugins/" + name for name in names_in(cells[2])} for cells in architecture("Folders") for folder in names_in(cells[0])}
+    allowed = {
+        folder: {"plugins/" + name for name in names_in(cells[2])}
+        for cells in architecture("Folders")
+        for folder in names_in(cells[0])
+    }
     folders = {file: os.path.dirname(file) for file in imports}
     assert {folder + "/" for folder in folders.values()} <= set(allowed)
-    assert [(file, other) for file in imports for other in sorted(imports[file]) if folders[other] not in allowed[folders[file] + "/"]] == []
+    assert [
+        (file, other)
+        for file in imports
+        for other in sorted(imports[file])
+        if folders[other] not in allowed[folders[file] + "/"]
+    ] == []
 
 
 def test_no_imports_in_a_circle(imports):
@@ -118,7 +170,11 @@ def test_modules_reach_module_utils(imports):
         left += imports[file] - reached
         reached.add(file)
     shipped = {names_in(cells[0])[0] for cells in architecture("Code that is shipped as text")}
-    assert [file for file in imports if file.startswith("plugins/module_utils/") and file not in reached | shipped] == []
+    assert [
+        file
+        for file in imports
+        if file.startswith("plugins/module_utils/") and file not in reached | shipped
+    ] == []
 
 
 @pytest.fixture(name="filters", scope="module")
@@ -126,29 +182,56 @@ def _filters():
     """The names of the filters in each file, by the name of the file."""
     found = {}
     for path in sorted((ROOT / "plugins/filter").glob("*.py")):
-        functions = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef) and node.name == "filters"]
-        found[path.stem] = [key.value for function in functions for key in function.body[-1].value.keys]
+        functions = [
+            node
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.FunctionDef) and node.name == "filters"
+        ]
+        found[path.stem] = [
+            key.value for function in functions for key in function.body[-1].value.keys
+        ]
     return found
 
 
 def test_each_filter_file_serves_one_role(filters):
     """Files that serve several roles are compat.py and those with the name of their one filter."""
     roles = {path.name for path in (ROOT / "roles").iterdir()}
-    texts = {role: "".join(path.read_text(encoding="utf-8", errors="replace") for path in (ROOT / "roles" / role).glob("*/**/*") if path.is_file()) for role in roles}
+    texts = {
+        role: "".join(
+            path.read_text(encoding="utf-8", errors="replace")
+            for path in (ROOT / "roles" / role).glob("*/**/*")
+            if path.is_file()
+        )
+        for role in roles
+    }
     for file, names in filters.items():
         if file not in roles:
             assert file == "compat" or names == [file], file
             continue
-        users = {role for role in roles for name in names if re.search(r"\btrainyard\.gpu\.%s\b" % name, texts[role])}
-        assert {role for role in users if role != file and not role.startswith(file + "_")} == set(), file
+        users = {
+            role
+            for role in roles
+            for name in names
+            if re.search(r"\btrainyard\.gpu\.%s\b" % name, texts[role])
+        }
+        assert {
+            role for role in users if role != file and not role.startswith(file + "_")
+        } == set(), file
 
 
 def test_each_filter_is_documented_once(filters):
     """The documentation in a .py file would count for all of its filters."""
     sidecars = {path.stem for path in (ROOT / "plugins/filter").glob("*.yml")}
-    told = {file for file in filters if "DOCUMENTATION = " in (ROOT / "plugins/filter" / (file + ".py")).read_text(encoding="utf-8")}
+    told = {
+        file
+        for file in filters
+        if "DOCUMENTATION = "
+        in (ROOT / "plugins/filter" / (file + ".py")).read_text(encoding="utf-8")
+    }
     assert all(filters[file] == [file] for file in told)
-    assert sorted([*sidecars, *told]) == sorted(name for names in filters.values() for name in names)
+    assert sorted([*sidecars, *told]) == sorted(
+        name for names in filters.values() for name in names
+    )
 
 
 def texts_in(value):
@@ -178,19 +261,34 @@ def value_of(node, variables):
 def files_read(role):
     """The files of the collection, as paths, that a role reads with lookup 'file'."""
     folder = ROOT / "roles" / role
-    data = {path: yaml.safe_load(path.read_text(encoding="utf-8")) for path in folder.glob("*/**/*.yml")}
+    data = {
+        path: yaml.safe_load(path.read_text(encoding="utf-8")) for path in folder.glob("*/**/*.yml")
+    }
     variables = {"role_path": str(folder)}
     for path, document in data.items():
         variables.update(document or {} if path.parent.name == "vars" else {})
-    texts = [*texts_in(list(data.values())), *(path.read_text(encoding="utf-8") for path in folder.glob("templates/**/*.j2"))]
+    texts = [
+        *texts_in(list(data.values())),
+        *(path.read_text(encoding="utf-8") for path in folder.glob("templates/**/*.j2")),
+    ]
     found = set()
     for text in texts:
-        calls = jinja2.Environment().parse(text).find_all(jinja2.nodes.Call) if re.search(r"\b(lookup|query|q)\(", text) else []
+        calls = (
+            jinja2.Environment().parse(text).find_all(jinja2.nodes.Call)
+            if re.search(r"\b(lookup|query|q)\(", text)
+            else []
+        )
         for call in calls:
-            if getattr(call.node, "name", "") in ("lookup", "query", "q") and value_of(call.args[0], {}) in ("file", "ansible.builtin.file"):
+            if getattr(call.node, "name", "") in ("lookup", "query", "q") and value_of(
+                call.args[0], {}
+            ) in ("file", "ansible.builtin.file"):
                 names = [value_of(argument, variables) for argument in call.args[1:]]
                 # A name without a folder is of the role's files/.
-                found.update(os.path.relpath(folder / "files" / name, ROOT) for name in names if "?" not in name)
+                found.update(
+                    os.path.relpath(folder / "files" / name, ROOT)
+                    for name in names
+                    if "?" not in name
+                )
     return found
 
 
@@ -201,4 +299,7 @@ def test_architecture_lists_the_code_that_is_shipped_as_text():
             assert (ROOT / file).is_file(), (path.name, file)
             if not file.startswith("roles/%s/" % path.name):
                 read.setdefault(file, []).append(path.name)
-    assert [(names_in(file)[0], names_in(roles)) for file, roles in architecture("Code that is shipped as text")] == sorted(read.items())
+    assert [
+        (names_in(file)[0], names_in(roles))
+        for file, roles in architecture("Code that is shipped as text")
+    ] == sorted(read.items())

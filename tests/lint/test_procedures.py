@@ -14,7 +14,13 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 
 # The steps of each guide, and by letters what a guide mentions only in passing.
-STEPS = {"P1": (11, "abcdef"), "P2": (6, "abcde"), "P3": (3, "abcdefgh"), "P4": (6, "ab"), "P5": (7, "abcde")}
+STEPS = {
+    "P1": (11, "abcdef"),
+    "P2": (6, "abcde"),
+    "P3": (3, "abcdefgh"),
+    "P4": (6, "ab"),
+    "P5": (7, "abcde"),
+}
 COLUMNS = ["Step", "In the collection", "Test", "Fault that turns it red"]
 # Instead of a fault, and for a step without a test.
 REASON = re.compile(r"(GAP|Not carried over[^:.]*): \S+( \S+){2,}")
@@ -62,8 +68,13 @@ def options(spec):
 @functools.lru_cache(maxsize=None)
 def variables():
     """Of all roles and entry points, those in lists of dictionaries as name[].option."""
-    specs = [yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"] for path in (ROOT / "roles").glob("*/meta/argument_specs.yml")]
-    return {name for entries in specs for spec in entries.values() for name, _option in options(spec)}
+    specs = [
+        yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"]
+        for path in (ROOT / "roles").glob("*/meta/argument_specs.yml")
+    ]
+    return {
+        name for entries in specs for spec in entries.values() for name, _option in options(spec)
+    }
 
 
 def stems(pattern):
@@ -71,14 +82,26 @@ def stems(pattern):
 
 
 def found_in(pattern, *paths):
-    return {name for path in paths for name in re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)}
+    return {
+        name
+        for path in paths
+        for name in re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+    }
 
 
 # What a word before the name says that it is.
 KINDS = {
-    "role": stems("roles/*"), "playbook": stems("playbooks/*.yml"), "module": stems("plugins/modules/*.py"),
-    "check": found_in(r"^  - id: (\S+)$", "roles/preflight/meta/host_rules.yml", "roles/preflight/meta/compat_rules.yml", "roles/verify/meta/rules.yml"),
-    "example": {path.name for path in ROOT.glob("roles/train/files/examples/*.py")}, "key": set(_job_file.KEYS),
+    "role": stems("roles/*"),
+    "playbook": stems("playbooks/*.yml"),
+    "module": stems("plugins/modules/*.py"),
+    "check": found_in(
+        r"^  - id: (\S+)$",
+        "roles/preflight/meta/host_rules.yml",
+        "roles/preflight/meta/compat_rules.yml",
+        "roles/verify/meta/rules.yml",
+    ),
+    "example": {path.name for path in ROOT.glob("roles/train/files/examples/*.py")},
+    "key": set(_job_file.KEYS),
 }
 COMMANDS = found_in(r'^    "(\w+)": \(', "roles/jobs/files/trainyard.py")
 
@@ -99,9 +122,13 @@ def test_the_steps_are_there_in_order():
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1])
 def test_a_step_has_tests_and_a_fault_or_a_reason(row):
     assert len(row) == len(COLUMNS) + 1 and all(row), "four cells, none of them empty"
-    assert row[3] == "none" or named(row[3]) and all("::" in name for name in named(row[3])), "tests as path::function, or none"
+    assert row[3] == "none" or named(row[3]) and all("::" in name for name in named(row[3])), (
+        "tests as path::function, or none"
+    )
     if row[3] == "none" or row[4].startswith(("GAP", "Not carried over")):
-        assert REASON.match(row[4]), "a step without a test or a fault needs 'GAP: ...' or 'Not carried over: ...'"
+        assert REASON.match(row[4]), (
+            "a step without a test or a fault needs 'GAP: ...' or 'Not carried over: ...'"
+        )
     assert [name for cell in row[3:] for name in paths_in(cell) if not is_a_test(name)] == []
 
 
@@ -116,8 +143,16 @@ def test_what_a_step_names_exists(row):
     # A word that begins as a variable of a role does is one.
     prefixes = tuple(role + "_" for role in KINDS["role"])
     words = re.findall(r"`([a-z][a-z0-9_]*(?:\[\]\.\w+)?)`", text)
-    assert [word for word in words if word.startswith(prefixes) and word not in variables() | KINDS["module"]] == []
-    assert [word for word in named(text) if word.startswith("trainyard ") and word.split()[1] not in COMMANDS] == []
+    assert [
+        word
+        for word in words
+        if word.startswith(prefixes) and word not in variables() | KINDS["module"]
+    ] == []
+    assert [
+        word
+        for word in named(text)
+        if word.startswith("trainyard ") and word.split()[1] not in COMMANDS
+    ] == []
 
 
 @pytest.mark.parametrize("row", PROMISES, ids=lambda row: row[0][:60])

@@ -26,13 +26,24 @@ def ansible_lint(_folder, _artifact):
 def changelog(folder, _artifact):
     run(BIN / "antsibull-changelog", "lint")
     run(BIN / "antsibull-changelog", "generate", "--output", folder / "CHANGELOG.md")
-    assert (ROOT / "CHANGELOG.md").read_text(encoding="utf-8") == (folder / "CHANGELOG.md").read_text(encoding="utf-8"), "antsibull-changelog generate"
+    assert (ROOT / "CHANGELOG.md").read_text(encoding="utf-8") == (
+        folder / "CHANGELOG.md"
+    ).read_text(encoding="utf-8"), "antsibull-changelog generate"
 
 
 def antsibull_docs(folder, artifact, *options):
     """The documentation of all plugins and roles, its markup and its references to the collections that galaxy.yml depends on."""
-    run(BIN / "antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs", "dependent", *options or ["--skip-rstcheck"],
-        unpack(artifact.result(), folder), cwd=folder, env=with_tools())
+    run(
+        BIN / "antsibull-docs",
+        "lint-collection-docs",
+        "--plugin-docs",
+        "--validate-collection-refs",
+        "dependent",
+        *options or ["--skip-rstcheck"],
+        unpack(artifact.result(), folder),
+        cwd=folder,
+        env=with_tools(),
+    )
 
 
 def antsibull_docs_pages(folder, artifact):
@@ -42,10 +53,19 @@ def antsibull_docs_pages(folder, artifact):
 
 def galaxy_importer(folder, artifact, ansible_doc=False):
     """Without what the other tools here do: ansible-lint and ansible-test, and ansible-doc, which antsibull-docs calls for all plugins at once."""
-    (folder / "galaxy-importer.cfg").write_text("[galaxy-importer]\nrun_ansible_doc = %s\nrun_ansible_lint = False\nrun_ansible_test = False\n"
-                                                "ansible_local_tmp = %s\ntmp_root_dir = %s\n" % (ansible_doc, folder, folder), encoding="utf-8")
-    output = run(sys.executable, "-m", "galaxy_importer.main", artifact.result(), cwd=folder,
-                 env=with_tools(GALAXY_IMPORTER_CONFIG=str(folder / "galaxy-importer.cfg")))
+    (folder / "galaxy-importer.cfg").write_text(
+        "[galaxy-importer]\nrun_ansible_doc = %s\nrun_ansible_lint = False\nrun_ansible_test = False\n"
+        "ansible_local_tmp = %s\ntmp_root_dir = %s\n" % (ansible_doc, folder, folder),
+        encoding="utf-8",
+    )
+    output = run(
+        sys.executable,
+        "-m",
+        "galaxy_importer.main",
+        artifact.result(),
+        cwd=folder,
+        env=with_tools(GALAXY_IMPORTER_CONFIG=str(folder / "galaxy-importer.cfg")),
+    )
     assert "Importer processing completed successfully" in output
     assert re.findall(r"^(?:WARNING|ERROR|CRITICAL): .*", output, re.MULTILINE) == []
 
@@ -69,12 +89,24 @@ MARKS = {ansible_test_sanity: pytest.mark.slow, **{tool: pytest.mark.acceptance 
 @pytest.fixture(name="finished", scope="module")
 def fixture_finished(request, tmp_path_factory):
     # Those that -k or -m leaves out do not run unseen: sanity keeps a core busy for minutes.
-    asked = [item.callspec.params["tool"] for item in request.session.items if getattr(item, "originalname", "") == "test_tool"]
+    asked = [
+        item.callspec.params["tool"]
+        for item in request.session.items
+        if getattr(item, "originalname", "") == "test_tool"
+    ]
     with concurrent.futures.ThreadPoolExecutor() as pool:
         artifact = pool.submit(build, tmp_path_factory.mktemp("artifact"))
-        yield {tool: pool.submit(tool, tmp_path_factory.mktemp(tool.__name__), artifact) for tool in TOOLS + HEAVY if tool in asked}
+        yield {
+            tool: pool.submit(tool, tmp_path_factory.mktemp(tool.__name__), artifact)
+            for tool in TOOLS + HEAVY
+            if tool in asked
+        }
 
 
-@pytest.mark.parametrize("tool", [pytest.param(tool, marks=MARKS.get(tool, ())) for tool in TOOLS + HEAVY], ids=lambda tool: tool.__name__)
+@pytest.mark.parametrize(
+    "tool",
+    [pytest.param(tool, marks=MARKS.get(tool, ())) for tool in TOOLS + HEAVY],
+    ids=lambda tool: tool.__name__,
+)
 def test_tool(tool, finished):
     finished[tool].result()

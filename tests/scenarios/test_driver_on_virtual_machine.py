@@ -36,17 +36,26 @@ echo "NVRM version: NVIDIA UNIX x86_64 Kernel Module  $(modinfo --field version 
 
 def newest_kernels(host):
     """The two newest that the distribution has."""
-    names = re.findall(r"^linux-image-(\d[\d.]*-(\d+)-amd64)$", host.run("apt-cache pkgnames linux-image-"), re.MULTILINE)
+    names = re.findall(
+        r"^linux-image-(\d[\d.]*-(\d+)-amd64)$",
+        host.run("apt-cache pkgnames linux-image-"),
+        re.MULTILINE,
+    )
     return [name for name, _number in sorted(names, key=lambda found: int(found[1]))[-2:]]
 
 
 def install(host, *packages):
-    host.run("DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes --no-install-recommends %s > /dev/null" % " ".join(packages))
+    host.run(
+        "DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes --no-install-recommends %s > /dev/null"
+        % " ".join(packages)
+    )
 
 
 def driver(host, **variables):
     # The daemon would have nothing to talk to.
-    run = host.role("nvidia_driver", nvidia_driver_version="535", nvidia_driver_persistence=False, **variables)
+    run = host.role(
+        "nvidia_driver", nvidia_driver_version="535", nvidia_driver_persistence=False, **variables
+    )
     assert run.code == 0, run.text
     return run
 
@@ -71,7 +80,14 @@ def fixture_built(host):
     install(host, "linux-image-" + new)
     with_another = host.module("gpu_stack_info")
     again = driver(host)
-    return SimpleNamespace(old=old, new=new, for_one=for_one, with_another=with_another, again=again, for_both=host.module("gpu_stack_info"))
+    return SimpleNamespace(
+        old=old,
+        new=new,
+        for_one=for_one,
+        with_another=with_another,
+        again=again,
+        for_both=host.module("gpu_stack_info"),
+    )
 
 
 @pytest.fixture(name="booted", scope="module")
@@ -84,20 +100,38 @@ def fixture_booted(host, built):
 
 def test_module_is_built_for_the_kernel_that_boots_next(built):
     told = built.for_one
-    assert list(told["modules"]) == [built.old] and told["modules"][built.old].startswith("535.") and told["modules"][built.old] == told["library"]
-    assert [(entry["module"], entry["kernel"], entry["state"]) for entry in told["dkms"]] == [("nvidia-current", built.old, "installed")]
+    assert (
+        list(told["modules"]) == [built.old]
+        and told["modules"][built.old].startswith("535.")
+        and told["modules"][built.old] == told["library"]
+    )
+    assert [(entry["module"], entry["kernel"], entry["state"]) for entry in told["dkms"]] == [
+        ("nvidia-current", built.old, "installed")
+    ]
     assert told["will_break_on_next_boot"] == ""
-    assert told["reboot_required_reason"] == "the running kernel %s has no driver; kernel %s, which boots next, has %s" % (
-        told["running_kernel"], built.old, told["library"])
+    assert told[
+        "reboot_required_reason"
+    ] == "the running kernel %s has no driver; kernel %s, which boots next, has %s" % (
+        told["running_kernel"],
+        built.old,
+        told["library"],
+    )
 
 
 def test_newer_kernel_that_came_without_headers_is_told_and_healed(built):
     assert built.with_another["will_break_on_next_boot"] == (
-        "kernel %s boots next, but has no NVIDIA module: DKMS cannot build one without its headers, which are missing" % built.new)
-    assert list(built.again.changed.values()) == [["trainyard.gpu.nvidia_driver : Install the kernel headers"]]
+        "kernel %s boots next, but has no NVIDIA module: DKMS cannot build one without its headers, which are missing"
+        % built.new
+    )
+    assert list(built.again.changed.values()) == [
+        ["trainyard.gpu.nvidia_driver : Install the kernel headers"]
+    ]
     told = built.for_both
     assert told["modules"] == {built.old: told["library"], built.new: told["library"]}
-    assert {(entry["kernel"], entry["state"]) for entry in told["dkms"]} == {(built.old, "installed"), (built.new, "installed")}
+    assert {(entry["kernel"], entry["state"]) for entry in told["dkms"]} == {
+        (built.old, "installed"),
+        (built.new, "installed"),
+    }
     assert (told["next_kernel"], told["will_break_on_next_boot"]) == (built.new, "")
 
 
@@ -110,8 +144,13 @@ def test_nouveau_is_kept_out_of_both_initial_ram_disks(host, built):
             assert len(found) == 1, "the initial RAM disk of %s has no %s" % (kernel, DROP_IN)
             assert "\nblacklist nouveau\n" in host.run("cat " + found[0])
             # What the kernel would load for the GPU by the file that the RAM disk has alone, and by none.
-            load = "modprobe --set-version %s --dry-run --verbose --use-blacklist --config %%s %s" % (kernel, DEVICE)
-            assert "/nouveau.ko" in host.run(load % "/dev/null") and "/nouveau.ko" not in host.run(load % found[0])
+            load = (
+                "modprobe --set-version %s --dry-run --verbose --use-blacklist --config %%s %s"
+                % (kernel, DEVICE)
+            )
+            assert "/nouveau.ko" in host.run(load % "/dev/null") and "/nouveau.ko" not in host.run(
+                load % found[0]
+            )
         finally:
             host.run("rm -r %s" % unpacked)
 
@@ -132,18 +171,30 @@ def test_next_kernel_that_loses_its_module(booted, built):
     module = "-m nvidia-current -v %s -k %s" % (built.for_both["library"], built.new)
     booted.run("dkms uninstall " + module)
     told = booted.module("gpu_stack_info")
-    assert told["will_break_on_next_boot"] == "kernel %s boots next, but has no NVIDIA module" % built.new
-    assert {(entry["kernel"], entry["state"]) for entry in told["dkms"]} == {(built.old, "installed"), (built.new, "built")}
+    assert (
+        told["will_break_on_next_boot"]
+        == "kernel %s boots next, but has no NVIDIA module" % built.new
+    )
+    assert {(entry["kernel"], entry["state"]) for entry in told["dkms"]} == {
+        (built.old, "installed"),
+        (built.new, "built"),
+    }
     booted.run("dkms install " + module)
     assert booted.module("gpu_stack_info")["will_break_on_next_boot"] == ""
 
 
 def test_reboot_with_a_reason_into_the_kernel_that_was_told(booted, built):
     """The running kernel loses its module; the role reboots the host, when it may, and GRUB chooses the kernel."""
-    booted.run("umount /proc/driver && dkms uninstall -m nvidia-current -v %s -k %s" % (built.for_both["library"], built.old))
+    booted.run(
+        "umount /proc/driver && dkms uninstall -m nvidia-current -v %s -k %s"
+        % (built.for_both["library"], built.old)
+    )
     told = booted.module("gpu_stack_info")
     assert (told["reboot_required_reason"], told["will_break_on_next_boot"]) == (
-        "the running kernel %s has no driver; kernel %s, which boots next, has %s" % (built.old, built.new, told["library"]), "")
+        "the running kernel %s has no driver; kernel %s, which boots next, has %s"
+        % (built.old, built.new, told["library"]),
+        "",
+    )
     run = driver(booted, nvidia_driver_allow_reboot=True)
     assert list(run.changed.values()) == [["trainyard.gpu.nvidia_driver : Reboot the host"]]
 

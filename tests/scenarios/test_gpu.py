@@ -57,8 +57,17 @@ def load(path, name):
 
 def run(*command, timeout=300, env=None, **options):
     """Return code and output, stderr after stdout."""
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=timeout,
-                          check=False, env=dict(os.environ, **(env or {})), **options)
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+        env=dict(os.environ, **(env or {})),
+        **options,
+    )
     return done.returncode, done.stdout
 
 
@@ -70,11 +79,36 @@ def record(name, text):
 
 def as_module(name, before=(), env=None, **arguments):
     """Run a module on localhost as Ansible does. C(before) is a command that runs the rest of its arguments."""
-    command = [*before, sys.executable, "-m", "ansible", "adhoc", "localhost", "--connection", "local", "--module-name", "trainyard.gpu." + name,
-               *(["--args", json.dumps(arguments)] if arguments else [])]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600, check=False, cwd=ROOT, env=dict(
-        os.environ, ANSIBLE_COLLECTIONS_PATH=str(ROOT / ".dev"), ANSIBLE_PYTHON_INTERPRETER="/usr/bin/python3", ANSIBLE_NOCOLOR="1",
-        LC_ALL="C.UTF-8", **(env or {})))
+    command = [
+        *before,
+        sys.executable,
+        "-m",
+        "ansible",
+        "adhoc",
+        "localhost",
+        "--connection",
+        "local",
+        "--module-name",
+        "trainyard.gpu." + name,
+        *(["--args", json.dumps(arguments)] if arguments else []),
+    ]
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=600,
+        check=False,
+        cwd=ROOT,
+        env=dict(
+            os.environ,
+            ANSIBLE_COLLECTIONS_PATH=str(ROOT / ".dev"),
+            ANSIBLE_PYTHON_INTERPRETER="/usr/bin/python3",
+            ANSIBLE_NOCOLOR="1",
+            LC_ALL="C.UTF-8",
+            **(env or {}),
+        ),
+    )
     # A failure is also told before.
     found = re.search(r"^localhost \| \S+ => (\{.*)", done.stdout, re.MULTILINE | re.DOTALL)
     assert found, done.stdout + done.stderr
@@ -129,7 +163,12 @@ def test_nvidia_smi_info_agrees_with_nvml(facts, nvml, handles):
     record("nvidia-smi.xml", run("nvidia-smi", "-q", "-x")[1])
     record("nvidia-smi.txt", run("nvidia-smi")[1])
     record("topo.txt", run("nvidia-smi", "topo", "-m")[1])
-    assert smi["available"] and smi["cause"] is None and smi["error_gpus"] == [] and smi["remarks"] == []
+    assert (
+        smi["available"]
+        and smi["cause"] is None
+        and smi["error_gpus"] == []
+        and smi["remarks"] == []
+    )
     assert smi["driver_version"] == nvml.nvmlSystemGetDriverVersion()
     cuda = nvml.nvmlSystemGetCudaDriverVersion()
     assert smi["cuda_version"] == "%d.%d" % (cuda // 1000, cuda % 1000 // 10)
@@ -141,25 +180,51 @@ def test_nvidia_smi_info_agrees_with_nvml(facts, nvml, handles):
         assert gpu["bus_id"] == nvml.nvmlDeviceGetPciInfo(handle).busId.lower()
         assert gpu["minor_number"] == nvml.nvmlDeviceGetMinorNumber(handle)
         assert gpu["memory_total_mib"] == memory.total >> 20
-        assert gpu["compute_mode"] == {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}[nvml.nvmlDeviceGetComputeMode(handle)]
+        assert (
+            gpu["compute_mode"]
+            == {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}[
+                nvml.nvmlDeviceGetComputeMode(handle)
+            ]
+        )
         assert gpu["persistence_mode"] == bool(nvml.nvmlDeviceGetPersistenceMode(handle))
         assert gpu["pcie_generation_max"] == nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
         assert gpu["pcie_width"] == nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)
         assert gpu["power_limit_w"] == nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
-        assert gpu["clocks_max_mhz"]["sm"] == nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
-        for keys, ask in ((("ecc_mode", "ecc_mode_pending"), nvml.nvmlDeviceGetEccMode), (("mig_mode", "mig_mode_pending"), nvml.nvmlDeviceGetMigMode)):
+        assert gpu["clocks_max_mhz"]["sm"] == nvml.nvmlDeviceGetMaxClockInfo(
+            handle, nvml.NVML_CLOCK_SM
+        )
+        for keys, ask in (
+            (("ecc_mode", "ecc_mode_pending"), nvml.nvmlDeviceGetEccMode),
+            (("mig_mode", "mig_mode_pending"), nvml.nvmlDeviceGetMigMode),
+        ):
             try:
                 found = [bool(value) for value in ask(handle)]
             except nvml.NVMLError_NotSupported:
                 found = [None, None]
             assert [gpu[key] for key in keys] == found
         if gpu["ecc_mode"]:
-            for kind, period in (("volatile", nvml.NVML_VOLATILE_ECC), ("aggregate", nvml.NVML_AGGREGATE_ECC)):
-                assert gpu["ecc_errors"][kind]["uncorrectable"] == nvml.nvmlDeviceGetTotalEccErrors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, period)
+            for kind, period in (
+                ("volatile", nvml.NVML_VOLATILE_ECC),
+                ("aggregate", nvml.NVML_AGGREGATE_ECC),
+            ):
+                assert gpu["ecc_errors"][kind]["uncorrectable"] == nvml.nvmlDeviceGetTotalEccErrors(
+                    handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, period
+                )
         # Every value that is not reported has its reason, and no value of a working card lacks one.
         assert {key for key, value in gpu.items() if value is None} == set(gpu["unavailable"])
-        assert not set(gpu["unavailable"]) & {"name", "uuid", "bus_id", "minor_number", "memory_used_mib", "temperature_c", "utilization_gpu_percent",
-                                              "power_draw_w", "pcie_generation", "architecture", "recovery_action"}
+        assert not set(gpu["unavailable"]) & {
+            "name",
+            "uuid",
+            "bus_id",
+            "minor_number",
+            "memory_used_mib",
+            "temperature_c",
+            "utilization_gpu_percent",
+            "power_draw_w",
+            "pcie_generation",
+            "architecture",
+            "recovery_action",
+        }
 
 
 def test_pytorch_sees_the_same_gpus(facts, torch):
@@ -170,24 +235,42 @@ def test_pytorch_sees_the_same_gpus(facts, torch):
         gpu = by_uuid["GPU-%s" % properties.uuid]
         assert gpu["name"] == properties.name
         # CUDA keeps a part for itself.
-        assert 0.97 * gpu["memory_total_mib"] < properties.total_memory >> 20 <= gpu["memory_total_mib"]
+        assert (
+            0.97 * gpu["memory_total_mib"]
+            < properties.total_memory >> 20
+            <= gpu["memory_total_mib"]
+        )
 
 
 def test_gpu_stack_info_agrees_with_the_kernel_and_nvcc(facts, nvml, handles):
     stack, said = facts["stack"], kernel("/proc/driver/nvidia/version")
     assert stack["loaded"] == stack["library"] == nvml.nvmlSystemGetDriverVersion()
     assert stack["loaded"] in said and stack["loaded_is_open"] == ("Open Kernel Module" in said)
-    assert [gpu["bus_id"] for gpu in stack["gpus"]] == [nvml.nvmlDeviceGetPciInfo(handle).busId.lower()[4:] for handle in handles]
+    assert [gpu["bus_id"] for gpu in stack["gpus"]] == [
+        nvml.nvmlDeviceGetPciInfo(handle).busId.lower()[4:] for handle in handles
+    ]
     for gpu in stack["gpus"]:
-        assert kernel("/sys/bus/pci/devices/%s/device" % gpu["bus_id"]).strip() == "0x" + gpu["device_id"]
-    assert [gpu["model"] for gpu in stack["gpus"]] == [nvml.nvmlDeviceGetName(handle) for handle in handles]
-    assert re.search(r"release %s, V%s\b" % (re.escape(stack["nvcc"]["release"]), re.escape(stack["nvcc"]["version"])), run(stack["nvcc"]["path"], "-V")[1])
+        assert (
+            kernel("/sys/bus/pci/devices/%s/device" % gpu["bus_id"]).strip()
+            == "0x" + gpu["device_id"]
+        )
+    assert [gpu["model"] for gpu in stack["gpus"]] == [
+        nvml.nvmlDeviceGetName(handle) for handle in handles
+    ]
+    assert re.search(
+        r"release %s, V%s\b"
+        % (re.escape(stack["nvcc"]["release"]), re.escape(stack["nvcc"]["version"])),
+        run(stack["nvcc"]["path"], "-V")[1],
+    )
     assert stack["cuda"][stack["cuda_chosen"]]["version"] == stack["nvcc"]["version"]
     assert {os.path.realpath(folder) for folder in stack["cuda"]} == set(stack["cuda"])
     for path, version in stack["nccl_header"].items():
         major, minor, patch = version.split(".")
         text = kernel(path)
-        assert all(re.search(r"#define NCCL_%s %s\b" % pair, text) for pair in (("MAJOR", major), ("MINOR", minor), ("PATCH", patch)))
+        assert all(
+            re.search(r"#define NCCL_%s %s\b" % pair, text)
+            for pair in (("MAJOR", major), ("MINOR", minor), ("PATCH", patch))
+        )
 
 
 def test_host_info_counts_the_gpus(facts, handles):
@@ -200,7 +283,11 @@ def test_host_info_counts_the_gpus(facts, handles):
 def test_health_agrees_with_the_kernel_log(facts):
     health = facts["health"]
     assert health["kernel_log"]["error"] == ""
-    said = run("dmesg")[1] if health["kernel_log"]["source"] == "dmesg" else run("journalctl", "--dmesg", "--boot")[1]
+    said = (
+        run("dmesg")[1]
+        if health["kernel_log"]["source"] == "dmesg"
+        else run("journalctl", "--dmesg", "--boot")[1]
+    )
     assert "NVRM" in said
     assert bool(health["gpu_errors"]) == bool(re.search(r"NVRM: Xid", said))
 
@@ -210,19 +297,34 @@ def test_health_agrees_with_the_kernel_log(facts):
 
 def test_gres_conf_names_the_device_nodes(facts, nvml, handles):
     slurm = facts["slurm"]
-    assert [gpu["minor"] for gpu in slurm["gpus"]] == sorted(nvml.nvmlDeviceGetMinorNumber(handle) for handle in handles)
+    assert [gpu["minor"] for gpu in slurm["gpus"]] == sorted(
+        nvml.nvmlDeviceGetMinorNumber(handle) for handle in handles
+    )
     plans = load("tests/unit/plugins/filter/test_slurm_plan.py", "slurm_plans")
-    reading = dict(plans.reading("gpu-a"), **{key: slurm[key] for key in ("gpus", "hardware", "kernel_hardware", "cgroup", "kernel")})
+    reading = dict(
+        plans.reading("gpu-a"),
+        **{key: slurm[key] for key in ("gpus", "hardware", "kernel_hardware", "cgroup", "kernel")},
+    )
     found = plans.good({"gpu-a": reading})
-    line = next(line for line in plans.text(found, "/gres.conf").splitlines() if line.startswith("NodeName=gpu-a "))
+    line = next(
+        line
+        for line in plans.text(found, "/gres.conf").splitlines()
+        if line.startswith("NodeName=gpu-a ")
+    )
     files = re.search(r"File=(\S+)", line).group(1)
-    paths = [files] if "[" not in files else ["/dev/nvidia%d" % gpu["minor"] for gpu in slurm["gpus"]]
+    paths = (
+        [files] if "[" not in files else ["/dev/nvidia%d" % gpu["minor"] for gpu in slurm["gpus"]]
+    )
     assert len(paths) == len(handles)
     for path in paths:
         node = os.stat(path)
         assert stat.S_ISCHR(node.st_mode) and os.major(node.st_rdev) == 195
     kind = re.search(r"Type=(\S+)", line).group(1)
-    node = next(line for line in plans.text(found, "/slurm.conf").splitlines() if line.startswith("NodeName=gpu-a "))
+    node = next(
+        line
+        for line in plans.text(found, "/slurm.conf").splitlines()
+        if line.startswith("NodeName=gpu-a ")
+    )
     assert "Gres=gpu:%s:%d" % (kind, len(handles)) in node
     record("gres.conf", plans.text(found, "/gres.conf") + node + "\n")
 
@@ -237,14 +339,18 @@ def until(condition, seconds=30):
 def replaced(text, values):
     """slurm.conf or cgroup.conf with other values, None for a line less."""
     lines = [line for line in text.splitlines() if line.split("=")[0] not in values]
-    return "\n".join(["%s=%s" % pair for pair in values.items() if pair[1] is not None] + lines) + "\n"
+    return (
+        "\n".join(["%s=%s" % pair for pair in values.items() if pair[1] is not None] + lines) + "\n"
+    )
 
 
 @contextlib.contextmanager
 def daemon(folder, *command):
     """A program in the foreground, which writes what it says to a file in the folder."""
     with open(folder / (command[0] + ".out"), "w", encoding="utf-8") as output:
-        with subprocess.Popen([str(word) for word in command], stdout=output, stderr=subprocess.STDOUT) as child:
+        with subprocess.Popen(
+            [str(word) for word in command], stdout=output, stderr=subprocess.STDOUT
+        ) as child:
             try:
                 yield child
             finally:
@@ -263,32 +369,85 @@ def fixture_slurm(facts, tmp_path_factory):
     (folder / "key").chmod(0o400)
     plans = load("tests/unit/plugins/filter/test_slurm_plan.py", "slurm_plans")
     name = os.uname().nodename.split(".")[0]
-    real = {key: facts["slurm"][key] for key in ("gpus", "hardware", "kernel_hardware", "cgroup", "kernel", "hostname")}
+    real = {
+        key: facts["slurm"][key]
+        for key in ("gpus", "hardware", "kernel_hardware", "cgroup", "kernel", "hostname")
+    }
     release = re.search(r"\d+\.\d+", run("slurmd", "-V")[1]).group()
-    found = plans.good({name: dict(plans.reading(name, release=release), **real)}, members=[{"name": name, "address": "127.0.0.1"}])
+    found = plans.good(
+        {name: dict(plans.reading(name, release=release), **real)},
+        members=[{"name": name, "address": "127.0.0.1"}],
+    )
     for part in ("slurm.conf", "gres.conf", "cgroup.conf"):
         (folder / part).write_text(record(part, plans.text(found, "/" + part)), encoding="utf-8")
     conf = (folder / "slurm.conf").read_text(encoding="utf-8")
     conf = re.sub(r" (AllowQos|TRESBillingWeights)=\S+", "", conf)
-    (folder / "slurm.conf").write_text(replaced(conf, {
-        "SlurmUser": "root", "DisableRootJobs": None, "AuthInfo": "socket=%s/munge" % folder, "StateSaveLocation": folder / "state", "SlurmdSpoolDir": folder / "spool",
-        "SlurmctldLogFile": folder / "slurmctld.log", "SlurmdLogFile": folder / "slurmd.log", "SlurmctldPidFile": folder / "slurmctld.pid",
-        "SlurmdPidFile": folder / "slurmd.pid", "AccountingStorageType": None, "AccountingStorageHost": None, "AccountingStorageTRES": None,
-        "AccountingStorageEnforce": None, "PreemptType": None, "PreemptMode": None, "SlurmctldParameters": None, "Prolog": None, "Epilog": None,
-        "PrologEpilogTimeout": None, "HealthCheckProgram": None, "HealthCheckInterval": None, "HealthCheckNodeState": None}), encoding="utf-8")
+    (folder / "slurm.conf").write_text(
+        replaced(
+            conf,
+            {
+                "SlurmUser": "root",
+                "DisableRootJobs": None,
+                "AuthInfo": "socket=%s/munge" % folder,
+                "StateSaveLocation": folder / "state",
+                "SlurmdSpoolDir": folder / "spool",
+                "SlurmctldLogFile": folder / "slurmctld.log",
+                "SlurmdLogFile": folder / "slurmd.log",
+                "SlurmctldPidFile": folder / "slurmctld.pid",
+                "SlurmdPidFile": folder / "slurmd.pid",
+                "AccountingStorageType": None,
+                "AccountingStorageHost": None,
+                "AccountingStorageTRES": None,
+                "AccountingStorageEnforce": None,
+                "PreemptType": None,
+                "PreemptMode": None,
+                "SlurmctldParameters": None,
+                "Prolog": None,
+                "Epilog": None,
+                "PrologEpilogTimeout": None,
+                "HealthCheckProgram": None,
+                "HealthCheckInterval": None,
+                "HealthCheckNodeState": None,
+            },
+        ),
+        encoding="utf-8",
+    )
     if not facts["slurm"]["dbus"]:
         # With systemd slurmd asks it for its control group. Without it Slurm 22.05 does not enable the controller memory.
         slices = Path("/sys/fs/cgroup/system.slice")
         slices.mkdir(exist_ok=True)
         (slices / "cgroup.subtree_control").write_text("+cpuset +cpu +memory", encoding="utf-8")
-        for part, values in (("cgroup.conf", {"IgnoreSystemd": "yes", "ConstrainRAMSpace": None, "ConstrainSwapSpace": None}),
-                             ("slurm.conf", {"JobAcctGatherType": "jobacct_gather/linux"})):
-            (folder / part).write_text(replaced((folder / part).read_text(encoding="utf-8"), values), encoding="utf-8")
+        for part, values in (
+            (
+                "cgroup.conf",
+                {"IgnoreSystemd": "yes", "ConstrainRAMSpace": None, "ConstrainSwapSpace": None},
+            ),
+            ("slurm.conf", {"JobAcctGatherType": "jobacct_gather/linux"}),
+        ):
+            (folder / part).write_text(
+                replaced((folder / part).read_text(encoding="utf-8"), values), encoding="utf-8"
+            )
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
         try:
-            stack.enter_context(daemon(folder, "munged", "--foreground", "--force", "--socket", folder / "munge", "--key-file", folder / "key", "--pid-file",
-                                       folder / "munged.pid", "--log-file", folder / "munged.log", "--seed-file", folder / "munged.seed"))
+            stack.enter_context(
+                daemon(
+                    folder,
+                    "munged",
+                    "--foreground",
+                    "--force",
+                    "--socket",
+                    folder / "munge",
+                    "--key-file",
+                    folder / "key",
+                    "--pid-file",
+                    folder / "munged.pid",
+                    "--log-file",
+                    folder / "munged.log",
+                    "--seed-file",
+                    folder / "munged.seed",
+                )
+            )
             until((folder / "munge").exists)
             stack.enter_context(daemon(folder, "slurmctld", "-D", "-c"))
             stack.enter_context(daemon(folder, "slurmd", "-D"))
@@ -296,20 +455,35 @@ def fixture_slurm(facts, tmp_path_factory):
             yield name
         finally:
             for log in sorted(folder.glob("*.log")) + sorted(folder.glob("*.out")):
-                record(log.name.replace(".", "_") + ".txt", log.read_text(encoding="utf-8", errors="replace"))
+                record(
+                    log.name.replace(".", "_") + ".txt",
+                    log.read_text(encoding="utf-8", errors="replace"),
+                )
 
 
 def test_slurm_knows_the_gpu(slurm, facts, handles):
     kind = gpu_type(facts["smi"]["gpus"][0]["name"])
-    assert run("sinfo", "--noheader", "--format", "%G")[1].startswith("gpu:%s:%d" % (kind, len(handles)))
+    assert run("sinfo", "--noheader", "--format", "%G")[1].startswith(
+        "gpu:%s:%d" % (kind, len(handles))
+    )
     assert "State=IDLE" in record("node.txt", run("scontrol", "show", "node", slurm)[1])
 
 
 def test_job_with_a_gpu_sees_its_own(slurm, facts, torch):
     found = as_module("nvidia_smi_info", before=("srun", "--quiet", "--immediate=30", "--gpus=1"))
-    assert found["gpu_count"] == 1 and found["gpus"][0]["uuid"] in [gpu["uuid"] for gpu in facts["smi"]["gpus"]]
-    code, text = run("srun", "--quiet", "--immediate=30", "--gpus=1", sys.executable, "-c", "import os, torch\n"
-                     "print(os.environ['CUDA_VISIBLE_DEVICES'], torch.cuda.device_count(), float(torch.ones(1000, device='cuda').sum()))")
+    assert found["gpu_count"] == 1 and found["gpus"][0]["uuid"] in [
+        gpu["uuid"] for gpu in facts["smi"]["gpus"]
+    ]
+    code, text = run(
+        "srun",
+        "--quiet",
+        "--immediate=30",
+        "--gpus=1",
+        sys.executable,
+        "-c",
+        "import os, torch\n"
+        "print(os.environ['CUDA_VISIBLE_DEVICES'], torch.cuda.device_count(), float(torch.ones(1000, device='cuda').sum()))",
+    )
     assert (code, text) == (0, "0 1 1000.0\n")
 
 
@@ -317,8 +491,18 @@ def test_job_without_a_gpu_cannot_open_one(slurm, facts):
     tries = "import glob, os\nfor path in sorted(glob.glob('/dev/nvidia[0-9]*')):\n try: os.open(path, os.O_RDWR)\n except OSError as error: print(error)"
     code, text = run("srun", "--quiet", "--immediate=30", sys.executable, "-c", tries)
     gpus = [gpu["path"] for gpu in facts["slurm"]["gpus"]]
-    assert (code, text.splitlines()) == (0, ["[Errno 1] Operation not permitted: '%s'" % path for path in gpus])
-    code, text = run("srun", "--quiet", "--immediate=30", sys.executable, "-c", "import torch; print(torch.cuda.is_available())")
+    assert (code, text.splitlines()) == (
+        0,
+        ["[Errno 1] Operation not permitted: '%s'" % path for path in gpus],
+    )
+    code, text = run(
+        "srun",
+        "--quiet",
+        "--immediate=30",
+        sys.executable,
+        "-c",
+        "import torch; print(torch.cuda.is_available())",
+    )
     assert code == 0 and text.endswith("False\n"), text
     found = as_module("nvidia_smi_info", before=("srun", "--quiet", "--immediate=30"))
     record("fault-job.json", json.dumps(found, indent=1))
@@ -327,15 +511,27 @@ def test_job_without_a_gpu_cannot_open_one(slurm, facts):
 
 def test_gpu_belongs_to_one_job_and_is_free_after_it(slurm, nvml, handles, tmp_path):
     """The job ends while a process that left its session holds memory on the GPU."""
+
     def on_gpu():
-        return {process.pid for handle in handles for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+        return {
+            process.pid
+            for handle in handles
+            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        }
+
     before = on_gpu()
     # Without input it goes on at once.
     (tmp_path / "left.py").write_text(WORKER + "import time\ntime.sleep(600)\n", encoding="utf-8")
     script = tmp_path / "job"
-    script.write_text("#!/bin/sh\n%s left.py < /dev/null > out &\nuntil grep -q ready out; do sleep 0.2; done\nsleep 8\n" % sys.executable, encoding="utf-8")
+    script.write_text(
+        "#!/bin/sh\n%s left.py < /dev/null > out &\nuntil grep -q ready out; do sleep 0.2; done\nsleep 8\n"
+        % sys.executable,
+        encoding="utf-8",
+    )
     every = "--gpus=%d" % len(handles)
-    code, text = run("sbatch", "--parsable", every, "--output", tmp_path / "log", "--chdir", tmp_path, script)
+    code, text = run(
+        "sbatch", "--parsable", every, "--output", tmp_path / "log", "--chdir", tmp_path, script
+    )
     assert code == 0, text
     job = text.strip()
     until(lambda: on_gpu() - before, 60)
@@ -343,7 +539,12 @@ def test_gpu_belongs_to_one_job_and_is_free_after_it(slurm, nvml, handles, tmp_p
     assert code != 0 and "Unable to allocate resources" in text
     code, text = run("sbatch", "--parsable", every, "--output", "/dev/null", "--wrap", "true")
     waiting = text.strip()
-    until(lambda: run("squeue", "--noheader", "--jobs", waiting, "--format", "%T %r")[1] == "PENDING Resources\n")
+    until(
+        lambda: (
+            run("squeue", "--noheader", "--jobs", waiting, "--format", "%T %r")[1]
+            == "PENDING Resources\n"
+        )
+    )
     until(lambda: "JobState=COMPLETED" in run("scontrol", "show", "job", job)[1], 60)
     until(lambda: on_gpu() <= before)
     until(lambda: "JobState=COMPLETED" in run("scontrol", "show", "job", waiting)[1])
@@ -355,12 +556,29 @@ def test_gpu_belongs_to_one_job_and_is_free_after_it(slurm, nvml, handles, tmp_p
 def a_verified_host(facts, **changes):
     """This host in a cluster in which everything else is in order."""
     rules = load("tests/unit/plugins/action/test_verify_rules.py", "verify_rules")
-    real = {key: facts["host"][key] for key in ("nvidia_devices", "gpus", "cpus", "os", "architecture", "python_version")}
+    real = {
+        key: facts["host"][key]
+        for key in ("nvidia_devices", "gpus", "cpus", "os", "architecture", "python_version")
+    }
     # The clock of a virtual machine may be that of its host.
-    health = dict(facts["health"], clock={"synchronized": True, "source": "timedatectl", "error": ""})
-    host = rules.gpu_host("a", facts=real, answer=health, **dict({
-        "__verify_gpus": facts["smi"], "__verify_container_gpus": facts["smi"], "__verify_stack": facts["stack"], "upgrade_asked": {},
-        "nvidia_driver_asked": ""}, **changes))
+    health = dict(
+        facts["health"], clock={"synchronized": True, "source": "timedatectl", "error": ""}
+    )
+    host = rules.gpu_host(
+        "a",
+        facts=real,
+        answer=health,
+        **dict(
+            {
+                "__verify_gpus": facts["smi"],
+                "__verify_container_gpus": facts["smi"],
+                "__verify_stack": facts["stack"],
+                "upgrade_asked": {},
+                "nvidia_driver_asked": "",
+            },
+            **changes,
+        ),
+    )
     return rules, rules.verdicts(host, rules.plain("b", "10.0.0.12"))
 
 
@@ -374,12 +592,28 @@ def test_verify_has_nothing_against_a_healthy_host(facts):
 def test_compatibility_rules_on_the_real_stack(facts):
     """No rule stops this host."""
     rules = load("tests/unit/plugins/action/test_compat_rules.py", "compat_rules")
-    real = {key: facts["host"][key] for key in ("nvidia_devices", "gpus", "os", "architecture", "python_version")}
-    host = rules.host((facts["stack"]["gpus"][0]["device_id"],), facts=real, base="nvcr.io/nvidia/pytorch:25.08-py3")
+    real = {
+        key: facts["host"][key]
+        for key in ("nvidia_devices", "gpus", "os", "architecture", "python_version")
+    }
+    host = rules.host(
+        (facts["stack"]["gpus"][0]["device_id"],),
+        facts=real,
+        base="nvcr.io/nvidia/pytorch:25.08-py3",
+    )
     host["cluster_stack"] = facts["stack"]
     findings, _result = rules.verdicts(host)
-    told = {name: (entry["verdict"], entry["found"]) for name, entry in findings.items() if entry["verdict"] in ("warn", "fail")}
-    record("compatibility.json", json.dumps({name: (entry["verdict"], entry["found"]) for name, entry in findings.items()}, indent=1))
+    told = {
+        name: (entry["verdict"], entry["found"])
+        for name, entry in findings.items()
+        if entry["verdict"] in ("warn", "fail")
+    }
+    record(
+        "compatibility.json",
+        json.dumps(
+            {name: (entry["verdict"], entry["found"]) for name, entry in findings.items()}, indent=1
+        ),
+    )
     # A site may leave its driver without a hold, or at an old branch. Both are true of such a machine.
     assert set(told) <= {"drv-unpinned", "drv-branch-eol"}, told
 
@@ -395,7 +629,10 @@ def hidden(*paths):
 
 def management_libraries():
     """Every libnvidia-ml that the loader may take."""
-    found = set(glob.glob("/usr/lib/*/libnvidia-ml.so.1") + glob.glob("/usr/local/nvidia/lib*/libnvidia-ml.so.1"))
+    found = set(
+        glob.glob("/usr/lib/*/libnvidia-ml.so.1")
+        + glob.glob("/usr/local/nvidia/lib*/libnvidia-ml.so.1")
+    )
     found.update(re.findall(r"libnvidia-ml\.so\.1 .*=> (\S+)", run("ldconfig", "-p")[1]))
     return sorted({os.path.realpath(path) for path in found})
 
@@ -407,12 +644,19 @@ def test_missing_library(facts):
     assert "libnvidia-ml" in smi["fix"]
     rules, findings = a_verified_host(facts, __verify_gpus=smi)
     failed = {entry["id"]: entry for entry in rules.bad(findings)}
-    assert "gpus-present" in failed and failed["gpus-present"]["found"] == "library_missing" and failed["gpus-present"]["fix"] == smi["fix"]
+    assert (
+        "gpus-present" in failed
+        and failed["gpus-present"]["found"] == "library_missing"
+        and failed["gpus-present"]["fix"] == smi["fix"]
+    )
 
 
 def test_missing_program(facts):
     smi = as_module("nvidia_smi_info", executable="/nowhere/nvidia-smi")
-    assert (smi["available"], smi["cause"]) == (False, "not_installed") and "install the NVIDIA driver" in smi["fix"]
+    assert (smi["available"], smi["cause"]) == (
+        False,
+        "not_installed",
+    ) and "install the NVIDIA driver" in smi["fix"]
     rules, findings = a_verified_host(facts, __verify_gpus=smi)
     assert "gpus-present" in {entry["id"] for entry in rules.bad(findings)}
 
@@ -423,13 +667,26 @@ def test_path_without_the_program(tmp_path):
             if name != "nvidia-smi" and not (tmp_path / name).is_symlink():
                 (tmp_path / name).symlink_to(os.path.join(folder, name))
     smi = as_module("nvidia_smi_info", env={"PATH": str(tmp_path)})
-    assert (smi["available"], smi["cause"]) == (False, "not_installed") and "nvidia-smi is not on the PATH" in smi["fix"]
+    assert (smi["available"], smi["cause"]) == (
+        False,
+        "not_installed",
+    ) and "nvidia-smi is not on the PATH" in smi["fix"]
 
 
-@pytest.mark.parametrize("kind, cause, fix", [("gpus", "no_devices", "check the permissions of /dev/nvidia*"), ("control", "access_blocked", "which cgroup")])
+@pytest.mark.parametrize(
+    "kind, cause, fix",
+    [
+        ("gpus", "no_devices", "check the permissions of /dev/nvidia*"),
+        ("control", "access_blocked", "which cgroup"),
+    ],
+)
 def test_device_node_that_is_none(handles, nvml, kind, cause, fix):
     """As in a container or a cgroup without them. The driver still knows its GPUs."""
-    paths = ["/dev/nvidia%d" % nvml.nvmlDeviceGetMinorNumber(handle) for handle in handles] if kind == "gpus" else ["/dev/nvidiactl"]
+    paths = (
+        ["/dev/nvidia%d" % nvml.nvmlDeviceGetMinorNumber(handle) for handle in handles]
+        if kind == "gpus"
+        else ["/dev/nvidiactl"]
+    )
     smi = as_module("nvidia_smi_info", before=hidden(*paths))
     record("fault-%s.txt" % kind, run(*hidden(*paths), "nvidia-smi", "-q", "-x")[1])
     assert (smi["available"], smi["cause"]) == (False, cause) and fix in smi["fix"]
@@ -437,8 +694,10 @@ def test_device_node_that_is_none(handles, nvml, kind, cause, fix):
 
 def test_device_nodes_that_a_user_may_not_open(tmp_path):
     node = os.stat("/dev/nvidiactl").st_rdev
-    made = "mknod %s/node c %d %d && chmod 600 %s/node && mount --bind %s/node /dev/nvidiactl && exec setpriv --reuid %d --clear-groups nvidia-smi -q -x" % (
-        tmp_path, os.major(node), os.minor(node), tmp_path, tmp_path, STRANGER)
+    made = (
+        "mknod %s/node c %d %d && chmod 600 %s/node && mount --bind %s/node /dev/nvidiactl && exec setpriv --reuid %d --clear-groups nvidia-smi -q -x"
+        % (tmp_path, os.major(node), os.minor(node), tmp_path, tmp_path, STRANGER)
+    )
     code, text = run("unshare", "--mount", "sh", "-c", made)
     record("fault-permission.txt", text)
     assert code and why_no_answer(code, text, "")[0] == "permission", text
@@ -446,18 +705,27 @@ def test_device_nodes_that_a_user_may_not_open(tmp_path):
 
 def test_stub_of_the_library(tmp_path):
     """CUDA's folder of stubs in LD_LIBRARY_PATH: the stub says that the driver is not loaded, which is not the cause."""
-    stubs = glob.glob(cuda_home() + "/targets/*/lib/stubs/libnvidia-ml.so") + glob.glob(cuda_home() + "/lib64/stubs/libnvidia-ml.so")
+    stubs = glob.glob(cuda_home() + "/targets/*/lib/stubs/libnvidia-ml.so") + glob.glob(
+        cuda_home() + "/lib64/stubs/libnvidia-ml.so"
+    )
     (tmp_path / "libnvidia-ml.so.1").symlink_to(stubs[0])
-    record("fault-stub.txt", run("nvidia-smi", "-q", "-x", env={"LD_LIBRARY_PATH": str(tmp_path)})[1])
+    record(
+        "fault-stub.txt", run("nvidia-smi", "-q", "-x", env={"LD_LIBRARY_PATH": str(tmp_path)})[1]
+    )
     smi = as_module("nvidia_smi_info", env={"LD_LIBRARY_PATH": str(tmp_path)})
-    assert (smi["available"], smi["cause"]) == (False, "library_missing") and "LD_LIBRARY_PATH" in smi["fix"]
+    assert (smi["available"], smi["cause"]) == (
+        False,
+        "library_missing",
+    ) and "LD_LIBRARY_PATH" in smi["fix"]
 
 
 # --- builds, which run while the tests above do ---------------------------------------------------------------------------------
 
 
 def cuda_home():
-    return os.path.dirname(os.path.dirname(os.path.realpath(shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")))
+    return os.path.dirname(
+        os.path.dirname(os.path.realpath(shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"))
+    )
 
 
 def nccl_home(folder):
@@ -473,7 +741,11 @@ def nccl_home(folder):
 
 
 def capability():
-    return run("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")[1].split()[0].replace(".", "")
+    return (
+        run("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")[1]
+        .split()[0]
+        .replace(".", "")
+    )
 
 
 class Build:
@@ -482,7 +754,14 @@ class Build:
     def __init__(self, name, folder, command, env):
         self.name, self.log, self.begun = name, folder / (name + ".log"), time.time()
         with open(self.log, "w", encoding="utf-8") as stream:
-            self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+            self.child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+            )
 
     def done(self):
         code = self.child.wait(timeout=1800)
@@ -500,29 +779,71 @@ def begin_nccl_tests(folder):
     """The program of role nccl_tests, with what the role would give it."""
     programs = folder / "nccl_tests"
     programs.mkdir()
-    for path in ("roles/nccl_tests/files/nccl_tests_from_source.py", "roles/nccl/files/source_build.py"):
+    for path in (
+        "roles/nccl_tests/files/nccl_tests_from_source.py",
+        "roles/nccl/files/source_build.py",
+    ):
         shutil.copy(ROOT / path, programs)
     source_build = load("roles/nccl/files/source_build.py", "source_build")
     home = nccl_home(folder / "nccl")
-    asked = {"tag": NCCL_TESTS[0], "source": "git", "commit": NCCL_TESTS[1], "checksum": "", "cuda_home": cuda_home(), "cuda": "", "nccl_home": home,
-             "url": "https://github.com/NVIDIA/nccl-tests.git", "nccl": source_build.header_version(home + "/include/nccl.h"), "nccl_package": "",
-             "mpi_home": OPEN_MPI if os.path.exists(OPEN_MPI + "/include/mpi.h") else "", "compute_capabilities": [capability()], "make_variables": {},
-             "prefix": str(folder / "prefix")}
-    for path in sorted(glob.glob(os.path.join(SOURCES, "nccl-tests-*.tar.gz")))[-1:] if SOURCES else []:
-        asked.update(source="archive", url="file://" + path, checksum=hashlib.sha256(Path(path).read_bytes()).hexdigest(),
-                     tag="v" + re.search(r"nccl-tests-(.+)\.tar\.gz", path).group(1))
-    return Build("nccl_tests", folder, [sys.executable, "-B", str(programs / "nccl_tests_from_source.py"), str(folder / "nccl_tests.json")],
-                 dict(os.environ, TRAINYARD_NCCL_TESTS=json.dumps(asked)))
+    asked = {
+        "tag": NCCL_TESTS[0],
+        "source": "git",
+        "commit": NCCL_TESTS[1],
+        "checksum": "",
+        "cuda_home": cuda_home(),
+        "cuda": "",
+        "nccl_home": home,
+        "url": "https://github.com/NVIDIA/nccl-tests.git",
+        "nccl": source_build.header_version(home + "/include/nccl.h"),
+        "nccl_package": "",
+        "mpi_home": OPEN_MPI if os.path.exists(OPEN_MPI + "/include/mpi.h") else "",
+        "compute_capabilities": [capability()],
+        "make_variables": {},
+        "prefix": str(folder / "prefix"),
+    }
+    for path in (
+        sorted(glob.glob(os.path.join(SOURCES, "nccl-tests-*.tar.gz")))[-1:] if SOURCES else []
+    ):
+        asked.update(
+            source="archive",
+            url="file://" + path,
+            checksum=hashlib.sha256(Path(path).read_bytes()).hexdigest(),
+            tag="v" + re.search(r"nccl-tests-(.+)\.tar\.gz", path).group(1),
+        )
+    return Build(
+        "nccl_tests",
+        folder,
+        [
+            sys.executable,
+            "-B",
+            str(programs / "nccl_tests_from_source.py"),
+            str(folder / "nccl_tests.json"),
+        ],
+        dict(os.environ, TRAINYARD_NCCL_TESTS=json.dumps(asked)),
+    )
 
 
 def recipe():
     """The arguments of the image's build step for Horovod."""
-    defaults = yaml.safe_load((ROOT / "roles/training_image/defaults/main.yml").read_text(encoding="utf-8"))
-    fixes = yaml.safe_load((ROOT / "roles/training_image/vars/main.yml").read_text(encoding="utf-8"))["__training_image_source_fixes"]
-    names = {name: defaults["training_image_horovod_" + name] for name in ("version", "sha256", "url", "build_packages", "dependencies")}
+    defaults = yaml.safe_load(
+        (ROOT / "roles/training_image/defaults/main.yml").read_text(encoding="utf-8")
+    )
+    fixes = yaml.safe_load(
+        (ROOT / "roles/training_image/vars/main.yml").read_text(encoding="utf-8")
+    )["__training_image_source_fixes"]
+    names = {
+        name: defaults["training_image_horovod_" + name]
+        for name in ("version", "sha256", "url", "build_packages", "dependencies")
+    }
     requires = {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
-    return dict(names, compile=True, pip_packages=defaults["training_image_pip_packages"], fixes=fixes,
-                variables=horovod_variables(requires, [capability()], {}))
+    return dict(
+        names,
+        compile=True,
+        pip_packages=defaults["training_image_pip_packages"],
+        fixes=fixes,
+        variables=horovod_variables(requires, [capability()], {}),
+    )
 
 
 def begin_horovod(folder):
@@ -532,7 +853,9 @@ def begin_horovod(folder):
     python = environment / "bin/python"
     site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")[1].strip()
     packages = os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin))
-    Path(site, "parent.pth").write_text("import site; site.addsitedir(%r)\n" % packages, encoding="utf-8")
+    Path(site, "parent.pth").write_text(
+        "import site; site.addsitedir(%r)\n" % packages, encoding="utf-8"
+    )
     here = folder / "step"
     here.mkdir()
     shutil.copy(ROOT / "roles/training_image/files/steps.py", here)
@@ -543,8 +866,13 @@ def begin_horovod(folder):
         variables["PIP_NO_INDEX"] = "1"
     if not os.path.exists("/usr/include/nccl.h"):
         variables["HOROVOD_NCCL_HOME"] = nccl_home(folder / "nccl_of_wheel")
-    step = "import steps, sys; steps.HERE = %r; sys.argv = ['steps.py', 'horovod']; steps.main()" % str(here)
-    return Build("horovod", folder, [str(python), "-B", "-c", step], dict(variables, PYTHONPATH=str(here)))
+    step = (
+        "import steps, sys; steps.HERE = %r; sys.argv = ['steps.py', 'horovod']; steps.main()"
+        % str(here)
+    )
+    return Build(
+        "horovod", folder, [str(python), "-B", "-c", step], dict(variables, PYTHONPATH=str(here))
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -572,7 +900,9 @@ def test_all_reduce_perf_on_one_gpu(all_reduce_perf):
     answer = as_module("nccl_all_reduce", log=text)
     assert answer["complete"] and answer["out_of_bounds"] == {"count": 0, "ok": True}
     assert (answer["ranks"], answer["hosts"], answer["gpus"]) == (1, 1, 1)
-    assert len(answer["rows"]) == 26 and all(row[way]["wrong"] == 0 for row in answer["rows"] for way in ("out_of_place", "in_place"))
+    assert len(answer["rows"]) == 26 and all(
+        row[way]["wrong"] == 0 for row in answer["rows"] for way in ("out_of_place", "in_place")
+    )
     # One rank moves nothing between GPUs, which must not pass for a measurement.
     assert not answer["passed"] and [reason["id"] for reason in answer["reasons"]] == ["one_rank"]
     code = int(re.search(r"nccl-library=(\d+)", text).group(1))
@@ -580,43 +910,87 @@ def test_all_reduce_perf_on_one_gpu(all_reduce_perf):
 
 
 def test_more_gpus_than_there_are(all_reduce_perf, handles):
-    answer = as_module("nccl_all_reduce", executable=all_reduce_perf, gpus=len(handles) + 1, max_bytes="1M")
-    assert answer.get("msg", "").startswith("gpus: %d: more GPUs are requested than the host has" % (len(handles) + 1)), answer
+    answer = as_module(
+        "nccl_all_reduce", executable=all_reduce_perf, gpus=len(handles) + 1, max_bytes="1M"
+    )
+    assert answer.get("msg", "").startswith(
+        "gpus: %d: more GPUs are requested than the host has" % (len(handles) + 1)
+    ), answer
 
 
 def test_two_ranks_on_one_gpu(all_reduce_perf):
     """NCCL's own error of a real card. nccl-tests would refuse by themselves, so that the device is set by their variable."""
-    answer = as_module("nccl_all_reduce", executable=all_reduce_perf, gpus=2, launcher="mpirun_per_gpu", hosts=["localhost"], max_bytes="1M",
-                       environment={"NCCL_TESTS_DEVICE": "0", "CUDA_VISIBLE_DEVICES": "0", "NCCL_DEBUG": "WARN"}, timeout=120)
+    answer = as_module(
+        "nccl_all_reduce",
+        executable=all_reduce_perf,
+        gpus=2,
+        launcher="mpirun_per_gpu",
+        hosts=["localhost"],
+        max_bytes="1M",
+        environment={"NCCL_TESTS_DEVICE": "0", "CUDA_VISIBLE_DEVICES": "0", "NCCL_DEBUG": "WARN"},
+        timeout=120,
+    )
     record("duplicate_gpu.txt", answer.get("output", json.dumps(answer)))
-    assert not answer["passed"] and "duplicate_gpu" in [reason["id"] for reason in answer["reasons"]], answer
+    assert not answer["passed"] and "duplicate_gpu" in [
+        reason["id"] for reason in answer["reasons"]
+    ], answer
 
 
 # --- PyTorch ----------------------------------------------------------------------------------------------------------------
 
 
 def torchrun(program, *arguments, ranks=1, env=None, **options):
-    return run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), program, *arguments, env=env, **options)
+    return run(
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        str(ranks),
+        program,
+        *arguments,
+        env=env,
+        **options,
+    )
 
 
 @pytest.fixture(name="bandwidth_job")
 def fixture_bandwidth_job(tmp_path):
-    for path in ("roles/verify/files/all_reduce.py", "plugins/module_utils/_bandwidth.py", "plugins/module_utils/_blame.py",
-                 "roles/train/files/_job_watch.py"):
+    for path in (
+        "roles/verify/files/all_reduce.py",
+        "plugins/module_utils/_bandwidth.py",
+        "plugins/module_utils/_blame.py",
+        "roles/train/files/_job_watch.py",
+    ):
         shutil.copy(ROOT / path, tmp_path)
     return tmp_path
 
 
 def test_bandwidth_job_with_one_rank(bandwidth_job, torch):
     """One rank has no other to exchange data with: nothing is measured, the facts are there, and the job ends in order."""
-    plan = {"hosts": [{"name": "here", "slots": 1}], "at_once": 0, "largest": {"gloo": 1 << 24, "nccl": 1 << 28}, "history": {},
-            "asked": {"fraction": 0.7, "min_busbw_gb_s": 0, "peer_fraction": 0.6, "drop_percent": 20}}
-    code, text = torchrun(bandwidth_job / "all_reduce.py", env={"TRAINYARD_JOB_DIR": str(bandwidth_job), "TRAINYARD_BANDWIDTH":
-                                                                base64.b64encode(json.dumps(plan).encode()).decode()})
+    plan = {
+        "hosts": [{"name": "here", "slots": 1}],
+        "at_once": 0,
+        "largest": {"gloo": 1 << 24, "nccl": 1 << 28},
+        "history": {},
+        "asked": {"fraction": 0.7, "min_busbw_gb_s": 0, "peer_fraction": 0.6, "drop_percent": 20},
+    }
+    code, text = torchrun(
+        bandwidth_job / "all_reduce.py",
+        env={
+            "TRAINYARD_JOB_DIR": str(bandwidth_job),
+            "TRAINYARD_BANDWIDTH": base64.b64encode(json.dumps(plan).encode()).decode(),
+        },
+    )
     assert code == 0, text
     found = json.loads((bandwidth_job / "bandwidth.json").read_text(encoding="utf-8"))
     record("bandwidth.json", json.dumps(found, indent=1))
-    assert (found["collective"], found["runs"], found["blame"], found["note"]) == ("nccl", [], [], "")
+    assert (found["collective"], found["runs"], found["blame"], found["note"]) == (
+        "nccl",
+        [],
+        [],
+        "",
+    )
     gpus = found["facts"]["here"]["gpus"]
     assert len(gpus) == torch.cuda.device_count() and all(gpu["pcie"] > 0 for gpu in gpus)
 
@@ -624,7 +998,8 @@ def test_bandwidth_job_with_one_rank(bandwidth_job, torch):
 def test_sums_of_nccl_and_a_working_gpu_are_seen(bandwidth_job, torch):
     """The functions of the job with a process group of one rank: the sums are checked on the GPU, and nvidia-smi shows that it works."""
     program = bandwidth_job / "one.py"
-    program.write_text("""\
+    program.write_text(
+        """\
 import json, os, torch, torch.distributed as dist
 import all_reduce
 torch.cuda.set_device(0)
@@ -644,23 +1019,32 @@ said = all_reduce.said(log, 0)
 dist.destroy_process_group()
 with open("answer.json", "w") as stream:
     json.dump({"rows": rows, "seen": seen, "nccl": [line for line in said if "NCCL version" in line or "nranks" in line]}, stream)
-""", encoding="utf-8")
+""",
+        encoding="utf-8",
+    )
     code, text = torchrun(program, cwd=bandwidth_job)
     assert code == 0, text
     answer = json.loads((bandwidth_job / "answer.json").read_text(encoding="utf-8"))
     record("watched.json", json.dumps(answer, indent=1))
     assert [row["in_place"]["wrong"] for row in answer["rows"]] == [0, 0]
     assert all(row["in_place"]["busbw_gb_s"] == 0 for row in answer["rows"])
-    assert len(answer["seen"]["gpus"]) == torch.cuda.device_count() and answer["seen"]["gpus"][0] > 50
+    assert (
+        len(answer["seen"]["gpus"]) == torch.cuda.device_count() and answer["seen"]["gpus"][0] > 50
+    )
     version = ".".join(map(str, torch.cuda.nccl.version()))
-    assert any("NCCL version %s" % version in line for line in answer["nccl"]) and any("nranks 1 " in line for line in answer["nccl"])
+    assert any("NCCL version %s" % version in line for line in answer["nccl"]) and any(
+        "nranks 1 " in line for line in answer["nccl"]
+    )
 
 
 def test_two_ranks_of_pytorch_on_one_gpu(tmp_path, torch):
     """The common mistake of a program that does not select its GPU."""
     program = tmp_path / "same.py"
-    program.write_text("import torch, torch.distributed as dist\ndist.init_process_group('nccl')\ndist.all_reduce(torch.ones(4, device='cuda:0'))\n"
-                       "torch.cuda.synchronize()\n", encoding="utf-8")
+    program.write_text(
+        "import torch, torch.distributed as dist\ndist.init_process_group('nccl')\ndist.all_reduce(torch.ones(4, device='cuda:0'))\n"
+        "torch.cuda.synchronize()\n",
+        encoding="utf-8",
+    )
     code, text = torchrun(program, ranks=2, cwd=tmp_path)
     record("duplicate_gpu_torch.txt", text)
     assert code != 0
@@ -669,16 +1053,37 @@ def test_two_ranks_of_pytorch_on_one_gpu(tmp_path, torch):
 
 
 def test_more_ranks_than_gpus(tmp_path, torch):
-    code, text = torchrun(ROOT / "roles/train/files/examples/digits_torchrun.py", "--epochs", "1", ranks=torch.cuda.device_count() + 1, cwd=tmp_path)
+    code, text = torchrun(
+        ROOT / "roles/train/files/examples/digits_torchrun.py",
+        "--epochs",
+        "1",
+        ranks=torch.cuda.device_count() + 1,
+        cwd=tmp_path,
+    )
     record("too_many_ranks_torch.txt", text)
-    assert code != 0 and "too_many_gpus" in [error["id"] for error in find_errors(text)], text[-3000:]
+    assert code != 0 and "too_many_gpus" in [error["id"] for error in find_errors(text)], text[
+        -3000:
+    ]
 
 
-@pytest.mark.parametrize("name, arguments, least", [("digits_torchrun.py", ["--epochs", "8"], 0.9),
-                                                    ("resnet18_ddp.py", ["--epochs", "4", "--random-images", "20000"], 0.3)])
+@pytest.mark.parametrize(
+    "name, arguments, least",
+    [
+        ("digits_torchrun.py", ["--epochs", "8"], 0.9),
+        ("resnet18_ddp.py", ["--epochs", "4", "--random-images", "20000"], 0.3),
+    ],
+)
 def test_example_on_the_gpu(tmp_path, torch, nvml, handles, name, arguments, least):
-    job = {"TRAINYARD_JOB_DIR": str(tmp_path), "TRAINYARD_RANK_REPORT": str(tmp_path / "report.json")}
-    code, text = torchrun(ROOT / "roles/train/files/examples" / name, *arguments, env=dict(job, NCCL_DEBUG="VERSION"), cwd=tmp_path)
+    job = {
+        "TRAINYARD_JOB_DIR": str(tmp_path),
+        "TRAINYARD_RANK_REPORT": str(tmp_path / "report.json"),
+    }
+    code, text = torchrun(
+        ROOT / "roles/train/files/examples" / name,
+        *arguments,
+        env=dict(job, NCCL_DEBUG="VERSION"),
+        cwd=tmp_path,
+    )
     record(name + ".txt", text)
     assert code == 0 and "Warning" not in text, text
     # NCCL, and so the GPU, and not Gloo.
@@ -728,19 +1133,40 @@ def without_path():
 def test_horovod_of_the_recipe_has_nccl(horovodrun):
     record("check-build.txt", run(horovodrun, "--check-build", env=without_path())[1])
     requires = {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
-    answer = as_module("horovod_build_info", executable=horovodrun, requires=requires, import_required=True)
-    assert answer["available"] and answer["missing"] == [] and answer["version"] == recipe()["version"]
+    answer = as_module(
+        "horovod_build_info", executable=horovodrun, requires=requires, import_required=True
+    )
+    assert (
+        answer["available"] and answer["missing"] == [] and answer["version"] == recipe()["version"]
+    )
     assert answer["frameworks"] == {"tensorflow": False, "pytorch": True, "mxnet": False}
     assert answer["controllers"] == {"mpi": False, "gloo": True}
-    assert answer["tensor_operations"]["nccl"] and answer["tensor_operations"]["gloo"] and not answer["tensor_operations"]["mpi"]
-    assert parse_check_build(run(horovodrun, "--check-build", env=without_path())[1]).tensor_operations["nccl"]
+    assert (
+        answer["tensor_operations"]["nccl"]
+        and answer["tensor_operations"]["gloo"]
+        and not answer["tensor_operations"]["mpi"]
+    )
+    assert parse_check_build(
+        run(horovodrun, "--check-build", env=without_path())[1]
+    ).tensor_operations["nccl"]
 
 
 def horovod_job(horovodrun, folder, ranks, *arguments, debug="INFO"):
     program, answer = folder / "reduce.py", folder / "answer.json"
     program.write_text(HOROVOD, encoding="utf-8")
     python = os.path.join(os.path.dirname(horovodrun), "python")
-    code, text = run(horovodrun, "-np", ranks, "--gloo", python, program, answer, *arguments, env=dict(without_path(), NCCL_DEBUG=debug), timeout=120)
+    code, text = run(
+        horovodrun,
+        "-np",
+        ranks,
+        "--gloo",
+        python,
+        program,
+        answer,
+        *arguments,
+        env=dict(without_path(), NCCL_DEBUG=debug),
+        timeout=120,
+    )
     return code, text, json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else None
 
 
@@ -751,7 +1177,10 @@ def test_horovod_reduces_on_the_gpu_with_nccl(horovodrun, tmp_path, torch):
     assert answer["size"] == 1 and answer["device"] == "cuda" and answer["equal"] and answer["gloo"]
     # One NCCL in the process: PyTorch's. Horovod is linked to the shared library, so it uses the loaded one.
     version = torch.cuda.nccl.version()
-    assert len(answer["paths"]) == 1 and answer["version"] == version[0] * 10000 + version[1] * 100 + version[2]
+    assert (
+        len(answer["paths"]) == 1
+        and answer["version"] == version[0] * 10000 + version[1] * 100 + version[2]
+    )
     assert "NCCL version %d.%d.%d" % version in text
     assert re.search(r"ncclCommInitRank\w* comm \S+ rank 0 nranks 1 ", text), text[-3000:]
 
@@ -767,8 +1196,19 @@ def test_two_ranks_of_horovod_on_one_gpu(horovodrun, tmp_path, debug, error):
 
 def test_example_of_horovod_on_the_gpu(horovodrun, tmp_path):
     python = os.path.join(os.path.dirname(horovodrun), "python")
-    code, text = run(horovodrun, "-np", "1", "--gloo", python, ROOT / "roles/train/files/examples/digits_horovod.py", "--epochs", "8",
-                     env=dict(without_path(), TRAINYARD_JOB_DIR=str(tmp_path), NCCL_DEBUG="VERSION"), cwd=tmp_path, timeout=300)
+    code, text = run(
+        horovodrun,
+        "-np",
+        "1",
+        "--gloo",
+        python,
+        ROOT / "roles/train/files/examples/digits_horovod.py",
+        "--epochs",
+        "8",
+        env=dict(without_path(), TRAINYARD_JOB_DIR=str(tmp_path), NCCL_DEBUG="VERSION"),
+        cwd=tmp_path,
+        timeout=300,
+    )
     record("digits_horovod.txt", text)
     assert code == 0, text
     assert "NCCL version" in text and float(re.findall(r"test accuracy ([\d.]+)", text)[-1]) > 0.9
@@ -784,8 +1224,13 @@ def health_check(folder, **health):
         shutil.copy(ROOT / "plugins/module_utils" / (name + ".py"), folder)
     (folder / "config.json").write_text(json.dumps({"health": health}), encoding="utf-8")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    code, text = run("/usr/bin/python3", "-c", "import health, sys; health.CONFIG = 'config.json'; sys.exit(health.main())", cwd=folder,
-                     env={"PYTHONPATH": str(folder)})
+    code, text = run(
+        "/usr/bin/python3",
+        "-c",
+        "import health, sys; health.CONFIG = 'config.json'; sys.exit(health.main())",
+        cwd=folder,
+        env={"PYTHONPATH": str(folder)},
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return code, text, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -798,7 +1243,10 @@ def test_health_check_of_a_healthy_host(tmp_path, handles):
 
 def test_health_check_misses_a_gpu(tmp_path, handles):
     code, text, _seconds = health_check(tmp_path, gpus=len(handles) + 1)
-    assert (code, text) == (1, "trainyard: %d of %d GPUs are present\n" % (len(handles), len(handles) + 1))
+    assert (code, text) == (
+        1,
+        "trainyard: %d of %d GPUs are present\n" % (len(handles), len(handles) + 1),
+    )
 
 
 WORKER = """\
@@ -814,14 +1262,28 @@ sys.stdin.read()
 @contextlib.contextmanager
 def worker(job, uid):
     """A process of a user that has a GiB on the GPU."""
+
     def become():
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
+
     # The folders of root may be closed to this user.
-    env = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", ""), "HOME": "/nonexistent", "USER": "stranger"}
-    child = subprocess.Popen([sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
-                             env=dict(env, **({"SLURM_JOB_ID": job} if job else {})), preexec_fn=become if uid else None)
+    env = {
+        "PATH": os.environ["PATH"],
+        "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", ""),
+        "HOME": "/nonexistent",
+        "USER": "stranger",
+    }
+    child = subprocess.Popen(
+        [sys.executable, "-c", WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
+        env=dict(env, **({"SLURM_JOB_ID": job} if job else {})),
+        preexec_fn=become if uid else None,
+    )
     try:
         assert child.stdout.readline() == "ready\n"
         yield child
@@ -836,10 +1298,18 @@ def test_process_left_on_the_gpu_is_seen_and_ended_by_the_epilog(tmp_path, torch
 
     def on_gpu():
         return {process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handles[0])}
+
     with worker("4242", STRANGER) as left, worker("", 0) as other:
         assert {left.pid, other.pid} <= on_gpu()
-        seen = {process["pid"]: process for process in as_module("nvidia_smi_info")["gpus"][0]["processes"]}
-        assert {left.pid, other.pid} <= set(seen) and seen[left.pid]["type"] == "C" and seen[left.pid]["used_memory_mib"] > 1024
+        seen = {
+            process["pid"]: process
+            for process in as_module("nvidia_smi_info")["gpus"][0]["processes"]
+        }
+        assert (
+            {left.pid, other.pid} <= set(seen)
+            and seen[left.pid]["type"] == "C"
+            and seen[left.pid]["used_memory_mib"] > 1024
+        )
         record("nvidia-smi-processes.xml", run("nvidia-smi", "-q", "-x")[1])
         used = nvml.nvmlDeviceGetMemoryInfo(handles[0]).used
         epilog.finish("4242", STRANGER, str(tmp_path / "storage"), str(tmp_path / "runtime"))

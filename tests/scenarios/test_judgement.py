@@ -10,11 +10,15 @@ from pathlib import Path
 from molecule_runs import MoleculeRuns, Pace
 from whole_cluster import PlaybookRun
 
-SPEC = importlib.util.spec_from_file_location("scenario_judge", Path(__file__).with_name("test_scenarios.py"))
+SPEC = importlib.util.spec_from_file_location(
+    "scenario_judge", Path(__file__).with_name("test_scenarios.py")
+)
 judge = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(judge)
 
-STEPS = "".join("INFO     [x > %s] Executed: Successful\n" % step for step in ("create", "converge", "verify"))
+STEPS = "".join(
+    "INFO     [x > %s] Executed: Successful\n" % step for step in ("create", "converge", "verify")
+)
 RECAP = "SCENARIO RECAP\nx                     : actions=3  successful=3  disabled=0  skipped=0  missing=0  failed=0\n"
 
 
@@ -23,11 +27,15 @@ def test_good_run():
 
 
 def test_step_that_did_not_run():
-    assert judge.complaints(STEPS + RECAP, ["create", "check", "converge", "verify"]) == ["step check did not run"]
+    assert judge.complaints(STEPS + RECAP, ["create", "check", "converge", "verify"]) == [
+        "step check did not run"
+    ]
 
 
 def test_missing_playbook():
-    assert judge.complaints(STEPS + RECAP.replace("missing=0", "missing=1"), ["create"]) == ["missing=1"]
+    assert judge.complaints(STEPS + RECAP.replace("missing=0", "missing=1"), ["create"]) == [
+        "missing=1"
+    ]
 
 
 def test_no_tests_and_no_recap():
@@ -41,8 +49,13 @@ def test_skipped_testinfra_test():
 
 def test_seconds_of_each_step():
     pace = Pace(100.0)
-    for now, line in ((110.0, "INFO     [x > create] Executed: Successful\n"), (115.0, "TASK [Wait]\n"), (131.5, "INFO     [x > verify] Executed: Failed\n"),
-                      (131.6, "x > verify: Executed: Failed\n"), (140.0, "INFO     [x > create] Executed: Successful\n")):
+    for now, line in (
+        (110.0, "INFO     [x > create] Executed: Successful\n"),
+        (115.0, "TASK [Wait]\n"),
+        (131.5, "INFO     [x > verify] Executed: Failed\n"),
+        (131.6, "x > verify: Executed: Failed\n"),
+        (140.0, "INFO     [x > create] Executed: Successful\n"),
+    ):
         pace.take(line, now)
     assert pace.told(90.0) == "  10 s to   50 s: create 18, verify 21"
 
@@ -61,15 +74,22 @@ def test_report_shows_where_it_broke_and_else_the_end():
 
 def test_failed_run_of_a_playbook_shows_its_last_errors():
     text = "TASK [Read]\nfatal: [a]: FAILED! => {}\n[ERROR]: Task failed: not this one\nok: [b]\n[ERROR]: Task failed: bandwidth-host\nfatal: [b]: FAILED! => {}\n"
-    assert repr(PlaybookRun(code=2, text=text, seconds=61.2)) == "exit code 2 after 61 s\n[ERROR]: Task failed: bandwidth-host\nfatal: [b]: FAILED! => {}"
+    assert (
+        repr(PlaybookRun(code=2, text=text, seconds=61.2))
+        == "exit code 2 after 61 s\n[ERROR]: Task failed: bandwidth-host\nfatal: [b]: FAILED! => {}"
+    )
     assert repr(PlaybookRun(code=0, text="ok: [a]\n", seconds=3.0)) == "exit code 0 after 3 s"
 
 
-def test_scenario_has_the_environment_of_the_run_not_of_a_unit_test_beside_it(tmp_path, monkeypatch):
+def test_scenario_has_the_environment_of_the_run_not_of_a_unit_test_beside_it(
+    tmp_path, monkeypatch
+):
     given = []
     monkeypatch.setenv("PYTEST_ADDOPTS", "--basetemp /nowhere")
     scenarios = MoleculeRuns([], tmp_path, False, print)
-    monkeypatch.setattr(scenarios, "stream", lambda name, command, environment: given.append(environment) or (0, ""))
+    monkeypatch.setattr(
+        scenarios, "stream", lambda name, command, environment: given.append(environment) or (0, "")
+    )
     former = os.environ["PATH"]
     monkeypatch.setenv("PATH", "/nowhere")
     scenarios.judged("x")
@@ -77,7 +97,10 @@ def test_scenario_has_the_environment_of_the_run_not_of_a_unit_test_beside_it(tm
 
 
 def runs(told, done):
-    return [{"playbook": "converge.yml", "check": True, "changed": {"a": told}}, {"playbook": "converge.yml", "check": False, "changed": {"a": done}}]
+    return [
+        {"playbook": "converge.yml", "check": True, "changed": {"a": told}},
+        {"playbook": "converge.yml", "check": False, "changed": {"a": done}},
+    ]
 
 
 def test_check_mode_tells_the_truth():
@@ -85,7 +108,9 @@ def test_check_mode_tells_the_truth():
 
 
 def test_check_mode_that_lies():
-    found, _unused = judge.check_mode_differences(runs(["install", "never"], ["install", "start"]), set())
+    found, _unused = judge.check_mode_differences(
+        runs(["install", "never"], ["install", "start"]), set()
+    )
     assert [line.rpartition(": ")[2] for line in found] == ["never", "start"]
 
 
@@ -97,5 +122,19 @@ def test_files_of_other_scenarios_exist():
     """CI does not run the scenarios of make acceptance, so a file that was moved is noticed here."""
     root = Path(__file__).resolve().parents[2]
     # A single "../": two of them lead out of the scenarios.
-    named = {(path, name) for path in root.glob("molecule/*/*.yml") for name in re.findall(r"(?<!\.\./)\.\./([a-z_]+/[\w./-]+)", path.read_text(encoding="utf-8"))}
-    assert named and sorted("%s: %s" % (path.relative_to(root), name) for path, name in named if not (root / "molecule" / name).exists()) == []
+    named = {
+        (path, name)
+        for path in root.glob("molecule/*/*.yml")
+        for name in re.findall(
+            r"(?<!\.\./)\.\./([a-z_]+/[\w./-]+)", path.read_text(encoding="utf-8")
+        )
+    }
+    assert (
+        named
+        and sorted(
+            "%s: %s" % (path.relative_to(root), name)
+            for path, name in named
+            if not (root / "molecule" / name).exists()
+        )
+        == []
+    )

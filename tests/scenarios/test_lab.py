@@ -21,15 +21,31 @@ HOSTS = ["lab-a", "lab-b", "lab-c"]
 
 
 def docker(*arguments):
-    return subprocess.run(["docker", *arguments], check=True, text=True, stdout=subprocess.PIPE).stdout.split()
+    return subprocess.run(
+        ["docker", *arguments], check=True, text=True, stdout=subprocess.PIPE
+    ).stdout.split()
 
 
 def left():
     """What a lab has in the machine's Docker engine. Images with a name of its own: Molecule's hosts have another."""
-    return {"containers": [name for name in docker("ps", "--all", "--format", "{{.Names}}") if name.startswith("lab-")],
-            "networks": [name for name in docker("network", "ls", "--format", "{{.Name}}") if name.startswith(("lab", "trainyard-lab"))],
-            "volumes": [name for name in docker("volume", "ls", "--format", "{{.Name}}") if name.startswith(("lab", "trainyard-lab"))],
-            "images": docker("image", "ls", "--quiet", "trainyard-lab/*")}
+    return {
+        "containers": [
+            name
+            for name in docker("ps", "--all", "--format", "{{.Names}}")
+            if name.startswith("lab-")
+        ],
+        "networks": [
+            name
+            for name in docker("network", "ls", "--format", "{{.Name}}")
+            if name.startswith(("lab", "trainyard-lab"))
+        ],
+        "volumes": [
+            name
+            for name in docker("volume", "ls", "--format", "{{.Name}}")
+            if name.startswith(("lab", "trainyard-lab"))
+        ],
+        "images": docker("image", "ls", "--quiet", "trainyard-lab/*"),
+    }
 
 
 def without_images():
@@ -42,7 +58,11 @@ def without_images():
 def fixture_clone(tmp_path_factory):
     taken = left()
     if taken["containers"]:
-        pytest.fail("a lab is up (%s), and a machine can have one: make lab-down" % ", ".join(taken["containers"]), pytrace=False)
+        pytest.fail(
+            "a lab is up (%s), and a machine can have one: make lab-down"
+            % ", ".join(taken["containers"]),
+            pytrace=False,
+        )
     folder = tmp_path_factory.mktemp("newcomer") / "trainyard.gpu"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
     yield folder
@@ -53,10 +73,21 @@ def start(clone, log, *arguments):
     print("\n$ make %s  (log %s)" % (" ".join(arguments), log), flush=True)
     # Of the tests' own tools nothing, nor of the make that has called them: a newcomer has none of them.
     foreign = ("ANSIBLE_", "MOLECULE_", "PYTEST_", "MAKE", "MFLAGS")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign) and key != "KEEP"}
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(foreign) and key != "KEEP"
+    }
     with open(log, "w", encoding="utf-8") as output:
-        return subprocess.Popen(["make", *arguments], cwd=clone, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                start_new_session=True)
+        return subprocess.Popen(
+            ["make", *arguments],
+            cwd=clone,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def kill_all(process):
@@ -70,7 +101,10 @@ def kill_make(process):
 def kill_at(line, process, log, kill):
     deadline = time.monotonic() + SEEN_WITHIN
     while not re.search(line, log.read_text(encoding="utf-8", errors="replace"), re.MULTILINE):
-        assert process.poll() is None, "ended with %d before it was killed, see %s" % (process.returncode, log)
+        assert process.poll() is None, "ended with %d before it was killed, see %s" % (
+            process.returncode,
+            log,
+        )
         assert time.monotonic() < deadline, "not seen: %s, see %s" % (line, log)
         time.sleep(0.2)
     kill(process)
@@ -82,7 +116,7 @@ def made(clone, log, target):
     began = time.monotonic()
     assert start(clone, log, target).wait() == 0, log
     text = log.read_text(encoding="utf-8", errors="replace")
-    print(text[text.rindex("\nhosts   "):])
+    print(text[text.rindex("\nhosts   ") :])
     print("make %s: %.0f s" % (target, time.monotonic() - began))
     return text
 
@@ -92,14 +126,20 @@ def made(clone, log, target):
 def test_on_virtual_machines(clone, tmp_path):
     """The whole way on hosts with kernels of their own: share by NFS, memlock=-1; then one of them is rebooted, and works again by itself."""
     text = made(clone, tmp_path / "lab-vm.log", "lab-vm")
-    assert re.fullmatch(r"lab: ok hosts=2 ranks=2 accuracy=0\.9[5-9] seconds=\d+", text.rstrip().splitlines()[-1])
+    assert re.fullmatch(
+        r"lab: ok hosts=2 ranks=2 accuracy=0\.9[5-9] seconds=\d+", text.rstrip().splitlines()[-1]
+    )
 
     cluster = VirtualCluster("lab", "172.30.77.0/24", clone / ".lab")
     cluster.inventory, cluster.state = clone / "inventories/lab_virtual", tmp_path
     peer = cluster.client
     assert cluster.mount(peer)[:2] == ["nfs4", "172.30.77.11:/data1/share"]
-    limit = json.loads(cluster.on(peer, "docker inspect trainyard-training").out)[0]["HostConfig"]["Ulimits"]
-    assert {(entry["Name"], entry["Soft"], entry["Hard"]) for entry in limit} >= {("memlock", -1, -1)}
+    limit = json.loads(cluster.on(peer, "docker inspect trainyard-training").out)[0]["HostConfig"][
+        "Ulimits"
+    ]
+    assert {(entry["Name"], entry["Soft"], entry["Hard"]) for entry in limit} >= {
+        ("memlock", -1, -1)
+    }
     assert cluster.on(peer, "docker exec trainyard-training sh -c 'ulimit -l'").out == "unlimited\n"
     # As a job's ranks have it, through the container's own sshd.
     through = "docker exec trainyard-training ssh -o BatchMode=yes -p 12345 %s " % peer
@@ -114,16 +154,30 @@ def test_on_virtual_machines(clone, tmp_path):
     # The server has the folder anew: healed by a run, in the container that runs on, too.
     started = cluster.inspect(peer)["State"]["StartedAt"]
     cluster.make_share_again()
-    cluster.wait("the stale handle", 60, lambda: "stale" in cluster.inside(peer, "stat --file-system /data1/share", check=False).text.lower())
+    cluster.wait(
+        "the stale handle",
+        60,
+        lambda: (
+            "stale"
+            in cluster.inside(peer, "stat --file-system /data1/share", check=False).text.lower()
+        ),
+    )
     assert cluster.playbook("playbooks/shared_storage.yml", cwd=clone).code == 0
     cluster.inside(peer, "touch /data1/share/healed && rm /data1/share/healed")
     assert cluster.inspect(peer)["State"]["StartedAt"] == started
 
     cluster.wait_for_boot(peer, cluster.reboot(peer))
-    cluster.wait("sshd in the container", 600, lambda: cluster.on(cluster.server, through + "true", check=False).code == 0)
+    cluster.wait(
+        "sshd in the container",
+        600,
+        lambda: cluster.on(cluster.server, through + "true", check=False).code == 0,
+    )
     # In this order: the time at which each became active, since the kernel's start. sshd is what the container runs.
     asked = "systemctl show --property=ActiveEnterTimestampMonotonic --value "
-    mount, container = (int(cluster.on(peer, asked + unit).out) for unit in ("data1-share.mount", "trainyard-training.service"))
+    mount, container = (
+        int(cluster.on(peer, asked + unit).out)
+        for unit in ("data1-share.mount", "trainyard-training.service")
+    )
     assert 0 < mount < container
     assert cluster.inside(peer, "stat --file-system --format %T /data1/share").out == "nfs\n"
     run = cluster.playbook("playbooks/train.yml", cwd=clone)
@@ -133,13 +187,23 @@ def test_on_virtual_machines(clone, tmp_path):
     cluster.on(peer, "date --set=+1minute")
     run = cluster.playbook("playbooks/verify.yml", cwd=clone)
     cluster.on(peer, "date --set=-1minute")
-    bad = [(check["id"], check["host"], check["found"]) for check in cluster.last_report()["checks"] if check["verdict"] == "fail"]
-    assert run.code == 2 and [check[:2] for check in bad] == [("clock-step", peer)] and re.match(r"(59|6\d)\.\d s ahead of the others", bad[0][2]), bad
+    bad = [
+        (check["id"], check["host"], check["found"])
+        for check in cluster.last_report()["checks"]
+        if check["verdict"] == "fail"
+    ]
+    assert (
+        run.code == 2
+        and [check[:2] for check in bad] == [("clock-step", peer)]
+        and re.match(r"(59|6\d)\.\d s ahead of the others", bad[0][2])
+    ), bad
 
     # That verify looks is seen where it has to fail.
     cluster.on(peer, "mount -t tmpfs none /data1/share")
     run = cluster.playbook("playbooks/verify.yml", cwd=clone)
-    assert run.code == 2 and "it is none (tmpfs), not 172.30.77.11:/data1/share with nfs4" in run.text
+    assert (
+        run.code == 2 and "it is none (tmpfs), not 172.30.77.11:/data1/share with nfs4" in run.text
+    )
 
     log = tmp_path / "down.log"
     assert start(clone, log, "lab-down").wait() == 0, log
@@ -154,14 +218,30 @@ def test_a_cluster_that_groups_share(clone, tmp_path):
     """make lab-slurm: a queue with quotas, and the digits through it in containers, by each launcher. The same parameters as by train.yml. Then what
     docs/shared-cluster.md has people type."""
     text = made(clone, tmp_path / "lab-slurm.log", "lab-slurm")
-    assert re.fullmatch(r"lab: ok hosts=2 jobs=3 waited=1 accuracy=0\.9[5-9]\d* seconds=\d+", text.rstrip().splitlines()[-1])
+    assert re.fullmatch(
+        r"lab: ok hosts=2 jobs=3 waited=1 accuracy=0\.9[5-9]\d* seconds=\d+",
+        text.rstrip().splitlines()[-1],
+    )
     assert re.search(r"^\d+ +ben +vision +PENDING +AssocGrpGRES$", text, re.MULTILINE)
-    connection = ["-i", str(clone / ".lab/ssh/id_ed25519"), "-o", "UserKnownHostsFile=%s" % (clone / ".lab/ssh/known_hosts"), "-o", "IdentitiesOnly=yes"]
+    connection = [
+        "-i",
+        str(clone / ".lab/ssh/id_ed25519"),
+        "-o",
+        "UserKnownHostsFile=%s" % (clone / ".lab/ssh/known_hosts"),
+        "-o",
+        "IdentitiesOnly=yes",
+    ]
 
     def types(command, *options, keys=None):
         """What anna sees who has logged in."""
-        return subprocess.run(["ssh", *connection, *options, "anna@172.30.77.11", command], check=False, text=True, input=keys, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT).stdout
+        return subprocess.run(
+            ["ssh", *connection, *options, "anna@172.30.77.11", command],
+            check=False,
+            text=True,
+            input=keys,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ).stdout
 
     begun, page = time.monotonic(), clone / "docs/shared-cluster.md"
     transcript.play(transcript.steps(transcript.FIRST_JOB, page), types)
@@ -172,34 +252,72 @@ def test_a_cluster_that_groups_share(clone, tmp_path):
     cluster.inventory, cluster.state = clone / "inventories/lab_slurm", tmp_path
     run = cluster.playbook("site.yml", cwd=clone)
     assert run.code == 0 and run.changed == {}, run.text[-3000:]
-    image = docker("exec", "lab-a", "docker", "inspect", "--format", "{{.Config.Image}}", "trainyard-training")[0]
+    image = docker(
+        "exec", "lab-a", "docker", "inspect", "--format", "{{.Config.Image}}", "trainyard-training"
+    )[0]
     examples = clone / "roles/train/files/examples"
     programs = [examples / "digits_horovod.py", examples / "example_tools.py"]
-    subprocess.run(["scp", "-q", *connection, *programs, "anna@172.30.77.11:/data1/share/user/anna/"], check=True)
+    subprocess.run(
+        ["scp", "-q", *connection, *programs, "anna@172.30.77.11:/data1/share/user/anna/"],
+        check=True,
+    )
 
     def as_anna(options, command):
-        through = "cd /data1/share/user/anna && srun --nodes=2 --ntasks-per-node=1 --time=10 %s trainyard-run %s -- %s" % (options, image, command)
-        return subprocess.run(["ssh", *connection, "anna@172.30.77.11", through], check=True, text=True, stdout=subprocess.PIPE).stdout
+        through = (
+            "cd /data1/share/user/anna && srun --nodes=2 --ntasks-per-node=1 --time=10 %s trainyard-run %s -- %s"
+            % (options, image, command)
+        )
+        return subprocess.run(
+            ["ssh", *connection, "anna@172.30.77.11", through],
+            check=True,
+            text=True,
+            stdout=subprocess.PIPE,
+        ).stdout
 
     trained = as_anna("--gpus-per-node=1", "trainyard-launch horovodrun python3 digits_horovod.py")
     print(trained)
     checksums = set(re.findall(r"parameters sha256 (\w+)$", trained, re.MULTILINE))
     run = cluster.playbook("playbooks/train.yml", cwd=clone)
     assert run.code == 0 and "Relinquishing job allocation" in run.text
-    assert {rank["checksum"] for rank in cluster.last_job()["ranks"]} == checksums and len(checksums) == 1
+    assert {rank["checksum"] for rank in cluster.last_job()["ranks"]} == checksums and len(
+        checksums
+    ) == 1
     (job,) = transcript.blocks("Horovod on two hosts", "yaml", page)
-    said = types("cd /data1/share/user/anna && cat > horovod.yml << 'END'\n%sEND\ntrainyard submit horovod.yml" % job)
-    said = types("trainyard logs -f %s; echo ended with $?" % re.match(r"job (\d+) submitted", said).group(1))
+    said = types(
+        "cd /data1/share/user/anna && cat > horovod.yml << 'END'\n%sEND\ntrainyard submit horovod.yml"
+        % job
+    )
+    said = types(
+        "trainyard logs -f %s; echo ended with $?" % re.match(r"job (\d+) submitted", said).group(1)
+    )
     print(said)
-    assert said.endswith("ended with 0\n") and set(re.findall(r"parameters sha256 (\w+)$", said, re.MULTILINE)) == checksums
-    (job,) = [block for block in transcript.blocks("A shell in a container", "", page) if "interactive=true" in block]
+    assert (
+        said.endswith("ended with 0\n")
+        and set(re.findall(r"parameters sha256 (\w+)$", said, re.MULTILINE)) == checksums
+    )
+    (job,) = [
+        block
+        for block in transcript.blocks("A shell in a container", "", page)
+        if "interactive=true" in block
+    ]
     types("cat > shell.params << 'END'\n%sEND" % job)
-    said = types("trainyard submit shell.params; echo ended with $?", "-tt", keys="echo $((6 * 7)) of $(id -un) in $TRAINYARD_JOB_ID\nexit 3\n")
+    said = types(
+        "trainyard submit shell.params; echo ended with $?",
+        "-tt",
+        keys="echo $((6 * 7)) of $(id -un) in $TRAINYARD_JOB_ID\nexit 3\n",
+    )
     assert re.search(r"^42 of anna in \d+\r?$", said, re.MULTILINE) and "ended with 3" in said, said
     # As the person, on the share, with no GPU but those of the job.
-    told = as_anna("--gpus-per-node=1", "sh -c 'touch made-$SLURM_NODEID; id -un; ls /dev | grep -c ^nvidia[0-9]; ulimit -l'").split()
-    assert sorted(told) == sorted(["anna", "1", cluster.on(cluster.head, "ulimit -l").out.strip()] * 2), told
-    assert cluster.on(cluster.head, "stat --format %U /data1/share/user/anna/made-0 /data1/share/user/anna/made-1").out.split() == ["anna", "anna"]
+    told = as_anna(
+        "--gpus-per-node=1",
+        "sh -c 'touch made-$SLURM_NODEID; id -un; ls /dev | grep -c ^nvidia[0-9]; ulimit -l'",
+    ).split()
+    assert sorted(told) == sorted(
+        ["anna", "1", cluster.on(cluster.head, "ulimit -l").out.strip()] * 2
+    ), told
+    assert cluster.on(
+        cluster.head, "stat --format %U /data1/share/user/anna/made-0 /data1/share/user/anna/made-1"
+    ).out.split() == ["anna", "anna"]
 
     log = tmp_path / "down.log"
     assert start(clone, log, "lab-down").wait() == 0, log
@@ -229,17 +347,36 @@ def test_killed_in_every_stage_and_run_again(clone, tmp_path):
     last = text.rstrip().splitlines()[-1]
     print(last)
     assert re.fullmatch(r"lab: ok hosts=3 ranks=3 accuracy=0\.9[5-9] seconds=\d+", last)
-    end = text[text.rindex("\nhosts   "):]
-    for shown in (r"^hosts   lab-a \S+, lab-b \S+, lab-c \S+$", r"^image   trainyard/training:[0-9a-f]{12} ", r"^    \[X\] PyTorch$", r"^    \[X\] Gloo$",
-                  r"^   2  lab-c +0 +0  [0-9a-f]{64}$", r"^loss +\d", r"^accuracy +0\.9", r"^site\.yml +\d"):
+    end = text[text.rindex("\nhosts   ") :]
+    for shown in (
+        r"^hosts   lab-a \S+, lab-b \S+, lab-c \S+$",
+        r"^image   trainyard/training:[0-9a-f]{12} ",
+        r"^    \[X\] PyTorch$",
+        r"^    \[X\] Gloo$",
+        r"^   2  lab-c +0 +0  [0-9a-f]{64}$",
+        r"^loss +\d",
+        r"^accuracy +0\.9",
+        r"^site\.yml +\d",
+    ):
         assert re.search(shown, end, re.MULTILINE), shown
     # What is not to be committed is ignored, the inventory of three hosts too.
-    assert subprocess.run(["git", "status", "--porcelain"], cwd=clone, check=True, text=True, stdout=subprocess.PIPE).stdout == ""
+    assert (
+        subprocess.run(
+            ["git", "status", "--porcelain"],
+            cwd=clone,
+            check=True,
+            text=True,
+            stdout=subprocess.PIPE,
+        ).stdout
+        == ""
+    )
 
     log = tmp_path / "down.log"
     assert start(clone, log, "lab-down").wait() == 0, log
     assert left() == {"containers": [], "networks": [], "volumes": [], "images": []}
-    assert sorted(path.name for path in (clone / "inventories").iterdir() if path.name.startswith("lab_")) == ["lab_slurm", "lab_virtual"]
+    assert sorted(
+        path.name for path in (clone / "inventories").iterdir() if path.name.startswith("lab_")
+    ) == ["lab_slurm", "lab_virtual"]
     assert not (clone / ".lab").exists()
 
 
@@ -262,7 +399,12 @@ def test_hosts_of_a_user_s_own_image(clone, tmp_path):
     own = "of-the-user/host:1"
     subprocess.run(["lab/setup"], cwd=clone, check=True)
     subprocess.run(["python3", "lab/lab.py", "prepare"], cwd=clone, check=True)
-    subprocess.run(["docker", "build", "--quiet", "--tag", own, "-"], input="FROM trainyard-lab/host:latest\nRUN touch /etc/of-the-user\n", text=True, check=True)
+    subprocess.run(
+        ["docker", "build", "--quiet", "--tag", own, "-"],
+        input="FROM trainyard-lab/host:latest\nRUN touch /etc/of-the-user\n",
+        text=True,
+        check=True,
+    )
     try:
         log = tmp_path / "lab.log"
         kill_at(r"^PLAY \[", start(clone, log, "lab", "LAB_IMAGE=%s" % own), log, kill_all)

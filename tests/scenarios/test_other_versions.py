@@ -27,16 +27,32 @@ def _newest():
 
 def unit_tests(python, *arguments):
     """Run them as make does, with the programs of this environment."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "PYTEST_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("ANSIBLE_", "PYTEST_"))
+    }
     # The pins are those of .venv, not of this environment.
     pins = "--deselect=tests/unit/lab/test_pins.py::test_every_package_of_the_set_up_is_pinned"
-    return run(python, "-m", "pytest", "-q", "-m", "not acceptance", pins, *arguments or ["tests/unit"], cwd=ROOT,
-               env=dict(environment, PATH="%s:%s" % (python.parent, os.environ["PATH"])))
+    return run(
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "not acceptance",
+        pins,
+        *arguments or ["tests/unit"],
+        cwd=ROOT,
+        env=dict(environment, PATH="%s:%s" % (python.parent, os.environ["PATH"])),
+    )
 
 
 def test_oldest_ansible_core():
     """With the pinned collections. Their releases still support it."""
-    python = environment_of("oldest_core", sys.executable, oldest_core(), Path(sysconfig.get_path("purelib")))
+    python = environment_of(
+        "oldest_core", sys.executable, oldest_core(), Path(sysconfig.get_path("purelib"))
+    )
     print(run(python, "-c", "import ansible; print('ansible-core', ansible.__version__)"))
     unit_tests(python)
 
@@ -51,13 +67,22 @@ def test_newest_ansible_core(newest):
 
 
 # make lint runs it with the release of requirements.txt. Each release runs on its own versions of Python, and the first two do not run on 3.13.
-SANITY = [pytest.param("2.17"), pytest.param("2.18"), pytest.param("2.20", marks=pytest.mark.python312), pytest.param("2.21", marks=pytest.mark.python312)]
+SANITY = [
+    pytest.param("2.17"),
+    pytest.param("2.18"),
+    pytest.param("2.20", marks=pytest.mark.python312),
+    pytest.param("2.21", marks=pytest.mark.python312),
+]
 
 
 @pytest.mark.parametrize("core", SANITY)
 def test_sanity(core, tmp_path):
-    python = environment_of("core_%s" % core, sys.executable if core in ("2.17", "2.18") else new_python(), "ansible-core~=%s.0" % core,
-                            Path(sysconfig.get_path("purelib")))
+    python = environment_of(
+        "core_%s" % core,
+        sys.executable if core in ("2.17", "2.18") else new_python(),
+        "ansible-core~=%s.0" % core,
+        Path(sysconfig.get_path("purelib")),
+    )
     sanity(tmp_path, build(tmp_path), python)
 
 
@@ -65,7 +90,11 @@ def test_galaxy_yml_accepts_the_newest_collections(newest):
     from packaging.specifiers import SpecifierSet
 
     accepted = yaml.safe_load((ROOT / "galaxy.yml").read_text(encoding="utf-8"))["dependencies"]
-    assert [(name, release) for name, release in newest[1].items() if name in accepted and not SpecifierSet(accepted[name]).contains(release)] == []
+    assert [
+        (name, release)
+        for name, release in newest[1].items()
+        if name in accepted and not SpecifierSet(accepted[name]).contains(release)
+    ] == []
 
 
 # Those that use modules of these collections: docker_container, and in vm ufw, firewalld and mount.

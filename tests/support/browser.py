@@ -100,11 +100,31 @@ FRAME = '<iframe name="%d" style="width: %dpx; height: %dpx" srcdoc="%s"></ifram
 def browser(tmp_path_factory):
     found = next((path for path in map(shutil.which, NAMES) if path), None)
     if not found and os.geteuid() == 0 and shutil.which("apt-get"):
-        for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-qq", "-y", "--no-install-recommends", "-o", "Dpkg::Use-Pty=0", "chromium"]):
-            subprocess.run(command, check=True, env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"), stdout=subprocess.DEVNULL)
+        for command in (
+            ["apt-get", "update", "-qq"],
+            [
+                "apt-get",
+                "install",
+                "-qq",
+                "-y",
+                "--no-install-recommends",
+                "-o",
+                "Dpkg::Use-Pty=0",
+                "chromium",
+            ],
+        ):
+            subprocess.run(
+                command,
+                check=True,
+                env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"),
+                stdout=subprocess.DEVNULL,
+            )
         found = shutil.which("chromium")
     if not found:
-        pytest.fail("The page is looked at in Chromium, which is not on this machine. Install package chromium, or run the tests as root once.", pytrace=False)
+        pytest.fail(
+            "The page is looked at in Chromium, which is not on this machine. Install package chromium, or run the tests as root once.",
+            pytrace=False,
+        )
     home = tmp_path_factory.mktemp("browser")
 
     def start(document, width, height, dark, pages=1):
@@ -112,26 +132,68 @@ def browser(tmp_path_factory):
         copy, picture = home / "page.html", home / "page.png"
         copy.write_text(document, encoding="utf-8")
         done = subprocess.run(
-            [found, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
-             "--force-device-scale-factor=1", "--user-data-dir=%s" % (home / "profile"), "--enable-logging=stderr",
-             "--blink-settings=preferredColorScheme=%d" % (0 if dark else 1), "--window-size=%d,%d" % (max(width, 500), height),
-             "--screenshot=%s" % picture, "--dump-dom", copy.as_uri()],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120 * pages, check=False)
+            [
+                found,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--hide-scrollbars",
+                "--force-device-scale-factor=1",
+                "--user-data-dir=%s" % (home / "profile"),
+                "--enable-logging=stderr",
+                "--blink-settings=preferredColorScheme=%d" % (0 if dark else 1),
+                "--window-size=%d,%d" % (max(width, 500), height),
+                "--screenshot=%s" % picture,
+                "--dump-dom",
+                copy.as_uri(),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120 * pages,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         with Image.open(picture) as opened:
-            return opened.convert("RGB"), [line for line in done.stderr.splitlines() if ":CONSOLE" in line], done.stdout
+            return (
+                opened.convert("RGB"),
+                [line for line in done.stderr.splitlines() if ":CONSOLE" in line],
+                done.stdout,
+            )
 
     def look_at(pages, dark=False, height=900):
         """What pages of HTML measure, and their pictures: in one browser, as its start takes longer than a page. pages: pairs of HTML and width."""
         frames = []
         for number, (page, width) in enumerate(pages):
             # The page lets no script run, the measuring one neither.
-            page = re.sub(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", "", page).replace("</body>", MEASURE + "</body>")
+            page = re.sub(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", "", page).replace(
+                "</body>", MEASURE + "</body>"
+            )
             frames.append(FRAME % (number, width, height, html.escape(page)))
-        pixels, console, dom = start(FRAMES % "\n".join(frames), max(width for page, width in pages), height * len(pages), dark, len(pages))
-        measured = dict(re.findall(r'<script type="application/json" id="measured-(\d+)">(.*?)</script>', dom, re.DOTALL))
-        return [SimpleNamespace(measured=SimpleNamespace(**json.loads(measured[str(number)])), console=console,
-                                pixels=pixels.crop((0, height * number, width, height * (number + 1)))) for number, (page, width) in enumerate(pages)]
+        pixels, console, dom = start(
+            FRAMES % "\n".join(frames),
+            max(width for page, width in pages),
+            height * len(pages),
+            dark,
+            len(pages),
+        )
+        measured = dict(
+            re.findall(
+                r'<script type="application/json" id="measured-(\d+)">(.*?)</script>',
+                dom,
+                re.DOTALL,
+            )
+        )
+        return [
+            SimpleNamespace(
+                measured=SimpleNamespace(**json.loads(measured[str(number)])),
+                console=console,
+                pixels=pixels.crop((0, height * number, width, height * (number + 1))),
+            )
+            for number, (page, width) in enumerate(pages)
+        ]
 
     def look_as_it_is(page, width, height=900):
         """The console and the document of a page as users open it, which lets nothing measure it."""

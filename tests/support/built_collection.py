@@ -18,21 +18,31 @@ BIN = Path(sys.executable).parent
 
 # ansible-test gets its pip from a script that it downloads from a host of its own. A stand-in with a wheel of that pip needs only a package index. It unpacks
 # the wheel, which takes a fiftieth of what ensurepip and an update of its pip take, in each of ten environments.
-GET_PIP = '''\
+GET_PIP = """\
 import sysconfig
 import zipfile
 
 with zipfile.ZipFile(%r) as wheel:
     wheel.extractall(sysconfig.get_path("purelib"))
-'''
+"""
 
 
 def run(*command, cwd=ROOT, env=None):
     # Behind the scenario that takes longest, which runs beside them.
-    done = subprocess.run(["nice", "--adjustment", "5", *(str(part) for part in command)], cwd=cwd, env=env, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, check=False)
+    done = subprocess.run(
+        ["nice", "--adjustment", "5", *(str(part) for part in command)],
+        cwd=cwd,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
     if done.returncode:
-        pytest.fail("%s: exit code %d\n%s" % (command[0], done.returncode, done.stdout[-12000:]), pytrace=False)
+        pytest.fail(
+            "%s: exit code %d\n%s" % (command[0], done.returncode, done.stdout[-12000:]),
+            pytrace=False,
+        )
     return done.stdout
 
 
@@ -73,17 +83,44 @@ def sanity(folder, artifact, python=Path(sys.executable)):
     cache = home / ".ansible/test/cache"
     cache.mkdir(parents=True, exist_ok=True)
     source = run(python, "-c", "import ansible_test; print(ansible_test.__path__[0])").strip()
-    wanted = re.findall(r"\bpip='([0-9.]+)'", Path(source, "_internal/python_requirements.py").read_text(encoding="utf-8"))
+    wanted = re.findall(
+        r"\bpip='([0-9.]+)'",
+        Path(source, "_internal/python_requirements.py").read_text(encoding="utf-8"),
+    )
     assert wanted, "this ansible-test names its pip elsewhere"
     for version in wanted:
         wheel = cache / ("pip-%s-py3-none-any.whl" % version)
         if not wheel.exists():
-            run(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", cache, "pip==" + version)
-        (cache / ("get_pip_%s.py" % version.replace(".", "_"))).write_text(GET_PIP % str(wheel), encoding="utf-8")
+            run(
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--dest",
+                cache,
+                "pip==" + version,
+            )
+        (cache / ("get_pip_%s.py" % version.replace(".", "_"))).write_text(
+            GET_PIP % str(wheel), encoding="utf-8"
+        )
 
     release = run(python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip()
-    environment = dict(os.environ, HOME=str(home), PATH="%s:%s" % (Path(python).parent, os.environ["PATH"]))
-    output = run(Path(python).parent / "ansible-test", "sanity", "--local", "--python", release, "--color", "no", cwd=copy, env=environment)
+    environment = dict(
+        os.environ, HOME=str(home), PATH="%s:%s" % (Path(python).parent, os.environ["PATH"])
+    )
+    output = run(
+        Path(python).parent / "ansible-test",
+        "sanity",
+        "--local",
+        "--python",
+        release,
+        "--color",
+        "no",
+        cwd=copy,
+        env=environment,
+    )
     assert "All targets skipped" not in output
     assert not (ROOT / "tests/sanity").exists(), "an ignore file buys nothing: mend the finding"
     return output

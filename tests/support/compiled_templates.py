@@ -15,16 +15,35 @@ except ImportError:
     _TemplateCompileContext = None
 
 # All that the code of a template depends on, beside its text and the class of the environment.
-SETTINGS = ("block_start_string", "block_end_string", "variable_start_string", "variable_end_string", "comment_start_string", "comment_end_string",
-            "line_statement_prefix", "line_comment_prefix", "trim_blocks", "lstrip_blocks", "newline_sequence", "keep_trailing_newline", "autoescape",
-            "sandboxed", "finalize")
+SETTINGS = (
+    "block_start_string",
+    "block_end_string",
+    "variable_start_string",
+    "variable_end_string",
+    "comment_start_string",
+    "comment_end_string",
+    "line_statement_prefix",
+    "line_comment_prefix",
+    "trim_blocks",
+    "lstrip_blocks",
+    "newline_sequence",
+    "keep_trailing_newline",
+    "autoescape",
+    "sandboxed",
+    "finalize",
+)
 CODE = {}
 
 
 def key_of(environment, *parts):
     context = _TemplateCompileContext.current(optional=True) if _TemplateCompileContext else None
-    return (type(environment), *(getattr(environment, name) for name in SETTINGS), tuple(environment.extensions),
-            None if context is None else context.escape_backslashes, *parts)
+    return (
+        type(environment),
+        *(getattr(environment, name) for name in SETTINGS),
+        tuple(environment.extensions),
+        None if context is None else context.escape_backslashes,
+        *parts,
+    )
 
 
 def remember(patch):
@@ -53,7 +72,10 @@ def remember(patch):
             expression = compile_expression(self, source, undefined_to_none)
             CODE[key] = compiled[0]
             return expression
-        return TemplateExpression(self.template_class.from_code(self, CODE[key], self.make_globals(None), None), undefined_to_none)
+        return TemplateExpression(
+            self.template_class.from_code(self, CODE[key], self.make_globals(None), None),
+            undefined_to_none,
+        )
 
     patch.setattr(Environment, "compile", compile_once)
     patch.setattr(Environment, "compile_expression", compile_expression_once)

@@ -11,5 +11,12 @@ LONGEST = Path(__file__).resolve().parents[1] / "fixtures/nvidia-smi-xml/rtx-400
 def eight_gpus():
     text = LONGEST.read_bytes().decode("utf-8")
     begin, end = text.index("<gpu id="), text.index("</gpu>") + len("</gpu>")
-    gpus = [text[begin:end].replace("00000000:06:00.0", "00000000:%02X:00.0" % number).replace("GPU-37037c3f", "GPU-%08x" % number) for number in range(8)]
-    return re.sub("<attached_gpus>1<", "<attached_gpus>8<", text[:begin] + "\n".join(gpus) + text[end:])
+    gpus = [
+        text[begin:end]
+        .replace("00000000:06:00.0", "00000000:%02X:00.0" % number)
+        .replace("GPU-37037c3f", "GPU-%08x" % number)
+        for number in range(8)
+    ]
+    return re.sub(
+        "<attached_gpus>1<", "<attached_gpus>8<", text[:begin] + "\n".join(gpus) + text[end:]
+    )

@@ -15,7 +15,10 @@ from virtual import KERNEL_ARGUMENTS, VirtualLab
 from virtual_cluster import VirtualCluster
 from whole_cluster import BIN, ROOT
 
-GRUB_SETTINGS = 'GRUB_DEFAULT=0\nGRUB_TIMEOUT=0\nGRUB_TERMINAL=console\nGRUB_CMDLINE_LINUX="%s"\n' % KERNEL_ARGUMENTS
+GRUB_SETTINGS = (
+    'GRUB_DEFAULT=0\nGRUB_TIMEOUT=0\nGRUB_TERMINAL=console\nGRUB_CMDLINE_LINUX="%s"\n'
+    % KERNEL_ARGUMENTS
+)
 GRUB_OF_ONE_KERNEL = """menuentry "Linux {kernel}" {{
     linux /boot/vmlinuz-{kernel} {arguments}
     initrd /boot/initrd.img-{kernel}
@@ -77,25 +80,50 @@ class GrownHost(VirtualCluster):
         self.engine.docker("stop", self.host)
         self.engine.docker("export", "--output", str(archive), self.host)
         Lab(*self.lab_options).remove_host(self.host)
-        subprocess.run(["tar", "--extract", "--numeric-owner", "--xattrs", "--xattrs-include=*", "--file", archive, "--directory", root], check=True)
+        subprocess.run(
+            [
+                "tar",
+                "--extract",
+                "--numeric-owner",
+                "--xattrs",
+                "--xattrs-include=*",
+                "--file",
+                archive,
+                "--directory",
+                root,
+            ],
+            check=True,
+        )
         archive.unlink()
         # By this file programs know that they are in a container.
         (root / ".dockerenv").unlink()
         (root / "etc/default/grub").write_text(GRUB_SETTINGS, encoding="utf-8")
-        (root / "boot/grub/grub.cfg").write_text(GRUB_OF_ONE_KERNEL.format(kernel=kernel, arguments=KERNEL_ARGUMENTS), encoding="utf-8")
+        (root / "boot/grub/grub.cfg").write_text(
+            GRUB_OF_ONE_KERNEL.format(kernel=kernel, arguments=KERNEL_ARGUMENTS), encoding="utf-8"
+        )
         for name, script in services.items():
             (root / "usr/local/sbin" / name).write_text(script, encoding="utf-8")
             (root / "usr/local/sbin" / name).chmod(0o755)
-            (root / "etc/systemd/system" / (name + ".service")).write_text(SERVICE.format(name=name), encoding="utf-8")
+            (root / "etc/systemd/system" / (name + ".service")).write_text(
+                SERVICE.format(name=name), encoding="utf-8"
+            )
         subprocess.run(["systemctl", "--quiet", "--root", root, "enable", *services], check=True)
-        system = {"kernel": scratch / "vmlinuz", "loader": scratch / "loader", "disk": scratch / "disk.ext4"}
+        system = {
+            "kernel": scratch / "vmlinuz",
+            "loader": scratch / "loader",
+            "disk": scratch / "disk.ext4",
+        }
         shutil.copy(root / ("boot/vmlinuz-" + kernel), system["kernel"])
         shutil.copy(root / "boot/grub/loader", system["loader"])
         images.make_virtual(root, system["disk"])
         shutil.rmtree(root)
         ByGrub(*self.lab_options).up(system)
         for name in services:
-            self.run("systemctl is-active --quiet {0} || {{ journalctl --unit {0} --no-pager; exit 1; }}".format(name))
+            self.run(
+                "systemctl is-active --quiet {0} || {{ journalctl --unit {0} --no-pager; exit 1; }}".format(
+                    name
+                )
+            )
 
     def remove(self):
         self.lab("down", "--keep")
@@ -108,14 +136,48 @@ class GrownHost(VirtualCluster):
     def role(self, name, **variables):
         """A role by its own, with variables; what self.playbook returns."""
         path = self.state / "role.yml"
-        tasks = [{"name": "Apply the role", "ansible.builtin.include_role": {"name": "trainyard.gpu." + name}}]
-        path.write_text(json.dumps([{"name": "Apply", "hosts": "cluster", "gather_facts": False, "become": True, "tasks": tasks}]), encoding="utf-8")
+        tasks = [
+            {
+                "name": "Apply the role",
+                "ansible.builtin.include_role": {"name": "trainyard.gpu." + name},
+            }
+        ]
+        path.write_text(
+            json.dumps(
+                [
+                    {
+                        "name": "Apply",
+                        "hosts": "cluster",
+                        "gather_facts": False,
+                        "become": True,
+                        "tasks": tasks,
+                    }
+                ]
+            ),
+            encoding="utf-8",
+        )
         return self.playbook(str(path), "--extra-vars", variables)
 
     def module(self, name):
         """What a module of the collection returns that asks the host."""
-        done = subprocess.run([BIN / "ansible", "all", "--inventory", self.inventory, "--become", "--module-name", "trainyard.gpu." + name], cwd=ROOT,
-                              env=self.environment(), text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(
+            [
+                BIN / "ansible",
+                "all",
+                "--inventory",
+                self.inventory,
+                "--become",
+                "--module-name",
+                "trainyard.gpu." + name,
+            ],
+            cwd=ROOT,
+            env=self.environment(),
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
         state, _arrow, result = done.stdout.partition(" => ")
         assert done.returncode == 0 and state.endswith("SUCCESS"), done.stdout + done.stderr
         return json.loads(result)

@@ -9,6 +9,10 @@ import pytest
 def in_image(host, image):
     # Gloo looks its own host name up: without a network only this one resolves.
     def run(script, name=image):
-        return host.check_output("docker run --rm --network none --hostname localhost --entrypoint sh %s -c %s", name, script)
+        return host.check_output(
+            "docker run --rm --network none --hostname localhost --entrypoint sh %s -c %s",
+            name,
+            script,
+        )
 
     return run

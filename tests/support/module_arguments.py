@@ -19,4 +19,5 @@ except ImportError:  # before ansible-core 2.18
         finally:
             basic._ANSIBLE_ARGS = before
 
+
 __all__ = ["patch_module_args"]

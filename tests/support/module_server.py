@@ -22,8 +22,19 @@ def run(name, arguments, environment, folder, streams):
     """In the fork: what python -m does, from the environment to the functions that wait for the end."""
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)
-    sys.stdin, sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(number, mode, closefd=False), encoding="utf-8", errors=errors, write_through=True)
-                                         for number, mode, errors in ((0, "r", "surrogateescape"), (1, "w", "strict"), (2, "w", "backslashreplace")))
+    sys.stdin, sys.stdout, sys.stderr = (
+        io.TextIOWrapper(
+            io.FileIO(number, mode, closefd=False),
+            encoding="utf-8",
+            errors=errors,
+            write_through=True,
+        )
+        for number, mode, errors in (
+            (0, "r", "surrogateescape"),
+            (1, "w", "strict"),
+            (2, "w", "backslashreplace"),
+        )
+    )
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -21,7 +21,14 @@ ALONE = {"nccl_rebuild", "scheduler_vm", "vm"}
 # Most of a scenario is one host's waiting for another, so more than one fits on a core, beside the unit tests. Four on two slow cores were
 # too slow for the time limits of their tests.
 SIDE_BY_SIDE = 3
-LONGEST_FIRST = ["cluster", "workbench", "scheduler", "gpu_stack", "training_image", "docker_engine"]
+LONGEST_FIRST = [
+    "cluster",
+    "workbench",
+    "scheduler",
+    "gpu_stack",
+    "training_image",
+    "docker_engine",
+]
 # Scenarios of which some tests judge seconds: they run beside the others, and these tests wait for `quiet`.
 WAITING = {"cluster"}
 BUSY = ROOT / ".cache/busy"
@@ -43,15 +50,25 @@ def quiet():
 
 def ticks():
     """What the cores have done since the machine started, in ticks: worked, idled, waited for the machine's own host."""
-    user, nice, system, idle, waited, interrupts, soft, stolen = map(int, Path("/proc/stat").read_text(encoding="ascii").split()[1:9])
+    user, nice, system, idle, waited, interrupts, soft, stolen = map(
+        int, Path("/proc/stat").read_text(encoding="ascii").split()[1:9]
+    )
     return user + nice + system + interrupts + soft, idle + waited, stolen
 
 
 def cores_between(before, after):
     """As a line of the report. It tells a slow machine from tests that wait."""
     worked, idle, stolen = (now - then for then, now in zip(before, after, strict=True))
-    return "%d cores: worked %d%% of the time, idle %d%%, without a core of the machine's host %d%%" % (
-        os.cpu_count(), *(round(100 * part / max(worked + idle + stolen, 1)) for part in (worked, idle, stolen)))
+    return (
+        "%d cores: worked %d%% of the time, idle %d%%, without a core of the machine's host %d%%"
+        % (
+            os.cpu_count(),
+            *(
+                round(100 * part / max(worked + idle + stolen, 1))
+                for part in (worked, idle, stolen)
+            ),
+        )
+    )
 
 
 class Pace:
@@ -69,8 +86,14 @@ class Pace:
 
     def told(self, since):
         """As a line of the report; C(since) is when the test run began."""
-        steps = ", ".join("%s %d" % (name, seconds) for name, seconds in self.steps.items() if seconds >= 1)
-        return "%4d s to %4d s%s" % (self.begun - since, self.last - since, ": " + steps if steps else "")
+        steps = ", ".join(
+            "%s %d" % (name, seconds) for name, seconds in self.steps.items() if seconds >= 1
+        )
+        return "%4d s to %4d s%s" % (
+            self.begun - since,
+            self.last - since,
+            ": " + steps if steps else "",
+        )
 
 
 class MoleculeRuns:
@@ -81,11 +104,15 @@ class MoleculeRuns:
         self.begun, self.pace, self.ticks = time.monotonic(), {}, ticks()
         # As it is now: unit tests that give themselves another PATH run beside the scenarios' start.
         # Options of this pytest are not those of the scenarios' own: --basetemp would have each of them empty the same folder, and this one's.
-        self.environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+        self.environment = {
+            name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"
+        }
         self.pool = concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE)
         # The hosts' image and what else takes minutes on a new machine.
         self.prepared = self.prepare("prepare") if asked else None
-        together = sorted(set(asked) - ALONE, key=lambda name: ((LONGEST_FIRST + [name]).index(name), name))
+        together = sorted(
+            set(asked) - ALONE, key=lambda name: ((LONGEST_FIRST + [name]).index(name), name)
+        )
         self.loud, self.busy = set(together) - WAITING, None
         self.aside = set(self.loud) if WAITING & set(together) and ASIDE.parent.is_dir() else set()
         if self.aside:
@@ -98,10 +125,17 @@ class MoleculeRuns:
             fcntl.flock(self.busy, fcntl.LOCK_EX)
         self.running = {scenario: self.pool.submit(self.run, scenario) for scenario in together}
         # While the last of them run.
-        self.prepared_virtual = self.prepare("prepare-virtual", "--virtual") if "vm" in asked else None
+        self.prepared_virtual = (
+            self.prepare("prepare-virtual", "--virtual") if "vm" in asked else None
+        )
 
     def prepare(self, name, *arguments):
-        return self.pool.submit(self.stream, name, [sys.executable, "-u", "lab/lab.py", "prepare", *arguments], self.environment)
+        return self.pool.submit(
+            self.stream,
+            name,
+            [sys.executable, "-u", "lab/lab.py", "prepare", *arguments],
+            self.environment,
+        )
 
     def result(self, scenario):
         """Exit code, text, and what the callback has recorded of a scenario."""
@@ -112,7 +146,9 @@ class MoleculeRuns:
         if scenario in self.running:
             self.running[scenario].result()
         arguments = ("--virtual",) if scenario == "vm" else ()
-        code, text = self.stream("prepare", [sys.executable, "-u", "lab/lab.py", "prepare", *arguments], self.environment)
+        code, text = self.stream(
+            "prepare", [sys.executable, "-u", "lab/lab.py", "prepare", *arguments], self.environment
+        )
         return (code, text, []) if code else self.judged(scenario, name, **environment)
 
     def end(self):
@@ -130,11 +166,26 @@ class MoleculeRuns:
     def judged(self, scenario, name=None, **environment):
         record = self.records / ("%s.jsonl" % (name or scenario))
         code, text = self.molecule(scenario, record, name, **environment)
-        return code, text, [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
+        return (
+            code,
+            text,
+            [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+            if record.exists()
+            else [],
+        )
 
     def molecule(self, scenario, record, name=None, **more):
-        environment = dict(self.environment, PATH="%s:%s" % (BIN, self.environment["PATH"]), TRAINYARD_RUNS=str(record), PYTHONUNBUFFERED="1",
-                           ANSIBLE_NOCOLOR="1", NO_COLOR="1", COLUMNS="160", TRAINYARD_ACCEPTANCE="1" if self.acceptance else "", **more)
+        environment = dict(
+            self.environment,
+            PATH="%s:%s" % (BIN, self.environment["PATH"]),
+            TRAINYARD_RUNS=str(record),
+            PYTHONUNBUFFERED="1",
+            ANSIBLE_NOCOLOR="1",
+            NO_COLOR="1",
+            COLUMNS="160",
+            TRAINYARD_ACCEPTANCE="1" if self.acceptance else "",
+            **more,
+        )
         command = [str(BIN / "molecule"), "test", "--scenario-name", scenario]
         if scenario in self.aside:
             command = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(ASIDE)] + command
@@ -150,8 +201,16 @@ class MoleculeRuns:
         pace = self.pace[name] = Pace(time.monotonic())
         with open(LOGS / ("%s.log" % name), "w", encoding="utf-8") as log:
             self.tell("%s%s (log: %s)\n" % (prefix, " ".join(command), log.name))
-            with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, errors="replace", stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+            with subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            ) as process:
                 for line in process.stdout:
                     log.write(line)
                     log.flush()

@@ -18,11 +18,24 @@ SHOWN = "import sys, venv, ensurepip; print(sys.implementation.name, *sys.versio
 def new_python():
     """Its path, empty if there is none."""
     # pyenv's own come first: what it puts on the PATH may be a script that refuses.
-    paths = sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")), key=lambda path: [int(part) for part in re.findall(r"\d+", path)],
-                   reverse=True)
-    for path in [sys.executable, *paths, *(shutil.which("python3.%d" % minor) or "" for minor in range(19, 11, -1))]:
+    paths = sorted(
+        glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")),
+        key=lambda path: [int(part) for part in re.findall(r"\d+", path)],
+        reverse=True,
+    )
+    for path in [
+        sys.executable,
+        *paths,
+        *(shutil.which("python3.%d" % minor) or "" for minor in range(19, 11, -1)),
+    ]:
         if path:
-            done = subprocess.run([path, "-E", "-c", SHOWN], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+            done = subprocess.run(
+                [path, "-E", "-c", SHOWN],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                check=False,
+            )
             name, _blank, version = done.stdout.strip().partition(" ")
             if name == "cpython" and tuple(map(int, version.split())) >= (3, 12):
                 return path

@@ -15,10 +15,17 @@ NONE = "there is no CPython 3.6 on this machine, neither ~/.pyenv/versions/3.6.*
 def old_python():
     """Its path; empty where there is none."""
     # pyenv's own first: the python3.6 that it puts on the PATH may be a script that refuses.
-    for path in sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.6.*/bin/python3.6"))) + [shutil.which("python3.6") or ""]:
+    for path in sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.6.*/bin/python3.6"))) + [
+        shutil.which("python3.6") or ""
+    ]:
         if path:
-            done = subprocess.run([path, "-E", "-c", "import sys; print(sys.version_info[:2])"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                  check=False)
+            done = subprocess.run(
+                [path, "-E", "-c", "import sys; print(sys.version_info[:2])"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                check=False,
+            )
             if done.stdout.strip() == "(3, 6)":
                 return path
     return ""

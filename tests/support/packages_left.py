@@ -9,7 +9,10 @@ import json
 def packages(listed):
     """State, name, version and architecture of each package that C(dpkg --list) lists."""
     rows = [line.split(None, 4)[:4] for line in listed.partition("\n+++")[2].splitlines()[1:]]
-    return {(state, name.partition(":")[0], version, architecture) for state, name, version, architecture in rows}
+    return {
+        (state, name.partition(":")[0], version, architecture)
+        for state, name, version, architecture in rows
+    }
 
 
 def recorded(records):
@@ -25,8 +28,17 @@ def recorded(records):
 def from_updates_alone(policy, version):
     """Whether the archives that offer a version, by C(apt-cache policy), are those of the distribution's updates alone."""
     rows = policy.partition("Version table:")[2].splitlines()
-    own = [number for number, row in enumerate(rows) if row.replace("***", "").split()[:1] == [version]]
-    suites = [row.split()[2].partition("/")[0] for row in itertools.takewhile(lambda row: len(row.split()) > 3, rows[own[0] + 1:])] if own else []
+    own = [
+        number for number, row in enumerate(rows) if row.replace("***", "").split()[:1] == [version]
+    ]
+    suites = (
+        [
+            row.split()[2].partition("/")[0]
+            for row in itertools.takewhile(lambda row: len(row.split()) > 3, rows[own[0] + 1 :])
+        ]
+        if own
+        else []
+    )
     return suites != [] and all(suite.endswith(("-security", "-updates")) for suite in suites)
 
 
@@ -35,11 +47,27 @@ def packages_that_differ(host, alone=False):
 
     Hosts are up to date when they are made. A newer version from the distribution's updates was published since, and a dependency asked for it.
     """
-    others = set() if alone else recorded(host.check_output("find /var/lib/trainyard/placed.d -name '*.packages.json' -exec cat {} + || true"))
-    before, now = packages(host.check_output("cat /srv/packages")), packages(host.check_output("dpkg --list"))
-    was = {(state, name, architecture): (state, name, version, architecture) for state, name, version, architecture in before - now}
+    others = (
+        set()
+        if alone
+        else recorded(
+            host.check_output(
+                "find /var/lib/trainyard/placed.d -name '*.packages.json' -exec cat {} + || true"
+            )
+        )
+    )
+    before, now = (
+        packages(host.check_output("cat /srv/packages")),
+        packages(host.check_output("dpkg --list")),
+    )
+    was = {
+        (state, name, architecture): (state, name, version, architecture)
+        for state, name, version, architecture in before - now
+    }
     for package in sorted(now - before):
         state, name, version, architecture = package
-        if (state, name, architecture) in was and from_updates_alone(host.check_output("apt-cache policy %s", name), version):
+        if (state, name, architecture) in was and from_updates_alone(
+            host.check_output("apt-cache policy %s", name), version
+        ):
             now = now - {package} | {was[state, name, architecture]}
     return sorted(package for package in before ^ now if package[1] not in others)

@@ -13,7 +13,14 @@ def answers():
     if not shutil.which("nvidia-smi"):
         return False
     try:
-        done = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            ["nvidia-smi", "-L"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0 and done.stdout.startswith("GPU ")
@@ -26,6 +33,12 @@ def what_the_gpu_lacks():
         return "no NVIDIA GPU answers on this machine (nvidia-smi -L)"
     # Mount namespaces, and processes of other users.
     lacking = ["root"] if os.geteuid() else []
-    lacking += [name for name in ("nvcc", "mpirun", "c++", "make", "unshare", "setpriv") if not shutil.which(name)]
-    lacking += ["Python's %s" % name for name in ("pynvml", "torch") if not importlib.util.find_spec(name)]
+    lacking += [
+        name
+        for name in ("nvcc", "mpirun", "c++", "make", "unshare", "setpriv")
+        if not shutil.which(name)
+    ]
+    lacking += [
+        "Python's %s" % name for name in ("pynvml", "torch") if not importlib.util.find_spec(name)
+    ]
     return "this machine with an NVIDIA GPU lacks %s" % ", ".join(lacking) if lacking else ""

@@ -1,6 +1,6 @@
 """README's picture of a report: the page of the example slow_link in Chromium, without its tables of checks, hosts and versions.
 
-    PYTHONPATH=.dev .venv/bin/python tests/support/report_picture.py
+PYTHONPATH=.dev .venv/bin/python tests/support/report_picture.py
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ LEFT_OUT = "section:not([aria-labelledby=todo], [aria-labelledby=bandwidth]), se
 
 def page():
     *_, (report, earlier) = example_reports.weeks("slow_link")
-    made = _report_page.render(report, example_reports.PUBLISHED, ".trainyard/reports/suspect.yml", earlier)
-    return made.replace("</style>", "%s { display: none; } body { padding-bottom: 0; }</style>" % LEFT_OUT)
+    made = _report_page.render(
+        report, example_reports.PUBLISHED, ".trainyard/reports/suspect.yml", earlier
+    )
+    return made.replace(
+        "</style>", "%s { display: none; } body { padding-bottom: 0; }</style>" % LEFT_OUT
+    )
 
 
 def main():
@@ -33,14 +37,34 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         html, picture = Path(folder, "page.html"), Path(folder, "page.png")
         html.write_text(page(), encoding="utf-8")
-        subprocess.run([chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
-                        "--force-device-scale-factor=%d" % SCALE, "--user-data-dir=%s" % Path(folder, "profile"), "--blink-settings=preferredColorScheme=1",
-                        "--window-size=%d,2000" % WIDTH, "--screenshot=%s" % picture, html.as_uri()], check=True, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [
+                chromium,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--hide-scrollbars",
+                "--force-device-scale-factor=%d" % SCALE,
+                "--user-data-dir=%s" % Path(folder, "profile"),
+                "--blink-settings=preferredColorScheme=1",
+                "--window-size=%d,2000" % WIDTH,
+                "--screenshot=%s" % picture,
+                html.as_uri(),
+            ],
+            check=True,
+            stderr=subprocess.DEVNULL,
+        )
         with Image.open(picture) as opened:
             pixels = opened.convert("RGB")
-    bottom = ImageChops.difference(pixels, Image.new("RGB", pixels.size, pixels.getpixel((2, 2)))).getbbox()[3]
+    bottom = ImageChops.difference(
+        pixels, Image.new("RGB", pixels.size, pixels.getpixel((2, 2)))
+    ).getbbox()[3]
     PICTURE.parent.mkdir(exist_ok=True)
-    pixels.crop((0, 0, WIDTH * SCALE, bottom + MARGIN * SCALE)).quantize(COLOURS, dither=Image.Dither.NONE).save(PICTURE, optimize=True)
+    pixels.crop((0, 0, WIDTH * SCALE, bottom + MARGIN * SCALE)).quantize(
+        COLOURS, dither=Image.Dither.NONE
+    ).save(PICTURE, optimize=True)
 
 
 if __name__ == "__main__":

@@ -18,19 +18,44 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run_playbook(path, *arguments, **variables):
     """A run of a playbook with other variables than the scenario's: exit code, text, output as it was printed, and the number of changes on all hosts."""
-    command = ["ansible-playbook", "--inventory", os.environ["MOLECULE_INVENTORY_FILE"], str(path), *arguments, "--extra-vars", json.dumps(variables)]
+    command = [
+        "ansible-playbook",
+        "--inventory",
+        os.environ["MOLECULE_INVENTORY_FILE"],
+        str(path),
+        *arguments,
+        "--extra-vars",
+        json.dumps(variables),
+    ]
     plain = dict(os.environ, ANSIBLE_FORCE_COLOR="0", ANSIBLE_NOCOLOR="1")
-    done = subprocess.run(command, cwd=ROOT, env=plain, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=plain,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
     print(done.stdout)
     recap = done.stdout.rpartition("PLAY RECAP")[2]
-    return SimpleNamespace(code=done.returncode, text=" ".join(done.stdout.split()), output=done.stdout,
-                           changed=sum(int(word.partition("=")[2]) for word in recap.split() if word.startswith("changed=")))
+    return SimpleNamespace(
+        code=done.returncode,
+        text=" ".join(done.stdout.split()),
+        output=done.stdout,
+        changed=sum(
+            int(word.partition("=")[2]) for word in recap.split() if word.startswith("changed=")
+        ),
+    )
 
 
 @pytest.fixture(scope="session")
 def playbook():
     """One of the collection's playbooks, by the name of its file."""
-    return lambda name, *arguments, **variables: run_playbook(ROOT / "playbooks" / name, *arguments, **variables)
+    return lambda name, *arguments, **variables: run_playbook(
+        ROOT / "playbooks" / name, *arguments, **variables
+    )
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +66,38 @@ def role(request):
 
     def run(tasks="main", of=None, shows=None, **variables):
         role_name = "trainyard.gpu." + (of or usual)
-        include = {"name": "Apply the role", "ansible.builtin.include_role": {"name": role_name, "tasks_from": tasks}}
-        show = [{"name": "Show the variable", "ansible.builtin.debug": {"var": shows}}] if shows else []
+        include = {
+            "name": "Apply the role",
+            "ansible.builtin.include_role": {"name": role_name, "tasks_from": tasks},
+        }
+        show = (
+            [{"name": "Show the variable", "ansible.builtin.debug": {"var": shows}}]
+            if shows
+            else []
+        )
         path = scenario / ("role-%s.yml" % name)
-        path.write_text(json.dumps([{"name": "Again", "hosts": name, "gather_facts": False, "become": True, "tasks": [include] + show}]), encoding="utf-8")
+        path.write_text(
+            json.dumps(
+                [
+                    {
+                        "name": "Again",
+                        "hosts": name,
+                        "gather_facts": False,
+                        "become": True,
+                        "tasks": [include] + show,
+                    }
+                ]
+            ),
+            encoding="utf-8",
+        )
         done = run_playbook(path, **variables)
-        done.shown = json.JSONDecoder().raw_decode(done.output.rpartition("ok: [%s] => " % name)[2])[0][shows] if shows and done.code == 0 else None
+        done.shown = (
+            json.JSONDecoder().raw_decode(done.output.rpartition("ok: [%s] => " % name)[2])[0][
+                shows
+            ]
+            if shows and done.code == 0
+            else None
+        )
         return done
 
     return run

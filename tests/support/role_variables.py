@@ -14,5 +14,7 @@ ROLES = Path(__file__).resolve().parents[2] / "roles"
 
 def role_variable(role, name, **given):
     """The value of a variable of vars/main.yml where a play has the given variables."""
-    variables = trusted(yaml.safe_load((ROLES / role / "vars/main.yml").read_text(encoding="utf-8")))
+    variables = trusted(
+        yaml.safe_load((ROLES / role / "vars/main.yml").read_text(encoding="utf-8"))
+    )
     return Templar(DataLoader(), {**variables, **given}).template(variables[name])

@@ -49,18 +49,31 @@ class ScheduledLab(WholeCluster):
         # Of a bench that was killed.
         self.own.down()
         self.own.up(image)
-        pip = subprocess.run([str(BIN / "pip"), "config", "list"], capture_output=True, text=True, check=True).stdout
+        pip = subprocess.run(
+            [str(BIN / "pip"), "config", "list"], capture_output=True, text=True, check=True
+        ).stdout
         variables = {
             **inventory.package_sources(os.environ, inventory.parse_pip_config(pip)),
-            "cluster_scheduler": "slurm", "slurm_gpu_type": "demo", "slurm_node_hardware": {"cpus": 8, "real_memory": 4000},
-            "slurm_accept_no_limits": True, "slurm_accept_login_on_gpu_hosts": True,
-            "shared_storage_backend": "existing", "shared_storage_trees": [{"path": "/data1/share/user", "of": "users"}],
-            "shared_storage_users": [{"name": name, "uid": 2000 + number} for number, name in enumerate(PEOPLE, 1)],
-            "slurm_accounts": [{"name": "group%d" % number, "members": PEOPLE[number::4]} for number in range(4)],
-            "job_container_training_image": False, "job_container_free_gib": 0,
+            "cluster_scheduler": "slurm",
+            "slurm_gpu_type": "demo",
+            "slurm_node_hardware": {"cpus": 8, "real_memory": 4000},
+            "slurm_accept_no_limits": True,
+            "slurm_accept_login_on_gpu_hosts": True,
+            "shared_storage_backend": "existing",
+            "shared_storage_trees": [{"path": "/data1/share/user", "of": "users"}],
+            "shared_storage_users": [
+                {"name": name, "uid": 2000 + number} for number, name in enumerate(PEOPLE, 1)
+            ],
+            "slurm_accounts": [
+                {"name": "group%d" % number, "members": PEOPLE[number::4]} for number in range(4)
+            ],
+            "job_container_training_image": False,
+            "job_container_free_gib": 0,
         }
         inventory.write(self.inventory / "hosts.yml", inventory.hosts_file(self.own))
-        inventory.write(self.inventory / "group_vars/cluster/bench.yml", inventory.to_yaml(variables))
+        inventory.write(
+            self.inventory / "group_vars/cluster/bench.yml", inventory.to_yaml(variables)
+        )
 
     @contextlib.contextmanager
     def made(self):
@@ -80,7 +93,21 @@ class ScheduledLab(WholeCluster):
         script = (ROOT / "molecule/job_container/make_image.sh").read_text(encoding="utf-8")
         for host in self.hosts:
             self.on(host, "mkdir -p /run/trainyard")
-            subprocess.run(["docker", "exec", "--interactive", host, "sh", "-s", IMAGE, PODMAN + " import --quiet"], input=script, text=True, check=True)
+            subprocess.run(
+                [
+                    "docker",
+                    "exec",
+                    "--interactive",
+                    host,
+                    "sh",
+                    "-s",
+                    IMAGE,
+                    PODMAN + " import --quiet",
+                ],
+                input=script,
+                text=True,
+                check=True,
+            )
             self.on(host, "chmod -R a+rX,go-w,ug-s %s/images" % STORE)
 
     def first_line_seconds(self, person, command, count=7):
@@ -89,10 +116,18 @@ class ScheduledLab(WholeCluster):
         # Not in /tmp, where the epilog removes what the person has left.
         output = "/data1/share/user/%s/first-" % person
         for _attempt in range(count):
-            submit = "sbatch --parsable --nodelist=%s --output=%s%%j --wrap \"%s date +%%s.%%N\"" % (self.head, output, command)
+            submit = 'sbatch --parsable --nodelist=%s --output=%s%%j --wrap "%s date +%%s.%%N"' % (
+                self.head,
+                output,
+                command,
+            )
             begun, number = self.as_person(person, "date +%s.%N; " + submit).split()
             asked = "squeue --noheader --jobs=%s 2> /dev/null" % number
-            self.wait("job %s has ended" % number, 120, lambda asked=asked: not self.on(self.head, asked, False).out)
+            self.wait(
+                "job %s has ended" % number,
+                120,
+                lambda asked=asked: not self.on(self.head, asked, False).out,
+            )
             printed = self.on(self.head, "cat %s%s" % (output, number)).out.split()
             assert len(printed) == 1, "the job printed %s" % printed
             seconds.append(float(printed[0]) - float(begun))
@@ -100,24 +135,55 @@ class ScheduledLab(WholeCluster):
 
     def timed(self, count, *command):
         """Median and maximum of the seconds of a command on the scheduler."""
-        done = subprocess.run(["docker", "exec", "--interactive", self.head, "python3", "-", str(count), *command], input=TIMED, text=True,
-                              capture_output=True, check=True)
+        done = subprocess.run(
+            ["docker", "exec", "--interactive", self.head, "python3", "-", str(count), *command],
+            input=TIMED,
+            text=True,
+            capture_output=True,
+            check=True,
+        )
         seconds = json.loads(done.stdout)
         return statistics.median(seconds), max(seconds)
 
     def memory_mib(self, process):
-        return int(self.on(self.head, "awk '/^VmRSS:/ {print $2}' /proc/$(pidof -s %s)/status" % process).out) / 1024
+        return (
+            int(
+                self.on(
+                    self.head, "awk '/^VmRSS:/ {print $2}' /proc/$(pidof -s %s)/status" % process
+                ).out
+            )
+            / 1024
+        )
 
     def plan_seconds(self, people=500):
         """Seconds in which module slurm_accounts applies a plan, and finds it unchanged. Without Ansible's own start."""
-        accounts = [{"name": "plan%02d" % number, "gpus": 8, "max_gpus_per_person": 2,
-                     "members": ["planned%03d" % person for person in range(number, people, 20)]} for number in range(20)]
-        module = {"cluster": "trainyard", "accounts": accounts, "record": "/var/lib/trainyard/bench.json"}
+        accounts = [
+            {
+                "name": "plan%02d" % number,
+                "gpus": 8,
+                "max_gpus_per_person": 2,
+                "members": ["planned%03d" % person for person in range(number, people, 20)],
+            }
+            for number in range(20)
+        ]
+        module = {
+            "cluster": "trainyard",
+            "accounts": accounts,
+            "record": "/var/lib/trainyard/bench.json",
+        }
         names = ("Apply the plan", "Find the plan unchanged", "Remove the plan")
-        tasks = [{"name": names[0], "trainyard.gpu.slurm_accounts": module}, {"name": names[1], "trainyard.gpu.slurm_accounts": module},
-                 {"name": names[2], "trainyard.gpu.slurm_accounts": dict(module, accounts=[])}]
+        tasks = [
+            {"name": names[0], "trainyard.gpu.slurm_accounts": module},
+            {"name": names[1], "trainyard.gpu.slurm_accounts": module},
+            {"name": names[2], "trainyard.gpu.slurm_accounts": dict(module, accounts=[])},
+        ]
         path = self.state / "plan.yml"
-        path.write_text(json.dumps([{"hosts": self.head, "gather_facts": False, "become": True, "tasks": tasks}]), encoding="utf-8")
+        path.write_text(
+            json.dumps(
+                [{"hosts": self.head, "gather_facts": False, "become": True, "tasks": tasks}]
+            ),
+            encoding="utf-8",
+        )
         run = self.playbook(str(path))
         assert run.code == 0 and run.changed == {self.head: [names[0], names[2]]}, run
         seconds = {name: spent for spent, name in run.slowest}

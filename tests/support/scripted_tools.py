@@ -43,8 +43,13 @@ def run_module(name, arguments, check=False, **environment):
 
 @functools.lru_cache(maxsize=None)
 def _server():
-    server = subprocess.Popen([sys.executable, Path(__file__).with_name("module_server.py")], env={**os.environ, "PYTHONPATH": str(DEV)}, text=True,
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    server = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("module_server.py")],
+        env={**os.environ, "PYTHONPATH": str(DEV)},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     # It ends with its stdin, also where this process is killed.
     atexit.register(server.communicate)
     return server

@@ -14,15 +14,35 @@ GPU = "gres/gpu"
 
 
 def empty(cluster="trainyard"):
-    return {"tres": ["cpu", "mem", GPU], "qos": {"normal": {"priority": 0, "preempts": [], "mode": "cluster", "flags": []}},
-            "accounts": {"root": "default root account"},
-            "rows": [row(cluster, "root", qos=["normal"]), row(cluster, "root", "root")], "users": {"root": {"admin": "Administrator"}},
-            "defaults": {f"{cluster} root": "root"}, "jobs": [], "busy": 0, "log": [], "fails": {}}
+    return {
+        "tres": ["cpu", "mem", GPU],
+        "qos": {"normal": {"priority": 0, "preempts": [], "mode": "cluster", "flags": []}},
+        "accounts": {"root": "default root account"},
+        "rows": [row(cluster, "root", qos=["normal"]), row(cluster, "root", "root")],
+        "users": {"root": {"admin": "Administrator"}},
+        "defaults": {f"{cluster} root": "root"},
+        "jobs": [],
+        "busy": 0,
+        "log": [],
+        "fails": {},
+    }
 
 
 def row(cluster, account, user="", partition="", **more):
-    return {"cluster": cluster, "account": account, "user": user, "partition": partition, "parent": "" if user or account == "root" else "root",
-            "limits": {}, "minutes": None, "qos": [], "default_qos": "", "submit": None, "running": None, **more}
+    return {
+        "cluster": cluster,
+        "account": account,
+        "user": user,
+        "partition": partition,
+        "parent": "" if user or account == "root" else "root",
+        "limits": {},
+        "minutes": None,
+        "qos": [],
+        "default_qos": "",
+        "submit": None,
+        "running": None,
+        **more,
+    }
 
 
 class Refused(Exception):
@@ -35,27 +55,81 @@ class Database:
 
     # --- what is there
     def rows(self, **where):
-        return [each for each in self.state["rows"] if all(each[name] == value for name, value in where.items())]
+        return [
+            each
+            for each in self.state["rows"]
+            if all(each[name] == value for name, value in where.items())
+        ]
 
     def show(self, entity, columns):
         state = self.state
         if entity == "tres":
-            return ["|".join((*(name.split("/") + [""])[:2], str(number))) for number, name in enumerate(state["tres"])]
+            return [
+                "|".join((*(name.split("/") + [""])[:2], str(number)))
+                for number, name in enumerate(state["tres"])
+            ]
         if entity == "account":
             return [f"{name}|{text}" for name, text in sorted(state["accounts"].items())]
         if entity == "qos":
-            return ["|".join((name, str(qos["priority"]), ",".join(qos["preempts"]), qos["mode"], ",".join(qos["flags"])))
-                    for name, qos in state["qos"].items()]
+            return [
+                "|".join(
+                    (
+                        name,
+                        str(qos["priority"]),
+                        ",".join(qos["preempts"]),
+                        qos["mode"],
+                        ",".join(qos["flags"]),
+                    )
+                )
+                for name, qos in state["qos"].items()
+            ]
         if entity == "user":
-            return ["|".join((each["user"], each["cluster"], each["account"], state["defaults"].get(f"{each['cluster']} {each['user']}", ""),
-                              state["users"][each["user"]]["admin"])) for each in self.sorted() if each["user"]]
+            return [
+                "|".join(
+                    (
+                        each["user"],
+                        each["cluster"],
+                        each["account"],
+                        state["defaults"].get(f"{each['cluster']} {each['user']}", ""),
+                        state["users"][each["user"]]["admin"],
+                    )
+                )
+                for each in self.sorted()
+                if each["user"]
+            ]
         assert entity == "assoc" and columns.startswith("Cluster,Account,User,Partition"), entity
-        return ["|".join((each["cluster"], each["account"], each["user"], each["partition"], each["parent"],
-                          ",".join(f"{name}={number}" for name, number in sorted(each["limits"].items())), wall(each["minutes"]), ",".join(sorted(each["qos"])),
-                          each["default_qos"], *("" if each[name] is None else str(each[name]) for name in ("submit", "running")))) for each in self.sorted()]
+        return [
+            "|".join(
+                (
+                    each["cluster"],
+                    each["account"],
+                    each["user"],
+                    each["partition"],
+                    each["parent"],
+                    ",".join(f"{name}={number}" for name, number in sorted(each["limits"].items())),
+                    wall(each["minutes"]),
+                    ",".join(sorted(each["qos"])),
+                    each["default_qos"],
+                    *(
+                        "" if each[name] is None else str(each[name])
+                        for name in ("submit", "running")
+                    ),
+                )
+            )
+            for each in self.sorted()
+        ]
 
     def sorted(self):
-        return sorted(self.state["rows"], key=lambda each: (each["cluster"], each["account"] != "root", each["account"], each["user"], each["partition"]))
+        return sorted(
+            self.state["rows"],
+            key=lambda each: (
+                each["cluster"],
+                each["account"] != "root",
+                each["account"],
+                each["user"],
+                each["partition"],
+            ),
+        )
 
     # --- commands
     def run(self, words):
@@ -63,7 +137,9 @@ class Database:
         assert words[0] in ("-n", "-i"), words
         if words[0] == "-n":
             assert words[1:3] == ["-P", "show"]
-            return 0, "".join(line + "\n" for line in self.show(words[3], words[-1].partition("=")[2]))
+            return 0, "".join(
+                line + "\n" for line in self.show(words[3], words[-1].partition("=")[2])
+            )
         before = json.dumps(self.state)
         self.state["log"].append(words[1:])
         if self.state["busy"]:
@@ -91,13 +167,18 @@ class Database:
             assert entity == "qos"
             if words[0] in self.state["qos"]:
                 raise Refused("Nothing new added.")
-            self.state["qos"][words[0]] = {"priority": 0, "preempts": [], "mode": "cluster", "flags": []}
+            self.state["qos"][words[0]] = {
+                "priority": 0,
+                "preempts": [],
+                "mode": "cluster",
+                "flags": [],
+            }
             return self.set_qos(words[0], words[1:])
         assert words[0] == "where", words
         place = words.index("set") if "set" in words else len(words)
         where = dict(word.split("=", 1) for word in words[1:place])
         names = where.pop("name").split(",")
-        return getattr(self, f"{verb}_{entity}")(names, where, words[place + 1:])
+        return getattr(self, f"{verb}_{entity}")(names, where, words[place + 1 :])
 
     def modify_qos(self, names, where, settings):
         for name in names:
@@ -124,7 +205,9 @@ class Database:
     def known(self, names):
         for name in names:
             if name not in self.state["qos"]:
-                raise Refused(f"error: You gave a bad qos '{name}'. Valid QOS's are {','.join(self.state['qos'])}")
+                raise Refused(
+                    f"error: You gave a bad qos '{name}'. Valid QOS's are {','.join(self.state['qos'])}"
+                )
         return names
 
     def set_row(self, each, settings):
@@ -135,7 +218,9 @@ class Database:
                 for part in value.split(","):
                     name, count = part.split("=")
                     if name not in self.state["tres"]:
-                        raise Refused(f"error: slurmdb_format_tres_str: no TRES known by type {name}")
+                        raise Refused(
+                            f"error: slurmdb_format_tres_str: no TRES known by type {name}"
+                        )
                     each["limits"].pop(name, None)
                     if count != "-1":
                         each["limits"][name] = int(count)
@@ -150,12 +235,16 @@ class Database:
             elif key == "QOS+":
                 inherits = all(name[0] in "+-" for name in each["qos"])
                 for name in self.known(value.split(",")):
-                    each["qos"] = [other for other in each["qos"] if other.lstrip("+-") != name] + [("+" if inherits else "") + name]
+                    each["qos"] = [other for other in each["qos"] if other.lstrip("+-") != name] + [
+                        ("+" if inherits else "") + name
+                    ]
             else:
                 assert key == "QOS-", setting
                 inherits = all(name[0] in "+-" for name in each["qos"])
                 for name in value.split(","):
-                    each["qos"] = [other for other in each["qos"] if other.lstrip("+-") != name] + (["-" + name] if inherits else [])
+                    each["qos"] = [other for other in each["qos"] if other.lstrip("+-") != name] + (
+                        ["-" + name] if inherits else []
+                    )
 
     def modify_account(self, names, where, settings):
         for name in names:
@@ -164,7 +253,9 @@ class Database:
             rows = self.rows(account=name, user="", cluster=where["cluster"])
             if not rows:
                 raise Refused("Nothing modified")
-            self.set_row(rows[0], [each for each in settings if not each.startswith("Description=")])
+            self.set_row(
+                rows[0], [each for each in settings if not each.startswith("Description=")]
+            )
 
     def modify_user(self, names, where, settings):
         for name in names:
@@ -191,10 +282,16 @@ class Database:
             values = {key: value.strip("'") for key, value in values.items()}
             if kind == "Parent":
                 if not self.rows(cluster=cluster, account=name, user=""):
-                    raise Refused(f"You need to add this parent ({name}) as a child before you can add children to it.")
+                    raise Refused(
+                        f"You need to add this parent ({name}) as a child before you can add children to it."
+                    )
                 parent = name
                 continue
-            settings = [f"{key}={value}" for key, value in values.items() if key not in ("Description", "Organization", "DefaultAccount")]
+            settings = [
+                f"{key}={value}"
+                for key, value in values.items()
+                if key not in ("Description", "Organization", "DefaultAccount")
+            ]
             user = name if kind == "User" else ""
             account = parent if user else name
             if self.rows(cluster=cluster, account=account, user=user, partition=""):
@@ -212,22 +309,33 @@ class Database:
                 self.state["accounts"].setdefault(name, values["Description"].lower())
         for line in lines[1:]:
             found = re.match(r"User - '([^']+)':DefaultAccount='([^']+)'", line)
-            if found and not self.rows(cluster=cluster, account=found.group(2), user=found.group(1)):
+            if found and not self.rows(
+                cluster=cluster, account=found.group(2), user=found.group(1)
+            ):
                 raise Refused("a default account that is none of the person's accounts")
         if not added:
             raise Refused("Nothing new added.")
 
     def drop(self, rows):
-        active = [job for job in self.state["jobs"] if any((job[2], job[1]) == (each["account"], each["user"]) for each in rows)]
+        active = [
+            job
+            for job in self.state["jobs"]
+            if any((job[2], job[1]) == (each["account"], each["user"]) for each in rows)
+        ]
         if active:
-            raise Refused("Error with request: Job(s) active, cancel job(s) before remove\n" + "\n".join(f"  JobID = {job[0]}" for job in active))
+            raise Refused(
+                "Error with request: Job(s) active, cancel job(s) before remove\n"
+                + "\n".join(f"  JobID = {job[0]}" for job in active)
+            )
         for user in sorted({each["user"] for each in rows if each["user"]}):
             for cluster in sorted({each["cluster"] for each in rows}):
                 mine = [each for each in self.rows(user=user, cluster=cluster)]
                 going = [each for each in mine if each in rows]
                 default = self.state["defaults"].get(f"{cluster} {user}")
                 if len(going) < len(mine) and any(each["account"] == default for each in going):
-                    raise Refused("Error with request: You can not remove the default account of a user")
+                    raise Refused(
+                        "Error with request: You can not remove the default account of a user"
+                    )
                 if len(going) == len(mine):
                     self.state["defaults"].pop(f"{cluster} {user}", None)
         if not rows:
@@ -241,7 +349,11 @@ class Database:
         self.drop([each for name in names for each in self.rows(user=name, **where)])
 
     def delete_account(self, names, where, settings):
-        rows = [each for each in self.rows(**where) if each["account"] in names or each["parent"] in names]
+        rows = [
+            each
+            for each in self.rows(**where)
+            if each["account"] in names or each["parent"] in names
+        ]
         self.drop(rows)
         for name in {each["account"] for each in rows}:
             # With a cluster, the account stays, without an association.

@@ -15,8 +15,25 @@ NETWORK = "10.64.0.0/16"
 PREFIX = "node-"
 IMAGE_ID = "sha256:" + "1" * 64
 # Modules that are answered: those of a second run, and those with which the first one writes files and makes the container.
-MODULES = ("ascend_info", "npu_smi_info", "docker_engine_info", "horovod_build_info", "host_health_info", "host_info", "image_info", "managed_files", "shared_accounts", "shared_folders",
-           "shared_storage_proof", "ssh_mesh_info", "ssh_mesh_keys", "training_container_info", "trusted_certificates", "docker_container", "systemd_service")
+MODULES = (
+    "ascend_info",
+    "npu_smi_info",
+    "docker_engine_info",
+    "horovod_build_info",
+    "host_health_info",
+    "host_info",
+    "image_info",
+    "managed_files",
+    "shared_accounts",
+    "shared_folders",
+    "shared_storage_proof",
+    "ssh_mesh_info",
+    "ssh_mesh_keys",
+    "training_container_info",
+    "trusted_certificates",
+    "docker_container",
+    "systemd_service",
+)
 LAYERS = ["sha256:" + "2" * 64, "sha256:" + "3" * 64]
 
 
@@ -25,7 +42,7 @@ def name_of(number):
 
 
 def number_of(name):
-    return int(name[len(PREFIX):])
+    return int(name[len(PREFIX) :])
 
 
 def address_of(number):
@@ -55,8 +72,14 @@ class StandInHost:
         self.recipe = (Path(folder) / "recipe").read_text(encoding="utf-8")
         # Only a test of NPUs writes it: the number of each host's, and what differs from a host in order, by module.
         npus = Path(folder) / "npus.json"
-        self.npus = json.loads(npus.read_text(encoding="utf-8")).get(name, {}) if npus.exists() else {}
-        self.written = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {"files": {}, "settings": ""}
+        self.npus = (
+            json.loads(npus.read_text(encoding="utf-8")).get(name, {}) if npus.exists() else {}
+        )
+        self.written = (
+            json.loads(self.path.read_text(encoding="utf-8"))
+            if self.path.exists()
+            else {"files": {}, "settings": ""}
+        )
 
     def keep(self):
         self.path.write_text(json.dumps(self.written), encoding="utf-8")
@@ -71,50 +94,149 @@ class StandInHost:
     # --- trainyard.gpu, by module ---------------------------------------------------------------------------------------------
 
     def host_info(self, asked):
-        names = getattr(asked, "names", []) + ([self.name] if getattr(asked, "own_name", False) else [])
+        names = getattr(asked, "names", []) + (
+            [self.name] if getattr(asked, "own_name", False) else []
+        )
         return {
-            "os": {"id": "debian", "version_id": "12", "codename": "bookworm", "id_like": []}, "python_version": "3.11.2", "architecture": "x86_64",
-            "kernel": "6.1.0-28-amd64", "cpus": 64, "memory_mib": 524288, "hostname": self.name, "default_interface": "eth0",
+            "os": {"id": "debian", "version_id": "12", "codename": "bookworm", "id_like": []},
+            "python_version": "3.11.2",
+            "architecture": "x86_64",
+            "kernel": "6.1.0-28-amd64",
+            "cpus": 64,
+            "memory_mib": 524288,
+            "hostname": self.name,
+            "default_interface": "eth0",
             "interfaces": [
-                {"name": "lo", "up": True, "speed_mbit_s": None, "addresses": [{"address": "127.0.0.1", "prefix": 8}, {"address": "::1", "prefix": 128}]},
-                {"name": "eth0", "up": True, "speed_mbit_s": 10000, "addresses": [{"address": self.address, "prefix": 16}]},
-                {"name": "docker0", "up": False, "speed_mbit_s": None, "addresses": [{"address": "172.17.0.1", "prefix": 16}]}],
-            "rdma_ports": [], "own_name_in_hosts": [self.address], "own_name_repaired": False, "gpus": 0, "nvidia_devices": 0,
-            "npus": self.npus.get("count", 0), "fabric_adapters": 0,
-            "programs": {"exportfs": False, "mount.nfs4": False, "setquota": False}, "boot_id": "b%07d" % self.number, "container": False,
-            "resolved": {name: {"addresses": [address_of(number_of(name))], "error": ""} for name in names},
-            "connections": [dict({"source": ""}, **target, state="open", error="") for target in getattr(asked, "connect", [])],
-            "listeners": [], "docker_config_error": "", "docker_config_warnings": [],
-            "disk_free_mib": {path: 500000 for path in getattr(asked, "paths", [])}, "account_clashes": [],
-            "cgroup": {"version": 2, "usable": True, "why": "", "cores": True, "swap": True}, "candidates": {},
+                {
+                    "name": "lo",
+                    "up": True,
+                    "speed_mbit_s": None,
+                    "addresses": [
+                        {"address": "127.0.0.1", "prefix": 8},
+                        {"address": "::1", "prefix": 128},
+                    ],
+                },
+                {
+                    "name": "eth0",
+                    "up": True,
+                    "speed_mbit_s": 10000,
+                    "addresses": [{"address": self.address, "prefix": 16}],
+                },
+                {
+                    "name": "docker0",
+                    "up": False,
+                    "speed_mbit_s": None,
+                    "addresses": [{"address": "172.17.0.1", "prefix": 16}],
+                },
+            ],
+            "rdma_ports": [],
+            "own_name_in_hosts": [self.address],
+            "own_name_repaired": False,
+            "gpus": 0,
+            "nvidia_devices": 0,
+            "npus": self.npus.get("count", 0),
+            "fabric_adapters": 0,
+            "programs": {"exportfs": False, "mount.nfs4": False, "setquota": False},
+            "boot_id": "b%07d" % self.number,
+            "container": False,
+            "resolved": {
+                name: {"addresses": [address_of(number_of(name))], "error": ""} for name in names
+            },
+            "connections": [
+                dict({"source": ""}, **target, state="open", error="")
+                for target in getattr(asked, "connect", [])
+            ],
+            "listeners": [],
+            "docker_config_error": "",
+            "docker_config_warnings": [],
+            "disk_free_mib": {path: 500000 for path in getattr(asked, "paths", [])},
+            "account_clashes": [],
+            "cgroup": {"version": 2, "usable": True, "why": "", "cores": True, "swap": True},
+            "candidates": {},
             "recorded_ids": {"users": {}, "groups": {}},
-            "folders": {path: {} for path in getattr(asked, "folders", [])}, "labelled_images": ["trainyard/training:%s" % self.recipe[:12]],
+            "folders": {path: {} for path in getattr(asked, "folders", [])},
+            "labelled_images": ["trainyard/training:%s" % self.recipe[:12]],
         }
 
     def ascend_info(self, asked):
         home, driver = "/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/driver"
-        paths = ["/dev/davinci%d" % number for number in range(self.npus.get("count", 0))] + ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
-        return dict({
-            "architecture": "aarch64", "devices": [{"path": path, "group": "HwHiAiUser", "mode": "0660"} for path in paths], "missing_devices": [],
-            "driver": {"path": driver, "version": "1.72.T2.100.B020"}, "firmware": {"path": "/usr/local/Ascend/firmware", "version": "1.72.T5.0.B050"},
-            "group": {"name": "HwHiAiUser", "exists": True, "missing": []}, "cann": {"path": home, "version": "8.0.RC1"}, "mindspore": "",
-            "environment": {"PATH": [home + "/bin"], "LD_LIBRARY_PATH": [driver + "/lib64"], "PYTHONPATH": [], "ASCEND_OPP_PATH": home + "/opp"},
-            "processes": "unlimited", "install_order": {"judged": True, "problems": []}, "rank_tables": {},
-            "files": self.files_of(getattr(asked, "files", []), 0)}, **self.npus.get("ascend_info", {}))
+        paths = ["/dev/davinci%d" % number for number in range(self.npus.get("count", 0))] + [
+            "/dev/davinci_manager",
+            "/dev/devmm_svm",
+            "/dev/hisi_hdc",
+        ]
+        return dict(
+            {
+                "architecture": "aarch64",
+                "devices": [
+                    {"path": path, "group": "HwHiAiUser", "mode": "0660"} for path in paths
+                ],
+                "missing_devices": [],
+                "driver": {"path": driver, "version": "1.72.T2.100.B020"},
+                "firmware": {"path": "/usr/local/Ascend/firmware", "version": "1.72.T5.0.B050"},
+                "group": {"name": "HwHiAiUser", "exists": True, "missing": []},
+                "cann": {"path": home, "version": "8.0.RC1"},
+                "mindspore": "",
+                "environment": {
+                    "PATH": [home + "/bin"],
+                    "LD_LIBRARY_PATH": [driver + "/lib64"],
+                    "PYTHONPATH": [],
+                    "ASCEND_OPP_PATH": home + "/opp",
+                },
+                "processes": "unlimited",
+                "install_order": {"judged": True, "problems": []},
+                "rank_tables": {},
+                "files": self.files_of(getattr(asked, "files", []), 0),
+            },
+            **self.npus.get("ascend_info", {}),
+        )
 
     def npu_smi_info(self, asked):
         count = self.npus.get("count", 0)
-        address = {"netmask": "255.255.255.0", "source": "hccn_tool", "configured_address": None, "reason": None}
+        address = {
+            "netmask": "255.255.255.0",
+            "source": "hccn_tool",
+            "configured_address": None,
+            "reason": None,
+        }
         addresses = ["10.1.%d.%d" % (number, self.number + 1) for number in range(count)]
-        return dict({
-            "available": bool(count), "cause": None, "fix": None, "tool_version": "1.8.21", "driver_version": "1.72.T2.100.B020", "npu_count": count,
-            "npus": [{"id": number, "name": "910A", "health": "OK", "power_w": 68.6, "memory_used_mib": 0, "memory_total_mib": 32768, "chips": [],
-                      "processes": None} for number in range(count)],
-            "devices": [dict(address, id=number, address=text, live_address=text) for number, text in enumerate(addresses)], "findings": [],
-            "remarks": []}, **self.npus.get("npu_smi_info", {}))
+        return dict(
+            {
+                "available": bool(count),
+                "cause": None,
+                "fix": None,
+                "tool_version": "1.8.21",
+                "driver_version": "1.72.T2.100.B020",
+                "npu_count": count,
+                "npus": [
+                    {
+                        "id": number,
+                        "name": "910A",
+                        "health": "OK",
+                        "power_w": 68.6,
+                        "memory_used_mib": 0,
+                        "memory_total_mib": 32768,
+                        "chips": [],
+                        "processes": None,
+                    }
+                    for number in range(count)
+                ],
+                "devices": [
+                    dict(address, id=number, address=text, live_address=text)
+                    for number, text in enumerate(addresses)
+                ],
+                "findings": [],
+                "remarks": [],
+            },
+            **self.npus.get("npu_smi_info", {}),
+        )
 
     def managed_files(self, asked):
-        changed = [path for path in getattr(asked, "absent", None) or [] if self.written["files"].pop(path, None)]
+        changed = [
+            path
+            for path in getattr(asked, "absent", None) or []
+            if self.written["files"].pop(path, None)
+        ]
         for file in getattr(asked, "files", None) or []:
             content = str(file.get("content", file.get("src", file.get("state"))))
             found = [hashlib.sha256(content.encode("utf-8")).hexdigest(), str(file.get("mode", ""))]
@@ -131,32 +253,83 @@ class StandInHost:
         return dict(self.managed_files(asked), placed=[], removed=[], updated=False)
 
     def files_of(self, paths, part):
-        return {path: self.written["files"][path][part] for path in paths if self.written["files"].get(path)}
+        return {
+            path: self.written["files"][path][part]
+            for path in paths
+            if self.written["files"].get(path)
+        }
 
     def docker_engine_info(self, asked):
         package = {"candidate": "", "origin": "", "versions": []}
         return {
-            "available": True, "cause": "", "fix": "", "version": "20.10.24", "cli_version": "20.10.24", "buildx_version": "", "buildx_required": False,
-            "compose_version": "1.29.2", "compose_command": "docker-compose", "live_restore": True, "containers_running": 1, "runtimes": ["runc"],
-            "cgroup_driver": "systemd", "service": {"loaded": True, "active": True, "enabled": True},
-            "packages": {name: dict(package, installed="20.10.24+dfsg1-1+deb12u1" if "docker" in name and "-ce" not in name else "1.0")
-                         for name in getattr(asked, "packages", [])},
-            "daemon_config": {"exists": True, "options": {"live-restore": True}, "error": "", "differs": False},
-            "files": self.files_of(getattr(asked, "files", []), 0), "environment_in_force": True, "record": {}, "python_requests": True,
-            "apparmor_required": False, "group": True, "forwarding": True,
+            "available": True,
+            "cause": "",
+            "fix": "",
+            "version": "20.10.24",
+            "cli_version": "20.10.24",
+            "buildx_version": "",
+            "buildx_required": False,
+            "compose_version": "1.29.2",
+            "compose_command": "docker-compose",
+            "live_restore": True,
+            "containers_running": 1,
+            "runtimes": ["runc"],
+            "cgroup_driver": "systemd",
+            "service": {"loaded": True, "active": True, "enabled": True},
+            "packages": {
+                name: dict(
+                    package,
+                    installed="20.10.24+dfsg1-1+deb12u1"
+                    if "docker" in name and "-ce" not in name
+                    else "1.0",
+                )
+                for name in getattr(asked, "packages", [])
+            },
+            "daemon_config": {
+                "exists": True,
+                "options": {"live-restore": True},
+                "error": "",
+                "differs": False,
+            },
+            "files": self.files_of(getattr(asked, "files", []), 0),
+            "environment_in_force": True,
+            "record": {},
+            "python_requests": True,
+            "apparmor_required": False,
+            "group": True,
+            "forwarding": True,
         }
 
     def shared_storage_proof(self, asked):
         if asked.step == "write":
-            speed = {"write_mib_per_second": 106.0, "read_mib_per_second": 192.0, "small_write_files_per_second": 1098.0,
-                     "small_read_files_per_second": 1727.0}
-            return {
-                "cause": "", "error": "", "mount": {"path": asked.path, "source": "nas:/share", "type": "nfs4"}, "real_path": asked.path,
-                "proof": {"name": asked.name, "file": "proof-%s" % asked.name, "checksum": hashlib.sha256(asked.name.encode("utf-8")).hexdigest(), "uid": 0,
-                          "gid": 0, "mode": "0640"},
-                "space": {"total_mib": 1000000, "free_mib": 500000, "inodes": 0, "inodes_free": 0}, "speed": speed,
+            speed = {
+                "write_mib_per_second": 106.0,
+                "read_mib_per_second": 192.0,
+                "small_write_files_per_second": 1098.0,
+                "small_read_files_per_second": 1727.0,
             }
-        return {"seen": [{"name": file["name"], "cause": "", "seconds": 0.01} for file in getattr(asked, "files", [])]}
+            return {
+                "cause": "",
+                "error": "",
+                "mount": {"path": asked.path, "source": "nas:/share", "type": "nfs4"},
+                "real_path": asked.path,
+                "proof": {
+                    "name": asked.name,
+                    "file": "proof-%s" % asked.name,
+                    "checksum": hashlib.sha256(asked.name.encode("utf-8")).hexdigest(),
+                    "uid": 0,
+                    "gid": 0,
+                    "mode": "0640",
+                },
+                "space": {"total_mib": 1000000, "free_mib": 500000, "inodes": 0, "inodes_free": 0},
+                "speed": speed,
+            }
+        return {
+            "seen": [
+                {"name": file["name"], "cause": "", "seconds": 0.01}
+                for file in getattr(asked, "files", [])
+            ]
+        }
 
     def shared_accounts(self, asked):
         """What users, groups and keys were asked for is what the host has from then on."""
@@ -165,67 +338,183 @@ class StandInHost:
         if changed:
             self.written["people"] = wanted
             self.keep()
-        return {"changed": changed, "made": [], "differences": [], "stays": [], "changed_paths": [], "reload": ""}
+        return {
+            "changed": changed,
+            "made": [],
+            "differences": [],
+            "stays": [],
+            "changed_paths": [],
+            "reload": "",
+        }
 
     def shared_folders(self, asked):
         return {"changed": False, "changed_paths": [], "kept": [], "unprotected": []}
 
     def image_info(self, asked):
         labels = {"trainyard.recipe": self.recipe, "trainyard.managed": "true"}
-        return {"available": True, "cause": "", "fix": "", "labelled": [], "records": {},
-                "images": [{"name": name, "present": True, "id": IMAGE_ID, "recipe": self.recipe, "intact": True, "labels": labels, "layers": LAYERS,
-                            "environment": ["PATH=/usr/local/bin:/usr/bin:/bin"], "size_mib": 1500} for name in asked.names]}
+        return {
+            "available": True,
+            "cause": "",
+            "fix": "",
+            "labelled": [],
+            "records": {},
+            "images": [
+                {
+                    "name": name,
+                    "present": True,
+                    "id": IMAGE_ID,
+                    "recipe": self.recipe,
+                    "intact": True,
+                    "labels": labels,
+                    "layers": LAYERS,
+                    "environment": ["PATH=/usr/local/bin:/usr/bin:/bin"],
+                    "size_mib": 1500,
+                }
+                for name in asked.names
+            ],
+        }
 
     def training_container_info(self, asked):
         exists = bool(self.written["settings"])
         return {
-            "begun": "", "available": True, "cause": "", "fix": "", "runtimes": ["runc"], "image": {"exists": True, "id": IMAGE_ID},
-            "container": {"exists": exists, "running": exists, "id": container_id_of(self.name) if exists else "", "image_id": IMAGE_ID if exists else "",
-                          "started_at": "2026-01-01T00:00:00Z" if exists else "", "managed": exists, "settings": self.written["settings"],
-                          "restart_policy": "no" if exists else "", "paused": False, "changed_files": [], "busy": [], "resolv_conf": ""},
-            "unit": {"loaded": exists, "foreign": "", "active": exists, "state": "active" if exists else "inactive", "enabled": exists,
-                     "reload_needed": False, "log": []},
-            "services": {"files": [], "config": "", "states": {}, "certificate_days": None}, "notebooks": {"revision": ""},
+            "begun": "",
+            "available": True,
+            "cause": "",
+            "fix": "",
+            "runtimes": ["runc"],
+            "image": {"exists": True, "id": IMAGE_ID},
+            "container": {
+                "exists": exists,
+                "running": exists,
+                "id": container_id_of(self.name) if exists else "",
+                "image_id": IMAGE_ID if exists else "",
+                "started_at": "2026-01-01T00:00:00Z" if exists else "",
+                "managed": exists,
+                "settings": self.written["settings"],
+                "restart_policy": "no" if exists else "",
+                "paused": False,
+                "changed_files": [],
+                "busy": [],
+                "resolv_conf": "",
+            },
+            "unit": {
+                "loaded": exists,
+                "foreign": "",
+                "active": exists,
+                "state": "active" if exists else "inactive",
+                "enabled": exists,
+                "reload_needed": False,
+                "log": [],
+            },
+            "services": {"files": [], "config": "", "states": {}, "certificate_days": None},
+            "notebooks": {"revision": ""},
             "npus": {"devices": [], "mounts": []},
             "files": self.files_of(getattr(asked, "files", []), 0),
             # The shared folder was there before the first run.
-            "paths": {path: "0755" if path.startswith("/data") else self.files_of([path], 1).get(path, "") for path in getattr(asked, "paths", [])},
+            "paths": {
+                path: "0755" if path.startswith("/data") else self.files_of([path], 1).get(path, "")
+                for path in getattr(asked, "paths", [])
+            },
         }
 
     def ssh_mesh_keys(self, asked):
         def key(kind):
-            return "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + hashlib.sha256(("%s %s" % (kind, self.name)).encode("utf-8")).hexdigest()[:43]
+            return (
+                "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI"
+                + hashlib.sha256(("%s %s" % (kind, self.name)).encode("utf-8")).hexdigest()[:43]
+            )
+
         files = getattr(asked, "files", [])
-        return {"host_key": key("host"), "public_key": key("client"), "made": [], "rotated": False, "recorded": {}, "image_id": IMAGE_ID,
-                "post_quantum": True, "checksums": self.files_of(files, 0), "permissions": self.files_of(files, 1),
-                "sshd": {"running": True, "reload_needed": False, "frozen": False}}
+        return {
+            "host_key": key("host"),
+            "public_key": key("client"),
+            "made": [],
+            "rotated": False,
+            "recorded": {},
+            "image_id": IMAGE_ID,
+            "post_quantum": True,
+            "checksums": self.files_of(files, 0),
+            "permissions": self.files_of(files, 1),
+            "sshd": {"running": True, "reload_needed": False, "frozen": False},
+        }
 
     def ssh_mesh_info(self, asked):
         return {
-            "available": True, "cause": "", "fix": "", "container": {"id": container_id_of(self.name), "memlock": "unlimited", "environment": {}},
-            "logins": [{"name": peer, "ok": True, "cause": "", "fix": "", "evidence": "",
-                        "session": {"hostname": peer, "container_id": container_id_of(peer), "memlock": "unlimited",
-                                    "clock_ahead_s": [-0.05, 0.05], "way_back": "open", "environment": {}}} for peer in asked.peers],
+            "available": True,
+            "cause": "",
+            "fix": "",
+            "container": {
+                "id": container_id_of(self.name),
+                "memlock": "unlimited",
+                "environment": {},
+            },
+            "logins": [
+                {
+                    "name": peer,
+                    "ok": True,
+                    "cause": "",
+                    "fix": "",
+                    "evidence": "",
+                    "session": {
+                        "hostname": peer,
+                        "container_id": container_id_of(peer),
+                        "memlock": "unlimited",
+                        "clock_ahead_s": [-0.05, 0.05],
+                        "way_back": "open",
+                        "environment": {},
+                    },
+                }
+                for peer in asked.peers
+            ],
         }
 
     def host_health_info(self, asked):
-        return {"kernel_log": {"source": "", "error": ""}, "gpu_errors": None, "clock": {"synchronized": True, "source": "timedatectl", "error": ""},
-                "docker_config_error": "", "docker_config_warnings": [], "certificates": {},
-                "firewalls": {unit: {"fault": "", "active": True, "enabled": True} for unit in getattr(asked, "firewalls", [])},
-                "file_systems": {path: {"free_bytes": 10 ** 12, "inodes": 10 ** 7, "inodes_free": 10 ** 7, "error": ""}
-                                 for path in getattr(asked, "paths", [])}}
+        return {
+            "kernel_log": {"source": "", "error": ""},
+            "gpu_errors": None,
+            "clock": {"synchronized": True, "source": "timedatectl", "error": ""},
+            "docker_config_error": "",
+            "docker_config_warnings": [],
+            "certificates": {},
+            "firewalls": {
+                unit: {"fault": "", "active": True, "enabled": True}
+                for unit in getattr(asked, "firewalls", [])
+            },
+            "file_systems": {
+                path: {"free_bytes": 10**12, "inodes": 10**7, "inodes_free": 10**7, "error": ""}
+                for path in getattr(asked, "paths", [])
+            },
+        }
 
     def horovod_build_info(self, asked):
-        return {"available": True, "cause": None, "fix": None, "version": "0.28.1", "frameworks": {"tensorflow": False, "pytorch": True, "mxnet": False},
-                "controllers": {"mpi": False, "gloo": True}, "tensor_operations": {"nccl": False, "ddl": False, "ccl": False, "mpi": False, "gloo": True},
-                "missing": [], "import_errors": {}}
+        return {
+            "available": True,
+            "cause": None,
+            "fix": None,
+            "version": "0.28.1",
+            "frameworks": {"tensorflow": False, "pytorch": True, "mxnet": False},
+            "controllers": {"mpi": False, "gloo": True},
+            "tensor_operations": {
+                "nccl": False,
+                "ddl": False,
+                "ccl": False,
+                "mpi": False,
+                "gloo": True,
+            },
+            "missing": [],
+            "import_errors": {},
+        }
 
     # --- others, in the first run only ----------------------------------------------------------------------------------------
 
     def docker_container(self, asked):
         self.written["settings"] = asked.labels["trainyard.settings"]
         self.keep()
-        return {"changed": True, "actions": [{"created": asked.name}], "container": {"Id": container_id_of(self.name)}}
+        return {
+            "changed": True,
+            "actions": [{"created": asked.name}],
+            "container": {"Id": container_id_of(self.name)},
+        }
 
     def systemd_service(self, asked):
         return {"changed": True}

@@ -12,7 +12,12 @@ SNAPSHOT = Path(__file__).resolve().parents[2] / "molecule/cluster/snapshot.py"
 def in_container(host, script):
     """The output of a program on a host that is a container."""
     with open(script, encoding="utf-8") as text:
-        return subprocess.run(["docker", "exec", "--interactive", host, "python3", "-"], stdin=text, stdout=subprocess.PIPE, check=True).stdout
+        return subprocess.run(
+            ["docker", "exec", "--interactive", host, "python3", "-"],
+            stdin=text,
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
 
 
 def differences(before, after):

@@ -11,8 +11,16 @@ from pathlib import Path
 
 NO_GID = ":".join(["0000"] * 8)
 DEFAULT_COUNTERS = {
-    "port_xmit_data": "1000", "port_rcv_data": "2000", "port_xmit_packets": "30", "port_rcv_packets": "40", "unicast_xmit_packets": "29",
-    "unicast_rcv_packets": "39", "multicast_xmit_packets": "1", "multicast_rcv_packets": "1", "symbol_error": "0", "link_downed": "1",
+    "port_xmit_data": "1000",
+    "port_rcv_data": "2000",
+    "port_xmit_packets": "30",
+    "port_rcv_packets": "40",
+    "unicast_xmit_packets": "29",
+    "unicast_rcv_packets": "39",
+    "multicast_xmit_packets": "1",
+    "multicast_rcv_packets": "1",
+    "symbol_error": "0",
+    "link_downed": "1",
     "port_xmit_wait": "0",
 }
 
@@ -45,8 +53,16 @@ class SysfsTree:
     def adapter(self, bus_id, driver="mlx5_core", physical_function="", **files):
         """A PCI function."""
         folder = self.root / "devices/pci0000:00" / bus_id
-        texts = {"vendor": "0x15b3", "class": "0x020700", "device": "0x101b", "numa_node": "1", "current_link_speed": "16.0 GT/s PCIe",
-                 "max_link_speed": "32.0 GT/s PCIe", "current_link_width": "16", "max_link_width": "16"}
+        texts = {
+            "vendor": "0x15b3",
+            "class": "0x020700",
+            "device": "0x101b",
+            "numa_node": "1",
+            "current_link_speed": "16.0 GT/s PCIe",
+            "max_link_speed": "32.0 GT/s PCIe",
+            "current_link_width": "16",
+            "max_link_width": "16",
+        }
         for name, text in dict(texts, **files).items():
             write(folder, name, text)
         link(self.root / "bus/pci/devices" / bus_id, folder)
@@ -59,8 +75,15 @@ class SysfsTree:
 
     def interface(self, name, bus_id="", state="up", members=(), **files):
         """A network interface, of a PCI function or, as a bond is, of none."""
-        folder = self.root / "devices" / ("pci0000:00/%s/net" % bus_id if bus_id else "virtual/net") / name
-        for file, text in dict({"dev_port": "0", "dev_id": "0x0", "operstate": state}, **files).items():
+        folder = (
+            self.root
+            / "devices"
+            / ("pci0000:00/%s/net" % bus_id if bus_id else "virtual/net")
+            / name
+        )
+        for file, text in dict(
+            {"dev_port": "0", "dev_id": "0x0", "operstate": state}, **files
+        ).items():
             write(folder, file, text)
         if members:
             write(folder, "bonding/slaves", " ".join(members))
@@ -68,8 +91,15 @@ class SysfsTree:
 
     def device(self, name, bus_id, node_guid="a088:c203:00e3:142a", **files):
         folder = self.root / "devices/pci0000:00" / bus_id / "infiniband" / name
-        texts = {"node_type": "1: CA", "hca_type": "MT4129", "fw_ver": "28.39.1002", "board_id": "MT_0000000838", "node_desc": "gpu-a mlx5_0",
-                 "node_guid": node_guid, "sys_image_guid": "a088:c203:00e3:142a"}
+        texts = {
+            "node_type": "1: CA",
+            "hca_type": "MT4129",
+            "fw_ver": "28.39.1002",
+            "board_id": "MT_0000000838",
+            "node_desc": "gpu-a mlx5_0",
+            "node_guid": node_guid,
+            "sys_image_guid": "a088:c203:00e3:142a",
+        }
         for file, text in dict(texts, **files).items():
             write(folder, file, text)
         link(folder / "device", self.root / "devices/pci0000:00" / bus_id)
@@ -79,8 +109,16 @@ class SysfsTree:
     @staticmethod
     def port(folder, number=1, gids=(), counters=None, hardware=None, **files):
         """C(gids): index, gid, type and interface; the other places of the table are empty, and what is said of them can't be read."""
-        texts = {"link_layer": "InfiniBand", "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)", "lid": "0x4b",
-                 "sm_lid": "0x14e", "cap_mask": "0xa751e848", "lid_mask_count": "0"}
+        texts = {
+            "link_layer": "InfiniBand",
+            "state": "4: ACTIVE",
+            "phys_state": "5: LinkUp",
+            "rate": "400 Gb/sec (4X NDR)",
+            "lid": "0x4b",
+            "sm_lid": "0x14e",
+            "cap_mask": "0xa751e848",
+            "lid_mask_count": "0",
+        }
         for file, text in dict(texts, **files).items():
             write(folder, "ports/%d/%s" % (number, file), text)
         for index in range(8):
@@ -103,7 +141,15 @@ class SysfsTree:
         self.port(folder, gids=[(0, "fe80:0000:0000:0000:a088:c203:00e3:142a", "IB/RoCE v1", "")])
         return folder
 
-    def roce(self, name="mlx5_0", bus_id="0000:18:00.0", interface="enp24s0np0", address="192.0.2.11", more=(), **files):
+    def roce(
+        self,
+        name="mlx5_0",
+        bus_id="0000:18:00.0",
+        interface="enp24s0np0",
+        address="192.0.2.11",
+        more=(),
+        **files,
+    ):
         """A card with one RoCE port, which has the default GIDs, and an address in both versions."""
         self.adapter(bus_id, **{"class": "0x020000"})
         self.interface(interface, bus_id)
@@ -111,7 +157,27 @@ class SysfsTree:
         local = "fe80:0000:0000:0000:a288:c2ff:fee3:142a"
         gids = [(0, local, "IB/RoCE v1", interface), (1, local, "RoCE v2", interface)]
         if address:
-            gids += [(2, mapped(address), "IB/RoCE v1", interface), (3, mapped(address), "RoCE v2", interface)]
-        self.port(folder, gids=gids + list(more), hardware={"lifespan": "10", "out_of_sequence": "7", "np_cnp_sent": "12", "resp_cqe_error": "0"},
-                  **dict({"link_layer": "Ethernet", "lid": "0x0", "sm_lid": "0x0", "rate": "100 Gb/sec (4X EDR)"}, **files))
+            gids += [
+                (2, mapped(address), "IB/RoCE v1", interface),
+                (3, mapped(address), "RoCE v2", interface),
+            ]
+        self.port(
+            folder,
+            gids=gids + list(more),
+            hardware={
+                "lifespan": "10",
+                "out_of_sequence": "7",
+                "np_cnp_sent": "12",
+                "resp_cqe_error": "0",
+            },
+            **dict(
+                {
+                    "link_layer": "Ethernet",
+                    "lid": "0x0",
+                    "sm_lid": "0x0",
+                    "rate": "100 Gb/sec (4X EDR)",
+                },
+                **files,
+            ),
+        )
         return folder

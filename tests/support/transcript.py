@@ -13,15 +13,25 @@ def section(heading, page=PAGE):
     """The text below a heading, up to the next one that is not below it."""
     text = page.read_text(encoding="utf-8")
     begin = re.search(r"^(#+) %s$" % re.escape(heading), text, re.MULTILINE)
-    rest = text[begin.end():]
-    end = re.search(r"^#{1,%d} " % len(begin.group(1)), re.sub(r"^```.*?^```$", lambda block: "x" * len(block.group()), rest, flags=re.MULTILINE | re.DOTALL),
-                    re.MULTILINE)
-    return rest[:end.start()] if end else rest
+    rest = text[begin.end() :]
+    end = re.search(
+        r"^#{1,%d} " % len(begin.group(1)),
+        re.sub(
+            r"^```.*?^```$",
+            lambda block: "x" * len(block.group()),
+            rest,
+            flags=re.MULTILINE | re.DOTALL,
+        ),
+        re.MULTILINE,
+    )
+    return rest[: end.start()] if end else rest
 
 
 def blocks(heading, language, page=PAGE):
     """The blocks of code of a language below a heading."""
-    return re.findall(r"^```%s\n(.*?)^```$" % language, section(heading, page), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        r"^```%s\n(.*?)^```$" % language, section(heading, page), re.MULTILINE | re.DOTALL
+    )
 
 
 def steps(heading, page=PAGE):
@@ -49,7 +59,11 @@ def here_document(heading=FIRST_JOB, page=PAGE):
 
 def alike(text):
     """The text without what differs from run to run: numbers, times, hosts, tags of images, widths of columns, and that a job waits for a moment."""
-    lines = [line for line in text.replace("\r", "").splitlines() if not re.match(r"trainyard: job \d+ is waiting: ", line)]
+    lines = [
+        line
+        for line in text.replace("\r", "").splitlines()
+        if not re.match(r"trainyard: job \d+ is waiting: ", line)
+    ]
     text = re.sub(r"(?<=trainyard/training:)[0-9a-f]{12}", "TAG", "\n".join(lines))
     text = re.sub(r"\blab-[a-z]\b", "HOST", text)
     return [" ".join(re.sub(r"\d+", "0", line).split()) for line in text.splitlines()]
@@ -61,6 +75,12 @@ def play(found, run):
     for command, expected in found:
         typed = re.sub(r"\b\d+\b", lambda word: numbers.get(word.group(), word.group()), command)
         said = run(typed)
-        assert alike(said) == alike(expected), "$ %s\n%sis expected, and this was printed:\n%s" % (typed, expected, said)
+        assert alike(said) == alike(expected), "$ %s\n%sis expected, and this was printed:\n%s" % (
+            typed,
+            expected,
+            said,
+        )
         job = r"^job (\d+) submitted"
-        numbers.update(zip(re.findall(job, expected, re.MULTILINE), re.findall(job, said, re.MULTILINE)))
+        numbers.update(
+            zip(re.findall(job, expected, re.MULTILINE), re.findall(job, said, re.MULTILINE))
+        )

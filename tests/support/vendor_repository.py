@@ -49,7 +49,16 @@ TOOLKIT = "libnvidia-container/stable/deb"
 KEY = ".signing-key.asc"
 # For an expired key: it is made and signs in a year that is over, and is good for the next one alone.
 PAST = "20200101T000000!"
-FIELDS = ["pre_depends", "depends", "recommends", "suggests", "conflicts", "breaks", "replaces", "provides"]
+FIELDS = [
+    "pre_depends",
+    "depends",
+    "recommends",
+    "suggests",
+    "conflicts",
+    "breaks",
+    "replaces",
+    "provides",
+]
 
 
 # --- files of the formats -------------------------------------------------------------------------------------------------
@@ -78,11 +87,25 @@ def tar_gz(entries):
 
 def deb(control, files, scripts=None):
     """A Debian package: control is its paragraph; scripts, by name, are what lies beside it (postinst, triggers …)."""
-    beside = {name: (text.encode(), 0o755 if name in ("preinst", "postinst", "prerm", "postrm") else 0o644) for name, text in (scripts or {}).items()}
-    members = [("debian-binary", b"2.0\n"), ("control.tar.gz", tar_gz({"control": control.encode(), **beside})), ("data.tar.gz", tar_gz(files))]
+    beside = {
+        name: (
+            text.encode(),
+            0o755 if name in ("preinst", "postinst", "prerm", "postrm") else 0o644,
+        )
+        for name, text in (scripts or {}).items()
+    }
+    members = [
+        ("debian-binary", b"2.0\n"),
+        ("control.tar.gz", tar_gz({"control": control.encode(), **beside})),
+        ("data.tar.gz", tar_gz(files)),
+    ]
     packed = b"!<arch>\n"
     for name, content in members:
-        packed += b"%-16s%-12d%-6d%-6d%-8s%-10d`\n" % (name.encode(), 0, 0, 0, b"100644", len(content)) + content + b"\n" * (len(content) % 2)
+        packed += (
+            b"%-16s%-12d%-6d%-6d%-8s%-10d`\n" % (name.encode(), 0, 0, 0, b"100644", len(content))
+            + content
+            + b"\n" * (len(content) % 2)
+        )
     return packed
 
 
@@ -92,9 +115,16 @@ def shared_library(soname):
     headers, dynamic_size = 64 + 2 * 56, 5 * 16
     at_strings = headers + dynamic_size
     size = at_strings + len(strings)
-    header = b"\x7fELF" + bytes([2, 1, 1, 0]) + bytes(8) + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0)
+    header = (
+        b"\x7fELF"
+        + bytes([2, 1, 1, 0])
+        + bytes(8)
+        + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0)
+    )
     load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, size, size, 4096)
-    dynamic = struct.pack("<IIQQQQQQ", 2, 4, headers, headers, headers, dynamic_size, dynamic_size, 8)
+    dynamic = struct.pack(
+        "<IIQQQQQQ", 2, 4, headers, headers, headers, dynamic_size, dynamic_size, 8
+    )
     # DT_SONAME, DT_STRTAB, DT_STRSZ, DT_SYMTAB (nothing is looked up in it), DT_NULL
     entries = struct.pack("<10Q", 14, 1, 5, at_strings, 10, len(strings), 6, headers, 0, 0)
     return header + load + dynamic + entries + strings
@@ -120,10 +150,21 @@ def names_of(family, version):
     upstream = re.match(r"\d+(?:\.\d+)*", str(more["version"])).group()
     numbers = [int(number) for number in upstream.split(".")] + [0, 0]
     series = ".".join(upstream.split(".")[:2])
-    names = {"upstream": upstream, "branch": numbers[0], "tail": "-%d" % numbers[0] if numbers[0] < 590 else "", "series": series,
-             "dashed": series.replace(".", "-"), "family": family["name"],
-             "major": numbers[0], "minor": numbers[1], "patch": numbers[2], "nccl_code": numbers[0] * 10000 + numbers[1] * 100 + numbers[2],
-             "driver_cuda": load()["driver_cuda"].get(numbers[0], ""), "nvcc_text": nvcc_text(str(more.get("compiler", ""))), **more}
+    names = {
+        "upstream": upstream,
+        "branch": numbers[0],
+        "tail": "-%d" % numbers[0] if numbers[0] < 590 else "",
+        "series": series,
+        "dashed": series.replace(".", "-"),
+        "family": family["name"],
+        "major": numbers[0],
+        "minor": numbers[1],
+        "patch": numbers[2],
+        "nccl_code": numbers[0] * 10000 + numbers[1] * 100 + numbers[2],
+        "driver_cuda": load()["driver_cuda"].get(numbers[0], ""),
+        "nvcc_text": nvcc_text(str(more.get("compiler", ""))),
+        **more,
+    }
     return {name: str(value) for name, value in names.items()}
 
 
@@ -132,7 +173,11 @@ def nvcc_text(compiler):
     if not compiler:
         return ""
     answer = load()["nvcc"][compiler.split("-")[0]]
-    text = (FIXTURES / "nvcc" / answer["fixture"]).read_text(encoding="utf-8") if "fixture" in answer else answer["text"]
+    text = (
+        (FIXTURES / "nvcc" / answer["fixture"]).read_text(encoding="utf-8")
+        if "fixture" in answer
+        else answer["text"]
+    )
     # Some were pasted as comments.
     return "".join(line.removeprefix("# ") for line in text.splitlines(keepends=True))
 
@@ -165,17 +210,36 @@ def packages(family, version):
         if not applies(package, names):
             continue
         name = fill(package["name"], names)
-        lines = ["Package: %s" % name, "Version: %s" % fill(package.get("version", "@version@"), names), "Architecture: %s" % package.get("arch", "amd64"),
-                 "Maintainer: cudatools <cudatools@nvidia.com>", "Section: %s" % family.get("section", "devel"), "Priority: optional", "Installed-Size: 8"]
+        lines = [
+            "Package: %s" % name,
+            "Version: %s" % fill(package.get("version", "@version@"), names),
+            "Architecture: %s" % package.get("arch", "amd64"),
+            "Maintainer: cudatools <cudatools@nvidia.com>",
+            "Section: %s" % family.get("section", "devel"),
+            "Priority: optional",
+            "Installed-Size: 8",
+        ]
         if package.get("source", family.get("source")):
             lines.append("Source: %s" % package.get("source", family.get("source")))
         if package.get("multi_arch"):
             lines.append("Multi-Arch: %s" % package["multi_arch"])
         for field in FIELDS:
             if package.get(field):
-                lines.append("%s: %s" % (field.replace("_", "-").title(), ", ".join(fill(relation, names) for relation in package[field])))
-        lines.append("Description: %s\n of the tests' own making; holds nothing of NVIDIA's" % package.get("description", name))
-        files = {fill(path, names): content(entry, names) for path, entry in package.get("files", {}).items()}
+                lines.append(
+                    "%s: %s"
+                    % (
+                        field.replace("_", "-").title(),
+                        ", ".join(fill(relation, names) for relation in package[field]),
+                    )
+                )
+        lines.append(
+            "Description: %s\n of the tests' own making; holds nothing of NVIDIA's"
+            % package.get("description", name)
+        )
+        files = {
+            fill(path, names): content(entry, names)
+            for path, entry in package.get("files", {}).items()
+        }
         files["usr/share/doc/%s/README" % name] = b"Made by tests/support/vendor_repository.py.\n"
         scripts = {script: fill(text, names) for script, text in package.get("scripts", {}).items()}
         # As debhelper does it.
@@ -197,8 +261,24 @@ def keyring():
     os.chmod(home, 0o700)
 
     def gpg(*arguments, data=None):
-        return subprocess.run(["gpg", "--homedir", home, "--batch", "--quiet", "--no-tty", "--pinentry-mode", "loopback", "--passphrase", "", *arguments],
-                              input=data, stdout=subprocess.PIPE, check=True).stdout
+        return subprocess.run(
+            [
+                "gpg",
+                "--homedir",
+                home,
+                "--batch",
+                "--quiet",
+                "--no-tty",
+                "--pinentry-mode",
+                "loopback",
+                "--passphrase",
+                "",
+                *arguments,
+            ],
+            input=data,
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
 
     try:
         yield gpg
@@ -215,7 +295,14 @@ def past(folder):
 def make_key(folder, expired):
     (folder / ".expired").touch() if expired else (folder / ".expired").unlink(missing_ok=True)
     with keyring() as gpg:
-        gpg(*past(folder), "--quick-generate-key", "cudatools of the tests <cudatools@nvidia.com>", "ed25519", "sign", "1y" if expired else "never")
+        gpg(
+            *past(folder),
+            "--quick-generate-key",
+            "cudatools of the tests <cudatools@nvidia.com>",
+            "ed25519",
+            "sign",
+            "1y" if expired else "never",
+        )
         (folder / KEY).write_bytes(gpg("--armor", "--export-secret-keys"))
         public = {"armored": gpg("--armor", "--export"), "binary": gpg("--export")}
     return public
@@ -226,8 +313,12 @@ def sign(folder, where):
     with keyring() as gpg:
         gpg("--import", str(folder / KEY))
         release = (where / "Release").read_bytes()
-        (where / "InRelease").write_bytes(gpg(*past(folder), "--armor", "--clear-sign", data=release))
-        (where / "Release.gpg").write_bytes(gpg(*past(folder), "--armor", "--detach-sign", data=release))
+        (where / "InRelease").write_bytes(
+            gpg(*past(folder), "--armor", "--clear-sign", data=release)
+        )
+        (where / "Release.gpg").write_bytes(
+            gpg(*past(folder), "--armor", "--detach-sign", data=release)
+        )
 
 
 # --- one directory of debs ------------------------------------------------------------------------------------------------
@@ -238,8 +329,14 @@ def stanza(path, control):
     content_of = path.read_bytes()
     lines = control.rstrip("\n").split("\nDescription: ")
     return "%s\nFilename: ./%s\nSize: %d\nMD5sum: %s\nSHA1: %s\nSHA256: %s\nDescription: %s\n" % (
-        lines[0], path.name, len(content_of), hashlib.md5(content_of).hexdigest(), hashlib.sha1(content_of).hexdigest(),
-        hashlib.sha256(content_of).hexdigest(), lines[1])
+        lines[0],
+        path.name,
+        len(content_of),
+        hashlib.md5(content_of).hexdigest(),
+        hashlib.sha1(content_of).hexdigest(),
+        hashlib.sha256(content_of).hexdigest(),
+        lines[1],
+    )
 
 
 def field(text, name):
@@ -248,7 +345,15 @@ def field(text, name):
 
 def read_index(where):
     index = where / "Packages"
-    return [text + "\n" for text in index.read_text(encoding="utf-8").strip("\n").split("\n\n") if text] if index.exists() else []
+    return (
+        [
+            text + "\n"
+            for text in index.read_text(encoding="utf-8").strip("\n").split("\n\n")
+            if text
+        ]
+        if index.exists()
+        else []
+    )
 
 
 def write_index(folder, where, stanzas, origin, label):
@@ -259,8 +364,17 @@ def write_index(folder, where, stanzas, origin, label):
     names = ["Packages", "Packages.gz"]
     # A minute back: a host whose clock is a second behind would call it not valid yet.
     made = past(folder) and time.time() - 86400 or time.time() - 60
-    lines = ["Origin: %s" % origin, "Label: %s" % label, "Architectures: amd64", "Date: %s" % formatdate(made).replace("-0000", "UTC")]
-    for title, function in [("MD5Sum", hashlib.md5), ("SHA1", hashlib.sha1), ("SHA256", hashlib.sha256)]:
+    lines = [
+        "Origin: %s" % origin,
+        "Label: %s" % label,
+        "Architectures: amd64",
+        "Date: %s" % formatdate(made).replace("-0000", "UTC"),
+    ]
+    for title, function in [
+        ("MD5Sum", hashlib.md5),
+        ("SHA1", hashlib.sha1),
+        ("SHA256", hashlib.sha256),
+    ]:
         lines.append("%s:" % title)
         for name in names:
             entry = (where / name).read_bytes()
@@ -282,16 +396,29 @@ def place(folder, directory):
     """Where a directory of packages.yml lies, and whose it says it is."""
     if directory == "container_toolkit":
         # As apt-cache policy shows the older directories beside it (excerpt 28913247563); of this one nobody quotes it.
-        return folder / TOOLKIT / "amd64", "https://nvidia.github.io/libnvidia-container", "NVIDIA CORPORATION <cudatools@nvidia.com>"
+        return (
+            folder / TOOLKIT / "amd64",
+            "https://nvidia.github.io/libnvidia-container",
+            "NVIDIA CORPORATION <cudatools@nvidia.com>",
+        )
     return folder / CUDA / directory / "x86_64", "NVIDIA", "NVIDIA CUDA"
 
 
 def keyring_package(directory, version, public, url):
     """cuda-keyring, of the layout that NVIDIA's has: keyring, source and pin. The source names the real host, as a firm's mirror of it would."""
-    source = "deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] %s/%s/x86_64/ /\n" % (url, directory)
-    control = ("Package: cuda-keyring\nVersion: %s\nArchitecture: all\nMaintainer: cudatools <cudatools@nvidia.com>\nSection: multiverse/devel\n"
-               "Priority: optional\nInstalled-Size: 11\nDescription: GPG keyring for the CUDA repository\n of the tests' own making\n" % version)
-    files = {"usr/share/keyrings/cuda-archive-keyring.gpg": public["binary"], "etc/apt/sources.list.d/cuda-%s-x86_64.list" % directory: source.encode()}
+    source = "deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] %s/%s/x86_64/ /\n" % (
+        url,
+        directory,
+    )
+    control = (
+        "Package: cuda-keyring\nVersion: %s\nArchitecture: all\nMaintainer: cudatools <cudatools@nvidia.com>\nSection: multiverse/devel\n"
+        "Priority: optional\nInstalled-Size: 11\nDescription: GPG keyring for the CUDA repository\n of the tests' own making\n"
+        % version
+    )
+    files = {
+        "usr/share/keyrings/cuda-archive-keyring.gpg": public["binary"],
+        "etc/apt/sources.list.d/cuda-%s-x86_64.list" % directory: source.encode(),
+    }
     scripts = {"conffiles": "/etc/apt/sources.list.d/cuda-%s-x86_64.list\n" % directory}
     if directory.startswith("ubuntu"):
         files["etc/apt/preferences.d/cuda-repository-pin-600"] = PIN
@@ -319,7 +446,12 @@ Pin-Priority: 600
 def self_extracting(title, inner, target, files):
     """A shell script with an archive behind it, of the vendor's kind."""
     archive = tar_gz(files)
-    names = {"title": title, "inner": inner, "target": target, "sum": hashlib.md5(archive).hexdigest()}
+    names = {
+        "title": title,
+        "inner": inner,
+        "target": target,
+        "sum": hashlib.md5(archive).hexdigest(),
+    }
     lines = program("runfile", {**names, "lines": 0}).count(b"\n")
     return program("runfile", {**names, "lines": lines}) + archive
 
@@ -330,35 +462,62 @@ def driver_runfile(version):
     options = []
     for kind in ("flag", "boolean", "argument"):
         for name in data[kind]:
-            options.append("%s %s %s %s" % (name, kind, data["letters"].get(name, "-"), data["since"].get(name, 0)))
+            options.append(
+                "%s %s %s %s"
+                % (name, kind, data["letters"].get(name, "-"), data["since"].get(name, 0))
+            )
     names["options"] = "\n".join(options)
-    files = {name: (program(name, names), 0o755) for name in ("nvidia-installer", "nvidia-smi", "nvidia-persistenced")}
+    files = {
+        name: (program(name, names), 0o755)
+        for name in ("nvidia-installer", "nvidia-smi", "nvidia-persistenced")
+    }
     files["dkms.conf"] = program("dkms.conf", names)
     for library in ("libnvidia-ml", "libcuda"):
         files["%s.so.%s" % (library, version)] = shared_library("%s.so.1" % library)
     name = "NVIDIA-Linux-x86_64-%s" % version
-    return "%s.run" % name, self_extracting("NVIDIA Accelerated Graphics Driver for Linux-x86_64 %s" % version, "nvidia-installer", name, files)
+    return "%s.run" % name, self_extracting(
+        "NVIDIA Accelerated Graphics Driver for Linux-x86_64 %s" % version,
+        "nvidia-installer",
+        name,
+        files,
+    )
 
 
 def cuda_runfile(entry):
     names = names_of({"name": "cuda"}, entry)
     library = "toolkit/targets/x86_64-linux/lib"
     driver_name, driver = driver_runfile(entry["driver"])
-    files = {"cuda-installer": (program("cuda-installer", names), 0o755), driver_name: (driver, 0o755),
-             "toolkit/bin/nvcc": (program("nvcc", names), 0o755), "toolkit/bin/cuda-uninstaller": (program("cuda-uninstaller", names), 0o755),
-             "toolkit/lib64": "targets/x86_64-linux/lib", "%s/libcudart.so.%s" % (library, names["branch"]): "libcudart.so.%s" % names["upstream"],
-             "%s/libcudart.so.%s" % (library, names["upstream"]): shared_library("libcudart.so.%s" % names["branch"])}
+    files = {
+        "cuda-installer": (program("cuda-installer", names), 0o755),
+        driver_name: (driver, 0o755),
+        "toolkit/bin/nvcc": (program("nvcc", names), 0o755),
+        "toolkit/bin/cuda-uninstaller": (program("cuda-uninstaller", names), 0o755),
+        "toolkit/lib64": "targets/x86_64-linux/lib",
+        "%s/libcudart.so.%s" % (library, names["branch"]): "libcudart.so.%s" % names["upstream"],
+        "%s/libcudart.so.%s" % (library, names["upstream"]): shared_library(
+            "libcudart.so.%s" % names["branch"]
+        ),
+    }
     name = "cuda_%s_%s_linux.run" % (entry["version"], entry["driver"])
-    return name, self_extracting("CUDA %s Installer" % entry["version"], "cuda-installer", "cuda-%s" % entry["version"], files)
+    return name, self_extracting(
+        "CUDA %s Installer" % entry["version"],
+        "cuda-installer",
+        "cuda-%s" % entry["version"],
+        files,
+    )
 
 
 def make_runfiles(folder):
     """Both kinds, each with the checksum beside it that NVIDIA publishes for the driver's."""
     folder.mkdir()
     data = load()["runfiles"]
-    for name, made in [driver_runfile(version) for version in data["driver"]["versions"]] + [cuda_runfile(entry) for entry in data["cuda"]["versions"]]:
+    for name, made in [driver_runfile(version) for version in data["driver"]["versions"]] + [
+        cuda_runfile(entry) for entry in data["cuda"]["versions"]
+    ]:
         (folder / name).write_bytes(made)
-        (folder / (name + ".sha256sum")).write_text("%s  %s\n" % (hashlib.sha256(made).hexdigest(), name), encoding="utf-8")
+        (folder / (name + ".sha256sum")).write_text(
+            "%s  %s\n" % (hashlib.sha256(made).hexdigest(), name), encoding="utf-8"
+        )
 
 
 # --- what tests call ------------------------------------------------------------------------------------------------------
@@ -378,9 +537,18 @@ def make(folder, expired_key=False, only=(), url="https://developer.download.nvi
         stanzas = []
         for family in families:
             if directory["name"] in family["directories"]:
-                stanzas += [add(where, package) for version in family["versions"] for package in packages(family, version)]
+                stanzas += [
+                    add(where, package)
+                    for version in family["versions"]
+                    for package in packages(family, version)
+                ]
         for version in directory.get("keyrings", []):
-            stanzas.append(add(where, keyring_package(directory["name"], version, public, "%s/%s" % (url, CUDA))))
+            stanzas.append(
+                add(
+                    where,
+                    keyring_package(directory["name"], version, public, "%s/%s" % (url, CUDA)),
+                )
+            )
         if directory.get("keyrings"):
             (where / "3bf863cc.pub").write_bytes(public["armored"])
             (where / "cuda-archive-keyring.gpg").write_bytes(public["binary"])
@@ -390,20 +558,32 @@ def make(folder, expired_key=False, only=(), url="https://developer.download.nvi
     (folder / "libnvidia-container/gpgkey").write_bytes(public["armored"])
     (toolkit / "nvidia-container-toolkit.list").write_text(
         "deb https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n#deb https://nvidia.github.io/libnvidia-container/experimental/deb/$(ARCH) /\n",
-        encoding="utf-8")
+        encoding="utf-8",
+    )
     if not only or "runfiles" in only:
         make_runfiles(folder / "runfiles")
-    (folder / "vendor.json").write_text(json.dumps(described(folder, public), indent=1) + "\n", encoding="utf-8")
+    (folder / "vendor.json").write_text(
+        json.dumps(described(folder, public), indent=1) + "\n", encoding="utf-8"
+    )
     return folder
 
 
 def described(folder, public):
     """What a scenario has to give a role: the key's fingerprint, and checksums by path."""
     with keyring() as gpg:
-        listed = gpg("--with-colons", "--import-options", "show-only", "--import", data=public["binary"]).decode()
-    files = sorted(folder.glob("compute/cuda/repos/*/x86_64/cuda-keyring_*.deb")) + sorted(folder.glob("runfiles/*.run"))
-    return {"fingerprint": re.search(r"^fpr:+([0-9A-F]{40}):", listed, re.MULTILINE).group(1),
-            "sha256": {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}}
+        listed = gpg(
+            "--with-colons", "--import-options", "show-only", "--import", data=public["binary"]
+        ).decode()
+    files = sorted(folder.glob("compute/cuda/repos/*/x86_64/cuda-keyring_*.deb")) + sorted(
+        folder.glob("runfiles/*.run")
+    )
+    return {
+        "fingerprint": re.search(r"^fpr:+([0-9A-F]{40}):", listed, re.MULTILINE).group(1),
+        "sha256": {
+            str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in files
+        },
+    }
 
 
 def make_foreign(folder, origin, offers):
@@ -411,24 +591,53 @@ def make_foreign(folder, origin, offers):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "key.asc").write_bytes(make_key(folder, False)["armored"])
-    control = ("Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: Somebody <somebody@example.org>\nSection: misc\nPriority: optional\n"
-               "Description: a package of the tests' own making\n")
-    write_index(folder, folder, [add(folder, (control % (name, version), {"usr/share/doc/%s/README" % name: b"Nothing.\n"}, {})) for name, version in offers],
-                origin, origin)
+    control = (
+        "Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: Somebody <somebody@example.org>\nSection: misc\nPriority: optional\n"
+        "Description: a package of the tests' own making\n"
+    )
+    write_index(
+        folder,
+        folder,
+        [
+            add(
+                folder,
+                (control % (name, version), {"usr/share/doc/%s/README" % name: b"Nothing.\n"}, {}),
+            )
+            for name, version in offers
+        ],
+        origin,
+        origin,
+    )
 
 
 def publish(folder, directory, family, version):
     """Add one version of a family to a directory, as the vendor does overnight."""
     folder = Path(folder)
     where, origin, label = place(folder, directory)
-    found = [entry for entry in load()["families"] if entry["name"] == family and directory in entry["directories"]]
+    found = [
+        entry
+        for entry in load()["families"]
+        if entry["name"] == family and directory in entry["directories"]
+    ]
     if not found:
         raise ValueError("%s has no family %s" % (directory, family))
-    known = next((entry for entry in found[0]["versions"] + found[0].get("later", []) if entry == version or
-                  isinstance(entry, dict) and entry["version"] == version), version)
+    known = next(
+        (
+            entry
+            for entry in found[0]["versions"] + found[0].get("later", [])
+            if entry == version or isinstance(entry, dict) and entry["version"] == version
+        ),
+        version,
+    )
     new = [add(where, package) for package in packages(found[0], known)]
     files = {field(text, "Filename") for text in new}
-    write_index(folder, where, [text for text in read_index(where) if field(text, "Filename") not in files] + new, origin, label)
+    write_index(
+        folder,
+        where,
+        [text for text in read_index(where) if field(text, "Filename") not in files] + new,
+        origin,
+        label,
+    )
 
 
 def withdraw(folder, directory, package, version="*"):
@@ -436,7 +645,12 @@ def withdraw(folder, directory, package, version="*"):
     folder = Path(folder)
     where, origin, label = place(folder, directory)
     stanzas = read_index(where)
-    gone = [text for text in stanzas if fnmatch.fnmatchcase(field(text, "Package"), package) and fnmatch.fnmatchcase(field(text, "Version"), version)]
+    gone = [
+        text
+        for text in stanzas
+        if fnmatch.fnmatchcase(field(text, "Package"), package)
+        and fnmatch.fnmatchcase(field(text, "Version"), version)
+    ]
     if not gone:
         raise ValueError("%s has no %s %s" % (directory, package, version))
     for text in gone:
@@ -460,7 +674,9 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 
 def server(folder, address="127.0.0.1", port=0, gone_after=None, loud=False):
-    made = http.server.ThreadingHTTPServer((address, port), functools.partial(Handler, directory=str(folder)))
+    made = http.server.ThreadingHTTPServer(
+        (address, port), functools.partial(Handler, directory=str(folder))
+    )
     made.asked, made.gone_after, made.loud = [], gone_after, loud
     return made
 
@@ -486,7 +702,12 @@ def main(arguments=None):
     command = commands.add_parser("make")
     command.add_argument("folder", type=Path)
     command.add_argument("--expired-key", action="store_true")
-    command.add_argument("--only", action="append", default=[], choices=sorted({family["name"] for family in load()["families"]} | {"runfiles"}))
+    command.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        choices=sorted({family["name"] for family in load()["families"]} | {"runfiles"}),
+    )
     command.add_argument("--url", default="https://developer.download.nvidia.com")
     for name in ("publish", "withdraw"):
         command = commands.add_parser(name)
@@ -514,7 +735,9 @@ def main(arguments=None):
         withdraw(asked.folder, asked.directory, asked.package, asked.version)
     else:
         with contextlib.suppress(KeyboardInterrupt):
-            server(asked.folder, asked.address, asked.port, asked.gone_after, loud=True).serve_forever()
+            server(
+                asked.folder, asked.address, asked.port, asked.gone_after, loud=True
+            ).serve_forever()
     return 0
 
 

@@ -27,12 +27,31 @@ class Failed(Exception):
 def installed():
     """Return the paths of driver and browser. As root, install them first if they are missing."""
     if not shutil.which("chromedriver") and os.geteuid() == 0 and shutil.which("apt-get"):
-        for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-qq", "-y", "--no-install-recommends", "-o", "Dpkg::Use-Pty=0", *PACKAGES]):
-            subprocess.run(command, check=True, env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"), stdout=subprocess.DEVNULL)
+        for command in (
+            ["apt-get", "update", "-qq"],
+            [
+                "apt-get",
+                "install",
+                "-qq",
+                "-y",
+                "--no-install-recommends",
+                "-o",
+                "Dpkg::Use-Pty=0",
+                *PACKAGES,
+            ],
+        ):
+            subprocess.run(
+                command,
+                check=True,
+                env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"),
+                stdout=subprocess.DEVNULL,
+            )
     found = [shutil.which("chromedriver"), shutil.which("chromium")]
     if None in found:
-        pytest.fail("The browser is driven by chromedriver, which is not on this machine. Install package chromium-driver, or run the tests as root once.",
-                    pytrace=False)
+        pytest.fail(
+            "The browser is driven by chromedriver, which is not on this machine. Install package chromium-driver, or run the tests as root once.",
+            pytrace=False,
+        )
     return found
 
 
@@ -41,7 +60,13 @@ class Driver:
 
     def __init__(self):
         program, self.browser = installed()
-        self.child = subprocess.Popen([program, "--port=0"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.child = subprocess.Popen(
+            [program, "--port=0"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         for line in self.child.stdout:
             found = re.search(r"started successfully on port (\d+)", line)
             if found:
@@ -51,7 +76,9 @@ class Driver:
 
     def ask(self, method, path, body=None):
         data = json.dumps(body or {}).encode() if method == "POST" else None
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
+        request = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json"}, method=method
+        )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=180) as answer:
@@ -63,9 +90,28 @@ class Driver:
     @contextlib.contextmanager
     def open(self, rules="", width=1300, height=900):
         """A browser with a profile of its own. Its certificate authority is that of the hub, which it does not know. C(rules) say where names lead."""
-        options = {"binary": self.browser, "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-                                                    "--window-size=%d,%d" % (width, height), "--no-proxy-server", "--host-resolver-rules=" + rules]}
-        told = self.ask("POST", "/session", {"capabilities": {"alwaysMatch": {"acceptInsecureCerts": True, "goog:chromeOptions": options}}})
+        options = {
+            "binary": self.browser,
+            "args": [
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--window-size=%d,%d" % (width, height),
+                "--no-proxy-server",
+                "--host-resolver-rules=" + rules,
+            ],
+        }
+        told = self.ask(
+            "POST",
+            "/session",
+            {
+                "capabilities": {
+                    "alwaysMatch": {"acceptInsecureCerts": True, "goog:chromeOptions": options}
+                }
+            },
+        )
         browser = Browser(self, "/session/" + told["sessionId"])
         try:
             yield browser
@@ -97,7 +143,10 @@ class Browser:
 
     def text(self, selector="body"):
         """Return the visible text of all elements."""
-        return self.run("return [...document.querySelectorAll(arguments[0])].map(node => node.innerText).join('\\n')", selector)
+        return self.run(
+            "return [...document.querySelectorAll(arguments[0])].map(node => node.innerText).join('\\n')",
+            selector,
+        )
 
     def wait(self, what, condition, seconds=60):
         """Wait until a condition is true, and return it. A page that changes meanwhile is no error."""
@@ -107,14 +156,23 @@ class Browser:
                 found = condition()
                 if found:
                     return found
-            assert time.monotonic() < deadline, "not after %d s: %s\n%s\n%s" % (seconds, what, self.url, self.text()[:2000])
+            assert time.monotonic() < deadline, "not after %d s: %s\n%s\n%s" % (
+                seconds,
+                what,
+                self.url,
+                self.text()[:2000],
+            )
             time.sleep(0.5)
 
     def find(self, selector, text="", seconds=60):
         """Return the first visible element of a selector that has a text in it."""
-        script = ("return [...document.querySelectorAll(arguments[0])].find(node => node.getClientRects().length && "
-                  "(node.innerText || node.getAttribute('aria-label') || node.title || '').includes(arguments[1])) || null")
-        return self.wait("%s with '%s'" % (selector, text), lambda: self.run(script, selector, text), seconds)
+        script = (
+            "return [...document.querySelectorAll(arguments[0])].find(node => node.getClientRects().length && "
+            "(node.innerText || node.getAttribute('aria-label') || node.title || '').includes(arguments[1])) || null"
+        )
+        return self.wait(
+            "%s with '%s'" % (selector, text), lambda: self.run(script, selector, text), seconds
+        )
 
     def click(self, selector, text="", seconds=60):
         found = self.find(selector, text, seconds)
@@ -130,8 +188,12 @@ class Browser:
 
     def press(self, *keys):
         """Press keys together."""
-        actions = [{"type": "keyDown", "value": key} for key in keys] + [{"type": "keyUp", "value": key} for key in reversed(keys)]
-        self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
+        actions = [{"type": "keyDown", "value": key} for key in keys] + [
+            {"type": "keyUp", "value": key} for key in reversed(keys)
+        ]
+        self.ask(
+            "POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]}
+        )
 
     def picture(self, path):
         path.write_bytes(base64.b64decode(self.ask("GET", "/screenshot")))

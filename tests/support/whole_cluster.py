@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent
 CONTAINER = "trainyard-training"
 PORT = 12345
 # A job: each rank prints the time, every second, for ever.
-FOR_EVER = "sh -c \"while date +%s.%N; do sleep 1; done\""
+FOR_EVER = 'sh -c "while date +%s.%N; do sleep 1; done"'
 # One bare module run on both hosts, where the limits of seconds were set.
 MODULE_RUN_SECONDS = 0.19
 # In a second run, of one host: what it sends is ssh's own traffic, what it receives is the modules as well. The training image is over a GB.
@@ -28,8 +28,14 @@ class PlaybookRun(SimpleNamespace):
 
     def __repr__(self):
         """For a failed assertion: what the run failed with. Its text is too long for a report, which keeps only the ends."""
-        errors = [line for line in self.text.splitlines() if line.startswith(("fatal: ", "[ERROR]: "))]
-        return "exit code %s after %.0f s%s" % (self.code, self.seconds, "".join("\n%.1500s" % error for error in errors[-2:]))
+        errors = [
+            line for line in self.text.splitlines() if line.startswith(("fatal: ", "[ERROR]: "))
+        ]
+        return "exit code %s after %.0f s%s" % (
+            self.code,
+            self.seconds,
+            "".join("\n%.1500s" % error for error in errors[-2:]),
+        )
 
 
 class WholeCluster:
@@ -44,20 +50,47 @@ class WholeCluster:
         self.address = {self.head: "%s.11" % network, self.peer: "%s.12" % network}
 
     def lab(self, command, *arguments):
-        subprocess.run([sys.executable, "lab/lab.py", command, "--name", self.name, "--subnet", self.subnet, "--state", str(self.state / "state"), *arguments],
-                       cwd=ROOT, check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "lab/lab.py",
+                command,
+                "--name",
+                self.name,
+                "--subnet",
+                self.subnet,
+                "--state",
+                str(self.state / "state"),
+                *arguments,
+            ],
+            cwd=ROOT,
+            check=True,
+        )
 
     def on(self, host, command, check=True):
         """A shell command on a host, as root, by the machine's Docker engine: Ansible and ssh play no part."""
-        done = subprocess.run(["docker", "exec", host, "sh", "-c", command], text=True, errors="replace", stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(
+            ["docker", "exec", host, "sh", "-c", command],
+            text=True,
+            errors="replace",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
         if check and done.returncode:
-            raise AssertionError("%s: %s: exit code %d\n%s%s" % (host, command, done.returncode, done.stdout, done.stderr))
-        return SimpleNamespace(code=done.returncode, out=done.stdout, text=done.stdout + done.stderr)
+            raise AssertionError(
+                "%s: %s: exit code %d\n%s%s"
+                % (host, command, done.returncode, done.stdout, done.stderr)
+            )
+        return SimpleNamespace(
+            code=done.returncode, out=done.stdout, text=done.stdout + done.stderr
+        )
 
     def inside(self, host, command, check=True):
         """A shell command in a host's training container."""
-        return self.on(host, "docker exec -i %s sh -c '%s'" % (CONTAINER, command.replace("'", "'\\''")), check)
+        return self.on(
+            host, "docker exec -i %s sh -c '%s'" % (CONTAINER, command.replace("'", "'\\''")), check
+        )
 
     def inspect(self, host, name=CONTAINER):
         return json.loads(self.on(host, "docker inspect %s" % name).out)[0]
@@ -67,17 +100,41 @@ class WholeCluster:
 
     def environment(self, **more):
         """Of a user, with the counter of module runs, and without what Molecule has put into this one."""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "MOLECULE_"))}
-        return dict(clean, PATH="%s:%s" % (BIN, os.environ["PATH"]), ANSIBLE_NOCOLOR="1", PYTHONUNBUFFERED="1", TRAINYARD_RUNS=str(self.state / "runs.jsonl"),
-                    ANSIBLE_CALLBACK_PLUGINS=str(ROOT / "tests/callback"), ANSIBLE_CALLBACKS_ENABLED="module_runs", **more)
+        clean = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("ANSIBLE_", "MOLECULE_"))
+        }
+        return dict(
+            clean,
+            PATH="%s:%s" % (BIN, os.environ["PATH"]),
+            ANSIBLE_NOCOLOR="1",
+            PYTHONUNBUFFERED="1",
+            TRAINYARD_RUNS=str(self.state / "runs.jsonl"),
+            ANSIBLE_CALLBACK_PLUGINS=str(ROOT / "tests/callback"),
+            ANSIBLE_CALLBACKS_ENABLED="module_runs",
+            **more,
+        )
 
     def start(self, name, *arguments, output, cwd=ROOT, environment=None):
         """Start ansible-playbook as a user would."""
         command = [str(BIN / "ansible-playbook"), name, "-i", str(self.inventory)]
-        command += [json.dumps(argument) if isinstance(argument, dict) else argument for argument in arguments]
+        command += [
+            json.dumps(argument) if isinstance(argument, dict) else argument
+            for argument in arguments
+        ]
         print("\n$ ansible-playbook %s" % " ".join(command[1:]), flush=True)
-        return subprocess.Popen(command, cwd=cwd, env=self.environment(**(environment or {})), text=True, errors="replace", stdin=subprocess.DEVNULL,
-                                stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=self.environment(**(environment or {})),
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     def playbook(self, name, *arguments, **options):
         """Run ansible-playbook, its lines on the terminal while it runs."""
@@ -89,12 +146,26 @@ class WholeCluster:
                 print(line, end="", flush=True)
                 text.append(line)
         seconds = time.monotonic() - begun
-        records = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
-        changed = {host: tasks for entry in records for host, tasks in entry["changed"].items() if tasks}
+        records = (
+            [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+            if record.exists()
+            else []
+        )
+        changed = {
+            host: tasks for entry in records for host, tasks in entry["changed"].items() if tasks
+        }
         runs = {host: len(tasks) for entry in records for host, tasks in entry["runs"].items()}
         count = sum(entry["tasks"] for entry in records)
         slowest = [pair for entry in records for pair in entry["slowest"]]
-        return PlaybookRun(code=process.returncode, text="".join(text), seconds=seconds, changed=changed, runs=runs, tasks=count, slowest=slowest)
+        return PlaybookRun(
+            code=process.returncode,
+            text="".join(text),
+            seconds=seconds,
+            changed=changed,
+            runs=runs,
+            tasks=count,
+            slowest=slowest,
+        )
 
     def site(self, *arguments):
         return self.playbook("site.yml", *arguments)
@@ -112,14 +183,23 @@ class WholeCluster:
 
     def moved_bytes(self):
         """Bytes that each host has sent and received on the cluster network, by (host, way)."""
-        return {(host, way): int(self.on(host, "cat /sys/class/net/eth0/statistics/%s_bytes" % name).out)
-                for host in self.hosts for way, name in (("sent", "tx"), ("received", "rx"))}
+        return {
+            (host, way): int(
+                self.on(host, "cat /sys/class/net/eth0/statistics/%s_bytes" % name).out
+            )
+            for host in self.hosts
+            for way, name in (("sent", "tx"), ("received", "rx"))
+        }
 
     def module_run_seconds(self, count=20):
         """What a bare module run on all hosts costs on this machine, now: `count` of them more in a play, and how much longer it takes."""
         seconds = []
         for runs in (1, 1 + count):
-            play = {"hosts": "cluster", "gather_facts": False, "tasks": [{"ansible.builtin.stat": {"path": "/"}}] * runs}
+            play = {
+                "hosts": "cluster",
+                "gather_facts": False,
+                "tasks": [{"ansible.builtin.stat": {"path": "/"}}] * runs,
+            }
             path = self.state / "module_runs.yml"
             path.write_text(json.dumps([play]), encoding="utf-8")
             seconds.append(self.playbook(str(path)).seconds)
@@ -127,16 +207,25 @@ class WholeCluster:
 
     def last_job(self, name="result.json"):
         """A file of the newest job on the share."""
-        return json.loads(self.on(self.head, "cat $(ls -td /data1/share/.trainyard/jobs/*/ | head -n 1)%s" % name).out)
+        return json.loads(
+            self.on(
+                self.head, "cat $(ls -td /data1/share/.trainyard/jobs/*/ | head -n 1)%s" % name
+            ).out
+        )
 
     def left_alive(self, job_id):
         """The processes of a job on all hosts, found by the job ID in their environment."""
-        script = "grep --files-with-matches --null-data '^TRAINYARD_JOB_ID=%s$' /proc/[0-9]*/environ 2>/dev/null || true" % job_id
+        script = (
+            "grep --files-with-matches --null-data '^TRAINYARD_JOB_ID=%s$' /proc/[0-9]*/environ 2>/dev/null || true"
+            % job_id
+        )
         return {host: self.on(host, script).out.split() for host in self.hosts}
 
     def last_report(self):
         """What verify.yml has left last, beside the inventory."""
-        return json.loads(max(self.inventory.glob(".trainyard/reports/*/report.json")).read_text(encoding="utf-8"))
+        return json.loads(
+            max(self.inventory.glob(".trainyard/reports/*/report.json")).read_text(encoding="utf-8")
+        )
 
     def wait(self, what, seconds, condition):
         deadline = time.monotonic() + seconds
@@ -146,4 +235,6 @@ class WholeCluster:
 
     def login(self, source, target):
         """ssh from one host's container to another's, as a job does it."""
-        return self.inside(source, "ssh -o BatchMode=yes -p %d %s hostname" % (PORT, target), check=False)
+        return self.inside(
+            source, "ssh -o BatchMode=yes -p %d %s hostname" % (PORT, target), check=False
+        )

@@ -23,14 +23,24 @@ def templated(text, **variables):
 def _generated(monkeypatch):
     """The environments that have compiled something."""
     environments, generate = [], Environment._generate
-    monkeypatch.setattr(Environment, "_generate", lambda self, *args, **options: environments.append(self) or generate(self, *args, **options))
+    monkeypatch.setattr(
+        Environment,
+        "_generate",
+        lambda self, *args, **options: (
+            environments.append(self) or generate(self, *args, **options)
+        ),
+    )
     return environments
 
 
 def test_a_text_is_compiled_once_and_has_the_values_of_each_task(generated):
-    assert [int(templated("{{ compiled_once + 1 }}", compiled_once=number)) for number in (1, 2)] == [2, 3]
+    assert [
+        int(templated("{{ compiled_once + 1 }}", compiled_once=number)) for number in (1, 2)
+    ] == [2, 3]
     assert len(generated) == (1 if KEPT else 2)
-    assert int(templated("{{ compiled_once + 2 }}", compiled_once=1)) == 3 and len(generated) == (2 if KEPT else 3)
+    assert int(templated("{{ compiled_once + 2 }}", compiled_once=1)) == 3 and len(generated) == (
+        2 if KEPT else 3
+    )
 
 
 def test_an_expression_is_compiled_once_and_has_the_filters_of_each_environment(generated):
@@ -46,10 +56,20 @@ def test_an_expression_is_compiled_once_and_has_the_filters_of_each_environment(
 
 
 def test_settings_are_told_apart():
-    assert [Environment(optimized=False, **settings).from_string("{{ '<' }}\n").render() for settings in (
-        {}, {"keep_trailing_newline": True}, {"autoescape": True}, {"variable_start_string": "[["})] == ["<", "<\n", "&lt;", "{{ '<' }}"]
+    assert [
+        Environment(optimized=False, **settings).from_string("{{ '<' }}\n").render()
+        for settings in (
+            {},
+            {"keep_trailing_newline": True},
+            {"autoescape": True},
+            {"variable_start_string": "[["},
+        )
+    ] == ["<", "<\n", "&lt;", "{{ '<' }}"]
     text = r"{{ 'a\tb' }}"
-    assert [Templar(DataLoader(), {}).template(trusted(text), escape_backslashes=escape) for escape in (False, True)] == ["a\tb", r"a\tb"]
+    assert [
+        Templar(DataLoader(), {}).template(trusted(text), escape_backslashes=escape)
+        for escape in (False, True)
+    ] == ["a\tb", r"a\tb"]
 
 
 def test_what_cannot_be_compiled_fails_each_time():

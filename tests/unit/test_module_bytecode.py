@@ -31,14 +31,27 @@ def fixture_run(tmp_path):
         archive = tmp_path / "modules.zip"
         with zipfile.ZipFile(archive, "w") as made:
             made.writestr("answer.py", source)
-        program = RUN.format(hosts=str(HOSTS), folder=str(tmp_path / "kept"), archive=str(archive), writer=os.geteuid() if writer is None else writer)
-        return subprocess.run([sys.executable, "-c", program], text=True, stdout=subprocess.PIPE, check=True).stdout.strip()
+        program = RUN.format(
+            hosts=str(HOSTS),
+            folder=str(tmp_path / "kept"),
+            archive=str(archive),
+            writer=os.geteuid() if writer is None else writer,
+        )
+        return subprocess.run(
+            [sys.executable, "-c", program], text=True, stdout=subprocess.PIPE, check=True
+        ).stdout.strip()
 
     return run
 
 
 def test_each_source_is_compiled_once(run, tmp_path):
-    assert [run("ANSWER = 42"), run("ANSWER = 42"), run("ANSWER = 43"), run("ANSWER = 42"), run("ANSWER = 43")] == ["42 1", "42 0", "43 1", "42 0", "43 0"]
+    assert [
+        run("ANSWER = 42"),
+        run("ANSWER = 42"),
+        run("ANSWER = 43"),
+        run("ANSWER = 42"),
+        run("ANSWER = 43"),
+    ] == ["42 1", "42 0", "43 1", "42 0", "43 0"]
     assert len(list((tmp_path / "kept").iterdir())) == 2
 
 
@@ -48,5 +61,7 @@ def test_others_write_nothing(run, tmp_path):
 
 
 def test_python_finds_it_at_its_start():
-    imported, called = (HOSTS / "module_bytecode.pth").read_text(encoding="utf-8").strip().split("; ")
+    imported, called = (
+        (HOSTS / "module_bytecode.pth").read_text(encoding="utf-8").strip().split("; ")
+    )
     assert (imported, called) == ("import module_bytecode", "module_bytecode.keep()")

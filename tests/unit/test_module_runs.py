@@ -36,16 +36,50 @@ PLAYBOOK = """\
 
 def test_counts(tmp_path):
     (tmp_path / "play.yml").write_text(PLAYBOOK, encoding="utf-8")
-    (tmp_path / "more.yml").write_text("---\n- {name: say more, ansible.builtin.debug: {msg: hello}}\n", encoding="utf-8")
+    (tmp_path / "more.yml").write_text(
+        "---\n- {name: say more, ansible.builtin.debug: {msg: hello}}\n", encoding="utf-8"
+    )
     record = tmp_path / "runs.jsonl"
-    environment = dict(os.environ, ANSIBLE_CALLBACK_PLUGINS=str(ROOT / "tests/callback"), ANSIBLE_CALLBACKS_ENABLED="module_runs",
-                       ANSIBLE_PYTHON_INTERPRETER=sys.executable, TRAINYARD_RUNS=str(record), ANSIBLE_NOCOLOR="1")
-    done = subprocess.run([Path(sys.executable).with_name("ansible-playbook"), "-i", "one,two", "-c", "local", tmp_path / "play.yml"], cwd=tmp_path,
-                          env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    environment = dict(
+        os.environ,
+        ANSIBLE_CALLBACK_PLUGINS=str(ROOT / "tests/callback"),
+        ANSIBLE_CALLBACKS_ENABLED="module_runs",
+        ANSIBLE_PYTHON_INTERPRETER=sys.executable,
+        TRAINYARD_RUNS=str(record),
+        ANSIBLE_NOCOLOR="1",
+    )
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            "-i",
+            "one,two",
+            "-c",
+            "local",
+            tmp_path / "play.yml",
+        ],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout
     found = json.loads(record.read_text(encoding="utf-8"))
-    once = ["look", "look thrice", "look thrice", "look thrice", "try thrice", "try thrice", "try thrice"]
-    assert found["runs"] == {"one": once, "two": once + ["for one", "for others"], "three": ["for others"]}
+    once = [
+        "look",
+        "look thrice",
+        "look thrice",
+        "look thrice",
+        "try thrice",
+        "try thrice",
+        "try thrice",
+    ]
+    assert found["runs"] == {
+        "one": once,
+        "two": once + ["for one", "for others"],
+        "three": ["for others"],
+    }
     assert found["tasks"] == 12
     assert found["changed"] == {"one": ["group"], "two": ["group"]}
     assert "module runs: one 7, three 1, two 9 (12 tasks" in done.stdout

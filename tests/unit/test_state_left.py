@@ -13,7 +13,11 @@ def test_what_differs():
     assert differences(BEFORE, BEFORE) == {}
     assert differences(BEFORE, dict(BEFORE, users={"anna": "2001"})) == {}
     assert differences(BEFORE, {"packages": {"sudo": "2", "munge": "3"}, "state": {}}) == {
-        "packages: munge": "was None, is 3", "packages: sudo": "was 1, is 2", "packages: vim": "was 2, is None", "state: path /srv": "was present, is None"}
+        "packages: munge": "was None, is 3",
+        "packages: sudo": "was 1, is 2",
+        "packages: vim": "was 2, is None",
+        "state: path /srv": "was present, is None",
+    }
 
 
 def test_hosts_are_compared_with_their_own_state(tmp_path):

@@ -15,5 +15,9 @@ def test_nothing_was_done(host):
 @pytest.mark.usefixtures("host")
 def test_required_npus_are_missed(role):
     run = role(ascend_npus="required")
-    assert run.code != 0 and "found no NPU on the PCI bus and no /dev/davinciN, but ascend_npus is 'required'" in run.text
+    assert (
+        run.code != 0
+        and "found no NPU on the PCI bus and no /dev/davinciN, but ascend_npus is 'required'"
+        in run.text
+    )
     assert (role().code, role().changed) == (0, 0)

@@ -10,10 +10,14 @@ import pytest
 HOST = "ascend-a"
 testinfra_hosts = ["ansible://" + HOST]
 VARIABLES = {
-    "cluster_scheduler": "slurm", "job_container_enabled": False, "slurm_node_hardware": {"cpus": 8, "real_memory": 8000},
+    "cluster_scheduler": "slurm",
+    "job_container_enabled": False,
+    "slurm_node_hardware": {"cpus": 8, "real_memory": 8000},
     # Hosts are containers, and the first one has all parts.
-    "slurm_accept_no_limits": True, "slurm_accept_login_on_gpu_hosts": True,
-    "shared_storage_trees": [{"path": "/data1/share/user", "of": "users"}], "shared_storage_users": [{"name": "anna", "uid": 2201}],
+    "slurm_accept_no_limits": True,
+    "slurm_accept_login_on_gpu_hosts": True,
+    "shared_storage_trees": [{"path": "/data1/share/user", "of": "users"}],
+    "shared_storage_users": [{"name": "anna", "uid": 2201}],
     "slurm_accounts": [{"name": "vision", "gpus": 8, "members": ["anna"]}],
 }
 
@@ -30,15 +34,17 @@ def as_anna(host, command):
 
 
 def submit(host, gpus):
-    return as_anna(host, "sbatch --parsable --output=/dev/null --gpus=%d --wrap \"sleep 600\"" % gpus)
+    return as_anna(host, 'sbatch --parsable --output=/dev/null --gpus=%d --wrap "sleep 600"' % gpus)
 
 
 def wait_for(host, job, expected, seconds=60):
     deadline = time.monotonic() + seconds
     while True:
         told = host.check_output("scontrol --oneliner show job %s", job)
-        found = tuple(re.search(r"\b%s=(\S*)" % key, told).group(1) for key in ("JobState", "Reason"))
-        if found[:len(expected)] == expected:
+        found = tuple(
+            re.search(r"\b%s=(\S*)" % key, told).group(1) for key in ("JobState", "Reason")
+        )
+        if found[: len(expected)] == expected:
             return
         assert time.monotonic() < deadline, "job %s is %s, and not %s" % (job, found, expected)
         time.sleep(1)
@@ -47,7 +53,11 @@ def wait_for(host, job, expected, seconds=60):
 @pytest.mark.usefixtures("slurm")
 def test_nodes_have_their_npus(host):
     shown = host.check_output("sinfo --noheader --Node --format '%N %T %G'").splitlines()
-    assert shown == ["ascend-a idle gpu:ascend910a:8", "ascend-b idle gpu:ascend910a:8", "ascend-c idle (null)"]
+    assert shown == [
+        "ascend-a idle gpu:ascend910a:8",
+        "ascend-b idle gpu:ascend910a:8",
+        "ascend-c idle (null)",
+    ]
 
 
 @pytest.mark.usefixtures("slurm")
@@ -64,5 +74,7 @@ def test_a_job_over_the_quota_of_its_account_waits(host):
 @pytest.mark.usefixtures("slurm")
 def test_a_task_learns_which_npus_it_has(host):
     """trainyard-run reads both variables."""
-    shown = as_anna(host, "srun --quiet --gpus=2 sh -c \"echo \\$SLURM_STEP_GPUS \\$CUDA_VISIBLE_DEVICES\"")
+    shown = as_anna(
+        host, 'srun --quiet --gpus=2 sh -c "echo \\$SLURM_STEP_GPUS \\$CUDA_VISIBLE_DEVICES"'
+    )
     assert shown in ("0,1 0,1", "2,3 0,1", "2,3 2,3"), shown

@@ -37,39 +37,62 @@ def test_sshd_killed(cluster):
     """Its supervisor restarts it without a run."""
     started = cluster.inspect(cluster.peer)["State"]["StartedAt"]
     # The brackets prevent pkill from matching its own shell.
-    cluster.on(cluster.peer, "pkill --full --signal KILL '[s]shd.*-f /etc/trainyard/ssh/sshd_config'")
+    cluster.on(
+        cluster.peer, "pkill --full --signal KILL '[s]shd.*-f /etc/trainyard/ssh/sshd_config'"
+    )
     assert ":12345 " not in cluster.on(cluster.peer, "ss -Htln").out
-    cluster.wait("sshd on port 12345", 10, lambda: cluster.login(cluster.head, cluster.peer).code == 0)
+    cluster.wait(
+        "sshd on port 12345", 10, lambda: cluster.login(cluster.head, cluster.peer).code == 0
+    )
     assert cluster.inspect(cluster.peer)["State"]["StartedAt"] == started
 
 
 def test_container_changed_and_sshd_frozen(cluster, healed):
     """verify reports both faults. A run of site.yml recreates the one container and restarts only sshd in the other."""
     program = cluster.inside(cluster.peer, "readlink -f $(command -v horovodrun)").out.strip()
-    former, started = cluster.inspect(cluster.peer)["Id"], cluster.inspect(cluster.head)["State"]["StartedAt"]
+    former, started = (
+        cluster.inspect(cluster.peer)["Id"],
+        cluster.inspect(cluster.head)["State"]["StartedAt"],
+    )
     cluster.inside(cluster.peer, "mv %s /root/" % program)
     cluster.inside(cluster.head, "kill -STOP $(cat /run/trainyard-sshd.pid)")
     run = cluster.playbook("playbooks/verify.yml")
     assert run.code == 2
     report = cluster.last_report()
-    failed = {(check["id"], check["host"]): check for check in report["checks"] if check["verdict"] == "fail"}
+    failed = {
+        (check["id"], check["host"]): check
+        for check in report["checks"]
+        if check["verdict"] == "fail"
+    }
     assert "%s (deleted)" % program in failed["container-running", cluster.peer]["found"]
     assert ("container-running", cluster.head) not in failed
-    assert any(check_id == "ssh-mesh" and "(no_banner)" in check["found"] and "firewall" not in check["found"].replace("no firewall", "")
-               for (check_id, _host), check in failed.items())
+    assert any(
+        check_id == "ssh-mesh"
+        and "(no_banner)" in check["found"]
+        and "firewall" not in check["found"].replace("no firewall", "")
+        for (check_id, _host), check in failed.items()
+    )
     assert not any("nstall Horovod" in check["fix"] for check in failed.values())
     healing = cluster.site()
     assert healing.code == 0
-    assert cluster.inspect(cluster.peer)["Id"] != former and cluster.inspect(cluster.head)["State"]["StartedAt"] == started
+    assert (
+        cluster.inspect(cluster.peer)["Id"] != former
+        and cluster.inspect(cluster.head)["State"]["StartedAt"] == started
+    )
 
 
 @pytest.mark.acceptance
 def test_host_key_of_a_peer_changed(cluster):
     """As after a break-in or a reinstallation: no job runs, and site.yml names the host."""
     key = "/etc/trainyard/ssh/ssh_host_ed25519_key"
-    cluster.on(cluster.peer, "mkdir /root/kept && mv %s %s.pub /root/kept && ssh-keygen -q -t ed25519 -N '' -f %s && systemctl restart %s" % (
-        key, key, key, cluster.container))
-    cluster.wait("sshd on port 12345", 15, lambda: "12345" in cluster.on(cluster.peer, "ss -Htln").out)
+    cluster.on(
+        cluster.peer,
+        "mkdir /root/kept && mv %s %s.pub /root/kept && ssh-keygen -q -t ed25519 -N '' -f %s && systemctl restart %s"
+        % (key, key, key, cluster.container),
+    )
+    cluster.wait(
+        "sshd on port 12345", 15, lambda: "12345" in cluster.on(cluster.peer, "ss -Htln").out
+    )
     try:
         job = cluster.playbook("playbooks/train.yml")
         assert job.code == 2
@@ -79,8 +102,14 @@ def test_host_key_of_a_peer_changed(cluster):
         blamed = [line for line in named.text.splitlines() if "host key" in line.lower()]
         assert blamed and any(cluster.peer in line for line in blamed)
     finally:
-        cluster.on(cluster.peer, "mv -f /root/kept/* /etc/trainyard/ssh/ && rmdir /root/kept && systemctl restart %s" % cluster.container)
-    cluster.wait("sshd on port 12345", 15, lambda: cluster.login(cluster.head, cluster.peer).code == 0)
+        cluster.on(
+            cluster.peer,
+            "mv -f /root/kept/* /etc/trainyard/ssh/ && rmdir /root/kept && systemctl restart %s"
+            % cluster.container,
+        )
+    cluster.wait(
+        "sshd on port 12345", 15, lambda: cluster.login(cluster.head, cluster.peer).code == 0
+    )
     again = cluster.site()
     assert (again.code, again.changed) == (0, {})
 
@@ -88,13 +117,19 @@ def test_host_key_of_a_peer_changed(cluster):
 @pytest.mark.acceptance
 def test_horovod_that_cannot_be_imported_any_more(cluster):
     """--check-build still lists PyTorch, but a job would fail in its first line."""
-    package = cluster.inside(cluster.peer, "cd / && python3 -c 'import packaging; print(packaging.__path__[0])'").out.strip()
+    package = cluster.inside(
+        cluster.peer, "cd / && python3 -c 'import packaging; print(packaging.__path__[0])'"
+    ).out.strip()
     cluster.inside(cluster.peer, "mv %s /root/kept" % package)
     try:
         assert "[X] PyTorch" in cluster.inside(cluster.peer, "horovodrun --check-build").out
         run = cluster.playbook("playbooks/verify.yml")
         assert run.code == 2
-        assert re.search(r"FAIL horovod-build: %s\n.*behind port 12345, Horovod lacks frameworks.pytorch.*No module named 'packaging'" % cluster.peer, run.text)
+        assert re.search(
+            r"FAIL horovod-build: %s\n.*behind port 12345, Horovod lacks frameworks.pytorch.*No module named 'packaging'"
+            % cluster.peer,
+            run.text,
+        )
     finally:
         cluster.inside(cluster.peer, "mv /root/kept %s" % package)
     assert cluster.playbook("playbooks/verify.yml").code == 0
@@ -110,23 +145,43 @@ def test_all_that_is_wrong_is_told_at_once(cluster):
         cluster.on(cluster.peer, "systemctl start %s" % cluster.container)
     assert run.code == 2 and run.changed == {}
     report = cluster.last_report()
-    failed = {(check["id"], check["host"]) for check in report["checks"] if check["verdict"] == "fail"}
+    failed = {
+        (check["id"], check["host"]) for check in report["checks"] if check["verdict"] == "fail"
+    }
     assert report["verdict"] == "fail"
-    assert failed >= {("container-running", cluster.peer), ("free-space", cluster.head), ("free-space", cluster.peer)}
+    assert failed >= {
+        ("container-running", cluster.peer),
+        ("free-space", cluster.head),
+        ("free-space", cluster.peer),
+    }
     assert any(check_id == "ssh-mesh" and cluster.head in host for check_id, host in failed)
-    assert ("container-running", cluster.head) not in failed and ("shared-storage", cluster.peer) not in failed
-    assert all(re.search(r"^FAIL %s: .*%s" % (check_id, host), run.text, re.MULTILINE) for check_id, host in failed)
-    cluster.wait("sshd on port 12345", 15, lambda: cluster.login(cluster.head, cluster.peer).code == 0)
+    assert ("container-running", cluster.head) not in failed and (
+        "shared-storage",
+        cluster.peer,
+    ) not in failed
+    assert all(
+        re.search(r"^FAIL %s: .*%s" % (check_id, host), run.text, re.MULTILINE)
+        for check_id, host in failed
+    )
+    cluster.wait(
+        "sshd on port 12345", 15, lambda: cluster.login(cluster.head, cluster.peer).code == 0
+    )
 
 
 # In CI, scenario training_image tests this and the next fault with a small image.
 @pytest.mark.acceptance
 def test_image_removed_on_one_host(cluster, healed):
     image = cluster.inspect(cluster.peer)["Config"]["Image"]
-    cluster.on(cluster.peer, "systemctl stop %s; docker rm --force %s; docker rmi --force %s" % (cluster.container, cluster.container, image))
+    cluster.on(
+        cluster.peer,
+        "systemctl stop %s; docker rm --force %s; docker rmi --force %s"
+        % (cluster.container, cluster.container, image),
+    )
     run = cluster.site()
     assert run.code == 0
-    assert cluster.head not in run.changed or not [task for task in run.changed[cluster.head] if "uild" in task and "training_image" in task]
+    assert cluster.head not in run.changed or not [
+        task for task in run.changed[cluster.head] if "uild" in task and "training_image" in task
+    ]
     assert cluster.inspect(cluster.peer, image)["RootFS"]["Layers"] == cluster.layers(cluster.head)
 
 
@@ -134,13 +189,23 @@ def test_image_removed_on_one_host(cluster, healed):
 def test_image_edited_on_one_host(cluster, healed):
     """docker commit with the same tag: name and label are those of the recipe, but the layers differ."""
     image = cluster.inspect(cluster.peer)["Config"]["Image"]
-    cluster.on(cluster.peer, "docker run --name edit --entrypoint sh %s -c 'echo edited > /usr/local/lib/edited' && docker commit edit %s && docker rm edit" % (
-        image, image))
+    cluster.on(
+        cluster.peer,
+        "docker run --name edit --entrypoint sh %s -c 'echo edited > /usr/local/lib/edited' && docker commit edit %s && docker rm edit"
+        % (image, image),
+    )
     assert cluster.inspect(cluster.peer, image)["RootFS"]["Layers"] != cluster.layers(cluster.head)
     run = cluster.site()
     assert run.code == 0
     assert cluster.inspect(cluster.peer, image)["RootFS"]["Layers"] == cluster.layers(cluster.head)
-    assert cluster.on(cluster.peer, "docker run --rm --entrypoint cat %s /usr/local/lib/edited" % image, check=False).code != 0
+    assert (
+        cluster.on(
+            cluster.peer,
+            "docker run --rm --entrypoint cat %s /usr/local/lib/edited" % image,
+            check=False,
+        ).code
+        != 0
+    )
 
 
 @pytest.mark.acceptance
@@ -163,8 +228,18 @@ def test_one_host_down(cluster, healed, who):
         assert re.search("Not verified for hosts outside this play: %s" % down, limited.text)
     finally:
         subprocess.run(["docker", "start", down], check=True, stdout=subprocess.DEVNULL)
-    cluster.wait("the container of the host that came back", 90,
-                 lambda: cluster.on(down, "docker inspect --format '{{.State.Running}}' %s" % cluster.container, check=False).out == "true\n")
+    cluster.wait(
+        "the container of the host that came back",
+        90,
+        lambda: (
+            cluster.on(
+                down,
+                "docker inspect --format '{{.State.Running}}' %s" % cluster.container,
+                check=False,
+            ).out
+            == "true\n"
+        ),
+    )
     run = cluster.site()
     assert run.code == 0
 
@@ -172,12 +247,18 @@ def test_one_host_down(cluster, healed, who):
 @pytest.mark.acceptance
 def test_killed_in_the_middle_of_the_compile(cluster, healed):
     """SIGKILL ten seconds after the start of the compilation, first for the operator's ansible-playbook, then for the build."""
-    other = {"training_image_rebuild": "always", "training_image_build_variables": {"MAKEFLAGS": "-j2"}}
+    other = {
+        "training_image_rebuild": "always",
+        "training_image_build_variables": {"MAKEFLAGS": "-j2"},
+    }
     former = cluster.inspect(cluster.head)["Id"]
     log = cluster.state / "killed.log"
 
     def compiling():
-        return re.search(r"Building CXX object|building 'horovod|Running setup.py|bdist_wheel", log.read_text(encoding="utf-8", errors="replace"))
+        return re.search(
+            r"Building CXX object|building 'horovod|Running setup.py|bdist_wheel",
+            log.read_text(encoding="utf-8", errors="replace"),
+        )
 
     def start():
         with open(log, "w", encoding="utf-8") as output:
@@ -200,8 +281,13 @@ def test_killed_in_the_middle_of_the_compile(cluster, healed):
     cluster.on(cluster.head, "systemctl kill --signal=KILL --kill-whom=all trainyard-image-build")
     assert operator.wait(120) == 2
     said = log.read_text(encoding="utf-8")
-    assert "trainyard-image-build" in said and cluster.head in said and "/var/log/trainyard/" in said
-    assert cluster.inspect(cluster.head)["Id"] == former and cluster.inspect(cluster.head)["State"]["Running"]
+    assert (
+        "trainyard-image-build" in said and cluster.head in said and "/var/log/trainyard/" in said
+    )
+    assert (
+        cluster.inspect(cluster.head)["Id"] == former
+        and cluster.inspect(cluster.head)["State"]["Running"]
+    )
 
     assert cluster.playbook("site.yml", "-e", other).code == 0
     assert cluster.inspect(cluster.head)["Id"] != former

@@ -32,14 +32,21 @@ def nothing_else(cluster):
 
 
 def test_second_run_is_cheap(cluster):
-    before, moved = [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts], cluster.moved_bytes()
+    before, moved = (
+        [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts],
+        cluster.moved_bytes(),
+    )
     run = cluster.site()
     assert run.code == 0
     assert run.changed == {}
     assert {host: count for host, count in run.runs.items() if count > MODULE_RUNS} == {}
     assert before == [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
     # No data of an image is transferred, neither from the head nor from the controller.
-    assert {key: count - moved[key] for key, count in cluster.moved_bytes().items() if count - moved[key] > MOVED_BYTES[key[1]]} == {}
+    assert {
+        key: count - moved[key]
+        for key, count in cluster.moved_bytes().items()
+        if count - moved[key] > MOVED_BYTES[key[1]]
+    } == {}
     # The limit of `make acceptance`, which fails on a slow machine. In CI the limit depends on the machine.
     if os.environ.get("TRAINYARD_ACCEPTANCE"):
         assert run.seconds <= SECONDS
@@ -51,8 +58,15 @@ def test_second_run_is_cheap(cluster):
     while min(run.seconds for run in runs) > limit and len(runs) < 5:
         runs.append(cluster.site())
     best = min(runs, key=lambda run: run.seconds)
-    told = "second run: %s s, at most %.1f, where one module run takes %.2f s; the slowest tasks: %s" % (
-        ", ".join("%.1f" % run.seconds for run in runs), limit, module_run, ", ".join("%.1f %s" % (seconds, name) for seconds, name in best.slowest))
+    told = (
+        "second run: %s s, at most %.1f, where one module run takes %.2f s; the slowest tasks: %s"
+        % (
+            ", ".join("%.1f" % run.seconds for run in runs),
+            limit,
+            module_run,
+            ", ".join("%.1f %s" % (seconds, name) for seconds, name in best.slowest),
+        )
+    )
     print(told)
     assert best.seconds <= limit, told
 
@@ -64,10 +78,30 @@ def test_verify_is_cheap_and_leaves_its_evidence(cluster):
     assert {host: count for host, count in run.runs.items() if count > VERIFY_MODULE_RUNS} == {}
     assert run.seconds <= VERIFY_SECONDS
     report = cluster.last_report()
-    schema = json.loads((cluster.root / "plugins/plugin_utils/report.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads(
+        (cluster.root / "plugins/plugin_utils/report.schema.json").read_text(encoding="utf-8")
+    )
     assert list(Draft202012Validator(schema).iter_errors(report)) == []
-    passed = {(check["id"], check["host"]) for check in report["checks"] if check["verdict"] == "pass"}
-    assert passed >= {(check_id, host) for host in cluster.hosts for check_id in (
-        "image-identical", "container-running", "horovod-build", "ssh-mesh", "memlock", "shared-storage", "clock-step", "free-space")}
+    passed = {
+        (check["id"], check["host"]) for check in report["checks"] if check["verdict"] == "pass"
+    }
+    assert passed >= {
+        (check_id, host)
+        for host in cluster.hosts
+        for check_id in (
+            "image-identical",
+            "container-running",
+            "horovod-build",
+            "ssh-mesh",
+            "memlock",
+            "shared-storage",
+            "clock-step",
+            "free-space",
+        )
+    }
     # The hosts have no GPU and no InfiniBand, and their checks must not pass.
-    assert {check["verdict"] for check in report["checks"] if check["id"].startswith("gpu") or check["id"] == "ib-ports"} == {"skipped"}
+    assert {
+        check["verdict"]
+        for check in report["checks"]
+        if check["id"].startswith("gpu") or check["id"] == "ib-ports"
+    } == {"skipped"}

@@ -36,16 +36,39 @@ def test_what_jobs_left_on_the_share_goes_when_it_is_asked_for_by_name(cluster):
 @pytest.mark.acceptance
 def test_preflight_names_all_that_is_wrong_at_once(cluster):
     """Four real problems on two hosts: one message lists all of them, and nothing changes."""
-    cluster.on(cluster.head, "printf '127.0.0.1 localhost\\n127.0.1.1 %s\\n' > /etc/hosts" % cluster.head)
+    cluster.on(
+        cluster.head, "printf '127.0.0.1 localhost\\n127.0.1.1 %s\\n' > /etc/hosts" % cluster.head
+    )
     cluster.on(cluster.head, "ip route add unreachable %s" % cluster.address[cluster.peer])
-    listener = subprocess.Popen(["docker", "exec", cluster.peer, "python3", "-c", "import socket, time; s = socket.create_server(('', 12345)); time.sleep(600)"])
+    listener = subprocess.Popen(
+        [
+            "docker",
+            "exec",
+            cluster.peer,
+            "python3",
+            "-c",
+            "import socket, time; s = socket.create_server(('', 12345)); time.sleep(600)",
+        ]
+    )
     try:
-        cluster.wait("the listener", 10, lambda: ":12345 " in cluster.on(cluster.peer, "ss -Htln").out)
-        run = cluster.playbook("playbooks/preflight.yml", "-e", {"preflight_image_disk_mib": 99999999})
+        cluster.wait(
+            "the listener", 10, lambda: ":12345 " in cluster.on(cluster.peer, "ss -Htln").out
+        )
+        run = cluster.playbook(
+            "playbooks/preflight.yml", "-e", {"preflight_image_disk_mib": 99999999}
+        )
     finally:
         listener.kill()
     assert run.code == 2 and run.changed == {}
-    message = run.text[run.text.index("Preflight found blocking problems"):]
-    for found, host in (("own-name-loopback", cluster.head), ("peer-unreachable", cluster.head), ("ssh-port-taken", cluster.peer),
-                        ("image-disk", cluster.head), ("image-disk", cluster.peer)):
-        assert re.search(r"^(?:BLOCK|WARN) %s: .*\b%s\b" % (found, host), message, re.MULTILINE), (found, host)
+    message = run.text[run.text.index("Preflight found blocking problems") :]
+    for found, host in (
+        ("own-name-loopback", cluster.head),
+        ("peer-unreachable", cluster.head),
+        ("ssh-port-taken", cluster.peer),
+        ("image-disk", cluster.head),
+        ("image-disk", cluster.peer),
+    ):
+        assert re.search(r"^(?:BLOCK|WARN) %s: .*\b%s\b" % (found, host), message, re.MULTILINE), (
+            found,
+            host,
+        )

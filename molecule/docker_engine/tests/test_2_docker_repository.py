@@ -36,23 +36,43 @@ def test_plugins_of_the_source_are_there(host):
 def test_key_is_trusted_for_this_repository_alone(host):
     key = host.check_output("cat /srv/docker-repository/gpg")
     assert host.check_output(f"cat {KEYRING}") == key
-    assert f"\nSigned-By: {KEYRING}\n" in host.file("/etc/apt/sources.list.d/trainyard-docker.sources").content_string
-    assert host.check_output("grep --recursive --files-with-matches --fixed-strings -- \"$(sed -n 3p /srv/docker-repository/gpg)\" /etc/apt") == KEYRING
+    assert (
+        f"\nSigned-By: {KEYRING}\n"
+        in host.file("/etc/apt/sources.list.d/trainyard-docker.sources").content_string
+    )
+    assert (
+        host.check_output(
+            'grep --recursive --files-with-matches --fixed-strings -- "$(sed -n 3p /srv/docker-repository/gpg)" /etc/apt'
+        )
+        == KEYRING
+    )
 
 
 @pytest.mark.acceptance
 def test_teardown_removes_every_package_that_was_absent(host, role):
     assert role("remove").code == 0
     assert packages_that_differ(host, alone=True) == []
-    assert host.check_output("find /etc/apt /etc/systemd/system -name '*trainyard*' -o -name 'docker*'") == ""
+    assert (
+        host.check_output(
+            "find /etc/apt /etc/systemd/system -name '*trainyard*' -o -name 'docker*'"
+        )
+        == ""
+    )
 
 
 @pytest.mark.acceptance
 def test_repository_that_another_key_signed_is_refused(host, role):
     # Another URL, so that no existing list is used.
-    host.run_expect([0], "ln --symbolic --no-dereference --force docker-repository /srv/other-repository")
-    other = (Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "other.asc").read_text(encoding="utf-8")
-    run = role(docker_engine_repository_url="file:///srv/other-repository", docker_engine_repository_key=other)
+    host.run_expect(
+        [0], "ln --symbolic --no-dereference --force docker-repository /srv/other-repository"
+    )
+    other = (Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "other.asc").read_text(
+        encoding="utf-8"
+    )
+    run = role(
+        docker_engine_repository_url="file:///srv/other-repository",
+        docker_engine_repository_key=other,
+    )
     assert run.code != 0
     assert "is not signed" in run.text or "NO_PUBKEY" in run.text
     assert not host.package("docker-ce").is_installed

@@ -12,7 +12,9 @@ PROFILE = "/etc/profile.d/trainyard-cuda.sh"
 
 
 def release(host, nvcc="nvcc"):
-    return host.check_output(f"bash -lc '{nvcc} --version' | sed -n 's/.*release \\([0-9.]*\\),.*/\\1/p'")
+    return host.check_output(
+        f"bash -lc '{nvcc} --version' | sed -n 's/.*release \\([0-9.]*\\),.*/\\1/p'"
+    )
 
 
 def test_they_lie_side_by_side_and_one_is_chosen(host):
@@ -21,7 +23,12 @@ def test_they_lie_side_by_side_and_one_is_chosen(host):
     assert host.package("cuda-toolkit-12-4").version == "12.4.1-1"
     held = host.check_output("apt-mark showhold").split()
     # Including dependencies: a newer nvcc in an older toolkit is not the requested toolkit.
-    assert {"cuda-toolkit-12-4", "cuda-nvcc-12-4", "libcublas-11-8", "cuda-toolkit-11-8-config-common"} <= set(held)
+    assert {
+        "cuda-toolkit-12-4",
+        "cuda-nvcc-12-4",
+        "libcublas-11-8",
+        "cuda-toolkit-11-8-config-common",
+    } <= set(held)
 
 
 def test_cudnn_is_there(host):
@@ -30,9 +37,14 @@ def test_cudnn_is_there(host):
 
 def test_login_shells_find_it_and_mpi(host):
     for shell in ("sh -u", "bash"):
-        paths = host.check_output(f"{shell} -c '. {PROFILE}; . {PROFILE}; echo $PATH $LD_LIBRARY_PATH'")
+        paths = host.check_output(
+            f"{shell} -c '. {PROFILE}; . {PROFILE}; echo $PATH $LD_LIBRARY_PATH'"
+        )
         path, libraries = paths.split()
-        assert path.startswith("/usr/local/cuda/bin:/usr/mpi/gcc/openmpi-4.1.5a1/bin:") and path.count("cuda/bin") == 1
+        assert (
+            path.startswith("/usr/local/cuda/bin:/usr/mpi/gcc/openmpi-4.1.5a1/bin:")
+            and path.count("cuda/bin") == 1
+        )
         assert libraries == "/usr/local/cuda/lib64:/usr/mpi/gcc/openmpi-4.1.5a1/lib"
     assert host.check_output("bash -lc mpirun") == "mpirun 4.1.5a1"
 
@@ -52,7 +64,9 @@ def test_the_same_choice_in_other_words_changes_nothing(role):
 def test_a_newer_toolkit_by_hand_does_not_move_it(host):
     host.check_output("apt-get install --yes --no-install-recommends cuda-toolkit-12-6")
     assert host.file("/usr/local/cuda-12.6/bin/nvcc").exists and release(host) == "11.8"
-    host.check_output("apt-get purge --yes --auto-remove cuda-toolkit-12-6 'cuda-*-12-6' 'libcublas-12-6'")
+    host.check_output(
+        "apt-get purge --yes --auto-remove cuda-toolkit-12-6 'cuda-*-12-6' 'libcublas-12-6'"
+    )
 
 
 @pytest.mark.acceptance
@@ -74,7 +88,9 @@ def test_an_older_release_of_a_series(role, host):
 def test_all_of_it_is_taken_back(role, host):
     assert role("remove").code == 0
     assert packages_that_differ(host) == []
-    assert not host.file(PROFILE).exists and host.check_output("ls -d /usr/local/cuda* || true") == ""
+    assert (
+        not host.file(PROFILE).exists and host.check_output("ls -d /usr/local/cuda* || true") == ""
+    )
     assert host.check_output("find /var/lib/trainyard -name 'cuda*'") == ""
 
 

@@ -15,7 +15,10 @@ PREFERENCES = "/etc/apt/preferences.d/trainyard-nccl"
 
 
 def versions(host):
-    return [host.check_output("dpkg-query --show --showformat '${Version} ${db:Status-Want}' %s" % name) for name in NAMES]
+    return [
+        host.check_output("dpkg-query --show --showformat '${Version} ${db:Status-Want}' %s" % name)
+        for name in NAMES
+    ]
 
 
 def test_both_are_at_the_version_of_that_cuda_and_held(host):
@@ -33,10 +36,16 @@ def test_no_repository_for_another_system_is_left(host):
 def test_no_upgrade_changes_the_packages(host):
     """Even if somebody adds the repository again and removes the holds, because of the pin."""
     ring = "/etc/apt/keyrings/trainyard-nvidia-cuda-ubuntu.gpg"
-    host.check_output(f"echo 'deb [signed-by={ring}] file:///srv/vendor/compute/cuda/repos/ubuntu2204/x86_64/ /' > {OLD_LIST}")
+    host.check_output(
+        f"echo 'deb [signed-by={ring}] file:///srv/vendor/compute/cuda/repos/ubuntu2204/x86_64/ /' > {OLD_LIST}"
+    )
     try:
-        assert "2.27.7-1+cuda13.0" in host.check_output("apt-get update > /dev/null && apt-cache madison libnccl2")
-        assert "libnccl" not in host.check_output("apt-get --simulate dist-upgrade").replace("libnccl-dev libnccl2", "")
+        assert "2.27.7-1+cuda13.0" in host.check_output(
+            "apt-get update > /dev/null && apt-cache madison libnccl2"
+        )
+        assert "libnccl" not in host.check_output("apt-get --simulate dist-upgrade").replace(
+            "libnccl-dev libnccl2", ""
+        )
         candidate = host.check_output("apt-cache policy libnccl2 | sed -n 's/ *Candidate: //p'")
         simulated = host.check_output("apt-get --simulate --ignore-hold dist-upgrade")
         assert candidate == "2.21.5-1+cuda12.4" and "Inst libnccl" not in simulated
@@ -66,7 +75,11 @@ def test_a_version_that_does_not_exist(role, host):
 
 @pytest.mark.acceptance
 def test_a_key_that_is_another(role, host):
-    done = role(nccl_version="2.21.5-1+cuda12.4", nccl_cuda="", package_sources_nvidia_keyring_checksum="sha256:" + "0" * 64)
+    done = role(
+        nccl_version="2.21.5-1+cuda12.4",
+        nccl_cuda="",
+        package_sources_nvidia_keyring_checksum="sha256:" + "0" * 64,
+    )
     assert done.code == 2 and "has the SHA-256 checksum" in done.text
     assert versions(host) == ["2.18.5-1+cuda12.2 hold"] * 2
 
@@ -81,7 +94,10 @@ def test_a_hold_that_somebody_has_lifted(role, host):
 def test_all_of_it_is_taken_back(role, host):
     assert role("remove").code == 0
     assert packages_that_differ(host) == []
-    assert not host.file(PREFERENCES).exists and host.check_output("find /var/lib/trainyard -name 'nccl*'") == ""
+    assert (
+        not host.file(PREFERENCES).exists
+        and host.check_output("find /var/lib/trainyard -name 'nccl*'") == ""
+    )
 
 
 @pytest.mark.acceptance

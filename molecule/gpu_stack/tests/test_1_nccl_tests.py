@@ -24,9 +24,19 @@ def test_built_with_the_nccl_that_is_there(role, host):
     # Called by its name only, as in module nccl_all_reduce.
     assert host.check_output("all_reduce_perf") == "headers=22105 library=22105 ranks=0"
     record = json.loads(host.file(RECORD).content_string)
-    assert set(record["files"]) == {"/usr/local/bin/all_reduce_perf", "/usr/local/bin/sendrecv_perf"}
-    assert (record["build"]["nccl"], record["build"]["nccl_home"], record["build"]["cuda"]) == ("2.21.5", "/usr/local", "12.4.131")
-    assert "Installed /usr/local/bin/all_reduce_perf" in host.file("/var/log/trainyard/nccl_tests.log").content_string
+    assert set(record["files"]) == {
+        "/usr/local/bin/all_reduce_perf",
+        "/usr/local/bin/sendrecv_perf",
+    }
+    assert (record["build"]["nccl"], record["build"]["nccl_home"], record["build"]["cuda"]) == (
+        "2.21.5",
+        "/usr/local",
+        "12.4.131",
+    )
+    assert (
+        "Installed /usr/local/bin/all_reduce_perf"
+        in host.file("/var/log/trainyard/nccl_tests.log").content_string
+    )
     assert host.check_output("ls /var/tmp | grep nccl || true") == ""
 
 
@@ -43,7 +53,10 @@ def test_mpi_is_built_in_when_asked(role, host):
     host.check_output(MPI)
     assert role(nccl_tests_mpi=True, nccl_tests_mpi_home="/srv/mpi").code == 0
     # Found without the variables of a login shell.
-    assert host.check_output("env --ignore-environment /usr/local/bin/all_reduce_perf") == "headers=22105 library=22105 ranks=2"
+    assert (
+        host.check_output("env --ignore-environment /usr/local/bin/all_reduce_perf")
+        == "headers=22105 library=22105 ranks=2"
+    )
 
 
 @pytest.mark.acceptance
@@ -66,7 +79,10 @@ def test_all_of_it_is_taken_back(role, host):
     left = "find /usr/local /var/lib/trainyard /var/log/trainyard -name '*_perf' -o -name '*nccl_tests*'"
     assert host.check_output(left) == ""
     # The build of NCCL belongs to another role.
-    assert host.file("/usr/local/lib/libnccl.so.2").exists and host.file("/var/lib/trainyard/placed.d/nccl.json").exists
+    assert (
+        host.file("/usr/local/lib/libnccl.so.2").exists
+        and host.file("/var/lib/trainyard/placed.d/nccl.json").exists
+    )
 
 
 @pytest.mark.acceptance

@@ -13,9 +13,17 @@ def test_nothing_of_nvidias_is_there(host, role):
     host.run_expect([0], "umount /sys/bus/pci/devices")
     run = role(container_toolkit_version="1.17.7")
     assert (run.code, run.changed) == (0, 0)
-    assert host.check_output("dpkg-query --show --showformat '${Package}\n' '*nvidia*' 2>/dev/null || true") == ""
+    assert (
+        host.check_output(
+            "dpkg-query --show --showformat '${Package}\n' '*nvidia*' 2>/dev/null || true"
+        )
+        == ""
+    )
     assert not host.file("/etc/docker/daemon.json").exists
-    assert host.check_output("find /etc/apt /var/lib/trainyard -name '*nvidia*' 2>/dev/null || true") == ""
+    assert (
+        host.check_output("find /etc/apt /var/lib/trainyard -name '*nvidia*' 2>/dev/null || true")
+        == ""
+    )
 
 
 @pytest.mark.acceptance

@@ -21,7 +21,11 @@ def test_the_toolkit_alone_is_installed(host):
 
 @pytest.mark.acceptance
 def test_another_file_is_refused(role, host):
-    runfile = {"version": "11.6.2", "url": "file:///srv/cuda_11.4.4_470.82.01_linux.run", "checksum": "sha256:" + "0" * 64}
+    runfile = {
+        "version": "11.6.2",
+        "url": "file:///srv/cuda_11.4.4_470.82.01_linux.run",
+        "checksum": "sha256:" + "0" * 64,
+    }
     done = role(cuda_toolkit_runfiles=[runfile])
     assert done.code == 2 and "checksum" in done.text
     assert not host.file("/usr/local/cuda-11.6").exists

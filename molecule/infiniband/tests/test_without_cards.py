@@ -10,7 +10,10 @@ testinfra_hosts = ["ansible://" + HOST]
 
 def test_nothing_was_done(host):
     assert packages_that_differ(host, alone=True) == []
-    assert host.check_output("find /etc /var/lib/trainyard -path '*infiniband*' 2>/dev/null || true") == ""
+    assert (
+        host.check_output("find /etc /var/lib/trainyard -path '*infiniband*' 2>/dev/null || true")
+        == ""
+    )
 
 
 def test_the_role_says_why(role):

@@ -11,8 +11,17 @@ UIDS = {"alice": 2101, "bob": 2102}
 class Job:
     def __init__(self, host, number, person="alice", gpus="0", **variables):
         self.host, self.number, self.person = host, number, person
-        self.variables = dict({"SLURM_JOB_ID": number, "SLURM_JOB_UID": UIDS[person], "SLURM_STEP_ID": "0", "SLURM_PROCID": "0",
-                               "SLURM_STEP_GPUS": gpus, "SLURM_MEM_PER_NODE": "256"}, **variables)
+        self.variables = dict(
+            {
+                "SLURM_JOB_ID": number,
+                "SLURM_JOB_UID": UIDS[person],
+                "SLURM_STEP_ID": "0",
+                "SLURM_PROCID": "0",
+                "SLURM_STEP_GPUS": gpus,
+                "SLURM_MEM_PER_NODE": "256",
+            },
+            **variables,
+        )
 
     def __enter__(self):
         self.host.run_expect([0], self.as_root("prolog"))
@@ -29,21 +38,33 @@ class Job:
 
     def as_person(self, command, image="site/tools:1", options=""):
         """The line that starts a command in a container, as the person."""
-        return "cd / && setpriv --reuid={p} --regid={p} --init-groups env -i PATH=/usr/local/bin:/usr/bin:/bin HOME=/home/{p} USER={p} {v} " \
-            "trainyard-run {o} {i} -- sh -c {c}".format(p=self.person, v=self.words(), o=options, i=image, c=shlex.quote(command))
+        return (
+            "cd / && setpriv --reuid={p} --regid={p} --init-groups env -i PATH=/usr/local/bin:/usr/bin:/bin HOME=/home/{p} USER={p} {v} "
+            "trainyard-run {o} {i} -- sh -c {c}".format(
+                p=self.person, v=self.words(), o=options, i=image, c=shlex.quote(command)
+            )
+        )
 
     def run(self, command, **more):
         return self.host.run(self.as_person(command, **more))
 
     def begin(self, command):
         """Start a command that runs in the background, and wait for its container."""
-        self.host.run_expect([0], "(%s) > /srv/output 2>&1 < /dev/null & sleep 0.1" % self.as_person(command))
+        self.host.run_expect(
+            [0], "(%s) > /srv/output 2>&1 < /dev/null & sleep 0.1" % self.as_person(command)
+        )
         pid = "/run/trainyard/jobs/%s/task.0.0/pid" % self.number
-        self.host.run_expect([0], "for i in $(seq 150); do test -s %s && exit 0; sleep 0.1; done; cat /srv/output; exit 1" % pid)
+        self.host.run_expect(
+            [0],
+            "for i in $(seq 150); do test -s %s && exit 0; sleep 0.1; done; cat /srv/output; exit 1"
+            % pid,
+        )
         return self.host.check_output("cat %s" % pid)
 
 
 def left(host):
     """What is left of alice's and bob's jobs: processes, files and mounts."""
-    return host.check_output("pgrep --list-full --uid alice,bob | cut -c1-150; find /tmp /var/tmp /dev/shm /run/trainyard/jobs /run/user %s/jobs -mindepth 1 "
-                             "\\( -user alice -o -user bob \\) ; grep fuse-overlay /proc/mounts || true" % STORAGE)
+    return host.check_output(
+        "pgrep --list-full --uid alice,bob | cut -c1-150; find /tmp /var/tmp /dev/shm /run/trainyard/jobs /run/user %s/jobs -mindepth 1 "
+        "\\( -user alice -o -user bob \\) ; grep fuse-overlay /proc/mounts || true" % STORAGE
+    )

@@ -25,19 +25,26 @@ def test_ranges_come_first_and_lines_of_useradd_stay(host):
 
 def test_a_job_is_the_person_and_sees_what_it_was_given(host):
     with Job(host, 101, gpus="1,3") as job:
-        done = job.run("id -u; id -g; ls /dev/nvidia*; df -m /dev/shm | cat; echo $CUDA_VISIBLE_DEVICES $NCCL_DEBUG $GLOO_SOCKET_IFNAME; "
-                       "cat /root/file; ls /proc/*/cmdline | cat; touch /data1/share/of-job; exit 7")
+        done = job.run(
+            "id -u; id -g; ls /dev/nvidia*; df -m /dev/shm | cat; echo $CUDA_VISIBLE_DEVICES $NCCL_DEBUG $GLOO_SOCKET_IFNAME; "
+            "cat /root/file; ls /proc/*/cmdline | cat; touch /data1/share/of-job; exit 7"
+        )
         lines = done.stdout.split()
         assert done.rc == 7, done.stderr
         assert lines[:4] == ["2101", "2101", "/dev/nvidia1", "/dev/nvidia3"] and "128" in lines
         assert "0,1 WARN eth0 secret" in " ".join(lines)
-        assert len([line for line in lines if line.startswith("/proc/")]) < 8, "it sees its own processes only"
+        assert len([line for line in lines if line.startswith("/proc/")]) < 8, (
+            "it sees its own processes only"
+        )
     assert host.file("/data1/share/of-job").uid == 2101
     assert left(host) == ""
 
 
 def test_a_group_of_the_person_counts(host):
-    host.run_expect([0], "mkdir -p /data1/share/vision && chgrp vision /data1/share/vision && chmod 2770 /data1/share/vision")
+    host.run_expect(
+        [0],
+        "mkdir -p /data1/share/vision && chgrp vision /data1/share/vision && chmod 2770 /data1/share/vision",
+    )
     with Job(host, 102) as job, Job(host, 103, person="bob") as other:
         assert job.run("touch /data1/share/vision/%s" % host.backend.get_hostname()).rc == 0
         assert other.run("touch /data1/share/vision/other").rc == 1
@@ -50,7 +57,10 @@ def test_nobody_reads_the_folders_of_another_job(host):
             done = other.run("ls -d / /dev/nvidia0 /run/trainyard/jobs /tmp/secret")
             assert done.stdout == "/\n", done.stderr
         for path in ("/run/trainyard/jobs/104", STORAGE + "/jobs/104", "/run/trainyard/jobs"):
-            assert "Permission denied" in host.run("setpriv --reuid=bob --regid=bob --init-groups ls %s" % path).stderr
+            assert (
+                "Permission denied"
+                in host.run("setpriv --reuid=bob --regid=bob --init-groups ls %s" % path).stderr
+            )
 
 
 # Files with capabilities.
@@ -59,21 +69,43 @@ CAPABLE = "import os, sys; print([path for path in sys.stdin.read().split('\\0')
 
 def in_store(host, name):
     """The path of a file of the image in the store."""
-    return host.check_output("find %s/images/overlay -path '*/%s'" % (STORAGE, name)).splitlines()[0]
+    return host.check_output("find %s/images/overlay -path '*/%s'" % (STORAGE, name)).splitlines()[
+        0
+    ]
 
 
 def test_people_cannot_change_the_image_store_nor_become_root_by_it(host):
-    assert host.run("setpriv --reuid=alice --regid=alice --init-groups find %s/images -writable ! -type l" % STORAGE).stdout == ""
-    assert host.check_output("find %s/images -perm /6000" % STORAGE) == "", "people would run them as root"
-    capable = host.check_output('find %s/images -type f -print0 | python3 -c "%s"' % (STORAGE, CAPABLE))
+    assert (
+        host.run(
+            "setpriv --reuid=alice --regid=alice --init-groups find %s/images -writable ! -type l"
+            % STORAGE
+        ).stdout
+        == ""
+    )
+    assert host.check_output("find %s/images -perm /6000" % STORAGE) == "", (
+        "people would run them as root"
+    )
+    capable = host.check_output(
+        'find %s/images -type f -print0 | python3 -c "%s"' % (STORAGE, CAPABLE)
+    )
     assert capable == "[]", "people would have the capabilities"
     as_bob = "setpriv --reuid=bob --regid=bob --init-groups "
     # Each of them can be started and read, and does nothing that bob cannot.
     assert host.run(as_bob + in_store(host, "usr/bin/reads-all") + " /etc/hostname").rc == 0
-    assert "Permission denied" in host.run(as_bob + in_store(host, "usr/bin/reads-all") + " /etc/shadow").stderr
+    assert (
+        "Permission denied"
+        in host.run(as_bob + in_store(host, "usr/bin/reads-all") + " /etc/shadow").stderr
+    )
     assert host.check_output(as_bob + in_store(host, "usr/bin/who-am-i") + " --user") == "2102"
-    assert "Permission denied" in host.run(as_bob + "head --bytes=1 " + in_store(host, "dev/of-host")).stderr
-    options = host.run("findmnt --noheadings --output OPTIONS %s/images" % STORAGE).stdout.strip().split(",")
+    assert (
+        "Permission denied"
+        in host.run(as_bob + "head --bytes=1 " + in_store(host, "dev/of-host")).stderr
+    )
+    options = (
+        host.run("findmnt --noheadings --output OPTIONS %s/images" % STORAGE)
+        .stdout.strip()
+        .split(",")
+    )
     assert {"nosuid", "nodev"} <= set(options), "the mount lacks them"
 
 
@@ -84,30 +116,48 @@ def test_nobody_else_reaches_the_store_of_a_person(host):
         host.run_expect([0], "chmod 777 %s/people/2101" % STORAGE)
     with Job(host, 118), Job(host, 119, person="bob"):
         for path in ("people/2101", "jobs/118"):
-            assert "Permission denied" in host.run("setpriv --reuid=bob --regid=bob --init-groups ls %s/%s" % (STORAGE, path)).stderr
+            assert (
+                "Permission denied"
+                in host.run(
+                    "setpriv --reuid=bob --regid=bob --init-groups ls %s/%s" % (STORAGE, path)
+                ).stderr
+            )
 
 
 def test_an_unknown_image_and_a_missing_prolog_are_refused(host):
     with Job(host, 106) as job:
         done = job.run("true", image="nobody/none:1")
-        assert done.rc == 125 and "image 'nobody/none:1' is not on this host; images here:" in done.stderr and "site/tools:1" in done.stderr
+        assert (
+            done.rc == 125
+            and "image 'nobody/none:1' is not on this host; images here:" in done.stderr
+            and "site/tools:1" in done.stderr
+        )
     assert "the prolog of Slurm has not run for this job" in Job(host, 107).run("true").stderr
 
 
 def test_signals_reach_the_command(host):
     with Job(host, 108) as job:
         job.begin("trap 'echo got it; exit 5' TERM; sleep 100 & wait")
-        host.run_expect([0], "sleep 0.5; pkill --signal TERM --oldest --uid alice --full '^/usr/bin/python3 /usr/local/bin/trainyard-run'; sleep 1.5")
+        host.run_expect(
+            [0],
+            "sleep 0.5; pkill --signal TERM --oldest --uid alice --full '^/usr/bin/python3 /usr/local/bin/trainyard-run'; sleep 1.5",
+        )
         assert host.file("/srv/output").content_string == "got it\n"
 
 
-@pytest.mark.parametrize("killed", ["^[^ ]*conmon", "^/usr/bin/python3 /usr/local/bin/trainyard-run", "^[^ ]*fuse-overlayfs"])
+@pytest.mark.parametrize(
+    "killed",
+    ["^[^ ]*conmon", "^/usr/bin/python3 /usr/local/bin/trainyard-run", "^[^ ]*fuse-overlayfs"],
+)
 def test_nothing_is_left_after_a_kill(host, killed):
     with Job(host, 109) as job:
         # conmon and a new session are outside of the process tree that Slurm knows.
         job.begin("touch /dev/shm/here /tmp/here; setsid sleep 1000 & sleep 1000")
-        host.run_expect([0], "setpriv --reuid=alice --regid=alice --init-groups env SLURM_JOB_ID=109 "
-                             "sh -c 'touch /dev/shm/of-alice /tmp/of-alice; setsid sleep 1000 > /dev/null 2>&1 < /dev/null &'")
+        host.run_expect(
+            [0],
+            "setpriv --reuid=alice --regid=alice --init-groups env SLURM_JOB_ID=109 "
+            "sh -c 'touch /dev/shm/of-alice /tmp/of-alice; setsid sleep 1000 > /dev/null 2>&1 < /dev/null &'",
+        )
         host.run_expect([0], "pkill --signal KILL --uid alice --full '%s'" % killed)
     assert left(host) == ""
 
@@ -122,18 +172,29 @@ def test_another_job_of_the_person_goes_on(host):
 
 
 def test_a_process_that_cannot_be_killed_fails_the_epilog(host):
-    host.run_expect([0], "mkdir -p /data1/share/hang-$(hostname); python3 /srv/hang.py /data1/share/hang-$(hostname) > /dev/null 2>&1 < /dev/null & sleep 1")
+    host.run_expect(
+        [0],
+        "mkdir -p /data1/share/hang-$(hostname); python3 /srv/hang.py /data1/share/hang-$(hostname) > /dev/null 2>&1 < /dev/null & sleep 1",
+    )
     job = Job(host, 112)
     try:
         host.run_expect([0], job.as_root("prolog"))
         job.begin("cat /data1/share/hang-$(cat /proc/sys/kernel/hostname)/x")
         host.run_expect([0], "sleep 1")
         done = host.run(job.as_root("epilog"))
-        assert done.rc == 1 and "job 112: these processes do not end:" in done.stderr and "(cat)" in done.stderr
+        assert (
+            done.rc == 1
+            and "job 112: these processes do not end:" in done.stderr
+            and "(cat)" in done.stderr
+        )
         health = host.run("/usr/local/lib/trainyard/slurm/health")
-        assert health.rc == 1 and health.stdout.startswith("trainyard: job 112: these processes do not end")
+        assert health.rc == 1 and health.stdout.startswith(
+            "trainyard: job 112: these processes do not end"
+        )
     finally:
-        host.run("pkill --signal KILL --full '^python3 /srv/hang.py'; umount /data1/share/hang-$(hostname)")
+        host.run(
+            "pkill --signal KILL --full '^python3 /srv/hang.py'; umount /data1/share/hang-$(hostname)"
+        )
     # The health program tries it again.
     assert host.run("/usr/local/lib/trainyard/slurm/health").rc == 0 and left(host) == ""
     assert host.run("ls /run/trainyard/epilog.failed").stdout == ""
@@ -221,35 +282,57 @@ def test_ranks_of_mindspore(host):
     launch = "python3 /data1/share/table-$(cat /proc/sys/kernel/hostname).py && exec trainyard-launch mindspore --folder=/tmp --rank-table=/tmp/table sh -c "
     with Job(host, 114, gpus="1,3") as job:
         done = job.run("trainyard-launch mindspore --folder=/tmp true")
-        assert done.rc == 125 and "the image has no msrun, and there is no rank table" in done.stderr
+        assert (
+            done.rc == 125 and "the image has no msrun, and there is no rank table" in done.stderr
+        )
     with Job(host, 115, gpus="1,3") as job:
         done = job.run(launch + "'echo $RANK_ID of $RANK_SIZE on $DEVICE_ID; cat $RANK_TABLE_FILE'")
         assert done.rc == 0, done.stderr
-    told = {rank: [line.partition("] ")[2] for line in done.stdout.splitlines() if line.startswith("[%d " % rank)] for rank in (0, 1)}
+    told = {
+        rank: [
+            line.partition("] ")[2]
+            for line in done.stdout.splitlines()
+            if line.startswith("[%d " % rank)
+        ]
+        for rank in (0, 1)
+    }
     assert [told[rank][0] for rank in (0, 1)] == ["0 of 2 on 0", "1 of 2 on 1"]
     # The table has the number of the host, and the container counts from 0.
     (server,) = json.loads("\n".join(told[0][1:]))["server_list"]
-    assert [(device["device_id"], device["rank_id"]) for device in server["device"]] == [("1", "0"), ("3", "1")]
+    assert [(device["device_id"], device["rank_id"]) for device in server["device"]] == [
+        ("1", "0"),
+        ("3", "1"),
+    ]
     with Job(host, 116, gpus="1,3") as job:
         done = job.run(launch + "'test $RANK_ID = 0 || exit 3; sleep 1000'")
-        assert done.rc == 3 and "rank 1 on" in done.stderr and "ended with exit code 3" in done.stderr
+        assert (
+            done.rc == 3 and "rank 1 on" in done.stderr and "ended with exit code 3" in done.stderr
+        )
     assert left(host) == ""
 
 
 def test_people_pull_from_the_registries_only(host):
     with Job(host, 113):
-        pull = "cd / && setpriv --reuid=alice --regid=alice --init-groups env -i PATH=/usr/bin:/bin HOME=/home/alice XDG_RUNTIME_DIR=/run/user/2101 " \
+        pull = (
+            "cd / && setpriv --reuid=alice --regid=alice --init-groups env -i PATH=/usr/bin:/bin HOME=/home/alice XDG_RUNTIME_DIR=/run/user/2101 "
             "podman pull --tls-verify=false localhost:%d/team/image:1"
+        )
         said = {}
         for port in (5000, 5001):
-            host.run_expect([0], "python3 /srv/registry.py %d > /dev/null 2>&1 < /dev/null & sleep 1" % port)
+            host.run_expect(
+                [0], "python3 /srv/registry.py %d > /dev/null 2>&1 < /dev/null & sleep 1" % port
+            )
             said[port] = host.run(pull % port).stderr
         host.run("pkill --full '^python3 /srv/registry.py'")
     assert "rejected by policy" in said[5000]
-    assert "rejected by policy" not in said[5001] and "404" in said[5001], "it was asked for the content"
+    assert "rejected by policy" not in said[5001] and "404" in said[5001], (
+        "it was asked for the content"
+    )
     assert left(host) == ""
 
 
 def test_the_store_has_one_image(host):
     images = json.loads(host.check_output("cat %s/images/overlay-images/images.json" % STORAGE))
-    assert ["site/tools:1" in name for image in images for name in image.get("names") or []] == [True]
+    assert ["site/tools:1" in name for image in images for name in image.get("names") or []] == [
+        True
+    ]

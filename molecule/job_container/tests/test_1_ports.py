@@ -52,20 +52,31 @@ REFUSED = ("ConnectionRefusedError", "PermissionError")
 
 @pytest.fixture
 def head(host):
-    return host.get_host("ansible://" + HEAD, ansible_inventory=host.backend.ansible_inventory, sudo=True)
+    return host.get_host(
+        "ansible://" + HEAD, ansible_inventory=host.backend.ansible_inventory, sudo=True
+    )
 
 
 def as_person(person, *words):
-    return "setpriv --reuid=%s --regid=%s --init-groups %s" % (person, person, shlex.join(["python3", "-c", *map(str, words)]))
+    return "setpriv --reuid=%s --regid=%s --init-groups %s" % (
+        person,
+        person,
+        shlex.join(["python3", "-c", *map(str, words)]),
+    )
 
 
 @contextlib.contextmanager
 def listening(host, person, port, kind="tcp"):
     """A process of a person that greets everybody."""
-    pid = host.check_output("%s > /dev/null 2>&1 < /dev/null & echo $!" % as_person(person, SERVER, port, kind))
+    pid = host.check_output(
+        "%s > /dev/null 2>&1 < /dev/null & echo $!" % as_person(person, SERVER, port, kind)
+    )
     try:
-        host.run_expect([0], "for i in $(seq 100); do ss --no-header --listening --numeric --tcp --udp 'sport = :%d' | grep --quiet . && exit 0; "
-                             "sleep 0.1; done; exit 1" % port)
+        host.run_expect(
+            [0],
+            "for i in $(seq 100); do ss --no-header --listening --numeric --tcp --udp 'sport = :%d' | grep --quiet . && exit 0; "
+            "sleep 0.1; done; exit 1" % port,
+        )
         yield
     finally:
         host.run("kill %s" % pid)
@@ -90,20 +101,37 @@ def is_open_for_its_person_only(host, head, port, kind="tcp"):
 
 @pytest.mark.parametrize("kind", ["tcp", "udp"])
 def test_a_port_of_a_job_is_open_to_its_person_only(host, head, kind):
-    with Job(head, 4701, **PAIR), Job(host, 4701, **PAIR), Job(host, 4702, person="bob", gpus="") as bobs:
-        assert ports(head, 4701) == ports(host, 4701), "both hosts know them from the number of the job"
+    with (
+        Job(head, 4701, **PAIR),
+        Job(host, 4701, **PAIR),
+        Job(host, 4702, person="bob", gpus="") as bobs,
+    ):
+        assert ports(head, 4701) == ports(host, 4701), (
+            "both hosts know them from the number of the job"
+        )
         port = ports(host, 4701)[0][0]
         with listening(host, "alice", port, kind):
             is_open_for_its_person_only(host, head, port, kind)
             inside = bobs.run("python3 -c %s %s %d %s" % (shlex.quote(CLIENT), ADDRESS, port, kind))
-            assert inside.rc == 0 and inside.stdout.strip() in REFUSED, "bob in a container of his own job"
-            with Job(head, 4703, person="bob", gpus="", **PAIR), Job(host, 4703, person="bob", gpus="", **PAIR):
-                assert answer(head, "bob", port, kind=kind) in REFUSED, "bob has a job on the same two hosts"
+            assert inside.rc == 0 and inside.stdout.strip() in REFUSED, (
+                "bob in a container of his own job"
+            )
+            with (
+                Job(head, 4703, person="bob", gpus="", **PAIR),
+                Job(host, 4703, person="bob", gpus="", **PAIR),
+            ):
+                assert answer(head, "bob", port, kind=kind) in REFUSED, (
+                    "bob has a job on the same two hosts"
+                )
         with listening(host, "bob", ports(host, 4702)[0][0], kind):
-            assert answer(host, "bob", ports(host, 4702)[0][0], "127.0.0.1", kind) == "hello" and answer(
-                head, "alice", ports(host, 4702)[0][0], kind=kind) in REFUSED
+            assert (
+                answer(host, "bob", ports(host, 4702)[0][0], "127.0.0.1", kind) == "hello"
+                and answer(head, "alice", ports(host, 4702)[0][0], kind=kind) in REFUSED
+            )
     for each in (host, head):
-        assert not re.search(r"_\d+", each.check_output(TABLE)), "nothing of a job is left in the table"
+        assert not re.search(r"_\d+", each.check_output(TABLE)), (
+            "nothing of a job is left in the table"
+        )
     assert left(host) == left(head) == ""
 
 
@@ -120,7 +148,12 @@ def test_root_in_a_container_is_its_person(host, head):
         port = ports(host, 4705)[0][0]
         with listening(host, "alice", port):
             for person, uid, said in (("alice", 340590592, ["hello"]), ("bob", 340656128, REFUSED)):
-                client = "setpriv --reuid=%d --clear-groups python3 -c %s %s %d tcp" % (uid, shlex.quote(CLIENT), ADDRESS, port)
+                client = "setpriv --reuid=%d --clear-groups python3 -c %s %s %d tcp" % (
+                    uid,
+                    shlex.quote(CLIENT),
+                    ADDRESS,
+                    port,
+                )
                 assert host.check_output(client) in said, person
 
 
@@ -129,21 +162,37 @@ def test_other_ports_are_closed_to_people_without_a_job_on_the_host(host, head, 
     """One as the kernel chooses them, and one that belongs to no job."""
     with Job(head, 4707, **PAIR), Job(host, 4707, **PAIR), listening(host, "alice", port):
         for other, address in ((host, ADDRESS), (host, "127.0.0.1"), (head, ADDRESS)):
-            assert answer(other, "alice", port, address) == "hello" and answer(other, "bob", port, address) in REFUSED
-            assert answer(other, "root", port, address) == "hello", "programs of the system are not judged"
+            assert (
+                answer(other, "alice", port, address) == "hello"
+                and answer(other, "bob", port, address) in REFUSED
+            )
+            assert answer(other, "root", port, address) == "hello", (
+                "programs of the system are not judged"
+            )
         with Job(host, 4708, person="bob", gpus=""):
-            assert answer(host, "bob", port) == "hello", "people who share a host are not separated there"
+            assert answer(host, "bob", port) == "hello", (
+                "people who share a host are not separated there"
+            )
 
 
 @contextlib.contextmanager
 def unknown_network(host, head):
     """A third network of both hosts, of which no table knows. Both have an address of the link, too."""
-    commands = ["ip address %%s 10.99.102.%d/24 dev eth0", "ip address %%s fd00:99::%d/64 dev eth0 nodad"]
-    places = [(each, command % number) for each, number in ((head, 21), (host, 22)) for command in commands]
+    commands = [
+        "ip address %%s 10.99.102.%d/24 dev eth0",
+        "ip address %%s fd00:99::%d/64 dev eth0 nodad",
+    ]
+    places = [
+        (each, command % number)
+        for each, number in ((head, 21), (host, 22))
+        for command in commands
+    ]
     for each, command in places:
         each.run_expect([0], command % "add")
     try:
-        link = re.search(r"fe80::\S+(?=/)", host.check_output("ip -6 -oneline address show dev eth0 scope link")).group()
+        link = re.search(
+            r"fe80::\S+(?=/)", host.check_output("ip -6 -oneline address show dev eth0 scope link")
+        ).group()
         yield ["10.99.102.22", "fd00:99::22", link + "%eth0"]
     finally:
         for each, command in places:
@@ -154,39 +203,67 @@ def test_no_address_of_a_host_leads_past_its_table(host, head):
     """The block of a job and a port of the kernel, in networks that the inventory does not name."""
     with Job(head, 4713, **PAIR), Job(host, 4713, **PAIR):
         block = ports(host, 4713)[0][0]
-        with listening(host, "alice", block), listening(host, "alice", 45002), unknown_network(host, head) as unknown:
+        with (
+            listening(host, "alice", block),
+            listening(host, "alice", 45002),
+            unknown_network(host, head) as unknown,
+        ):
             for port in (block, 45002):
                 for address in SECOND:
-                    assert answer(head, "alice", port, address) == answer(host, "alice", port, address) == "hello", address
+                    assert (
+                        answer(head, "alice", port, address)
+                        == answer(host, "alice", port, address)
+                        == "hello"
+                    ), address
                 for address in (*SECOND, *unknown):
                     assert answer(head, "bob", port, address) in REFUSED, address
                 for address in (SECOND[0], unknown[0]):
-                    assert answer(head, "bob", port, address, source=[OF_HEAD]) in REFUSED, "he looks like a host of the job"
+                    assert answer(head, "bob", port, address, source=[OF_HEAD]) in REFUSED, (
+                        "he looks like a host of the job"
+                    )
             assert answer(head, "bob", block, kind="udp", source=[OF_HEAD]) in REFUSED
 
 
 @pytest.mark.parametrize("uid", [60001, 64999, 65533, 65536, 99999])
 def test_ids_outside_of_the_usual_ranges_are_judged(host, head, uid):
     """Accounts of a directory have them. Of these, only the one of slurm is an account of the system."""
-    client = "setpriv --reuid=%d --clear-groups python3 -c %s %s %%d tcp" % (uid, shlex.quote(CLIENT), ADDRESS)
+    client = "setpriv --reuid=%d --clear-groups python3 -c %s %s %%d tcp" % (
+        uid,
+        shlex.quote(CLIENT),
+        ADDRESS,
+    )
     with Job(head, 4714, **PAIR), Job(host, 4714, **PAIR):
         block = ports(host, 4714)[0][0]
         with listening(host, "alice", block), listening(host, "alice", 45003):
             for port in (block, 45003):
-                assert host.check_output(client % port) in REFUSED and head.check_output(client % port) in REFUSED
+                assert (
+                    host.check_output(client % port) in REFUSED
+                    and head.check_output(client % port) in REFUSED
+                )
 
 
 def test_the_ports_stay_while_nftables_starts_again(host, head):
     with Job(head, 4709, **PAIR), Job(host, 4709, **PAIR):
         port = ports(host, 4709)[0][0]
         with listening(host, "alice", port):
-            for command in ("systemctl start nftables", "systemctl reload nftables", "systemctl restart nftables"):
+            for command in (
+                "systemctl start nftables",
+                "systemctl reload nftables",
+                "systemctl restart nftables",
+            ):
                 for each in (host, head):
                     each.run_expect([0], command)
                 is_open_for_its_person_only(host, head, port)
 
 
-@pytest.mark.parametrize("flush", ["nft flush ruleset", "nft flush table inet trainyard_jobs", "nft flush chain inet trainyard_jobs people"])
+@pytest.mark.parametrize(
+    "flush",
+    [
+        "nft flush ruleset",
+        "nft flush table inet trainyard_jobs",
+        "nft flush chain inet trainyard_jobs people",
+    ],
+)
 def test_the_health_program_loads_the_table_that_somebody_has_flushed(host, head, flush):
     with Job(head, 4712, **PAIR), Job(host, 4712, **PAIR):
         port = ports(host, 4712)[0][0]
@@ -199,12 +276,19 @@ def test_the_health_program_loads_the_table_that_somebody_has_flushed(host, head
 
 def test_a_prolog_that_fails_opens_nothing(host, head):
     job = Job(host, 4710, **PAIR)
-    host.run_expect([0], "printf '#!/bin/sh\\necho no netlink >&2\\nexit 1\\n' > /srv/nft && chmod 755 /srv/nft && mount --bind /srv/nft /usr/sbin/nft")
+    host.run_expect(
+        [0],
+        "printf '#!/bin/sh\\necho no netlink >&2\\nexit 1\\n' > /srv/nft && chmod 755 /srv/nft && mount --bind /srv/nft /usr/sbin/nft",
+    )
     try:
         done = host.run(job.as_root("prolog"))
     finally:
         host.run_expect([0], "umount /usr/sbin/nft")
-    assert done.rc == 1 and "nft: no netlink; repair nftables on this host, or set job_container_firewall to false" in done.stderr
+    assert (
+        done.rc == 1
+        and "nft: no netlink; repair nftables on this host, or set job_container_firewall to false"
+        in done.stderr
+    )
     assert not host.file("/run/trainyard/ports/4710.json").exists
     with Job(head, 4710, **PAIR), listening(host, "alice", 45001):
         assert answer(host, "alice", 45001) in REFUSED
@@ -212,5 +296,11 @@ def test_a_prolog_that_fails_opens_nothing(host, head):
 
 
 def test_the_table_is_there_before_jobs(host):
-    assert host.service("trainyard-jobs-firewall").is_running and host.service("trainyard-jobs-firewall").is_enabled
-    assert "Before=slurmd.service" in host.file("/etc/systemd/system/trainyard-jobs-firewall.service").content_string
+    assert (
+        host.service("trainyard-jobs-firewall").is_running
+        and host.service("trainyard-jobs-firewall").is_enabled
+    )
+    assert (
+        "Before=slurmd.service"
+        in host.file("/etc/systemd/system/trainyard-jobs-firewall.service").content_string
+    )

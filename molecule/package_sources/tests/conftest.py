@@ -24,18 +24,55 @@ def scenario():
 @pytest.fixture(scope="module")
 def role(scenario):
     def run(tasks="main", **variables):
-        include = {"name": "Run the role", "ansible.builtin.include_role": {"name": "trainyard.gpu.package_sources", "tasks_from": tasks}}
+        include = {
+            "name": "Run the role",
+            "ansible.builtin.include_role": {
+                "name": "trainyard.gpu.package_sources",
+                "tasks_from": tasks,
+            },
+        }
         playbook = scenario / "role.yml"
-        playbook.write_text(json.dumps([{"name": "Again", "hosts": "cluster", "gather_facts": False, "become": True, "tasks": [include]}]),
-                            encoding="utf-8")
-        command = ["ansible-playbook", "--diff", "-v", "--inventory", os.environ["MOLECULE_INVENTORY_FILE"], str(playbook),
-                   "--extra-vars", json.dumps(variables)]
+        playbook.write_text(
+            json.dumps(
+                [
+                    {
+                        "name": "Again",
+                        "hosts": "cluster",
+                        "gather_facts": False,
+                        "become": True,
+                        "tasks": [include],
+                    }
+                ]
+            ),
+            encoding="utf-8",
+        )
+        command = [
+            "ansible-playbook",
+            "--diff",
+            "-v",
+            "--inventory",
+            os.environ["MOLECULE_INVENTORY_FILE"],
+            str(playbook),
+            "--extra-vars",
+            json.dumps(variables),
+        ]
         plain = dict(os.environ, ANSIBLE_FORCE_COLOR="0", ANSIBLE_NOCOLOR="1")
-        done = subprocess.run(command, cwd=ROOT, env=plain, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=plain,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
         print(done.stdout)
-        recap = {line.split()[0]: int(line.partition("changed=")[2].split()[0])
-                 for line in done.stdout.rpartition("PLAY RECAP")[2].splitlines() if "changed=" in line}
+        recap = {
+            line.split()[0]: int(line.partition("changed=")[2].split()[0])
+            for line in done.stdout.rpartition("PLAY RECAP")[2].splitlines()
+            if "changed=" in line
+        }
         return SimpleNamespace(code=done.returncode, text=done.stdout, changed=recap)
 
     return run

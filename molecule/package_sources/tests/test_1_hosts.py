@@ -16,8 +16,13 @@ def test_system_trusts_the_sites_authority(host):
 
 
 def test_bundle_for_containers_trusts_it_and_the_systems(host):
-    assert "the site's index" in host.check_output("python3 -c %s", ASK.format(f"cafile='{SITE}/ca-bundle.crt'"))
-    assert host.file(f"{SITE}/ca-bundle.crt").content == host.file("/etc/ssl/certs/ca-certificates.crt").content
+    assert "the site's index" in host.check_output(
+        "python3 -c %s", ASK.format(f"cafile='{SITE}/ca-bundle.crt'")
+    )
+    assert (
+        host.file(f"{SITE}/ca-bundle.crt").content
+        == host.file("/etc/ssl/certs/ca-certificates.crt").content
+    )
 
 
 def test_the_sites_name_server_is_asked_first(host):
@@ -36,27 +41,39 @@ def test_pip_is_told_index_and_bundle(host):
 
 def test_apt_takes_the_mirror_without_the_proxy_by_its_own_key(host):
     source = "/etc/apt/sources.list.d/trainyard.sources"
-    host.run_expect([0], f"mkdir -p /tmp/lists && apt-get update {ONLY}{source} -o APT::Update::Error-Mode=any")
+    host.run_expect(
+        [0], f"mkdir -p /tmp/lists && apt-get update {ONLY}{source} -o APT::Update::Error-Mode=any"
+    )
     assert "172.30.83.24:8000" in host.check_output(f"apt-cache policy {ONLY}{source} site-proof")
 
 
 def test_builds_take_the_mirror_in_place_of_the_images_sources(host):
     build = f"APT_CONFIG={SITE}/apt.conf apt-get -o Dir::State::Lists=/tmp/lists"
     host.run_expect([0], f"mkdir -p /tmp/lists && {build} update -o APT::Update::Error-Mode=any")
-    assert host.check_output(f"{build} indextargets --format '$(SITE)' | sort --unique") == "http://172.30.83.24:8000"
+    assert (
+        host.check_output(f"{build} indextargets --format '$(SITE)' | sort --unique")
+        == "http://172.30.83.24:8000"
+    )
 
 
 def test_mirror_that_another_key_signed_is_refused(host):
     source, other = "/etc/apt/sources.list.d/trainyard.sources", "/tmp/other.sources"
-    host.run_expect([0], f"sed '/^Signed-By/,$d' {source} > {other} && echo 'Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg' >> {other}")
-    refused = host.run(f"mkdir -p /tmp/fresh && apt-get update -o Dir::State::Lists=/tmp/fresh -o Dir::Etc::SourceParts=/dev/null -o Dir::Etc::SourceList={other}")
+    host.run_expect(
+        [0],
+        f"sed '/^Signed-By/,$d' {source} > {other} && echo 'Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg' >> {other}",
+    )
+    refused = host.run(
+        f"mkdir -p /tmp/fresh && apt-get update -o Dir::State::Lists=/tmp/fresh -o Dir::Etc::SourceParts=/dev/null -o Dir::Etc::SourceList={other}"
+    )
     assert refused.rc != 0
     assert "is not signed" in refused.stderr
 
 
 def test_apt_goes_through_the_proxy_otherwise(host):
     host.run("echo 'deb http://packages.example.com/ ./' > /tmp/far.list; mkdir -p /tmp/far")
-    asked = host.run("apt-get update -o Dir::State::Lists=/tmp/far -o Dir::Etc::SourceParts=/dev/null -o Dir::Etc::SourceList=/tmp/far.list")
+    asked = host.run(
+        "apt-get update -o Dir::State::Lists=/tmp/far -o Dir::Etc::SourceParts=/dev/null -o Dir::Etc::SourceList=/tmp/far.list"
+    )
     # The site's proxy has no content. The test checks who answers.
     assert "404  File not found [IP: 172.30.83.24 3128]" in asked.stdout + asked.stderr
 

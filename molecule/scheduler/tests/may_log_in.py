@@ -8,7 +8,9 @@ import sys
 
 # As in sshd: Debian's pam_slurm.so names no library of PAM that it needs, and loads only with PAM's functions in the global scope.
 library = ctypes.CDLL("libpam.so.0", mode=ctypes.RTLD_GLOBAL)
-function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+function = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)
 
 
 class Conversation(ctypes.Structure):
@@ -17,7 +19,10 @@ class Conversation(ctypes.Structure):
 
 silent = Conversation(function(lambda *_words: 19), None)
 handle = ctypes.c_void_p()
-assert library.pam_start(b"sshd", sys.argv[1].encode(), ctypes.byref(silent), ctypes.byref(handle)) == 0
+assert (
+    library.pam_start(b"sshd", sys.argv[1].encode(), ctypes.byref(silent), ctypes.byref(handle))
+    == 0
+)
 child = os.fork()
 if child == 0:
     code = 8

@@ -21,25 +21,41 @@ def _idle(cluster):
 def test_an_account_over_its_quota_waits_while_others_run(cluster):
     first, second = cluster.submit("anna", "--gpus=2"), cluster.submit("anna", "--gpus=1")
     other = cluster.submit("ben", "--gpus=4")
-    assert cluster.state_of(first, "RUNNING")[0] == cluster.state_of(other, "RUNNING")[0] == "RUNNING"
-    cluster.wait("the second job waits for its account", lambda: cluster.job(second)[:2] == ("PENDING", "AssocGrpGRES"))
+    assert (
+        cluster.state_of(first, "RUNNING")[0] == cluster.state_of(other, "RUNNING")[0] == "RUNNING"
+    )
+    cluster.wait(
+        "the second job waits for its account",
+        lambda: cluster.job(second)[:2] == ("PENDING", "AssocGrpGRES"),
+    )
     cluster.on(cluster.head, "scancel " + first)
     assert cluster.state_of(second, "RUNNING")[0] == "RUNNING"
 
 
 def test_what_can_never_run_is_refused_at_submit(cluster):
-    assert "Requested node configuration is not available" in cluster.refused("ben", "--nodes=1", "--gpus-per-node=5")
+    assert "Requested node configuration is not available" in cluster.refused(
+        "ben", "--nodes=1", "--gpus-per-node=5"
+    )
     # More than the account's quota: the job would wait for ever.
-    assert "AssocMaxGRES" in cluster.refused("anna", "--gpus=3") or "policy" in cluster.refused("anna", "--gpus=3")
+    assert "AssocMaxGRES" in cluster.refused("anna", "--gpus=3") or "policy" in cluster.refused(
+        "anna", "--gpus=3"
+    )
 
 
 def test_a_job_without_gpus_cannot_take_all_cpus(cluster):
     """Account vision has 2 of 8 GPUs, so half of the CPUs."""
     assert "policy" in cluster.refused("anna", "--nodes=2", "--ntasks-per-node=8", "--gpus=0")
-    first = cluster.submit("anna", "--cpus-per-task=8", "--nodelist=" + cluster.head, "--gpus=0", "--mem=100")
-    second = cluster.submit("anna", "--cpus-per-task=8", "--nodelist=" + cluster.peer, "--gpus=0", "--mem=100")
+    first = cluster.submit(
+        "anna", "--cpus-per-task=8", "--nodelist=" + cluster.head, "--gpus=0", "--mem=100"
+    )
+    second = cluster.submit(
+        "anna", "--cpus-per-task=8", "--nodelist=" + cluster.peer, "--gpus=0", "--mem=100"
+    )
     cluster.state_of(first, "RUNNING")
-    cluster.wait("the second job waits for its account", lambda: cluster.job(second)[:2] == ("PENDING", "AssocGrpCpuLimit"))
+    cluster.wait(
+        "the second job waits for its account",
+        lambda: cluster.job(second)[:2] == ("PENDING", "AssocGrpCpuLimit"),
+    )
     # Memory, too.
     assert "policy" in cluster.refused("anna", "--nodes=2", "--mem=6000")
     cluster.state_of(cluster.submit("ben", "--gpus=4"), "RUNNING")
@@ -56,7 +72,10 @@ def test_no_job_without_an_end(cluster):
     assert "time limit" in cluster.refused("anna", "--time=365-0").lower()
     numbers = [cluster.submit(person) for person in ("anna", "ben")]
     # The account of ben has a limit of its own.
-    told = [cluster.on(cluster.head, "squeue --noheader --format=%%l --jobs=%s" % number).out for number in numbers]
+    told = [
+        cluster.on(cluster.head, "squeue --noheader --format=%%l --jobs=%s" % number).out
+        for number in numbers
+    ]
     assert told == ["30-00:00:00", "10:00:00"]
 
 
@@ -66,30 +85,46 @@ def test_a_person_without_an_account_is_refused(cluster):
 
 
 def test_a_job_sees_its_gpus_as_its_person(cluster):
-    told = cluster.as_person("anna", "srun --quiet --gpus=2 sh -c \"id -un; echo \\$CUDA_VISIBLE_DEVICES\"").out.split()
+    told = cluster.as_person(
+        "anna", 'srun --quiet --gpus=2 sh -c "id -un; echo \\$CUDA_VISIBLE_DEVICES"'
+    ).out.split()
     assert told == ["anna", "0,1"]
 
 
 def test_a_login_does_not_limit_the_locked_memory_of_a_job(cluster):
-    told = cluster.as_person("anna", "ulimit -S -l 64 && srun --quiet sh -c \"ulimit -l\"").out
-    limit = cluster.on(cluster.head, "prlimit --pid $(pidof -s slurmd) --memlock --noheadings --raw --output=SOFT").out
+    told = cluster.as_person("anna", 'ulimit -S -l 64 && srun --quiet sh -c "ulimit -l"').out
+    limit = cluster.on(
+        cluster.head, "prlimit --pid $(pidof -s slurmd) --memlock --noheadings --raw --output=SOFT"
+    ).out
     assert told == (limit if limit == "unlimited" else str(int(limit) // 1024)) != "64"
 
 
 def test_an_array_and_jobs_that_depend_on_it(cluster):
     array = cluster.submit("ben", "--array=0-2", "--gpus=1", command="sleep 5")
     after = cluster.submit("ben", "--dependency=afterok:" + array, command="true")
-    otherwise = cluster.submit("ben", "--dependency=afternotok:" + array, "--kill-on-invalid-dep=yes", command="true")
+    otherwise = cluster.submit(
+        "ben", "--dependency=afternotok:" + array, "--kill-on-invalid-dep=yes", command="true"
+    )
     assert cluster.job(after)[:2] == cluster.job(otherwise)[:2] == ("PENDING", "Dependency")
     cluster.state_of(after, "COMPLETED", seconds=120)
     cluster.state_of(otherwise, "CANCELLED", seconds=120)
     tasks = "sacct --noheader --parsable2 --allocations --format=JobID,State --jobs=" + array
     expected = ["%s_%d|COMPLETED" % (array, index) for index in range(3)]
-    cluster.wait("accounting has the tasks", lambda: sorted(cluster.on(cluster.head, tasks).out.splitlines()) == expected)
+    cluster.wait(
+        "accounting has the tasks",
+        lambda: sorted(cluster.on(cluster.head, tasks).out.splitlines()) == expected,
+    )
 
 
 def test_a_higher_priority_takes_the_hosts_and_the_job_comes_back(cluster):
-    low = cluster.submit("ben", "--qos=low", "--nodes=2", "--gpus-per-node=4", "--requeue", command="test -n \\\"\\$SLURM_RESTART_COUNT\\\" || sleep 3600")
+    low = cluster.submit(
+        "ben",
+        "--qos=low",
+        "--nodes=2",
+        "--gpus-per-node=4",
+        "--requeue",
+        command='test -n \\"\\$SLURM_RESTART_COUNT\\" || sleep 3600',
+    )
     cluster.state_of(low, "RUNNING")
     # Of the other account: a job waits for the quota of its own one, whatever its priority.
     high = cluster.submit("anna", "--qos=high", "--nodes=1", "--gpus-per-node=2")
@@ -102,7 +137,9 @@ def test_a_higher_priority_takes_the_hosts_and_the_job_comes_back(cluster):
 
 def test_a_drained_node_gets_no_job_and_is_resumed_for_the_right_reason_only(cluster):
     def change(state, reason=""):
-        told = "nodes=%s state=%s" % (cluster.peer, state) + (" reason='%s'" % reason if reason else "")
+        told = "nodes=%s state=%s" % (cluster.peer, state) + (
+            " reason='%s'" % reason if reason else ""
+        )
         return cluster.module(cluster.head, "slurm_node_state", told)
 
     assert change("drain", "trainyard: test: the link is slow")["drained"] == [cluster.peer]
@@ -114,7 +151,9 @@ def test_a_drained_node_gets_no_job_and_is_resumed_for_the_right_reason_only(clu
     assert cluster.state_of(jobs[1], "RUNNING", seconds=120)[2] == cluster.peer
     cluster.idle()
     # Drained by somebody else.
-    cluster.on(cluster.head, "scontrol update nodename=%s state=drain reason='new memory'" % cluster.peer)
+    cluster.on(
+        cluster.head, "scontrol update nodename=%s state=drain reason='new memory'" % cluster.peer
+    )
     told = change("resume")
     assert told["resumed"] == [] and [entry["name"] for entry in told["kept"]] == [cluster.peer]
     assert cluster.nodes()[cluster.peer] == "drained"
@@ -124,7 +163,12 @@ def test_a_drained_node_gets_no_job_and_is_resumed_for_the_right_reason_only(clu
 def test_people_log_in_to_a_training_host_only_with_a_job_on_it(cluster):
     def allowed(host):
         # A program that cannot run at all ends with another code.
-        codes = {user: cluster.on(host, "python3 -c %s %s" % (shlex.quote(MAY_LOG_IN), user), check=False).code for user in ("root", "anna", "ben")}
+        codes = {
+            user: cluster.on(
+                host, "python3 -c %s %s" % (shlex.quote(MAY_LOG_IN), user), check=False
+            ).code
+            for user in ("root", "anna", "ben")
+        }
         assert set(codes.values()) <= {0, 9}, codes
         return [user for user, code in codes.items() if code == 0]
 
@@ -143,14 +187,23 @@ def test_people_log_in_to_a_training_host_only_with_a_job_on_it(cluster):
     cluster.on(cluster.head, "scancel " + number)
     cluster.wait("the job is gone", lambda: allowed(cluster.peer) == ["root"])
     run = cluster.playbook("scheduler.yml", slurm_ssh_needs_job=False)
-    assert run.code == 0 and list(run.changed) == [cluster.peer] and allowed(cluster.peer) == ["root", "anna", "ben"], run.text[-3000:]
-    assert cluster.on(cluster.peer, "dpkg --verify openssh-server | grep /etc/", check=False).out == ""
+    assert (
+        run.code == 0
+        and list(run.changed) == [cluster.peer]
+        and allowed(cluster.peer) == ["root", "anna", "ben"]
+    ), run.text[-3000:]
+    assert (
+        cluster.on(cluster.peer, "dpkg --verify openssh-server | grep /etc/", check=False).out == ""
+    )
     run = cluster.playbook("scheduler.yml")
     assert run.code == 0 and allowed(cluster.peer) == ["root"], run.text[-3000:]
 
 
 def test_members_follow_the_inventory(cluster):
-    more = [{"name": "vision", "gpus": 2, "members": ["anna", "carla"]}, {"name": "language", "gpus": 8, "members": []}]
+    more = [
+        {"name": "vision", "gpus": 2, "members": ["anna", "carla"]},
+        {"name": "language", "gpus": 8, "members": []},
+    ]
     run = cluster.playbook("people.yml", slurm_accounts=more)
     assert run.code == 0, run.text[-3000:]
     cluster.state_of(cluster.submit("carla", "--gpus=1"), "RUNNING")
@@ -162,6 +215,14 @@ def test_members_follow_the_inventory(cluster):
 
 
 def test_a_member_without_an_account_on_the_scheduler_is_named(cluster):
-    run = cluster.playbook("scheduler.yml", shared_storage_users=[{"name": "dora", "uid": 2004}], slurm_accounts=[{"name": "vision", "members": ["dora"]}])
-    assert run.code == 2 and "dora are members in slurm_accounts, but have no account on the scheduler. Run playbook people" in run.text
+    run = cluster.playbook(
+        "scheduler.yml",
+        shared_storage_users=[{"name": "dora", "uid": 2004}],
+        slurm_accounts=[{"name": "vision", "members": ["dora"]}],
+    )
+    assert (
+        run.code == 2
+        and "dora are members in slurm_accounts, but have no account on the scheduler. Run playbook people"
+        in run.text
+    )
     assert run.changed == {}

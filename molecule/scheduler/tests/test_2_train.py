@@ -56,37 +56,71 @@ class Train:
         self.number += 1
         hosts = [{"name": name, "slots": 1} for name in self.cluster.hosts]
         spec = {
-            "job_id": self.name, "launcher": "torchrun", "command": "true", "hosts": hosts[:1], "environment": {}, "workdir": "/", "timeout": 0,
-            "network": {"environment": {}, "notes": []}, "start_timeout": 60, "controller": "auto",
+            "job_id": self.name,
+            "launcher": "torchrun",
+            "command": "true",
+            "hosts": hosts[:1],
+            "environment": {},
+            "workdir": "/",
+            "timeout": 0,
+            "network": {"environment": {}, "notes": []},
+            "start_timeout": 60,
+            "controller": "auto",
             "queue": queue_command(hosts, self.name, 0, list(options)),
         }
-        self.place("start", "export TRAINYARD_JOB=%s PATH=%s/bin:$PATH\nexec python3 -B %s/runner.py run\n" % (
-            shlex.quote(json.dumps(spec)), FOLDER, FOLDER))
-        self.cluster.on(self.cluster.head, "systemd-run --quiet --collect --unit={0} --property=StandardOutput=append:{1}/log "
-                        "--property=StandardError=append:{1}/log sh {1}/start".format(self.name, FOLDER))
+        self.place(
+            "start",
+            "export TRAINYARD_JOB=%s PATH=%s/bin:$PATH\nexec python3 -B %s/runner.py run\n"
+            % (shlex.quote(json.dumps(spec)), FOLDER, FOLDER),
+        )
+        self.cluster.on(
+            self.cluster.head,
+            "systemd-run --quiet --collect --unit={0} --property=StandardOutput=append:{1}/log "
+            "--property=StandardError=append:{1}/log sh {1}/start".format(self.name, FOLDER),
+        )
 
     def queued(self):
         """State of the job and who has submitted it."""
-        told = self.cluster.on(self.cluster.head, "squeue --noheader --all --name=trainyard-%s --format='%%T %%u %%D %%i'" % self.name).out
+        told = self.cluster.on(
+            self.cluster.head,
+            "squeue --noheader --all --name=trainyard-%s --format='%%T %%u %%D %%i'" % self.name,
+        ).out
         return told.split() or ["gone"]
 
     def runs(self):
         """Whether the rank runs."""
-        return self.cluster.on(self.cluster.head, "pgrep --full 'sleep 3600[.]5'", check=False).code == 0
+        return (
+            self.cluster.on(self.cluster.head, "pgrep --full 'sleep 3600[.]5'", check=False).code
+            == 0
+        )
 
     def until(self, state):
         self.cluster.wait("the job is %s" % state, lambda: self.queued()[0] == state)
 
     def result(self):
         path = "%s/.trainyard/jobs/%s/result.json" % (FOLDER, self.name)
-        self.cluster.wait("the job has a result", lambda: self.cluster.on(self.cluster.head, "test -s " + path, check=False).code == 0)
+        self.cluster.wait(
+            "the job has a result",
+            lambda: self.cluster.on(self.cluster.head, "test -s " + path, check=False).code == 0,
+        )
         return json.loads(self.cluster.on(self.cluster.head, "cat " + path).out)
 
     def is_over(self):
         """Nothing of the job is left, and others get its hosts."""
-        self.cluster.wait("the unit is gone", lambda: self.cluster.on(self.cluster.head, "systemctl is-active " + self.name, check=False).code != 0)
+        self.cluster.wait(
+            "the unit is gone",
+            lambda: (
+                self.cluster.on(
+                    self.cluster.head, "systemctl is-active " + self.name, check=False
+                ).code
+                != 0
+            ),
+        )
         self.until("gone")
-        assert not self.runs() and self.cluster.on(self.cluster.head, "pgrep salloc", check=False).out == ""
+        assert (
+            not self.runs()
+            and self.cluster.on(self.cluster.head, "pgrep salloc", check=False).out == ""
+        )
         self.cluster.idle()
 
 
@@ -96,7 +130,10 @@ def fixture_train(cluster):
     train = Train(cluster)
     train.install()
     yield train
-    cluster.on(cluster.head, "systemctl stop '%s*'; scancel --user=slurm; rm -rf %s" % ("queue-test-", FOLDER))
+    cluster.on(
+        cluster.head,
+        "systemctl stop '%s*'; scancel --user=slurm; rm -rf %s" % ("queue-test-", FOLDER),
+    )
     cluster.idle()
 
 
@@ -124,7 +161,10 @@ def test_a_cancelled_job_ends_its_ranks(cluster, train):
     cluster.wait("the rank runs", train.runs)
     cluster.on(cluster.head, "scancel " + train.queued()[3])
     result = train.result()
-    assert result["exit_code"] == 143 and "Slurm ended the job: it was cancelled" in result["problems"][0]
+    assert (
+        result["exit_code"] == 143
+        and "Slurm ended the job: it was cancelled" in result["problems"][0]
+    )
     train.is_over()
 
 

@@ -32,9 +32,17 @@ def test_a_job_of_a_person_runs_on_each_node(cluster):
             (check,) = found[name, host]
             assert check["verdict"] == "pass", check
         # Of the account with the largest quota, on this node, and with one GPU.
-        command = "sacct --noheader --allocations --parsable2 --allusers --name=trainyard-probe --format=user,account,alloctres --nodelist=" + host
-        told = cluster.wait("the accounting of the job", lambda command=command: cluster.on(cluster.head, command).out)
-        assert all(re.fullmatch(r"ben\|language\|.*gres/gpu=1(,.*)?", line) for line in told.splitlines()), told
+        command = (
+            "sacct --noheader --allocations --parsable2 --allusers --name=trainyard-probe --format=user,account,alloctres --nodelist="
+            + host
+        )
+        told = cluster.wait(
+            "the accounting of the job",
+            lambda command=command: cluster.on(cluster.head, command).out,
+        )
+        assert all(
+            re.fullmatch(r"ben\|language\|.*gres/gpu=1(,.*)?", line) for line in told.splitlines()
+        ), told
     (quota,) = found["scheduler-quota", cluster.head]
     assert quota["verdict"] == "pass", quota
     for host in cluster.hosts:
@@ -52,8 +60,13 @@ def test_a_job_of_a_person_runs_on_each_node(cluster):
 
 def test_a_prolog_that_fails_and_one_that_does_not_end(cluster):
     program = "/opt/prolog"
-    cluster.on(cluster.peer, "printf '#!/bin/sh\\nexit 3\\n' > %s && chmod 755 %s" % (program, program))
-    cluster.on(cluster.head, "printf '#!/bin/sh\\nexec sleep 90\\n' > %s && chmod 755 %s" % (program, program))
+    cluster.on(
+        cluster.peer, "printf '#!/bin/sh\\nexit 3\\n' > %s && chmod 755 %s" % (program, program)
+    )
+    cluster.on(
+        cluster.head,
+        "printf '#!/bin/sh\\nexec sleep 90\\n' > %s && chmod 755 %s" % (program, program),
+    )
     with cluster.added("Prolog=" + program):
         found = cluster.verify()
     for host in cluster.hosts:
@@ -65,7 +78,9 @@ def test_a_prolog_that_fails_and_one_that_does_not_end(cluster):
     cluster.nothing_is_left_of_verify()
     assert set(cluster.nodes().values()) == {"drained"}
     # Slurm itself has drained the peer, and its reason stays.
-    assert cluster.reason(cluster.peer) == "Prolog error" and cluster.reason(cluster.head).startswith("trainyard: verify: scheduler-job: ")
+    assert cluster.reason(cluster.peer) == "Prolog error" and cluster.reason(
+        cluster.head
+    ).startswith("trainyard: verify: scheduler-job: ")
 
 
 def test_no_job_beside_a_job(cluster):
@@ -74,7 +89,10 @@ def test_no_job_beside_a_job(cluster):
     found = cluster.verify(verify_wait_for_jobs=3)
     for host in cluster.hosts:
         check = the_job(found, host)
-        assert check["verdict"] not in ("pass", "fail") and "job %s of anna on %s" % (running, cluster.peer) in check["found"], check
+        assert (
+            check["verdict"] not in ("pass", "fail")
+            and "job %s of anna on %s" % (running, cluster.peer) in check["found"]
+        ), check
     assert cluster.job(running)[0] == "RUNNING"
     assert "No reservations" in cluster.on(cluster.head, "scontrol show reservations").text
     assert "drained" not in cluster.nodes().values()

@@ -16,11 +16,22 @@ def test_nothing_is_left(cluster):
     found = state_left(cluster.hosts, cluster.ephemeral)
     for host in cluster.hosts:
         # Nothing of a job either.
-        assert cluster.on(host, "pgrep --list-full 'slurm|sleep%s'" % ("" if cluster.has_site_services else "|munge|mariadb"), check=False).out == ""
+        assert (
+            cluster.on(
+                host,
+                "pgrep --list-full 'slurm|sleep%s'"
+                % ("" if cluster.has_site_services else "|munge|mariadb"),
+                check=False,
+            ).out
+            == ""
+        )
     assert found == {}
     if cluster.has_site_services:
         # Its server has its own settings again: InnoDB's default. The munge keys are among the files that were compared.
-        assert cluster.sql("SELECT word FROM site.kept") == "kept" and cluster.sql("SELECT @@innodb_buffer_pool_size") == "134217728"
+        assert (
+            cluster.sql("SELECT word FROM site.kept") == "kept"
+            and cluster.sql("SELECT @@innodb_buffer_pool_size") == "134217728"
+        )
         assert "slurm" not in cluster.sql("SHOW DATABASES; SELECT user FROM mysql.user")
 
 

@@ -38,10 +38,21 @@ class Cluster(VirtualCluster):
         self.inventory = ROOT / ".cache/scheduler_vm/inventory"
 
     def play(self, name, **variables):
-        return self.playbook("playbooks/" + name, "-i", os.environ["MOLECULE_INVENTORY_FILE"], "--extra-vars", json.dumps(variables))
+        return self.playbook(
+            "playbooks/" + name,
+            "-i",
+            os.environ["MOLECULE_INVENTORY_FILE"],
+            "--extra-vars",
+            json.dumps(variables),
+        )
 
     def as_person(self, person, command, host=None, check=True, timeout=600):
-        return self.on(host or self.head, "cd /tmp && su %s -c %s" % (person, shlex.quote(command)), check, timeout)
+        return self.on(
+            host or self.head,
+            "cd /tmp && su %s -c %s" % (person, shlex.quote(command)),
+            check,
+            timeout,
+        )
 
     def put(self, name, text):
         """A file that jobs read."""
@@ -51,53 +62,101 @@ class Cluster(VirtualCluster):
 
     def submit(self, person, command, *options, gpus=1, memory=200):
         """The number of a new batch job on the peer. Its output is in output()."""
-        words = ["sbatch", "--parsable", "--nodelist=" + self.peer, "--gpus=%d" % gpus, "--mem=%dM" % memory, "--output=/data1/share/user/%s/%%j.out" % person,
-                 *options, "--wrap", command]
+        words = [
+            "sbatch",
+            "--parsable",
+            "--nodelist=" + self.peer,
+            "--gpus=%d" % gpus,
+            "--mem=%dM" % memory,
+            "--output=/data1/share/user/%s/%%j.out" % person,
+            *options,
+            "--wrap",
+            command,
+        ]
         return self.as_person(person, shlex.join(words)).out.strip()
 
     def in_container(self, person, command, *options, **more):
-        return self.submit(person, "exec srun trainyard-run %s -- sh -c %s" % (IMAGE, shlex.quote(command)), *options, **more)
+        return self.submit(
+            person,
+            "exec srun trainyard-run %s -- sh -c %s" % (IMAGE, shlex.quote(command)),
+            *options,
+            **more,
+        )
 
     def output(self, person, number):
-        return self.on(self.head, "cat /data1/share/user/%s/%s.out" % (person, number), check=False).out
+        return self.on(
+            self.head, "cat /data1/share/user/%s/%s.out" % (person, number), check=False
+        ).out
 
     def job(self, number):
         """State and reason of a job."""
         told = self.on(self.head, "scontrol --oneliner show job " + number).out
-        return tuple(re.search(r"\b%s=(\S*)" % key, told).group(1) for key in ("JobState", "Reason"))
+        return tuple(
+            re.search(r"\b%s=(\S*)" % key, told).group(1) for key in ("JobState", "Reason")
+        )
 
     def gpus(self, number):
         """The numbers of the GPUs of a job."""
-        told = re.search(r"GRES=\S*IDX:([\d,-]+)\)", self.on(self.head, "scontrol --details --oneliner show job " + number).out).group(1)
+        told = re.search(
+            r"GRES=\S*IDX:([\d,-]+)\)",
+            self.on(self.head, "scontrol --details --oneliner show job " + number).out,
+        ).group(1)
         pairs = [part.partition("-") for part in told.split(",")]
-        return [index for first, _dash, last in pairs for index in range(int(first), int(last or first) + 1)]
+        return [
+            index
+            for first, _dash, last in pairs
+            for index in range(int(first), int(last or first) + 1)
+        ]
 
     def restarts(self, number):
-        return int(re.search(r"\bRestarts=(\d+)", self.on(self.head, "scontrol --oneliner show job " + number).out).group(1))
+        return int(
+            re.search(
+                r"\bRestarts=(\d+)",
+                self.on(self.head, "scontrol --oneliner show job " + number).out,
+            ).group(1)
+        )
 
     def reaches(self, number, *states, seconds=120):
-        self.wait("job %s is %s" % (number, " or ".join(states)), seconds, lambda: self.job(number)[0] in states)
+        self.wait(
+            "job %s is %s" % (number, " or ".join(states)),
+            seconds,
+            lambda: self.job(number)[0] in states,
+        )
 
     def says(self, person, number, word, seconds=120):
-        self.wait("job %s prints %s" % (number, word), seconds, lambda: word in self.output(person, number))
+        self.wait(
+            "job %s prints %s" % (number, word),
+            seconds,
+            lambda: word in self.output(person, number),
+        )
 
     def node(self, host):
         return self.on(self.head, "sinfo --noheader --nodes=%s --format %%T" % host).out.strip()
 
     def idle(self, seconds=240):
         # A virtual host has one CPU, and several jobs run on it.
-        self.on(self.head, "scancel --full --user=anna; scancel --full --user=ben; scontrol update partitionname=train oversubscribe=FORCE:4")
-        self.wait("all nodes are idle", seconds, lambda: {self.node(host) for host in self.hosts} == {"idle"})
+        self.on(
+            self.head,
+            "scancel --full --user=anna; scancel --full --user=ben; scontrol update partitionname=train oversubscribe=FORCE:4",
+        )
+        self.wait(
+            "all nodes are idle",
+            seconds,
+            lambda: {self.node(host) for host in self.hosts} == {"idle"},
+        )
 
     def left(self, person, host=None):
         """What is left of a person's jobs on a host: processes, files, mounts and control groups."""
-        return self.on(host or self.peer, """
+        return self.on(
+            host or self.peer,
+            """
 pgrep --list-full --uid {0} | cut -c1-150
 find /tmp /var/tmp /dev/shm /run/trainyard/jobs /run/user {1}/jobs -mindepth 1 -user {0} 2> /dev/null
 ls {1}/jobs
 grep fuse-overlay /proc/mounts
 find /sys/fs/cgroup -type d -name 'job_*'
-true""".format(person, STORAGE)).out.strip()
+true""".format(person, STORAGE),
+        ).out.strip()
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,9 @@ def test_the_limits_follow_from_the_kernel(cluster):
     for host in cluster.hosts:
         controllers = cluster.on(host, "cat /sys/fs/cgroup/cgroup.controllers").out.split()
         told = cluster.on(host, "cat /run/slurm/conf/cgroup.conf").out.splitlines()
-        assert {"ConstrainDevices=yes", "ConstrainRAMSpace=yes", "ConstrainSwapSpace=yes"} <= set(told)
+        assert {"ConstrainDevices=yes", "ConstrainRAMSpace=yes", "ConstrainSwapSpace=yes"} <= set(
+            told
+        )
         assert ("ConstrainCores=yes" in told) == ("cpuset" in controllers)
     told = cluster.on(cluster.head, "scontrol show config").out
     for value in ("proctrack/cgroup", "task/affinity,task/cgroup", "jobacct_gather/cgroup"):
@@ -55,7 +57,10 @@ def test_a_job_opens_its_own_gpus_only(cluster):
         cluster.reaches(number, "COMPLETED")
         *found, visible = cluster.output("anna", number).split()
         # ENXIO: there is no driver behind the node.
-        assert found == ["ENXIO" if index in own else "EPERM" for index in range(4)] and taken not in own
+        assert (
+            found == ["ENXIO" if index in own else "EPERM" for index in range(4)]
+            and taken not in own
+        )
         assert visible == ",".join(str(index) for index in range(count))
 
 
@@ -64,21 +69,30 @@ def test_a_container_opens_its_own_gpus_only(cluster):
     cluster.reaches(other, "RUNNING")
     (taken,) = cluster.gpus(other)
     look = "ls -d /dev/nvidia[0-9]; for n in 0 1 2 3; do (: 0<> /dev/nvidia$n) 2>&1; done; echo visible $CUDA_VISIBLE_DEVICES"
-    number = cluster.submit("anna", "sleep 3; srun trainyard-run %s -- sh -c %s" % (IMAGE, shlex.quote(look)))
+    number = cluster.submit(
+        "anna", "sleep 3; srun trainyard-run %s -- sh -c %s" % (IMAGE, shlex.quote(look))
+    )
     cluster.reaches(number, "RUNNING")
     own = cluster.gpus(number)
     cluster.reaches(number, "COMPLETED")
     told = cluster.output("anna", number)
     assert own != [taken] and "visible 0\n" in told, told
-    assert [line for line in told.splitlines() if line.startswith("/dev/nvidia")] == ["/dev/nvidia%d" % own[0]], told
-    assert told.count("No such device or address") == 1 and told.count("Operation not permitted") == 0, told
+    assert [line for line in told.splitlines() if line.startswith("/dev/nvidia")] == [
+        "/dev/nvidia%d" % own[0]
+    ], told
+    assert (
+        told.count("No such device or address") == 1 and told.count("Operation not permitted") == 0
+    ), told
     script = cluster.put("own_podman.sh", OWN_PODMAN)
     number = cluster.submit("anna", "sleep 3; sh " + script)
     cluster.reaches(number, "RUNNING")
     own = cluster.gpus(number)
     cluster.reaches(number, "COMPLETED", "FAILED")
     *told, group = cluster.output("anna", number).splitlines()
-    assert [line.rpartition(": ")[2] for line in told] == ["No such device or address" if index in own else "Operation not permitted" for index in range(4)]
+    assert [line.rpartition(": ")[2] for line in told] == [
+        "No such device or address" if index in own else "Operation not permitted"
+        for index in range(4)
+    ]
     assert "/job_%s/" % number in group
 
 
@@ -88,10 +102,24 @@ def test_a_job_that_takes_too_much_memory_ends_alone(cluster):
     greedy = cluster.submit("anna", "exec python3 -c 'print(len(bytearray(400 << 20)))'")
     cluster.reaches(other, "RUNNING")
     cluster.reaches(greedy, "OUT_OF_MEMORY")
-    assert cluster.on(cluster.head, "sacct --noheader --parsable2 --allocations --format=State --jobs=" + greedy).out.strip() == "OUT_OF_MEMORY"
+    assert (
+        cluster.on(
+            cluster.head,
+            "sacct --noheader --parsable2 --allocations --format=State --jobs=" + greedy,
+        ).out.strip()
+        == "OUT_OF_MEMORY"
+    )
     assert str(400 << 20) not in cluster.output("anna", greedy)
-    assert cluster.job(other)[0] == "RUNNING" and cluster.boot_id(cluster.peer) == former and cluster.node(cluster.peer) in ("mixed", "allocated")
+    assert (
+        cluster.job(other)[0] == "RUNNING"
+        and cluster.boot_id(cluster.peer) == former
+        and cluster.node(cluster.peer) in ("mixed", "allocated")
+    )
     # What is in /dev/shm counts as the job's memory. With a size near the memory, podman's own share decides, and the kernel may read its pages again forever.
-    contained = cluster.in_container("anna", "cat /dev/zero > /dev/shm/full && echo survived", "--export=ALL,TRAINYARD_SHM_SIZE=400m")
+    contained = cluster.in_container(
+        "anna",
+        "cat /dev/zero > /dev/shm/full && echo survived",
+        "--export=ALL,TRAINYARD_SHM_SIZE=400m",
+    )
     cluster.reaches(contained, "OUT_OF_MEMORY", "FAILED")
     assert "survived" not in cluster.output("anna", contained)

@@ -22,7 +22,10 @@ def _idle(cluster):
 
 def begun(cluster, *options):
     """A job in a container that has started, and which uses all but one of the GPUs so that the next one gets one of its."""
-    script = "touch /dev/shm/of-the-job /tmp/of-the-job; (setsid sleep 903 &); exec srun trainyard-run %s -- sh -c '%s'" % (IMAGE, LEAVES)
+    script = (
+        "touch /dev/shm/of-the-job /tmp/of-the-job; (setsid sleep 903 &); exec srun trainyard-run %s -- sh -c '%s'"
+        % (IMAGE, LEAVES)
+    )
     number = cluster.submit("anna", script, *options, gpus=4)
     cluster.says("anna", number, "started", seconds=180)
     return number
@@ -40,7 +43,10 @@ def ends_without_a_trace(cluster, first, second):
     assert [line for line in cluster.left("anna").splitlines() if second not in line] == []
 
 
-@pytest.mark.parametrize("command, state", [("scancel %s", "CANCELLED"), ("scontrol update jobid=%s timelimit=1", "TIMEOUT")])
+@pytest.mark.parametrize(
+    "command, state",
+    [("scancel %s", "CANCELLED"), ("scontrol update jobid=%s timelimit=1", "TIMEOUT")],
+)
 def test_a_job_that_is_cancelled_or_out_of_time_leaves_nothing(cluster, command, state):
     first = begun(cluster)
     second = cluster.submit("ben", "pgrep --uid anna; exec sleep 600", gpus=4)
@@ -68,28 +74,51 @@ def test_a_job_whose_slurmstepd_was_killed_keeps_its_gpus_until_nothing_is_left(
     assert len(found) == 3, "expected batch, extern and 0"
     cluster.on(cluster.peer, "kill -9 " + " ".join(found))
     # slurmctld notices at the next registration of the node only, which may be half an hour later. The processes run until then, and hold the GPUs.
-    assert ids(cluster, "sleep 90[123]") and cluster.job(first)[0] == "RUNNING" and cluster.job(second)[0] == "PENDING"
+    assert (
+        ids(cluster, "sleep 90[123]")
+        and cluster.job(first)[0] == "RUNNING"
+        and cluster.job(second)[0] == "PENDING"
+    )
     cluster.on(cluster.head, "scancel " + first)
     ends_without_a_trace(cluster, first, second)
 
 
 def test_a_process_that_cannot_be_killed_drains_the_node(cluster):
-    cluster.on(cluster.peer, "mkdir -p /mnt/hang && systemd-run --quiet --unit=hang /srv/hang.py /mnt/hang")
+    cluster.on(
+        cluster.peer, "mkdir -p /mnt/hang && systemd-run --quiet --unit=hang /srv/hang.py /mnt/hang"
+    )
     try:
         first = cluster.submit("anna", "echo started; exec cat /mnt/hang/file", gpus=4)
         cluster.says("anna", first, "started")
         second = cluster.submit("ben", "true", gpus=4)
         cluster.on(cluster.head, "scancel " + first)
-        cluster.wait("the node is drained", 300, lambda: cluster.node(cluster.peer).startswith("drain"))
+        cluster.wait(
+            "the node is drained", 300, lambda: cluster.node(cluster.peer).startswith("drain")
+        )
         assert cluster.job(second)[0] == "PENDING"
         # Slurm says that the kill has failed. The health program has the reason of the epilog, which fails some time later.
-        cluster.wait("the epilog has failed", 120, lambda: cluster.on(cluster.peer, "ls /run/trainyard/epilog.failed", check=False).out.split() == [first])
+        cluster.wait(
+            "the epilog has failed",
+            120,
+            lambda: (
+                cluster.on(cluster.peer, "ls /run/trainyard/epilog.failed", check=False).out.split()
+                == [first]
+            ),
+        )
         cluster.on(cluster.peer, HEALTH, check=False)
-        reason = cluster.on(cluster.head, "sinfo --noheader --nodes=%s --format %%E" % cluster.peer).out
-        assert re.match(r"trainyard: job %s: these processes do not end: \d+ \(cat\)" % first, reason), reason
+        reason = cluster.on(
+            cluster.head, "sinfo --noheader --nodes=%s --format %%E" % cluster.peer
+        ).out
+        assert re.match(
+            r"trainyard: job %s: these processes do not end: \d+ \(cat\)" % first, reason
+        ), reason
     finally:
         cluster.on(cluster.peer, "systemctl stop hang; umount --lazy --force /mnt/hang; true")
-    cluster.wait("the process has ended", 120, lambda: cluster.on(cluster.peer, "pgrep --uid anna", check=False).out == "")
+    cluster.wait(
+        "the process has ended",
+        120,
+        lambda: cluster.on(cluster.peer, "pgrep --uid anna", check=False).out == "",
+    )
     # It tries the epilog again, and resumes the node.
     cluster.on(cluster.peer, HEALTH)
     cluster.reaches(second, "COMPLETED", seconds=240)
@@ -104,7 +133,14 @@ def test_a_node_that_loses_power(cluster, option, end):
     cluster.power(cluster.peer, "off")
     cluster.power(cluster.peer, "on")
     cluster.wait_for_boot(cluster.peer, former)
-    cluster.wait("the end of the job", 420, lambda: cluster.job(first)[0] in (end, "RUNNING") and cluster.restarts(first) == (end == "PENDING"))
+    cluster.wait(
+        "the end of the job",
+        420,
+        lambda: (
+            cluster.job(first)[0] in (end, "RUNNING")
+            and cluster.restarts(first) == (end == "PENDING")
+        ),
+    )
     if end == "PENDING":
         cluster.on(cluster.head, "scancel " + first)
     cluster.wait("the node is back", 420, lambda: cluster.node(cluster.peer) == "idle")

@@ -160,7 +160,7 @@ def test_a_deep_folder_and_a_file_system_of_a_job_keep_no_node(cluster):
     deep = "import os\nfor _ in range(2000):\n    os.mkdir('d')\n    os.chdir('d')\n"
     script = cluster.put("deep.py", deep)
     leave = (
-        "for top in /tmp /dev/shm /var/tmp; do mkdir $top/deep; (cd $top/deep && python3 %s); done; mkdir \"/tmp/a\nb\" /tmp/closed; chmod 0 /tmp/closed"
+        'for top in /tmp /dev/shm /var/tmp; do mkdir $top/deep; (cd $top/deep && python3 %s); done; mkdir "/tmp/a\nb" /tmp/closed; chmod 0 /tmp/closed'
         % script
     )
     number = cluster.submit("anna", leave)

@@ -21,7 +21,12 @@ def keep(folder=FOLDER, writer=0):
     compile_source = zipimport._compile_source
 
     def compile_once(path, source):
-        name = "%s/%s-%d-%s" % (folder, sys.implementation.cache_tag, len(source), _imp.source_hash(0, source).hex())
+        name = "%s/%s-%d-%s" % (
+            folder,
+            sys.implementation.cache_tag,
+            len(source),
+            _imp.source_hash(0, source).hex(),
+        )
         try:
             with open(name, "rb") as kept:
                 return marshal.load(kept)

@@ -22,20 +22,43 @@ def known_hosts():
     path = os.path.join(FOLDER, "known_hosts")
     with open(path, "w", encoding="utf-8") as file:
         for address, name in HOSTS.items():
-            file.write("%s %s\n" % (address, testinfra.get_host("docker://" + name).file("/etc/ssh/ssh_host_ed25519_key.pub").content_string.strip()))
+            file.write(
+                "%s %s\n"
+                % (
+                    address,
+                    testinfra.get_host("docker://" + name)
+                    .file("/etc/ssh/ssh_host_ed25519_key.pub")
+                    .content_string.strip(),
+                )
+            )
     return path
 
 
 def ssh(user, address, key, command):
-    options = ["IdentitiesOnly=yes", "BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=10"]
-    options += ["UserKnownHostsFile=" + known_hosts(), "HostKeyAlgorithms=ssh-ed25519", "LogLevel=ERROR"]
+    options = [
+        "IdentitiesOnly=yes",
+        "BatchMode=yes",
+        "StrictHostKeyChecking=yes",
+        "ConnectTimeout=10",
+    ]
+    options += [
+        "UserKnownHostsFile=" + known_hosts(),
+        "HostKeyAlgorithms=ssh-ed25519",
+        "LogLevel=ERROR",
+    ]
     words = [word for option in options for word in ("-o", option)]
     return ["ssh", "-F", "/dev/null", "-i", key] + words + ["%s@%s" % (user, address), command]
 
 
 def login(user, address=LOGIN, key=KEY, command="id -un; pwd"):
-    return subprocess.run(ssh(user, address, key, command), text=True, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    return subprocess.run(
+        ssh(user, address, key, command),
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
 
 
 def test_a_person_with_a_key_logs_in():
@@ -50,20 +73,37 @@ def test_nobody_else_and_nowhere_else(user, address):
 
 
 def test_the_person_cannot_change_the_file_and_keeps_own_keys(host, tmp_path):
-    assert (host.file(FILE).user, host.file(FILE).mode, host.file("/etc/trainyard/people").mode) == ("root", 0o644, 0o755)
+    assert (
+        host.file(FILE).user,
+        host.file(FILE).mode,
+        host.file("/etc/trainyard/people").mode,
+    ) == ("root", 0o644, 0o755)
     assert login("anna", command="rm -f %s" % FILE).returncode != 0
     assert login("anna", command="echo > %s" % FILE).returncode != 0
     own = str(tmp_path / "own")
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", own], check=True)
     assert login("anna", key=own).returncode == 255
     with open(own + ".pub", encoding="utf-8") as public:
-        assert login("anna", command="umask 077; mkdir -p .ssh && echo '%s' > .ssh/authorized_keys" % public.read().strip()).returncode == 0
+        assert (
+            login(
+                "anna",
+                command="umask 077; mkdir -p .ssh && echo '%s' > .ssh/authorized_keys"
+                % public.read().strip(),
+            ).returncode
+            == 0
+        )
     assert login("anna", key=own).returncode == 0
     # A damaged file of one's own locks nobody out.
-    assert login("anna", command="chmod 777 .ssh && echo nonsense > .ssh/authorized_keys").returncode == 0
+    assert (
+        login("anna", command="chmod 777 .ssh && echo nonsense > .ssh/authorized_keys").returncode
+        == 0
+    )
     assert login("anna", key=own).returncode == 255
     assert login("anna", command="rm -r .ssh").returncode == 0
 
 
 def test_the_files_of_the_site_stay_in_force(host):
-    assert "authorizedkeysfile .ssh/authorized_keys /etc/ssh/keys/%u /etc/trainyard/people/%u.keys" in host.check_output("sshd -T").splitlines()
+    assert (
+        "authorizedkeysfile .ssh/authorized_keys /etc/ssh/keys/%u /etc/trainyard/people/%u.keys"
+        in host.check_output("sshd -T").splitlines()
+    )

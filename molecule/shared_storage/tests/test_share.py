@@ -15,4 +15,7 @@ def test_file_crosses_hosts(host):
     name = host.backend.host
     host.check_output("echo %s >> /data1/share/crossing", name)
     lines = host.file("/data1/share/crossing").content_string.split()
-    assert lines == ["shared-storage-a", "shared-storage-b", "shared-storage-c"][: len(lines)] and lines[-1] == name
+    assert (
+        lines == ["shared-storage-a", "shared-storage-b", "shared-storage-c"][: len(lines)]
+        and lines[-1] == name
+    )

@@ -14,7 +14,9 @@ testinfra_hosts = ["ansible://" + HOST]
 def test_missing_image_and_runtime_are_rejected(host, role):
     started = "docker inspect --format '{{.Id}} {{.State.StartedAt}}' trainyard-training"
     before = host.check_output(started)
-    run = role(training_container_image="trainyard/training:absent", training_container_runtime="absent")
+    run = role(
+        training_container_image="trainyard/training:absent", training_container_runtime="absent"
+    )
     assert run.code != 0
     assert "image trainyard/training:absent is not on this host" in run.text
     assert re.search(r"has no runtime absent \(it has .*runc", run.text)

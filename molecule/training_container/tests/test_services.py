@@ -18,7 +18,11 @@ testinfra_hosts = ["ansible://" + HOST]
 ROOT = Path(__file__).resolve().parents[3]
 INSIDE = "/etc/trainyard/services/inside"
 # As in molecule.yml.
-READER = {"name": "reader", "port": 8890, "command": "python3 service.py reader {address} {port} token={token_file}"}
+READER = {
+    "name": "reader",
+    "port": 8890,
+    "command": "python3 service.py reader {address} {port} token={token_file}",
+}
 AUTHORITY = "/etc/trainyard/services/tls/ca.pem"
 # URL, kind of token (none, wrong or the path of one) and authority in, status and body out.
 ASK = """
@@ -82,7 +86,10 @@ def process_of(host, name, port):
 
 
 def host_processes(host, name):
-    return host.check_output("grep -lzx TRAINYARD_SERVICE=%s /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 || true", name).split()
+    return host.check_output(
+        "grep -lzx TRAINYARD_SERVICE=%s /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 || true",
+        name,
+    ).split()
 
 
 def started(host):
@@ -116,10 +123,19 @@ def test_token_is_seen_nowhere(host):
 def test_only_its_own_address_is_open(host):
     assert ask(host, "http://%s:8890/" % ADDRESS)[0] == 0
     assert ask(host, "https://%s:5000/" % ADDRESS, authority=AUTHORITY)[1].startswith("aiaa ")
-    assert ask(host, "https://127.0.0.1:5000/", authority=AUTHORITY)[0] == 0 and ask(host, "https://%s:5000/" % ADDRESS)[0] == 0
+    assert (
+        ask(host, "https://127.0.0.1:5000/", authority=AUTHORITY)[0] == 0
+        and ask(host, "https://%s:5000/" % ADDRESS)[0] == 0
+    )
     # The key of the authority stays on the host.
     assert host.check_output("docker exec %s ls /etc/trainyard/services", NAME).split() == [
-        "config.json", "reader.token", "services.key", "services.pem", "services.py", "supervisor.py"]
+        "config.json",
+        "reader.token",
+        "services.key",
+        "services.pem",
+        "services.py",
+        "supervisor.py",
+    ]
     assert host.file("/etc/trainyard/services/tls/ca.key").mode == 0o600
 
 
@@ -129,7 +145,10 @@ def test_comes_back_after_it_was_killed(host, role):
     until(lambda: process_of(host, "reader", 8890) not in ("", before))
     # The supervisor, too. The next one ends what it left.
     before = process_of(host, "reader", 8890)
-    host.check_output("pkill --signal KILL --full --exact %s", "python3 -B /etc/trainyard/services/supervisor.py /run/trainyard-services")
+    host.check_output(
+        "pkill --signal KILL --full --exact %s",
+        "python3 -B /etc/trainyard/services/supervisor.py /run/trainyard-services",
+    )
     until(lambda: process_of(host, "reader", 8890) not in ("", before))
     assert len(host_processes(host, "reader")) == 1 and started(host) == container
     assert role().code == 0
@@ -152,26 +171,46 @@ def test_drift_tells_a_service_that_does_not_run(host, role):
     told = role("drift", shows="training_container_differences").shown
     assert [entry["what"] for entry in told] == [INSIDE + "/config.json"]
     mended = role()
-    assert (mended.code, mended.changed) == (0, 1) and host.check_output("cat %s/config.json", INSIDE) == former
+    assert (mended.code, mended.changed) == (0, 1) and host.check_output(
+        "cat %s/config.json", INSIDE
+    ) == former
 
 
 def test_service_that_opens_the_host_is_refused(host, role):
     container, before = started(host), process_of(host, "reader", 8890)
-    run = role(training_container_services=[READER, {"name": "open", "port": 5002, "command": "python3 service.py open 0.0.0.0 {port}"}])
+    run = role(
+        training_container_services=[
+            READER,
+            {"name": "open", "port": 5002, "command": "python3 service.py open 0.0.0.0 {port}"},
+        ]
+    )
     assert run.code != 0
-    assert "service open: refused: it was stopped because it listened on 0.0.0.0 port 5002" in run.text
+    assert (
+        "service open: refused: it was stopped because it listened on 0.0.0.0 port 5002" in run.text
+    )
     assert ask(host, "http://%s:5002/" % ADDRESS)[0] == 0 and host_processes(host, "open") == []
     assert started(host) == container and process_of(host, "reader", 8890) == before
 
 
 def test_removed_service_is_gone(host, role):
-    assert role().code == 0 and ask(host, "https://%s:5000/" % ADDRESS, authority=AUTHORITY)[0] == 200
+    assert (
+        role().code == 0 and ask(host, "https://%s:5000/" % ADDRESS, authority=AUTHORITY)[0] == 200
+    )
     container, before = started(host), process_of(host, "reader", 8890)
     run = role(training_container_services=[READER])
     assert run.code == 0
-    assert host_processes(host, "aiaa") == host_processes(host, "open") == [] and ask(host, "https://%s:5000/" % ADDRESS)[0] == 0
-    assert host.check_output("find /etc/trainyard/services -type f -printf '%P ' | tr ' ' '\\n' | sort").split() == [
-        "inside/config.json", "inside/reader.token", "inside/services.py", "inside/supervisor.py"]
+    assert (
+        host_processes(host, "aiaa") == host_processes(host, "open") == []
+        and ask(host, "https://%s:5000/" % ADDRESS)[0] == 0
+    )
+    assert host.check_output(
+        "find /etc/trainyard/services -type f -printf '%P ' | tr ' ' '\\n' | sort"
+    ).split() == [
+        "inside/config.json",
+        "inside/reader.token",
+        "inside/services.py",
+        "inside/supervisor.py",
+    ]
     # The other one and the container go on.
     assert started(host) == container and process_of(host, "reader", 8890) == before
     again = role(training_container_services=[READER])
@@ -183,10 +222,30 @@ def fixture_jupyter_image():
     """An image with the JupyterLab of role jupyterhub, whose packages are pinned with checksums."""
     packages = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "jupyter"
     requirements = ROOT / "roles/jupyterhub/files/requirements-server.txt"
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--only-binary=:all:", "--no-deps",
-                    "--python-version=3.11", "--require-hashes", "--target", packages, "--requirement", requirements], check=True)
-    recipe = ("FROM trainyard/training:molecule\nCOPY jupyter /usr/local/lib/python3.11/dist-packages\n"
-              "RUN ln -s /usr/local/lib/python3.11/dist-packages/share/jupyter /usr/local/share/jupyter\n")
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-compile",
+            "--only-binary=:all:",
+            "--no-deps",
+            "--python-version=3.11",
+            "--require-hashes",
+            "--target",
+            packages,
+            "--requirement",
+            requirements,
+        ],
+        check=True,
+    )
+    recipe = (
+        "FROM trainyard/training:molecule\nCOPY jupyter /usr/local/lib/python3.11/dist-packages\n"
+        "RUN ln -s /usr/local/lib/python3.11/dist-packages/share/jupyter /usr/local/share/jupyter\n"
+    )
     (packages.parent / "Dockerfile").write_text(recipe, encoding="utf-8")
     pack = "tar --create --directory %s Dockerfile jupyter | docker exec --interactive %s docker build --quiet --tag trainyard/training:jupyter -"
     subprocess.run(["bash", "-o", "pipefail", "-ec", pack % (packages.parent, HOST)], check=True)
@@ -196,8 +255,14 @@ def fixture_jupyter_image():
 @pytest.mark.acceptance
 def test_jupyterlab(host, role, jupyter_image):
     """Beside it, the path that the run prints, and a notebook that is read by its interface."""
-    run = role(training_container_image=jupyter_image, training_container_services=[{"name": "jupyterlab", "workdir": "/claraDevDay"}])
-    assert run.code == 0 and "jupyterlab: http://127.0.0.1:8890, token in %s" % token_of("jupyterlab") in run.text
+    run = role(
+        training_container_image=jupyter_image,
+        training_container_services=[{"name": "jupyterlab", "workdir": "/claraDevDay"}],
+    )
+    assert (
+        run.code == 0
+        and "jupyterlab: http://127.0.0.1:8890, token in %s" % token_of("jupyterlab") in run.text
+    )
     url = "http://127.0.0.1:8890/api/contents/one.ipynb"
     assert ask(host, url)[0] == ask(host, url, "wrong")[0] == 403
     status, text = ask(host, url, token_of("jupyterlab"))

@@ -11,9 +11,15 @@ testinfra_hosts = ["ansible://" + HOST]
 REGISTRY, PASSWORD, WRONG = "172.30.85.51:5444", "word-in-the-login", "another-word-in-the-login"
 BASE = REGISTRY + "/site/base:1"
 # The host already has the base's layers, so nothing is built and little is pulled.
-SETTINGS = {"version": "0.1", "storage": {"filesystem": {"rootdirectory": "/srv/registry/data"}},
-            "auth": {"htpasswd": {"realm": "site", "path": "/srv/registry/htpasswd"}},
-            "http": {"addr": REGISTRY, "tls": {"certificate": "/srv/registry/cert.pem", "key": "/srv/registry/key.pem"}}}
+SETTINGS = {
+    "version": "0.1",
+    "storage": {"filesystem": {"rootdirectory": "/srv/registry/data"}},
+    "auth": {"htpasswd": {"realm": "site", "path": "/srv/registry/htpasswd"}},
+    "http": {
+        "addr": REGISTRY,
+        "tls": {"certificate": "/srv/registry/cert.pem", "key": "/srv/registry/key.pem"},
+    },
+}
 START = """
 set -e
 umask 077
@@ -37,25 +43,52 @@ rm -r client
 
 @pytest.fixture(name="registry", scope="module")
 def fixture_registry(host):
-    host.run_expect([0], START % {"registry": REGISTRY, "base": BASE, "password": PASSWORD, "settings": json.dumps(SETTINGS)})
+    host.run_expect(
+        [0],
+        START
+        % {
+            "registry": REGISTRY,
+            "base": BASE,
+            "password": PASSWORD,
+            "settings": json.dumps(SETTINGS),
+        },
+    )
     yield
-    host.run_expect([0], "systemctl stop site-registry; docker image rm %s; rm -r /srv/registry /etc/docker/certs.d/%s" % (BASE, REGISTRY))
+    host.run_expect(
+        [0],
+        "systemctl stop site-registry; docker image rm %s; rm -r /srv/registry /etc/docker/certs.d/%s"
+        % (BASE, REGISTRY),
+    )
 
 
 def kept(host, word):
     """Return the files on the host that contain a word."""
-    return host.run("grep -rl -- %s /run/trainyard /var/lib/trainyard /var/log/trainyard /root /etc /var/tmp /tmp" % word).stdout
+    return host.run(
+        "grep -rl -- %s /run/trainyard /var/lib/trainyard /var/log/trainyard /root /etc /var/tmp /tmp"
+        % word
+    ).stdout
 
 
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize("password", [WRONG, PASSWORD])
 def test_login(host, role, password):
-    run = role(training_image_base=BASE, training_image_base_archive="",
-               training_image_registry_login={"registry": REGISTRY, "username": "reader", "password": password})
+    run = role(
+        training_image_base=BASE,
+        training_image_base_archive="",
+        training_image_registry_login={
+            "registry": REGISTRY,
+            "username": "reader",
+            "password": password,
+        },
+    )
     assert (run.code == 0) is (password == PASSWORD)
     assert (host.run("docker image inspect " + BASE).rc == 0) is (password == PASSWORD)
     if password == WRONG:
-        assert "'" + BASE + "' is not available on training-image-a" in run.text and "unauthorized" in run.text and "training_image_registry_login" in run.text
+        assert (
+            "'" + BASE + "' is not available on training-image-a" in run.text
+            and "unauthorized" in run.text
+            and "training_image_registry_login" in run.text
+        )
     assert password not in run.text and kept(host, password) == ""
     # The base64 form of the password is also removed.
     assert host.run("ls /var/lib/trainyard/image/login").rc != 0

@@ -15,24 +15,61 @@ import testinfra
 ROOT = Path(__file__).resolve().parents[3]
 SCENARIO = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
 NAMES = ["upgrade-a", "upgrade-b", "upgrade-c"]
-NEWER = {"nvidia_driver_version": "570.124.06", "nccl_version": "2.25.1-1+cuda12.8", "container_toolkit_version": "1.17.8"}
+NEWER = {
+    "nvidia_driver_version": "570.124.06",
+    "nccl_version": "2.25.1-1+cuda12.8",
+    "container_toolkit_version": "1.17.8",
+}
 PACKAGES = ("nvidia-smi", "libnccl2", "nvidia-container-toolkit")
-FORMER_STATES, NEWER_STATES = [" ".join("%s hi" % version for version in versions) for versions in (
-    ("550.54.15-1", "2.21.5-1+cuda12.4", "1.17.7-1"), ("570.124.06-1", "2.25.1-1+cuda12.8", "1.17.8-1"))]
+FORMER_STATES, NEWER_STATES = [
+    " ".join("%s hi" % version for version in versions)
+    for versions in (
+        ("550.54.15-1", "2.21.5-1+cuda12.4", "1.17.7-1"),
+        ("570.124.06-1", "2.25.1-1+cuda12.8", "1.17.8-1"),
+    )
+]
 
 
 def play(name, **variables):
-    command = ["ansible-playbook", "--inventory", os.environ["MOLECULE_INVENTORY_FILE"], "playbooks/%s.yml" % name, "--extra-vars", json.dumps(variables)]
-    done = subprocess.run(command, cwd=ROOT, env=dict(os.environ, ANSIBLE_FORCE_COLOR="0", ANSIBLE_NOCOLOR="1"), text=True, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    command = [
+        "ansible-playbook",
+        "--inventory",
+        os.environ["MOLECULE_INVENTORY_FILE"],
+        "playbooks/%s.yml" % name,
+        "--extra-vars",
+        json.dumps(variables),
+    ]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=dict(os.environ, ANSIBLE_FORCE_COLOR="0", ANSIBLE_NOCOLOR="1"),
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
     print(done.stdout)
     recap = done.stdout.rpartition("PLAY RECAP")[2]
-    changed = {host: int(count) for host, count in re.findall(r"^(upgrade-\w).*?changed=(\d+)", recap, re.MULTILINE)}
-    return SimpleNamespace(code=done.returncode, lines=done.stdout.splitlines(), text=" ".join(done.stdout.split()), changed=changed)
+    changed = {
+        host: int(count)
+        for host, count in re.findall(r"^(upgrade-\w).*?changed=(\d+)", recap, re.MULTILINE)
+    }
+    return SimpleNamespace(
+        code=done.returncode,
+        lines=done.stdout.splitlines(),
+        text=" ".join(done.stdout.split()),
+        changed=changed,
+    )
 
 
 def hosts():
-    return [testinfra.get_host("ansible://" + name, ansible_inventory=os.environ["MOLECULE_INVENTORY_FILE"], sudo=True) for name in NAMES]
+    return [
+        testinfra.get_host(
+            "ansible://" + name, ansible_inventory=os.environ["MOLECULE_INVENTORY_FILE"], sudo=True
+        )
+        for name in NAMES
+    ]
 
 
 def listed():
@@ -41,12 +78,18 @@ def listed():
 
 def states():
     asked = "dpkg-query --show --showformat '${Version} ${db:Status-Abbrev}\n' "
-    return [" ".join(" ".join(host.check_output(asked + name) for name in PACKAGES).split()) for host in hosts()]
+    return [
+        " ".join(" ".join(host.check_output(asked + name) for name in PACKAGES).split())
+        for host in hosts()
+    ]
 
 
 def specifications():
     """Driver whose libraries containers get."""
-    return [re.findall(r"libnvidia-ml\.so\.(\d[\d.]*\d)", host.check_output("cat /etc/cdi/*"))[0] for host in hosts()]
+    return [
+        re.findall(r"libnvidia-ml\.so\.(\d[\d.]*\d)", host.check_output("cat /etc/cdi/*"))[0]
+        for host in hosts()
+    ]
 
 
 def hooks():
@@ -64,7 +107,9 @@ def _before():
 def test_nothing_has_drifted_and_nothing_is_to_be_done(before):
     run = play("drift")
     assert run.code == 0
-    assert [line.split() for line in run.lines if re.match(r"upgrade-\w +-", line)] == [[name, "-", "6", "packages", "as", "configured"] for name in NAMES]
+    assert [line.split() for line in run.lines if re.match(r"upgrade-\w +-", line)] == [
+        [name, "-", "6", "packages", "as", "configured"] for name in NAMES
+    ]
     run = play("upgrade")
     assert (run.code, set(run.changed.values()), hooks(), listed()) == (0, {0}, [], before)
     assert "upgrade-c: already at the requested versions" in run.text
@@ -80,8 +125,21 @@ def test_drift_names_what_differs_and_changes_nothing(before):
     hosts()[1].run_expect([0], "apt-mark hold libnvidia-container1")
     run = play("drift", **NEWER)
     assert run.code == 2
-    for found, count in (("570.124.06  550.54.15", 3), ("2.25.1-1+cuda12.8  2.21.5-1+cuda12.4", 6), ("1.17.8-1  1.17.7-1", 12)):
-        assert len([line for line in run.lines if " ".join(line.split()).endswith(" ".join(found.split()))]) == count
+    for found, count in (
+        ("570.124.06  550.54.15", 3),
+        ("2.25.1-1+cuda12.8  2.21.5-1+cuda12.4", 6),
+        ("1.17.8-1  1.17.7-1", 12),
+    ):
+        assert (
+            len(
+                [
+                    line
+                    for line in run.lines
+                    if " ".join(line.split()).endswith(" ".join(found.split()))
+                ]
+            )
+            == count
+        )
     assert listed() == before
 
 

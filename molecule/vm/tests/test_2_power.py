@@ -12,10 +12,21 @@ LINES = 1000
 def test_client_rebooted(cluster):
     cluster.on(cluster.client, "echo before > %s/reboot" % SHARE)
     cluster.wait_for_boot(cluster.client, cluster.reboot(cluster.client))
-    cluster.wait("the mount after the boot", 120, lambda: cluster.mount(cluster.client)[:1] == ["nfs4"])
-    assert cluster.on(cluster.client, "cat %s/reboot && rm %s/reboot" % (SHARE, SHARE)).out == "before\n"
-    print("seconds from the start of systemd to the mount: %s" % cluster.on(
-        cluster.client, "systemctl show --property=ActiveEnterTimestampMonotonic --value data1-share.mount").out.strip(), flush=True)
+    cluster.wait(
+        "the mount after the boot", 120, lambda: cluster.mount(cluster.client)[:1] == ["nfs4"]
+    )
+    assert (
+        cluster.on(cluster.client, "cat %s/reboot && rm %s/reboot" % (SHARE, SHARE)).out
+        == "before\n"
+    )
+    print(
+        "seconds from the start of systemd to the mount: %s"
+        % cluster.on(
+            cluster.client,
+            "systemctl show --property=ActiveEnterTimestampMonotonic --value data1-share.mount",
+        ).out.strip(),
+        flush=True,
+    )
 
 
 def test_server_killed_in_the_middle_of_a_write(cluster):
@@ -32,7 +43,12 @@ def test_server_killed_in_the_middle_of_a_write(cluster):
     # Read from the server's own disk, without caches of the client.
     kept = lines_of(cluster.on(cluster.server, "cat %s/lines" % SHARE).out)
     assert kept[: acknowledged + 1] == list(range(acknowledged + 1))
-    cluster.wait("the writer, which goes on by itself", 300, lambda: cluster.has_written(cluster.client))
+    cluster.wait(
+        "the writer, which goes on by itself", 300, lambda: cluster.has_written(cluster.client)
+    )
     assert lines_of(cluster.on(cluster.server, "cat %s/lines" % SHARE).out) == list(range(LINES))
-    assert cluster.on(cluster.client, "sha256sum < %s/lines" % SHARE).out == cluster.on(cluster.server, "sha256sum < %s/lines" % SHARE).out
+    assert (
+        cluster.on(cluster.client, "sha256sum < %s/lines" % SHARE).out
+        == cluster.on(cluster.server, "sha256sum < %s/lines" % SHARE).out
+    )
     cluster.on(cluster.server, "rm %s/lines" % SHARE)

@@ -18,7 +18,9 @@ from left_to_acceptance import pytest_collection_modifyitems
 from role_again import playbook, role
 
 ROOT = Path(__file__).resolve().parents[3]
-SCHEMA = json.loads((ROOT / "plugins/plugin_utils/trainyard.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(
+    (ROOT / "plugins/plugin_utils/trainyard.schema.json").read_text(encoding="utf-8")
+)
 __all__ = ["playbook", "pytest_collection_modifyitems", "role"]
 
 
@@ -29,12 +31,22 @@ class Cluster:
 
     def on(self, host, command, check=True):
         """A shell command on a host as root."""
-        done = testinfra.get_host("ansible://" + host, ansible_inventory=os.environ["MOLECULE_INVENTORY_FILE"], sudo=True).run(command)
-        assert not check or done.rc == 0, "%s: %s: exit code %d\n%s%s" % (host, command, done.rc, done.stdout, done.stderr)
+        done = testinfra.get_host(
+            "ansible://" + host, ansible_inventory=os.environ["MOLECULE_INVENTORY_FILE"], sudo=True
+        ).run(command)
+        assert not check or done.rc == 0, "%s: %s: exit code %d\n%s%s" % (
+            host,
+            command,
+            done.rc,
+            done.stdout,
+            done.stderr,
+        )
         return SimpleNamespace(code=done.rc, out=done.stdout, text=done.stdout + done.stderr)
 
     def as_person(self, person, command, check=True):
-        return self.on(self.head, "cd /home/%s && su %s -c %s" % (person, person, shlex.quote(command)), check)
+        return self.on(
+            self.head, "cd /home/%s && su %s -c %s" % (person, person, shlex.quote(command)), check
+        )
 
     def trainyard(self, person, *words, check=True, text=None):
         command = shlex.join(["trainyard", *words])
@@ -43,7 +55,9 @@ class Cluster:
         return self.as_person(person, command, check)
 
     def submit(self, person, text, *words):
-        return json.loads(self.trainyard(person, "submit", "-", "--json", *words, text=text).out)["id"]
+        return json.loads(self.trainyard(person, "submit", "-", "--json", *words, text=text).out)[
+            "id"
+        ]
 
     def ends(self, person, number, *states, seconds=120):
         deadline = time.monotonic() + seconds
@@ -58,19 +72,39 @@ class Cluster:
     def refused(self, code, *words, person="alice", text=None):
         """The error of a command, which is one line for the person, and no traceback."""
         done = self.trainyard(person, *words, check=False, text=text)
-        assert done.code == code and done.text.startswith("trainyard: ") and done.text.count("\n") == 1, (words, done.code, done.text)
+        assert (
+            done.code == code and done.text.startswith("trainyard: ") and done.text.count("\n") == 1
+        ), (words, done.code, done.text)
         return done.text
 
     def nothing_left(self, *people):
         """Nothing of any job is left: in the queue, of the GPUs and hosts, among the processes of these people, and of containers."""
-        self.wait("an empty queue", lambda: self.on(self.head, "squeue --all --noheader").out == "", 120)
-        look = "pgrep --list-full --uid %s; ls /run/trainyard/jobs %s/jobs | grep -v :$; find /dev/shm -mindepth 1 -user %s" % (
-            ",".join(people), self.store, " -o -user ".join(people))
+        self.wait(
+            "an empty queue", lambda: self.on(self.head, "squeue --all --noheader").out == "", 120
+        )
+        look = (
+            "pgrep --list-full --uid %s; ls /run/trainyard/jobs %s/jobs | grep -v :$; find /dev/shm -mindepth 1 -user %s"
+            % (",".join(people), self.store, " -o -user ".join(people))
+        )
         for host in self.hosts:
-            self.wait("an end on " + host, lambda host=host: not self.on(host, look, check=False).out.strip())
+            self.wait(
+                "an end on " + host,
+                lambda host=host: not self.on(host, look, check=False).out.strip(),
+            )
         # A test may have taken one out of service.
-        self.wait("free hosts", lambda: set(self.on(self.head, "sinfo --noheader --Node --format %T").out.split()) <= {"idle", "drained"})
-        assert set(re.findall(r"gpu:h100:(\d+)", self.on(self.head, "sinfo --noheader --Node --Format=GresUsed:100").out)) == {"0"}
+        self.wait(
+            "free hosts",
+            lambda: (
+                set(self.on(self.head, "sinfo --noheader --Node --format %T").out.split())
+                <= {"idle", "drained"}
+            ),
+        )
+        assert set(
+            re.findall(
+                r"gpu:h100:(\d+)",
+                self.on(self.head, "sinfo --noheader --Node --Format=GresUsed:100").out,
+            )
+        ) == {"0"}
 
     @contextlib.contextmanager
     def out_of_service(self, *hosts):
@@ -83,7 +117,11 @@ class Cluster:
             self.on(self.head, "scontrol update nodename=%s state=resume" % names)
 
     def sql(self, statement):
-        return self.on(self.head, "mariadb --batch --skip-column-names slurm_acct_db --execute %s" % shlex.quote(statement)).out
+        return self.on(
+            self.head,
+            "mariadb --batch --skip-column-names slurm_acct_db --execute %s"
+            % shlex.quote(statement),
+        ).out
 
     @staticmethod
     def wait(what, condition, seconds=60):

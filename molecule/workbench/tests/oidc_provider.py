@@ -30,18 +30,38 @@ class Provider(http.server.BaseHTTPRequestHandler):
         if url.path == "/authorize":
             code = secrets.token_urlsafe()
             with open(FILE, encoding="utf-8") as stream:
-                CODES[code] = (stream.read().strip(), asked["code_challenge"], asked["redirect_uri"])
+                CODES[code] = (
+                    stream.read().strip(),
+                    asked["code_challenge"],
+                    asked["redirect_uri"],
+                )
             back = urllib.parse.urlencode({"code": code, "state": asked["state"]})
             return self.answer(302, location="%s?%s" % (asked["redirect_uri"], back))
         name = TOKENS.get(self.headers.get("Authorization", "").rpartition(" ")[2])
-        return self.answer(200, {"sub": "1", "preferred_username": name}) if url.path == "/userinfo" and name else self.answer(401)
+        return (
+            self.answer(200, {"sub": "1", "preferred_username": name})
+            if url.path == "/userinfo" and name
+            else self.answer(401)
+        )
 
     def do_POST(self):
-        sent = dict(urllib.parse.parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode()))
+        sent = dict(
+            urllib.parse.parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        )
         kind, _space, basic = self.headers.get("Authorization", "").partition(" ")
-        secret = base64.b64decode(basic).decode().partition(":")[2] if kind == "Basic" else sent.get("client_secret")
+        secret = (
+            base64.b64decode(basic).decode().partition(":")[2]
+            if kind == "Basic"
+            else sent.get("client_secret")
+        )
         name, challenge, callback = CODES.pop(sent.get("code"), ("", "", ""))
-        proof = base64.urlsafe_b64encode(hashlib.sha256(sent.get("code_verifier", "").encode()).digest()).decode().rstrip("=")
+        proof = (
+            base64.urlsafe_b64encode(
+                hashlib.sha256(sent.get("code_verifier", "").encode()).digest()
+            )
+            .decode()
+            .rstrip("=")
+        )
         if secret != SECRET or proof != challenge or sent.get("redirect_uri") != callback:
             return self.answer(401, {"error": "invalid_grant"})
         token = secrets.token_urlsafe()

@@ -50,18 +50,30 @@ class Saver:
     def start(self, server, image, away):
         """Start an instance while a host is out of service. Return its address and its job."""
         with self.cluster.out_of_service(away):
-            answer = self.alice.start("alice", server, display_name=server, user_options={"worker_image": image, "worker_memory": 1})
+            answer = self.alice.start(
+                "alice",
+                server,
+                display_name=server,
+                user_options={"worker_image": image, "worker_memory": 1},
+            )
             assert answer.code in (201, 202), answer.text
             url = self.alice.is_ready("alice", server)["url"]
-        return url, next(job["id"] for job in json.loads(self.cluster.trainyard("alice", "list", "--json").out)
-                         if (job["name"], job["state"]) == (server, "running"))
+        return url, next(
+            job["id"]
+            for job in json.loads(self.cluster.trainyard("alice", "list", "--json").out)
+            if (job["name"], job["state"]) == (server, "running")
+        )
 
     def stop(self, server):
         self.alice.stop("alice", server)
-        self.cluster.wait("the end of " + server, lambda: self.alice.server("alice", server) is None)
+        self.cluster.wait(
+            "the end of " + server, lambda: self.alice.server("alice", server) is None
+        )
 
     def inside(self, job, *words, root=False, check=True):
-        return self.cluster.trainyard("alice", "attach", job, *["--root"] * root, "--", *words, check=check)
+        return self.cluster.trainyard(
+            "alice", "attach", job, *["--root"] * root, "--", *words, check=check
+        )
 
     def post(self, url, path, **fields):
         return self.alice.ask(url + "trainyard/" + path, "POST", fields, FORM)
@@ -74,33 +86,55 @@ class Saver:
 
     def told(self, url):
         def state():
-            found = re.search(r'<p id="save"[^>]*>(.*?)</p>', self.alice.ask(url + "trainyard/").text)
+            found = re.search(
+                r'<p id="save"[^>]*>(.*?)</p>', self.alice.ask(url + "trainyard/").text
+            )
             return html.unescape(found.group(1)) if found else ""
 
-        self.cluster.wait("the end of the save", lambda: state() and not state().startswith("Saving "), 300)
+        self.cluster.wait(
+            "the end of the save", lambda: state() and not state().startswith("Saving "), 300
+        )
         return state()
 
     def skopeo(self, person, *words, check=True):
-        return self.cluster.as_person(person, shlex.join(["skopeo", words[0], "--authfile=" + AUTH % person, *words[1:]]), check)
+        return self.cluster.as_person(
+            person,
+            shlex.join(["skopeo", words[0], "--authfile=" + AUTH % person, *words[1:]]),
+            check,
+        )
 
     def left(self, job, host):
         """Images and folders of saves in the store of a running job."""
         store = "%s/jobs/%s" % (self.cluster.store, job)
-        found = json.loads(self.cluster.on(host, "cat %s/store/overlay-images/images.json 2> /dev/null || echo null" % store).out)
-        return (found or []) + self.cluster.on(host, "ls -d %s/save.* 2> /dev/null || true" % store).out.split()
+        found = json.loads(
+            self.cluster.on(
+                host, "cat %s/store/overlay-images/images.json 2> /dev/null || echo null" % store
+            ).out
+        )
+        return (found or []) + self.cluster.on(
+            host, "ls -d %s/save.* 2> /dev/null || true" % store
+        ).out.split()
 
 
 def load_base(saver):
     """Push an image with apt and pip as alice, and return its name."""
-    saver.cluster.on(saver.cluster.head, "cat > /root/apt_image.sh << 'END'\n%sEND\nsh /root/apt_image.sh alice/base:1 /data1/share/base.tar" % (
-        HERE / "apt_image.sh").read_text(encoding="utf-8"))
-    saver.skopeo("alice", "copy", "--quiet", "docker-archive:/data1/share/base.tar", "docker://" + BASE)
+    saver.cluster.on(
+        saver.cluster.head,
+        "cat > /root/apt_image.sh << 'END'\n%sEND\nsh /root/apt_image.sh alice/base:1 /data1/share/base.tar"
+        % (HERE / "apt_image.sh").read_text(encoding="utf-8"),
+    )
+    saver.skopeo(
+        "alice", "copy", "--quiet", "docker-archive:/data1/share/base.tar", "docker://" + BASE
+    )
     return BASE
 
 
 def forget_base(saver):
     """Images that people have pulled are theirs, and a later test asks what is left of everything else."""
-    saver.cluster.on(saver.cluster.head, "rm -rf /root/apt_image.sh /data1/share/base.tar /data1/share/of-apt.deb /data1/share/of_pip*")
+    saver.cluster.on(
+        saver.cluster.head,
+        "rm -rf /root/apt_image.sh /data1/share/base.tar /data1/share/of-apt.deb /data1/share/of_pip*",
+    )
     saver.cluster.nothing_left("alice")
     for host in saver.cluster.hosts:
         saver.cluster.on(host, "rm -rf %s/people/2101/*" % saver.cluster.store)
@@ -113,7 +147,10 @@ def saver(cluster):
     yield saver
     for server in ("saver", "again"):
         saver.alice.stop("alice", server)
-    cluster.on(cluster.head, "systemctl start trainyard-image-proxy; rm -rf /root/needles /data1/share/saved /data1/share/of-root /srv/relay/full")
+    cluster.on(
+        cluster.head,
+        "systemctl start trainyard-image-proxy; rm -rf /root/needles /data1/share/saved /data1/share/of-root /srv/relay/full",
+    )
     forget_base(saver)
 
 
@@ -132,9 +169,21 @@ def test_the_host_has_pulled_the_image(saver, cluster, instance):
 
 def test_root_is_for_instances_and_its_files_are_the_persons(saver, cluster, instance):
     url, job = instance
-    told = saver.inside(job, "sh", "-c", "id -u; touch /data1/share/of-root /home/alice/of-root /usr/of-root", root=True)
+    told = saver.inside(
+        job,
+        "sh",
+        "-c",
+        "id -u; touch /data1/share/of-root /home/alice/of-root /usr/of-root",
+        root=True,
+    )
     assert told.out.split() == ["0"]
-    assert cluster.on(cluster.head, "stat --format=%U /data1/share/of-root /home/alice/of-root; rm /home/alice/of-root").out.split() == ["alice"] * 2
+    assert (
+        cluster.on(
+            cluster.head,
+            "stat --format=%U /data1/share/of-root /home/alice/of-root; rm /home/alice/of-root",
+        ).out.split()
+        == ["alice"] * 2
+    )
     assert saver.inside(job, "id", "-u").out.split() == ["2101"]
     # By the page.
     page = saver.post(url, "root")
@@ -148,7 +197,9 @@ def test_root_is_for_instances_and_its_files_are_the_persons(saver, cluster, ins
     assert re.search(r"^(# )?0\r?$", text, re.MULTILINE), text
     saver.alice.ask("%sapi/terminals/%s" % (url, name), "DELETE")
     # A job is its person.
-    number = cluster.submit("alice", "name: plain\nworker_image: site/tools:1\ncommand: sleep 600\nworker_memory: 1\n")
+    number = cluster.submit(
+        "alice", "name: plain\nworker_image: site/tools:1\ncommand: sleep 600\nworker_memory: 1\n"
+    )
     cluster.ends("alice", number, "running")
     done = saver.inside(number, "id", root=True, check=False)
     assert done.code != 0 and "only instances of the hub can be entered as root" in done.text
@@ -158,7 +209,16 @@ def test_root_is_for_instances_and_its_files_are_the_persons(saver, cluster, ins
 def test_packages_are_installed(saver, instance):
     job = instance[1]
     saver.inside(job, "apt-get", "install", "--yes", "/data1/share/of-apt.deb", root=True)
-    saver.inside(job, "python3", "-m", "pip", "install", "--break-system-packages", "--no-index", "/data1/share/of_pip-1.0-py3-none-any.whl")
+    saver.inside(
+        job,
+        "python3",
+        "-m",
+        "pip",
+        "install",
+        "--break-system-packages",
+        "--no-index",
+        "/data1/share/of_pip-1.0-py3-none-any.whl",
+    )
     assert saver.inside(job, "of-apt").out == "of apt\n"
 
 
@@ -179,7 +239,10 @@ def test_a_registry_that_is_full_or_stopped(saver, cluster, instance):
         told = saver.save(url, "tools", stop="1")
         assert "the registry %s does not answer" % REGISTRY in told and "goes on" in told
         # The start page works without it.
-        assert "your saved images are not known" in saver.hub.browser("alice").ask("/hub/spawn/alice/page").text
+        assert (
+            "your saved images are not known"
+            in saver.hub.browser("alice").ask("/hub/spawn/alice/page").text
+        )
     finally:
         cluster.on(cluster.head, "systemctl start trainyard-image-proxy")
     assert saver.inside(job, "of-apt").out == "of apt\n" and saver.left(job, cluster.head) == []
@@ -193,63 +256,121 @@ def saved(saver, cluster, instance):
     told = saver.save(instance[0], "tools")
     assert re.fullmatch(r"saved as %s/alice/tools:\d{8}-\d{6}" % re.escape(REGISTRY), told), told
     assert saver.left(instance[1], cluster.head) == []
-    return told[len("saved as "):]
+    return told[len("saved as ") :]
 
 
 def test_the_image_has_the_configuration_of_its_base(saver, saved):
     """Not that of the container."""
-    found, base = (json.loads(saver.skopeo("alice", "inspect", "--config", "docker://" + name).out) for name in (saved, BASE))
-    assert found["config"] == base["config"] and set(found) <= set(base) and found["history"][:-1] == base["history"]
+    found, base = (
+        json.loads(saver.skopeo("alice", "inspect", "--config", "docker://" + name).out)
+        for name in (saved, BASE)
+    )
+    assert (
+        found["config"] == base["config"]
+        and set(found) <= set(base)
+        and found["history"][:-1] == base["history"]
+    )
     assert len(found["rootfs"]["diff_ids"]) == len(base["rootfs"]["diff_ids"]) + 1
 
 
 def test_the_image_has_no_secret(saver, cluster, instance, saved):
     """Neither the token of the server nor the login for the registry is in the configuration or a layer, in an argument or in a log."""
-    cluster.on(cluster.head, "umask 077; { tr '\\0' '\\n' < /proc/$(pgrep -u alice -o -f jupyterhub-singleuser)/environ | "
-                             "sed -n s/^JUPYTERHUB_API_TOKEN=//p; sed 's/.*\"auth\": \"\\([^\"]*\\)\".*/\\1/' %s; } > /root/needles" % (AUTH % "alice"))
+    cluster.on(
+        cluster.head,
+        "umask 077; { tr '\\0' '\\n' < /proc/$(pgrep -u alice -o -f jupyterhub-singleuser)/environ | "
+        'sed -n s/^JUPYTERHUB_API_TOKEN=//p; sed \'s/.*"auth": "\\([^"]*\\)".*/\\1/\' %s; } > /root/needles'
+        % (AUTH % "alice"),
+    )
     saver.skopeo("alice", "copy", "--quiet", "docker://" + saved, "dir:/data1/share/saved")
     told = json.loads(cluster.on(cluster.head, "python3 - << 'END'\n%sEND" % SEARCH).out)
     assert told["found"] == [] and {"usr/bin/of-apt", "usr/of-root"} <= set(told["last"]), told
     assert any(name.endswith("dist-packages/of_pip.py") for name in told["last"])
     log = "%s/alice/.out/%s.log" % (cluster.folder, instance[1])
-    assert cluster.on(cluster.head, "grep -cFf /root/needles %s; journalctl --no-pager | grep -cFf /root/needles; ps -ef | grep -cFf /root/needles" % log,
-                      check=False).out.split() == ["0"] * 3
+    assert (
+        cluster.on(
+            cluster.head,
+            "grep -cFf /root/needles %s; journalctl --no-pager | grep -cFf /root/needles; ps -ef | grep -cFf /root/needles"
+            % log,
+            check=False,
+        ).out.split()
+        == ["0"] * 3
+    )
 
 
 def test_it_is_offered(saver, cluster, saved):
     page = saver.hub.browser("alice").ask("/hub/spawn/alice/page").text
-    assert '<optgroup label="Saved by you"><option>%s</option>' % saved in page and 'name="other_image"' in page
-    assert {"name": saved, "saved": True} in json.loads(cluster.trainyard("alice", "images", "--json").out)
-    assert "/alice/" not in cluster.trainyard("bob", "images").out and "/alice/" not in saver.hub.browser("bob").ask("/hub/spawn/bob/page").text
+    assert (
+        '<optgroup label="Saved by you"><option>%s</option>' % saved in page
+        and 'name="other_image"' in page
+    )
+    assert {"name": saved, "saved": True} in json.loads(
+        cluster.trainyard("alice", "images", "--json").out
+    )
+    assert (
+        "/alice/" not in cluster.trainyard("bob", "images").out
+        and "/alice/" not in saver.hub.browser("bob").ask("/hub/spawn/bob/page").text
+    )
 
 
 def test_others_cannot_write_it(saver, saved):
-    done = saver.skopeo("bob", "copy", "--quiet", "docker-archive:/data1/share/base.tar", "docker://" + saved, check=False)
-    assert done.code != 0 and re.search("denied|403|people write below their own name", done.text), done.text
+    done = saver.skopeo(
+        "bob",
+        "copy",
+        "--quiet",
+        "docker-archive:/data1/share/base.tar",
+        "docker://" + saved,
+        check=False,
+    )
+    assert done.code != 0 and re.search(
+        "denied|403|people write below their own name", done.text
+    ), done.text
 
 
 def test_it_starts_on_the_other_host(saver, cluster, saved):
     url, job = saver.start("again", saved, cluster.head)
     try:
-        assert next(entry for entry in json.loads(cluster.trainyard("alice", "list", "--json").out) if entry["id"] == job)["hosts"] == [cluster.peer]
+        assert next(
+            entry
+            for entry in json.loads(cluster.trainyard("alice", "list", "--json").out)
+            if entry["id"] == job
+        )["hosts"] == [cluster.peer]
         assert "pulling " + saved in cluster.trainyard("alice", "logs", job).out
         assert saver.inside(job, "of-apt").out == "of apt\n"
-        assert saver.alice.run_cell(url, "import of_pip, os; print(of_pip.WORD, os.getuid())") == "of pip 2101\n"
+        assert (
+            saver.alice.run_cell(url, "import of_pip, os; print(of_pip.WORD, os.getuid())")
+            == "of pip 2101\n"
+        )
         # Once more, with the end of the instance.
         answer = saver.post(url, "save", name="tools", stop="1")
         assert answer.code == 200, answer.text
-        cluster.wait("the end", lambda: cluster.ends("alice", job, "running", "completed", "failed", "cancelled")["state"] != "running", 300)
+        cluster.wait(
+            "the end",
+            lambda: (
+                cluster.ends("alice", job, "running", "completed", "failed", "cancelled")["state"]
+                != "running"
+            ),
+            300,
+        )
         log = cluster.trainyard("alice", "logs", job).out
         newest = re.search(r"saved as (%s/alice/tools:\S+)" % re.escape(REGISTRY), log).group(1)
-        assert [entry["name"] for entry in json.loads(cluster.trainyard("alice", "images", "--json").out) if "/alice/tools" in entry["name"]] == [newest, saved]
+        assert [
+            entry["name"]
+            for entry in json.loads(cluster.trainyard("alice", "images", "--json").out)
+            if "/alice/tools" in entry["name"]
+        ] == [newest, saved]
     finally:
         saver.stop("again")
 
 
 def test_two_tasks_of_a_host_need_the_same_image(saver, cluster):
     image = REGISTRY + "/alice/base:2"
-    saver.skopeo("alice", "copy", "--quiet", "docker-archive:/data1/share/base.tar", "docker://" + image)
-    done = cluster.as_person("alice", "srun --quiet --nodes=1 --ntasks=2 --mem=1000 trainyard-run %s -- sh -c 'echo up'" % image)
+    saver.skopeo(
+        "alice", "copy", "--quiet", "docker-archive:/data1/share/base.tar", "docker://" + image
+    )
+    done = cluster.as_person(
+        "alice",
+        "srun --quiet --nodes=1 --ntasks=2 --mem=1000 trainyard-run %s -- sh -c 'echo up'" % image,
+    )
     assert done.out.split() == ["up", "up"], done.text
 
 

@@ -32,8 +32,27 @@ try:
 except OSError as error:
     print("bob's folder", errno.errorcode[error.errno])
 """
-NOTEBOOK = {"cells": [{"cell_type": "code", "execution_count": None, "id": "look", "metadata": {}, "outputs": [], "source": CELL}], "nbformat": 4,
-            "nbformat_minor": 5, "metadata": {"kernelspec": {"display_name": "Python (container)", "language": "python", "name": "python3"}}}
+NOTEBOOK = {
+    "cells": [
+        {
+            "cell_type": "code",
+            "execution_count": None,
+            "id": "look",
+            "metadata": {},
+            "outputs": [],
+            "source": CELL,
+        }
+    ],
+    "nbformat": 4,
+    "nbformat_minor": 5,
+    "metadata": {
+        "kernelspec": {
+            "display_name": "Python (container)",
+            "language": "python",
+            "name": "python3",
+        }
+    },
+}
 TRAINS = """name: curves
 worker_image: site/tools:1
 environment: {PYTHONPATH: /data1/share/packages, LD_LIBRARY_PATH: /data1/share/packages/lib}
@@ -63,7 +82,12 @@ def _hub(cluster):
 def log_in(browser, link, person):
     """Open a link, whose page asks first."""
     browser.go(link)
-    assert browser.wait("the question", lambda: browser.run("return document.querySelector('#submit').value")) == "Log in as " + person
+    assert (
+        browser.wait(
+            "the question", lambda: browser.run("return document.querySelector('#submit').value")
+        )
+        == "Log in as " + person
+    )
     browser.click("#submit")
 
 
@@ -71,9 +95,15 @@ def log_in(browser, link, person):
 def _alice(hub, driver):
     """The browser of alice, who has logged in with a link. Her home has a notebook, a text, the curves of a job, and TensorBoard for the image's Python."""
     cluster = hub.cluster
-    files = {"look.ipynb": json.dumps(NOTEBOOK), "read_me.txt": "a line of alice\n", ".local/lib/python3.11/site-packages/share.pth": "/data1/share/packages\n"}
+    files = {
+        "look.ipynb": json.dumps(NOTEBOOK),
+        "read_me.txt": "a line of alice\n",
+        ".local/lib/python3.11/site-packages/share.pth": "/data1/share/packages\n",
+    }
     for name, text in files.items():
-        cluster.as_person("alice", "mkdir -p %s && cat > %s << 'END'\n%s\nEND" % (Path(name).parent, name, text))
+        cluster.as_person(
+            "alice", "mkdir -p %s && cat > %s << 'END'\n%s\nEND" % (Path(name).parent, name, text)
+        )
     cluster.as_person("alice", "rm -rf curves")
     assert cluster.ends("alice", cluster.submit("alice", TRAINS))["state"] == "completed"
     PICTURES.mkdir(parents=True, exist_ok=True)
@@ -116,12 +146,24 @@ def test_a_cell_prints_the_gpu_and_the_world_size(alice, instance):
     def edits():
         """While it loads, JupyterLab draws the cell again, which loses the focus. Without a kernel it asks for one."""
         alice.click(".jp-Notebook .cm-content")
-        return {"Python (container) | Idle", "Mode: Edit"} <= set(alice.text("#jp-main-statusbar").splitlines())
+        return {"Python (container) | Idle", "Mode: Edit"} <= set(
+            alice.text("#jp-main-statusbar").splitlines()
+        )
 
     alice.wait("the cell and its kernel", edits, 120)
     alice.press(SHIFT, ENTER)
-    told = alice.wait("the output", lambda: "folder" in alice.text(".jp-OutputArea-output") and alice.text(".jp-OutputArea-output"), 120)
-    assert [line for line in told.splitlines() if line] == ["/dev/nvidia0 EPERM", "gpus 0 world size 1 uid 2101", "bob's folder EACCES"]
+    told = alice.wait(
+        "the output",
+        lambda: (
+            "folder" in alice.text(".jp-OutputArea-output") and alice.text(".jp-OutputArea-output")
+        ),
+        120,
+    )
+    assert [line for line in told.splitlines() if line] == [
+        "/dev/nvidia0 EPERM",
+        "gpus 0 world size 1 uid 2101",
+        "bob's folder EACCES",
+    ]
     alice.picture(PICTURES / "notebook.png")
 
 
@@ -132,14 +174,19 @@ def test_tensorboard_shows_the_scalars_of_a_job(hub, alice, instance):
     hub.cluster.as_person("bob", "mkdir -p /data1/share/bobs && chmod 755 /data1/share/bobs")
     alice.type("#folder", "/data1/share/bobs")
     alice.click("button", "Show")
-    assert "/data1/share/bobs belongs to bob" in alice.wait("the refusal", lambda: alice.text(".problem"))
+    assert "/data1/share/bobs belongs to bob" in alice.wait(
+        "the refusal", lambda: alice.text(".problem")
+    )
     alice.picture(PICTURES / "instance.png")
     alice.type("#folder", "~/curves")
     alice.click("button", "Show")
     alice.wait("TensorBoard", lambda: "/tensorboard/" in alice.url, 240)
     scalars = alice.wait("the scalars", lambda: alice.run(SCALARS), 60)
     assert [point[1:] for point in scalars] == [[0, pytest.approx(0.9)], [1, 0.5], [2, 0.125]]
-    alice.wait("the page", lambda: alice.run("return document.querySelector('tb-webapp, tf-tensorboard') !== null"))
+    alice.wait(
+        "the page",
+        lambda: alice.run("return document.querySelector('tb-webapp, tf-tensorboard') !== null"),
+    )
     alice.picture(PICTURES / "tensorboard.png")
 
 
@@ -147,21 +194,41 @@ def test_a_file_is_opened_in_vs_code(alice, instance):
     alice.go(instance + "vscode/?folder=/home/alice")
     alice.wait("VS Code", lambda: alice.text(".monaco-workbench"), 180)
     alice.click(".explorer-folders-view .monaco-list-row", "read_me.txt", seconds=120)
-    alice.wait("the text", lambda: "a line of alice" in alice.text(".view-lines").replace("\xa0", " "), 60)
+    alice.wait(
+        "the text", lambda: "a line of alice" in alice.text(".view-lines").replace("\xa0", " "), 60
+    )
     assert "Build with Agent" not in alice.text()
     alice.picture(PICTURES / "vscode.png")
 
 
 def test_others_are_refused(hub, driver, alice, instance):
     """bob in a browser of his own, somebody without a login, and a link that is wrong."""
-    paths = [BASE + path for path in ("lab", "trainyard/", "trainyard/idle", "tensorboard/", "tensorboard/data/plugin/scalars/tags", "vscode/", "proxy/8001/")]
+    paths = [
+        BASE + path
+        for path in (
+            "lab",
+            "trainyard/",
+            "trainyard/idle",
+            "tensorboard/",
+            "tensorboard/data/plugin/scalars/tags",
+            "vscode/",
+            "proxy/8001/",
+        )
+    ]
     with driver.open(hub.rules()) as browser:
         for path in paths:
             browser.go(hub.origin(path) + path)
             # What a script asks for has no way to the login.
-            assert browser.url.startswith(hub.url + "/hub/login") or path.endswith("/idle") and "Forbidden" in browser.text(), path
+            assert (
+                browser.url.startswith(hub.url + "/hub/login")
+                or path.endswith("/idle")
+                and "Forbidden" in browser.text()
+            ), path
         log_in(browser, hub.url + "/hub/login#alice:" + "A" * 43, "alice")
-        browser.wait("the refusal", lambda: "Type trainyard login on the cluster for a new one" in browser.text())
+        browser.wait(
+            "the refusal",
+            lambda: "Type trainyard login on the cluster for a new one" in browser.text(),
+        )
         browser.go(hub.url + "/hub/home")
         assert "/hub/login" in browser.url
         log_in(browser, hub.link("bob"), "bob")
@@ -176,17 +243,29 @@ def test_others_are_refused(hub, driver, alice, instance):
 
 def test_on_the_host_nobody_else_reaches_it(hub, alice, instance):
     """Sockets of VS Code and TensorBoard, and no port of theirs."""
-    job = [job for job in json.loads(hub.cluster.trainyard("alice", "list", "--json").out) if job["state"] == "running"][-1]
+    job = [
+        job
+        for job in json.loads(hub.cluster.trainyard("alice", "list", "--json").out)
+        if job["state"] == "running"
+    ][-1]
     host, folder = job["hosts"][0], "/run/trainyard/jobs/%s/hub" % job["id"]
     sockets = hub.cluster.on(host, "find %s -name '*.sock' -type s" % folder).out.split()
     assert {folder + "/vscode.sock", folder + "/tensorboard.sock"} <= set(sockets)
     for path in sockets:
-        connect = "su bob -c \"python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\\\"%s\\\")'\"" % path
+        connect = (
+            'su bob -c "python3 -c \'import socket; socket.socket(socket.AF_UNIX).connect(\\"%s\\")\'"'
+            % path
+        )
         assert hub.cluster.on(host, connect, check=False).code == 1, path
-    listens = hub.cluster.on(host, "ss -Hltnp | grep -E 'node|tensorboard' | grep -v ':443 \\|:8001 ' || true").out
+    listens = hub.cluster.on(
+        host, "ss -Hltnp | grep -E 'node|tensorboard' | grep -v ':443 \\|:8001 ' || true"
+    ).out
     assert listens == ""
     # No token in an argument or in the log, in which Jupyter writes three dots instead.
-    told = hub.cluster.on(host, "ps -u alice -o args").out + hub.cluster.trainyard("alice", "logs", job["id"]).out
+    told = (
+        hub.cluster.on(host, "ps -u alice -o args").out
+        + hub.cluster.trainyard("alice", "logs", job["id"]).out
+    )
     assert re.findall(r"token=(?!\.\.\.)\S+", told) == []
 
 
@@ -194,7 +273,12 @@ def test_stop_frees_the_gpu(hub, alice, instance):
     alice.go(hub.url + "/hub/home")
     alice.click("tr[data-server-name='browser'] .stop-server", "")
     hub.cluster.wait("the end", lambda: hub.gpus_in_use() == 0, 120)
-    assert hub.cluster.on(hub.cluster.head, "sinfo --noheader --Format GresUsed:40").out.count("gpu:h100:0") == 1
+    assert (
+        hub.cluster.on(hub.cluster.head, "sinfo --noheader --Format GresUsed:40").out.count(
+            "gpu:h100:0"
+        )
+        == 1
+    )
     alice.picture(PICTURES / "home.png")
     alice.go(hub.origin(BASE) + BASE + "api/status")
     assert '"started"' not in alice.text()
@@ -214,5 +298,8 @@ def test_a_job_is_submitted_in_the_form(hub, alice):
     assert "] of the form" in alice.text("pre")
     alice.picture(PICTURES / "job.png")
     alice.click("button", "Submit again")
-    alice.wait("the page of the next job", lambda: "/services/jobs/job/" in alice.url and alice.url.rpartition("/")[2] != number)
+    alice.wait(
+        "the page of the next job",
+        lambda: "/services/jobs/job/" in alice.url and alice.url.rpartition("/")[2] != number,
+    )
     assert hub.cluster.ends("alice", alice.url.rpartition("/")[2])["state"] == "completed"

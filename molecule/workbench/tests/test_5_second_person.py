@@ -55,13 +55,21 @@ KNOCK = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv
 def test_a_second_person_does_not_reach_the_store_of_a_job(cluster):
     """From the login host, from a job of his own on the host of the store, and from a container there."""
     folder = "/data1/share/user/alice"
-    cluster.as_person("alice", "rm -f %s/address* && printf %%s %s > %s/store.py" % (folder, shlex.quote(STORE), folder))
-    cluster.as_person("alice", "srun --nodes=2 --ntasks-per-node=1 --gpus=0 --mem=200M trainyard-run site/tools:1 -- python3 %s/store.py %s/address "
-                               "> %s/store.log 2>&1 < /dev/null &" % (folder, folder, folder))
+    cluster.as_person(
+        "alice",
+        "rm -f %s/address* && printf %%s %s > %s/store.py" % (folder, shlex.quote(STORE), folder),
+    )
+    cluster.as_person(
+        "alice",
+        "srun --nodes=2 --ntasks-per-node=1 --gpus=0 --mem=200M trainyard-run site/tools:1 -- python3 %s/store.py %s/address "
+        "> %s/store.log 2>&1 < /dev/null &" % (folder, folder, folder),
+    )
     try:
         deadline = time.monotonic() + 60
         while not cluster.on(cluster.head, "cat %s/address" % folder, check=False).out:
-            assert time.monotonic() < deadline, cluster.on(cluster.head, "cat %s/store.log" % folder, check=False).text
+            assert time.monotonic() < deadline, cluster.on(
+                cluster.head, "cat %s/store.log" % folder, check=False
+            ).text
             time.sleep(0.5)
         address, port = cluster.on(cluster.head, "cat %s/address" % folder).out.split()
         knock = "python3 -c %s %s %s" % (shlex.quote(KNOCK), address, port)
@@ -70,10 +78,21 @@ def test_a_second_person_does_not_reach_the_store_of_a_job(cluster):
             done = cluster.as_person("bob", command, check=False)
             assert done.code != 0 and "ConnectionRefusedError" in done.text, done.text
     finally:
-        cluster.as_person("alice", "touch %s/address.end; scancel --user=alice --full; sleep 3" % folder, check=False)
-    assert cluster.on(cluster.head, "grep got: %s/store.log" % folder).out.splitlines() == ["got: second worker"]
+        cluster.as_person(
+            "alice",
+            "touch %s/address.end; scancel --user=alice --full; sleep 3" % folder,
+            check=False,
+        )
+    assert cluster.on(cluster.head, "grep got: %s/store.log" % folder).out.splitlines() == [
+        "got: second worker"
+    ]
     for host in cluster.hosts:
-        assert "to_" not in cluster.on(host, "nft list table inet trainyard_jobs | grep -E 'to_[0-9]' || true").out
+        assert (
+            "to_"
+            not in cluster.on(
+                host, "nft list table inet trainyard_jobs | grep -E 'to_[0-9]' || true"
+            ).out
+        )
 
 
 # --- in the browser: identity of instances -----------------------------------------------------------------------------------
@@ -122,18 +141,40 @@ class Attack:
     def __init__(self, cluster):
         self.cluster, self.hub, self.host = cluster, Hub(cluster), cluster.head
         self.people = {person: self.hub.program(person) for person in ("alice", "bob")}
-        self.address = json.loads(cluster.on(self.host, "cat /etc/trainyard/notebook/server.json").out)["addresses"][self.host]
-        cluster.on(self.host, "cat > /home/bob/takes.py <<'END'\n%s\nEND\nchown bob /home/bob/takes.py" % TAKES_THE_PORT)
+        self.address = json.loads(
+            cluster.on(self.host, "cat /etc/trainyard/notebook/server.json").out
+        )["addresses"][self.host]
+        cluster.on(
+            self.host,
+            "cat > /home/bob/takes.py <<'END'\n%s\nEND\nchown bob /home/bob/takes.py"
+            % TAKES_THE_PORT,
+        )
 
     def start(self, person, name):
         """An instance on the first host: its address for browsers, the number of its job, the process of JupyterLab, and its port."""
         session = self.people[person]
         with self.cluster.out_of_service(self.cluster.peer):
-            assert session.start(person, name, display_name=name, user_options=SMALL).code in (201, 202)
+            assert session.start(person, name, display_name=name, user_options=SMALL).code in (
+                201,
+                202,
+            )
             session.is_ready(person, name)
-        job = next(job for job in json.loads(self.cluster.trainyard(person, "list", "--json").out) if job["name"] == name and job["state"] == "running")["id"]
-        pid = int(self.cluster.on(self.host, "pgrep -u %s -f '[j]upyterhub-singleuser.*' | head -n 1" % person).out)
-        port = int(self.cluster.on(self.host, "ss -Hltnp | sed -n 's/.*%s:\\([0-9]*\\) .*pid=%d,.*/\\1/p'" % (self.address, pid)).out)
+        job = next(
+            job
+            for job in json.loads(self.cluster.trainyard(person, "list", "--json").out)
+            if job["name"] == name and job["state"] == "running"
+        )["id"]
+        pid = int(
+            self.cluster.on(
+                self.host, "pgrep -u %s -f '[j]upyterhub-singleuser.*' | head -n 1" % person
+            ).out
+        )
+        port = int(
+            self.cluster.on(
+                self.host,
+                "ss -Hltnp | sed -n 's/.*%s:\\([0-9]*\\) .*pid=%d,.*/\\1/p'" % (self.address, pid),
+            ).out
+        )
         return "/user/%s/%s/" % (person, name), job, pid, port
 
     def stop(self, person, name):
@@ -145,11 +186,19 @@ class Attack:
         with self.cluster.out_of_service(*self.cluster.hosts):
             assert bob.start("bob", "key", display_name="key", user_options=SMALL).code == 202
             folder = self.cluster.folder + "/bob/.instances"
-            self.cluster.wait("the file", lambda: self.cluster.on(self.host, "ls %s" % folder, check=False).out)
-            secret = json.loads(self.cluster.as_person("bob", "cat %s/*.json" % folder).out)["identity"]
+            self.cluster.wait(
+                "the file", lambda: self.cluster.on(self.host, "ls %s" % folder, check=False).out
+            )
+            secret = json.loads(self.cluster.as_person("bob", "cat %s/*.json" % folder).out)[
+                "identity"
+            ]
             self.stop("bob", "key")
         self.cluster.wait("the end", lambda: bob.server("bob", "key") is None)
-        self.cluster.on(self.host, "printf %%s %s > /home/bob/own.pem; chown bob /home/bob/own.pem" % shlex.quote(secret["certificate"] + secret["key"]))
+        self.cluster.on(
+            self.host,
+            "printf %%s %s > /home/bob/own.pem; chown bob /home/bob/own.pem"
+            % shlex.quote(secret["certificate"] + secret["key"]),
+        )
         return "/home/bob/own.pem"
 
     @contextlib.contextmanager
@@ -157,8 +206,11 @@ class Attack:
         """bob's program, which waits for the port."""
         self.cluster.on(self.host, "cd /home/bob && rm -f got bound refused")
         # As bob's shell on the login host has it: not in a job.
-        self.cluster.on(self.host, "systemd-run --quiet --unit=of-bob --uid=bob --working-directory=/home/bob python3 takes.py %s %d %s" % (
-            self.address, port, identity))
+        self.cluster.on(
+            self.host,
+            "systemd-run --quiet --unit=of-bob --uid=bob --working-directory=/home/bob python3 takes.py %s %d %s"
+            % (self.address, port, identity),
+        )
         try:
             yield
         finally:
@@ -173,14 +225,22 @@ class Attack:
 
     def until_ended(self, pid):
         """Wait for the end of JupyterLab. It frees its port before. Return when it had ended."""
-        self.cluster.wait("the end of JupyterLab", lambda: self.cluster.on(self.host, "test -e /proc/%d" % pid, check=False).code, 90)
+        self.cluster.wait(
+            "the end of JupyterLab",
+            lambda: self.cluster.on(self.host, "test -e /proc/%d" % pid, check=False).code,
+            90,
+        )
         return time.time()
 
     def routes(self):
         """What the proxy knows, as it tells the hub."""
-        ask = ("import os, urllib.request as web; told = web.Request('http://127.0.0.1:483/api/routes', "
-               "headers={'Authorization': 'token ' + os.environ['CONFIGPROXY_AUTH_TOKEN']}); print(web.urlopen(told).read().decode())")
-        return self.cluster.on(self.host, "set -a && . /etc/trainyard/hub/proxy.env && python3 -c \"%s\"" % ask).out
+        ask = (
+            "import os, urllib.request as web; told = web.Request('http://127.0.0.1:483/api/routes', "
+            "headers={'Authorization': 'token ' + os.environ['CONFIGPROXY_AUTH_TOKEN']}); print(web.urlopen(told).read().decode())"
+        )
+        return self.cluster.on(
+            self.host, 'set -a && . /etc/trainyard/hub/proxy.env && python3 -c "%s"' % ask
+        ).out
 
     def until_gone(self, name):
         """Wait until the proxy has no route of an instance. Return when it was gone."""
@@ -193,7 +253,10 @@ class Attack:
         for _request in range(5):
             answer = session.ask(url + "api/status")
             assert answer.code != 200 and "of bob" not in answer.text, answer.text
-        with pytest.raises(AssertionError, match="HTTP status"), WebSocket(session, url + "api/kernels/none/channels"):
+        with (
+            pytest.raises(AssertionError, match="HTTP status"),
+            WebSocket(session, url + "api/kernels/none/channels"),
+        ):
             pass
 
 
@@ -210,7 +273,9 @@ def test_the_port_of_an_ended_instance_gets_no_request(attack):
     """bob binds it, also with the certificate of an instance of his own on the same host. The route is gone within 5 seconds."""
     identity = attack.identity_of_bob()
     url, job, pid, port = attack.start("alice", "victim")
-    assert attack.people["alice"].ask(url + "api/status").code == 200 and "/victim" in attack.routes()
+    assert (
+        attack.people["alice"].ask(url + "api/status").code == 200 and "/victim" in attack.routes()
+    )
     with attack.beside(port, identity):
         attack.cluster.on(attack.host, "scancel %s" % job)
         attack.when_bound()
@@ -236,7 +301,9 @@ def test_without_the_hub_the_identity_protects(attack, with_identity):
             assert "/victim" in attack.routes()
             attack.asks("alice", url)
             attack.cluster.on(attack.host, "systemctl start trainyard-hub")
-            attack.cluster.wait("the hub", lambda: attack.hub.nobody().ask("/hub/health").code == 200)
+            attack.cluster.wait(
+                "the hub", lambda: attack.hub.nobody().ask("/hub/health").code == 200
+            )
             attack.until_gone("victim")
             attack.asks("alice", url)
             assert attack.read("got") == "" and attack.read("refused")
@@ -261,10 +328,20 @@ def test_a_replaced_program_loses_its_route(attack):
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize("kill", ["kill -STOP %(pid)d", "kill -STOP $(ps -o ppid= %(pid)d)", "kill -STOP $(ps -o ppid= %(pid)d) %(pid)d"])
+@pytest.mark.parametrize(
+    "kill",
+    [
+        "kill -STOP %(pid)d",
+        "kill -STOP $(ps -o ppid= %(pid)d)",
+        "kill -STOP $(ps -o ppid= %(pid)d) %(pid)d",
+    ],
+)
 def test_an_idle_instance_ends_although_its_watch_is_stopped(attack, kill):
     """The health program of the host looks, too. The instance keeps the limits of its start, and does not end itself."""
-    path, limit = "/etc/trainyard/notebook/server.json", "sed -i '/\"idle\"/,/}/s/\"seconds\": [0-9]*/\"seconds\": %d/' %s"
+    path, limit = (
+        "/etc/trainyard/notebook/server.json",
+        'sed -i \'/"idle"/,/}/s/"seconds": [0-9]*/"seconds": %d/\' %s',
+    )
     _url, job, pid, _port = attack.start("bob", "own")
     attack.cluster.as_person("bob", kill % {"pid": pid})
     health = "SLURMD_NODENAME=%s /usr/local/lib/trainyard/slurm/health" % attack.host
@@ -276,7 +353,12 @@ def test_an_idle_instance_ends_although_its_watch_is_stopped(attack, kill):
                 break
             time.sleep(5)
         assert attack.cluster.ends("bob", job, seconds=90)["state"] == "cancelled"
-        assert "job %s did not end itself" % job in attack.cluster.on(attack.host, "journalctl --no-pager --output=cat --since=-5min").out
+        assert (
+            "job %s did not end itself" % job
+            in attack.cluster.on(
+                attack.host, "journalctl --no-pager --output=cat --since=-5min"
+            ).out
+        )
     finally:
         attack.cluster.on(attack.host, limit % (7200, path))
 
@@ -285,12 +367,19 @@ def test_an_idle_instance_ends_although_its_watch_is_stopped(attack, kill):
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 # What Chromium sends for a script of bob's page, and for a form of it.
-OF_SCRIPT = {"Origin": "https://bob.hub.test", "Referer": "https://bob.hub.test/", "Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors",
-             "Sec-Fetch-Dest": "empty"}
+OF_SCRIPT = {
+    "Origin": "https://bob.hub.test",
+    "Referer": "https://bob.hub.test/",
+    "Sec-Fetch-Site": "same-site",
+    "Sec-Fetch-Mode": "cors",
+    "Sec-Fetch-Dest": "empty",
+}
 OF_FORM = dict(OF_SCRIPT, **{"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"})
 IN_DATABASE = "import sqlite3; found = sqlite3.connect('/var/lib/trainyard/hub/jupyterhub.sqlite', isolation_level=None); "
 # A cookie of a login of alice, so many seconds old. The key is the hub's.
-COOKIE = IN_DATABASE + """
+COOKIE = (
+    IN_DATABASE
+    + """
 import time
 from tornado.web import create_signed_value
 secret = bytes.fromhex(open('/var/lib/trainyard/hub/cookie_secret').read().strip())
@@ -298,6 +387,7 @@ secret = bytes.fromhex(open('/var/lib/trainyard/hub/cookie_secret').read().strip
 for age in (80000, 90000):
     print(create_signed_value(secret, '__Host-jupyterhub-hub-login', number, clock=lambda: time.time() - age).decode())
 """
+)
 
 
 @pytest.fixture(scope="module", name="hub")
@@ -306,7 +396,10 @@ def _hub(cluster):
 
 
 def in_hub(hub, code):
-    return hub.cluster.on(hub.cluster.head, "/usr/local/lib/trainyard/hub/environment/bin/python -c %s" % shlex.quote(code)).out
+    return hub.cluster.on(
+        hub.cluster.head,
+        "/usr/local/lib/trainyard/hub/environment/bin/python -c %s" % shlex.quote(code),
+    ).out
 
 
 def restart(hub):
@@ -317,19 +410,38 @@ def restart(hub):
 def test_cookies_of_the_hub_are_of_its_host_alone(hub):
     alice = hub.browser("alice")
     assert alice.ask("/services/jobs/").code == 200
-    logins = {cookie.name: cookie for cookie in alice.jar if "login" in cookie.name or cookie.name.endswith("service-jobs")}
-    found = {name: (cookie.domain, cookie.domain_specified, cookie.path, cookie.secure) for name, cookie in logins.items()}
+    logins = {
+        cookie.name: cookie
+        for cookie in alice.jar
+        if "login" in cookie.name or cookie.name.endswith("service-jobs")
+    }
+    found = {
+        name: (cookie.domain, cookie.domain_specified, cookie.path, cookie.secure)
+        for name, cookie in logins.items()
+    }
     # Pages below the name of the hub can neither read a cookie with this prefix nor put another one in its place.
-    assert found == {"__Host-jupyterhub-hub-login": ("hub.test", False, "/", True), "__Host-service-jobs": ("jobs--service.hub.test", False, "/", True)}
+    assert found == {
+        "__Host-jupyterhub-hub-login": ("hub.test", False, "/", True),
+        "__Host-service-jobs": ("jobs--service.hub.test", False, "/", True),
+    }
 
 
 def test_pages_of_another_host_learn_nothing_and_change_nothing(hub):
     """What a script or a form of bob's page sends with the cookies of alice. test_a_page_of_bob_in_the_browser_of_alice does it in Chromium."""
     alice = hub.browser("alice")
-    number = hub.cluster.submit("alice", "name: kept\nworker_image: site/tools:1\nworker_memory: 1\ncommand: sleep 600\n")
+    number = hub.cluster.submit(
+        "alice", "name: kept\nworker_image: site/tools:1\nworker_memory: 1\ncommand: sleep 600\n"
+    )
     try:
         assert alice.ask("/services/jobs/job/" + number).code == 200
-        for path in ("/hub/token", "/hub/home", "/hub/api/user", "/services/jobs/", "/services/jobs/job/" + number, "/hub/nothing"):
+        for path in (
+            "/hub/token",
+            "/hub/home",
+            "/hub/api/user",
+            "/services/jobs/",
+            "/services/jobs/job/" + number,
+            "/hub/nothing",
+        ):
             answer = alice.ask(path, headers=OF_SCRIPT)
             # Without these headers no browser shows a script of another host the answer.
             assert "Access-Control-Allow-Origin" not in answer.headers, path
@@ -338,10 +450,24 @@ def test_pages_of_another_host_learn_nothing_and_change_nothing(hub):
             assert "frame-ancestors" in answer.headers["Content-Security-Policy"], path
         before = hub.cluster.on(hub.cluster.head, "squeue --noheader --format=%i").out
         for headers in (OF_SCRIPT, OF_FORM):
-            for path in ("/hub/api/users/alice/tokens", "/hub/api/users/alice/servers/of-bob", "/hub/spawn/alice/of-bob"):
-                assert alice.ask(path, "POST", b"{}", dict(headers, **{"Content-Type": "text/plain"})).code in (400, 403), path
+            for path in (
+                "/hub/api/users/alice/tokens",
+                "/hub/api/users/alice/servers/of-bob",
+                "/hub/spawn/alice/of-bob",
+            ):
+                assert alice.ask(
+                    path, "POST", b"{}", dict(headers, **{"Content-Type": "text/plain"})
+                ).code in (400, 403), path
             for path in ("new", "job/%s/stop" % number, "job/%s/clone" % number):
-                assert alice.ask("/services/jobs/" + path, "POST", b"name=x&command=id", dict(headers, **FORM)).code == 403, path
+                assert (
+                    alice.ask(
+                        "/services/jobs/" + path,
+                        "POST",
+                        b"name=x&command=id",
+                        dict(headers, **FORM),
+                    ).code
+                    == 403
+                ), path
         assert hub.cluster.on(hub.cluster.head, "squeue --noheader --format=%i").out == before
     finally:
         hub.cluster.trainyard("alice", "stop", number)
@@ -350,9 +476,20 @@ def test_pages_of_another_host_learn_nothing_and_change_nothing(hub):
 
 def test_browsers_are_told_to_use_tls_only(hub):
     alice = hub.browser("alice")
-    for path in ("/hub/login", "/hub/home", "/hub/nothing", "/hub/api/nothing", "/hub/error/503", "/services/jobs/", "/services/jobs/none",
-                 "/services/jobs/job/999999999"):
-        assert alice.ask(path).headers["Strict-Transport-Security"] == "max-age=15552000; includeSubDomains", path
+    for path in (
+        "/hub/login",
+        "/hub/home",
+        "/hub/nothing",
+        "/hub/api/nothing",
+        "/hub/error/503",
+        "/services/jobs/",
+        "/services/jobs/none",
+        "/services/jobs/job/999999999",
+    ):
+        assert (
+            alice.ask(path).headers["Strict-Transport-Security"]
+            == "max-age=15552000; includeSubDomains"
+        ), path
 
 
 def test_a_link_of_somebody_else_shows_their_name(hub):
@@ -373,10 +510,17 @@ def test_tokens_and_cookies_end(hub):
     alice = hub.browser("alice")
 
     def make(**body):
-        return alice.ask("/hub/api/users/alice/tokens", "POST", body, {"X-XSRFToken": alice.xsrf(), "Content-Type": "application/json"})
+        return alice.ask(
+            "/hub/api/users/alice/tokens",
+            "POST",
+            body,
+            {"X-XSRFToken": alice.xsrf(), "Content-Type": "application/json"},
+        )
 
     def days(text):
-        end = datetime.datetime.fromisoformat(text.rstrip("Z")).replace(tzinfo=datetime.timezone.utc)
+        end = datetime.datetime.fromisoformat(text.rstrip("Z")).replace(
+            tzinfo=datetime.timezone.utc
+        )
         return (end - datetime.datetime.now(datetime.timezone.utc)).total_seconds() / 86400
 
     answer = make(note="for ever")
@@ -384,8 +528,20 @@ def test_tokens_and_cookies_end(hub):
     assert make(note="long", expires_in=31 * 86400).code == 400
     # One from before the limit, and one that was made for longer.
     number = json.loads(answer.text)["id"].lstrip("a")
-    in_hub(hub, IN_DATABASE + "found.execute('UPDATE api_tokens SET expires_at = NULL WHERE id = %s')" % number)
-    assert in_hub(hub, IN_DATABASE + "print(found.execute('SELECT expires_at FROM api_tokens WHERE id = %s').fetchone())" % number) == "(None,)\n"
+    in_hub(
+        hub,
+        IN_DATABASE
+        + "found.execute('UPDATE api_tokens SET expires_at = NULL WHERE id = %s')" % number,
+    )
+    assert (
+        in_hub(
+            hub,
+            IN_DATABASE
+            + "print(found.execute('SELECT expires_at FROM api_tokens WHERE id = %s').fetchone())"
+            % number,
+        )
+        == "(None,)\n"
+    )
     restart(hub)
     # Without the cookies of the browser, which admit alice, too.
     program = hub.nobody()
@@ -395,24 +551,38 @@ def test_tokens_and_cookies_end(hub):
     assert 29.9 < days(json.loads(program.ask(token).text)["expires_at"]) < 30.1
     program.ask(token, "DELETE")
     assert program.ask("/hub/api/user").code == 403
-    codes = [hub.nobody().ask("/hub/home", headers={"Cookie": "__Host-jupyterhub-hub-login=" + value}).url.partition("?")[0]
-             for value in in_hub(hub, COOKIE).split()]
+    codes = [
+        hub.nobody()
+        .ask("/hub/home", headers={"Cookie": "__Host-jupyterhub-hub-login=" + value})
+        .url.partition("?")[0]
+        for value in in_hub(hub, COOKIE).split()
+    ]
     assert codes == [hub.url + "/hub/home", hub.url + "/hub/login"]
 
 
 def test_nobody_notices_what_a_person_puts_in_the_place_of_a_file(hub):
     """A pipe in the place of a log, a result of 2 GB, and 200 requests at a time. The helpers run as bob, who has other processes, too."""
     cluster, folder = hub.cluster, hub.cluster.folder + "/bob"
-    number = cluster.submit("bob", "name: odd\nworker_image: site/tools:1\nworker_memory: 1\ncommand: 'true'\n")
+    number = cluster.submit(
+        "bob", "name: odd\nworker_image: site/tools:1\nworker_memory: 1\ncommand: 'true'\n"
+    )
     cluster.ends("bob", number)
     bob, alice = hub.browser("bob"), hub.browser("alice")
     page = "/services/jobs/job/" + number
     assert bob.ask(page).code == 200 and alice.ask("/services/jobs/").code == 200
-    cluster.as_person("bob", "cd %s && rm .out/%s.log %s/result.json && mkfifo .out/%s.log && truncate --size 2G %s/result.json" % ((folder,) + (number,) * 4))
+    cluster.as_person(
+        "bob",
+        "cd %s && rm .out/%s.log %s/result.json && mkfifo .out/%s.log && truncate --size 2G %s/result.json"
+        % ((folder,) + (number,) * 4),
+    )
     begun = time.monotonic()
     answer = bob.ask(page)
     assert answer.code == 200 and time.monotonic() - begun < 20
-    cookies = "; ".join("%s=%s" % (cookie.name, cookie.value) for cookie in bob.jar if cookie.domain.startswith("jobs--service"))
+    cookies = "; ".join(
+        "%s=%s" % (cookie.name, cookie.value)
+        for cookie in bob.jar
+        if cookie.domain.startswith("jobs--service")
+    )
 
     def load(_number):
         # A connection of its own: the jar of a session is for one thread.
@@ -426,13 +596,23 @@ def test_nobody_notices_what_a_person_puts_in_the_place_of_a_file(hub):
             assert alice.ask("/services/jobs/").code == 200
             took.append(time.monotonic() - begun)
         codes = collections.Counter(each.result() for each in waiting)
-    print("200 requests of bob: %s; the page of alice: %s" % (dict(codes), ", ".join("%.1f s" % each for each in took)))
+    print(
+        "200 requests of bob: %s; the page of alice: %s"
+        % (dict(codes), ", ".join("%.1f s" % each for each in took))
+    )
     assert set(codes) == {200, 429} and codes[429] > 100 and max(took) < 10
     helpers = "pgrep --full --uid bob '^/usr/bin/python3 .*/hub/instance' || true"
     cluster.wait("the end of the helpers", lambda: cluster.on(cluster.head, helpers).out == "")
     # They belong to the unit, whose limits are set.
-    told = cluster.on(cluster.head, "systemctl show --property MemoryMax,TasksMax,OOMPolicy trainyard-hub trainyard-hub-jobs").out
-    assert told.count("MemoryMax=infinity") == 0 and told.count("OOMPolicy=continue") == 2 and told.count("TasksMax=512") == 2
+    told = cluster.on(
+        cluster.head,
+        "systemctl show --property MemoryMax,TasksMax,OOMPolicy trainyard-hub trainyard-hub-jobs",
+    ).out
+    assert (
+        told.count("MemoryMax=infinity") == 0
+        and told.count("OOMPolicy=continue") == 2
+        and told.count("TasksMax=512") == 2
+    )
     # The command itself, as bob would type it.
     assert "it is not a regular file" in cluster.trainyard("bob", "logs", number, check=False).text
     cluster.as_person("bob", "rm -r %s/.out/%s.log %s/%s" % (folder, number, folder, number))
@@ -452,7 +632,13 @@ def test_a_stopped_helper_is_killed(hub):
         begun = time.monotonic()
         assert alice.ask("/services/jobs/").code == 200
         assert answer.result().code == 503 and 100 < time.monotonic() - begun < 160
-    cluster.wait("the end of the helpers", lambda: cluster.on(cluster.head, "pgrep --full --uid bob '/hub/instance$' || true").out == "", 30)
+    cluster.wait(
+        "the end of the helpers",
+        lambda: (
+            cluster.on(cluster.head, "pgrep --full --uid bob '/hub/instance$' || true").out == ""
+        ),
+        30,
+    )
     assert bob.ask("/services/jobs/").code == 200
 
 
@@ -500,8 +686,28 @@ async function attack(hub, jobs) {
 def _page_of_bob(tmp_path):
     """A server of bob's own on this machine, with the page at each path. Returns its address, for the rules of the browser."""
     certificate = str(tmp_path / "bob.pem")
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", certificate, "-out", certificate, "-days", "1", "-subj", "/CN=bob",
-                    "-addext", "subjectAltName=DNS:bob.hub.test"], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            certificate,
+            "-out",
+            certificate,
+            "-days",
+            "1",
+            "-subj",
+            "/CN=bob",
+            "-addext",
+            "subjectAltName=DNS:bob.hub.test",
+        ],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
 
     class Handler(http.server.BaseHTTPRequestHandler):
         seen = []
@@ -530,7 +736,11 @@ def test_a_page_of_bob_in_the_browser_of_alice(hub, driver, page_of_bob):
     """However he gets it there, for example in the place of JupyterLab in his own instance: what his name serves is his."""
     address, seen = page_of_bob
     jobs = hub.origin("/services/jobs/")
-    before = in_hub(hub, IN_DATABASE + "print(found.execute('SELECT count(*) FROM api_tokens WHERE session_id IS NULL').fetchone())")
+    before = in_hub(
+        hub,
+        IN_DATABASE
+        + "print(found.execute('SELECT count(*) FROM api_tokens WHERE session_id IS NULL').fetchone())",
+    )
     queue = hub.cluster.on(hub.cluster.head, "squeue --noheader --format=%i").out
     with driver.open(hub.rules(**{"bob.hub.test": address})) as browser:
         log_in(browser, hub.link("alice"), "alice")
@@ -539,9 +749,20 @@ def test_a_page_of_bob_in_the_browser_of_alice(hub, driver, page_of_bob):
         browser.wait("the pages of jobs", lambda: "alice" in browser.text("nav"))
         browser.go("https://bob.hub.test/user/bob/x/lab")
         told = browser.run("return attack(arguments[0], arguments[1])", hub.url, jobs)
-        assert told.pop("cookies") == "_xsrf=of-bob" and len(told) == 8 and set(told.values()) == {"refused"}, told
+        assert (
+            told.pop("cookies") == "_xsrf=of-bob"
+            and len(told) == 8
+            and set(told.values()) == {"refused"}
+        ), told
         assert not [cookies for cookies in seen if "login" in cookies or "service-jobs" in cookies]
-        assert in_hub(hub, IN_DATABASE + "print(found.execute('SELECT count(*) FROM api_tokens WHERE session_id IS NULL').fetchone())") == before
+        assert (
+            in_hub(
+                hub,
+                IN_DATABASE
+                + "print(found.execute('SELECT count(*) FROM api_tokens WHERE session_id IS NULL').fetchone())",
+            )
+            == before
+        )
         assert hub.cluster.on(hub.cluster.head, "squeue --noheader --format=%i").out == queue
         # Whatever cookie he has left behind, she still works.
         browser.go(hub.url + "/hub/home")
@@ -556,7 +777,13 @@ def test_a_page_of_bob_in_the_browser_of_alice(hub, driver, page_of_bob):
 def test_a_link_in_a_browser_waits_for_a_click(hub, driver):
     with driver.open(hub.rules()) as browser:
         browser.go(hub.link("bob"))
-        assert browser.wait("the question", lambda: browser.run("return document.querySelector('#submit').value")) == "Log in as bob"
+        assert (
+            browser.wait(
+                "the question",
+                lambda: browser.run("return document.querySelector('#submit').value"),
+            )
+            == "Log in as bob"
+        )
         assert "logs this browser in as bob" in browser.text() and "#" not in browser.url
         time.sleep(3)
         assert browser.url.startswith(hub.url + "/hub/login")
@@ -566,7 +793,6 @@ def test_a_link_in_a_browser_waits_for_a_click(hub, driver):
         browser.go(hub.link("alice"))
         browser.wait("the home of the hub", lambda: browser.url.startswith(hub.url + "/hub/home"))
         assert "bob" in browser.text() and "alice" not in browser.text()
-
 
 
 # --- on the hosts -----------------------------------------------------------------------------------------------------------
@@ -633,7 +859,9 @@ print(registry.getresponse().status)
 def test_a_former_person_has_no_login_at_the_registry(cluster, playbook):
     """carol, who is in no account, joins, keeps a copy of the login for the registry, and leaves."""
     people = [{"name": "alice", "uid": 2101}, {"name": "bob", "uid": 2102}]
-    registry = json.loads(cluster.on(cluster.head, "cat /etc/trainyard/registry/people/bob.json").out)
+    registry = json.loads(
+        cluster.on(cluster.head, "cat /etc/trainyard/registry/people/bob.json").out
+    )
     address = next(iter(registry["auths"])).partition(":")[0]
     ask = "python3 -c " + shlex.quote(ASK_REGISTRY % address)
     carol = {"name": "carol", "uid": 2103}

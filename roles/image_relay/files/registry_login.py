@@ -22,7 +22,9 @@ def merge(own, path):
     document.setdefault("auths", {}).update(ours)
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     unfinished = "%s.%d" % (path, os.getpid())
-    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+    with open(
+        os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+    ) as stream:
         json.dump(document, stream, indent=1)
     os.rename(unfinished, path)
 
@@ -31,4 +33,7 @@ if __name__ == "__main__":
     try:
         merge(*sys.argv[1:])
     except (OSError, ValueError, AttributeError) as error:
-        sys.exit("The login for the registry of images was not stored: %s. Correct or remove %s" % (error, sys.argv[2]))
+        sys.exit(
+            "The login for the registry of images was not stored: %s. Correct or remove %s"
+            % (error, sys.argv[2])
+        )

@@ -22,9 +22,13 @@ import time
 import _image_relay
 
 RUN = "/run/trainyard/image_relay"
-ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/root",
-               # buildah would store layers in /var/tmp first.
-               "TMPDIR": "/var/tmp"}
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LC_ALL": "C.UTF-8",
+    "HOME": "/root",
+    # buildah would store layers in /var/tmp first.
+    "TMPDIR": "/var/tmp",
+}
 SITE, WHEELS = "/etc/trainyard/site", "/var/lib/trainyard/wheels"
 DAY = 86400
 #: Programs of an image that is completed have these IDs on the host, its root the first one: it is an image of a third party. No account has them: those that
@@ -76,11 +80,24 @@ def say(text):
 
 def run(command, check=True, quiet=False, **options):
     """Run a program. Its output goes to the log, and what it says of errors is part of the failure."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          universal_newlines=not options.pop("binary", False),
-                          env=dict(ENVIRONMENT, **options.pop("environment", {})), check=False, **options)
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=not options.pop("binary", False),
+        env=dict(ENVIRONMENT, **options.pop("environment", {})),
+        check=False,
+        **options,
+    )
     if check and done.returncode:
-        raise Failed(_image_relay.explain(done.stderr if isinstance(done.stderr, str) else done.stderr.decode("utf-8", "replace")))
+        raise Failed(
+            _image_relay.explain(
+                done.stderr
+                if isinstance(done.stderr, str)
+                else done.stderr.decode("utf-8", "replace")
+            )
+        )
     if not quiet and done.stderr and isinstance(done.stderr, str):
         say(done.stderr.rstrip())
     return done
@@ -96,7 +113,9 @@ def read_json(path, otherwise=None):
 
 def write_json(path, content, mode=0o644):
     unfinished = path + ".unfinished"
-    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as stream:
+    with open(
+        os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8"
+    ) as stream:
         json.dump(content, stream, indent=2, sort_keys=True)
         stream.write("\n")
         stream.flush()
@@ -110,6 +129,7 @@ def remove_file(path):
 
 
 # --- programs of images: without the rights of root ---------------------------------------------------------------------------
+
 
 def places_of(folder):
     """Return (path, path in the container) of the site's files and wheels. Only root may read files with passwords of a proxy, so they are copied."""
@@ -133,7 +153,10 @@ def give(folder):
 def enter(entered, mapped):
     """Become root of a new user namespace. C(entered) and C(mapped) are pipes: the other process may write the IDs only after this one is in it."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER | CLONE_NEWNS):
-        raise Failed("this host creates no user namespaces (%s); check sysctl user.max_user_namespaces" % os.strerror(ctypes.get_errno()))
+        raise Failed(
+            "this host creates no user namespaces (%s); check sysctl user.max_user_namespaces"
+            % os.strerror(ctypes.get_errno())
+        )
     os.write(entered, b"x")
     os.read(mapped, 1)
     os.setgroups([])
@@ -152,7 +175,11 @@ def answer_of(work, entered, mapped):
 
 def with_own_ids(work):
     """Return the result of a function that runs in a process as root of a user namespace, with a mount namespace. What it leaves running is ended."""
-    (answers, answer), (has_entered, entered), (mapped, has_mapped) = os.pipe(), os.pipe(), os.pipe()
+    (answers, answer), (has_entered, entered), (mapped, has_mapped) = (
+        os.pipe(),
+        os.pipe(),
+        os.pipe(),
+    )
     child = os.fork()
     if not child:
         try:
@@ -163,13 +190,17 @@ def with_own_ids(work):
             os._exit(0)
     for unused in (answer, entered, mapped):
         os.close(unused)
-    with open(answers, encoding="utf-8") as stream, open(has_mapped, "wb", buffering=0) as signal_of_map:
+    with open(answers, encoding="utf-8") as stream, open(
+        has_mapped, "wb", buffering=0
+    ) as signal_of_map:
         if os.read(has_entered, 1):
             for name in ("uid_map", "gid_map"):
                 with open("/proc/%d/%s" % (child, name), "w", encoding="ascii") as table:
                     table.write("0 %d %d\n" % (FIRST_ID, IDS))
             signal_of_map.write(b"x")
-        said = json.loads(stream.read() or '{"error": "the process that completes it was ended; see the log"}')
+        said = json.loads(
+            stream.read() or '{"error": "the process that completes it was ended; see the log"}'
+        )
     os.close(has_entered)
     os.waitpid(child, 0)
     end_processes()
@@ -191,6 +222,7 @@ def end_processes():
 
 # --- relay ------------------------------------------------------------------------------------------------------------------
 
+
 class Relay:
     """One run over the images of a specification. Each of them is recorded as soon as the registry has it."""
 
@@ -203,8 +235,17 @@ class Relay:
         # A play that is killed does not remove them.
         remove_file(spec["logins"])
         if spec["tokens"]:
-            own = json.loads(_image_relay.auth_document([{"registry": spec["registry"], "username": spec["account"],
-                                                          "password": read_json(spec["tokens"])[spec["account"]]}]))
+            own = json.loads(
+                _image_relay.auth_document(
+                    [
+                        {
+                            "registry": spec["registry"],
+                            "username": spec["account"],
+                            "password": read_json(spec["tokens"])[spec["account"]],
+                        }
+                    ]
+                )
+            )
             document["auths"].update(own["auths"])
         write_json(self.auth, document, 0o600)
         self.relayed = read_json(spec["relayed"], {})
@@ -216,37 +257,80 @@ class Relay:
         return run(["buildah"] + list(words), environment=self.storage, **options)
 
     def manifest(self, reference):
-        return self.skopeo("inspect", "--raw", "--authfile", self.auth, *_image_relay.tls_options(reference, self.plain), reference, binary=True).stdout
+        return self.skopeo(
+            "inspect",
+            "--raw",
+            "--authfile",
+            self.auth,
+            *_image_relay.tls_options(reference, self.plain),
+            reference,
+            binary=True,
+        ).stdout
 
     def source(self, image):
         """Return the reference of a source, by digest, so that what was judged is what is copied."""
         if image["is_archive"]:
             return _image_relay.archive_reference(image["source"])
-        return "docker://%s@%s" % (re.sub(r"(:[^:/@]+)?(@.*)?$", "", image["source"]), image["digest"])
+        return "docker://%s@%s" % (
+            re.sub(r"(:[^:/@]+)?(@.*)?$", "", image["source"]),
+            image["digest"],
+        )
 
     def copy(self, image, source):
         target = "docker://" + image["target"]
-        self.skopeo("copy", "--quiet", "--all", "--authfile", self.auth, *_image_relay.tls_options(source, self.plain, "--src-tls-verify"),
-                    *_image_relay.tls_options(target, self.plain, "--dest-tls-verify"), source, target)
+        self.skopeo(
+            "copy",
+            "--quiet",
+            "--all",
+            "--authfile",
+            self.auth,
+            *_image_relay.tls_options(source, self.plain, "--src-tls-verify"),
+            *_image_relay.tls_options(target, self.plain, "--dest-tls-verify"),
+            source,
+            target,
+        )
 
     def container(self, reference):
         """Make a container of an image without starting it, and return its name and the folder of its files."""
-        name = self.buildah("from", "--quiet", "--pull-always" if reference.startswith("docker://") else "--pull", "--signature-policy", self.spec["policy"],
-                            "--authfile", self.auth, *_image_relay.tls_options(reference, self.plain), reference, quiet=True).stdout.strip().splitlines()[-1]
+        name = (
+            self.buildah(
+                "from",
+                "--quiet",
+                "--pull-always" if reference.startswith("docker://") else "--pull",
+                "--signature-policy",
+                self.spec["policy"],
+                "--authfile",
+                self.auth,
+                *_image_relay.tls_options(reference, self.plain),
+                reference,
+                quiet=True,
+            )
+            .stdout.strip()
+            .splitlines()[-1]
+        )
         return name, self.buildah("mount", name, quiet=True).stdout.strip()
 
     def environment(self, name):
-        return json.loads(self.buildah("inspect", name, quiet=True).stdout)["OCIv1"].get("config", {}).get("Env") or []
+        return (
+            json.loads(self.buildah("inspect", name, quiet=True).stdout)["OCIv1"]
+            .get("config", {})
+            .get("Env")
+            or []
+        )
 
     def lacks(self, root):
         """Return (packages for apt, packages for pip) that an image lacks, or fail with the reason why it cannot be completed."""
+
         def has(*paths):
             return any(os.path.lexists(os.path.join(root, path)) for path in paths)
 
         apt = [name for name, paths in APT.items() if not has(*paths)]
         pip = [] if "ipykernel" in _image_relay.versions_of(root, [])[1] else ["ipykernel"]
         if apt and not has("usr/bin/apt-get"):
-            raise Failed("it has no apt, which installs %s; use an image of Debian or Ubuntu, or complete: false" % ", ".join(apt))
+            raise Failed(
+                "it has no apt, which installs %s; use an image of Debian or Ubuntu, or complete: false"
+                % ", ".join(apt)
+            )
         return apt, pip
 
     def complete(self, image, source):
@@ -255,50 +339,121 @@ class Relay:
         shutil.rmtree(folder, ignore_errors=True)
         os.mkdir(folder, 0o700)
         try:
-            self.skopeo("copy", "--quiet", "--authfile", self.auth, *_image_relay.tls_options(source, self.plain, "--src-tls-verify"), source,
-                        "dir:%s/source" % folder)
+            self.skopeo(
+                "copy",
+                "--quiet",
+                "--authfile",
+                self.auth,
+                *_image_relay.tls_options(source, self.plain, "--src-tls-verify"),
+                source,
+                "dir:%s/source" % folder,
+            )
             places = places_of(folder)
             give(folder)
             added = with_own_ids(lambda: self.build(image, folder, places))
             target = "docker://" + image["target"]
-            self.skopeo("copy", "--quiet", "--authfile", self.auth, *_image_relay.tls_options(target, self.plain, "--dest-tls-verify"),
-                        "dir:%s/made" % folder, target)
+            self.skopeo(
+                "copy",
+                "--quiet",
+                "--authfile",
+                self.auth,
+                *_image_relay.tls_options(target, self.plain, "--dest-tls-verify"),
+                "dir:%s/made" % folder,
+                target,
+            )
             return added
         finally:
             shutil.rmtree(folder)
 
     def build(self, image, folder, places):
         """Complete an image as root of a user namespace, with a store of its own. Return what was added."""
-        self.storage = {"CONTAINERS_STORAGE_CONF": folder + "/storage.conf", "TMPDIR": folder, "HOME": folder, "XDG_RUNTIME_DIR": folder,
-                        # buildah would enter another namespace, for which an account of the host would need IDs.
-                        "_CONTAINERS_USERNS_CONFIGURED": "done"}
+        self.storage = {
+            "CONTAINERS_STORAGE_CONF": folder + "/storage.conf",
+            "TMPDIR": folder,
+            "HOME": folder,
+            "XDG_RUNTIME_DIR": folder,
+            # buildah would enter another namespace, for which an account of the host would need IDs.
+            "_CONTAINERS_USERNS_CONFIGURED": "done",
+        }
         with open(folder + "/storage.conf", "w", encoding="utf-8") as stream:
-            stream.write('[storage]\ndriver = "overlay"\nrunroot = "%s/run"\ngraphroot = "%s/store"\n' % (folder, folder))
-        name = self.buildah("from", "--quiet", "--pull", "--signature-policy", self.spec["policy"], "dir:%s/source" % folder,
-                            quiet=True).stdout.strip().splitlines()[-1]
+            stream.write(
+                '[storage]\ndriver = "overlay"\nrunroot = "%s/run"\ngraphroot = "%s/store"\n'
+                % (folder, folder)
+            )
+        name = (
+            self.buildah(
+                "from",
+                "--quiet",
+                "--pull",
+                "--signature-policy",
+                self.spec["policy"],
+                "dir:%s/source" % folder,
+                quiet=True,
+            )
+            .stdout.strip()
+            .splitlines()[-1]
+        )
         root = self.buildah("mount", name, quiet=True).stdout.strip()
         apt, pip = self.lacks(root)
         if pip and self.inside(name, "python3", "-m", "pip", "--version", quiet=True).returncode:
-            raise Failed("it has no pip for its python3, which installs %s; use an image with pip, or complete: false" % ", ".join(pip))
+            raise Failed(
+                "it has no pip for its python3, which installs %s; use an image with pip, or complete: false"
+                % ", ".join(pip)
+            )
         say("%s: adding %s" % (image["name"], ", ".join(apt + pip) or "nothing"))
         before = [target for _path, target in places if not os.path.lexists(root + target)]
         volumes = ["--volume=%s:%s:ro" % place for place in places]
-        done = self.inside(name, "/bin/sh", "-c", SCRIPT, "complete", " ".join(apt), " ".join(pip), options=volumes)
+        done = self.inside(
+            name, "/bin/sh", "-c", SCRIPT, "complete", " ".join(apt), " ".join(pip), options=volumes
+        )
         say(done.stdout.rstrip())
         if done.returncode:
-            raise Failed("%s could not be added (%s); see what apt and pip say in the log" % (
-                ", ".join(apt + pip), _image_relay.last_line(done.stderr or done.stdout)))
+            raise Failed(
+                "%s could not be added (%s); see what apt and pip say in the log"
+                % (", ".join(apt + pip), _image_relay.last_line(done.stderr or done.stdout))
+            )
         for target in before:
             self.remove_empty(root, target)
-        self.buildah("config", "--label", "trainyard.relay.source=%s" % image["source"], "--label", "trainyard.relay.digest=%s" % image["digest"],
-                     "--label", "trainyard.relay.recipe=%s" % image["recipe"], name)
-        made = self.buildah("commit", "--quiet", "--format", "docker", name, quiet=True).stdout.strip().splitlines()[-1]
-        self.buildah("push", "--quiet", "--signature-policy", self.spec["policy"], made, "dir:%s/made" % folder)
+        self.buildah(
+            "config",
+            "--label",
+            "trainyard.relay.source=%s" % image["source"],
+            "--label",
+            "trainyard.relay.digest=%s" % image["digest"],
+            "--label",
+            "trainyard.relay.recipe=%s" % image["recipe"],
+            name,
+        )
+        made = (
+            self.buildah("commit", "--quiet", "--format", "docker", name, quiet=True)
+            .stdout.strip()
+            .splitlines()[-1]
+        )
+        self.buildah(
+            "push",
+            "--quiet",
+            "--signature-policy",
+            self.spec["policy"],
+            made,
+            "dir:%s/made" % folder,
+        )
         return apt + pip
 
     def inside(self, name, *command, options=(), quiet=False):
         """Run a program of an image in its container."""
-        return self.buildah("run", "--isolation", "chroot", "--user", "0:0", *options, name, "--", *command, check=False, quiet=quiet)
+        return self.buildah(
+            "run",
+            "--isolation",
+            "chroot",
+            "--user",
+            "0:0",
+            *options,
+            name,
+            "--",
+            *command,
+            check=False,
+            quiet=quiet,
+        )
 
     @staticmethod
     def remove_empty(root, target):
@@ -313,10 +468,17 @@ class Relay:
 
     def describe(self, image, manifest):
         """Return what the catalogue tells of an image that the registry has, from its files."""
-        reference = "docker://%s@%s" % (re.sub(r":[^:/]+$", "", image["target"]), _image_relay.digest_of(manifest))
+        reference = "docker://%s@%s" % (
+            re.sub(r":[^:/]+$", "", image["target"]),
+            _image_relay.digest_of(manifest),
+        )
         text = manifest.decode("utf-8")
         options = ("--authfile", self.auth) + tuple(_image_relay.tls_options(reference, self.plain))
-        config = "{}" if "manifests" in json.loads(text) else self.skopeo("inspect", "--config", *options, reference).stdout
+        config = (
+            "{}"
+            if "manifests" in json.loads(text)
+            else self.skopeo("inspect", "--config", *options, reference).stdout
+        )
         platforms = _image_relay.platforms_of(text, config)
         name, root = self.container_of(reference, platforms)
         try:
@@ -334,13 +496,37 @@ class Relay:
             if not others:
                 raise
             parts = others[0]
-            name = self.buildah("from", "--quiet", "--pull-always", "--signature-policy", self.spec["policy"], "--authfile", self.auth, "--os", parts[0],
-                                "--arch", parts[1],
-                                *_image_relay.tls_options(reference, self.plain), reference, quiet=True).stdout.strip().splitlines()[-1]
+            name = (
+                self.buildah(
+                    "from",
+                    "--quiet",
+                    "--pull-always",
+                    "--signature-policy",
+                    self.spec["policy"],
+                    "--authfile",
+                    self.auth,
+                    "--os",
+                    parts[0],
+                    "--arch",
+                    parts[1],
+                    *_image_relay.tls_options(reference, self.plain),
+                    reference,
+                    quiet=True,
+                )
+                .stdout.strip()
+                .splitlines()[-1]
+            )
             return name, self.buildah("mount", name, quiet=True).stdout.strip()
 
     def one(self, image):
-        say("%s: %s of %s" % (image["name"], {"copy": "copy", "complete": "completion", "record": "description"}[image["what"]], image["source"]))
+        say(
+            "%s: %s of %s"
+            % (
+                image["name"],
+                {"copy": "copy", "complete": "completion", "record": "description"}[image["what"]],
+                image["source"],
+            )
+        )
         source = self.source(image)
         former = self.relayed.get(image["name"], {})
         added = []
@@ -351,13 +537,22 @@ class Relay:
         manifest = self.manifest("docker://" + image["target"])
         digest = _image_relay.digest_of(manifest)
         if not image["recipe"] and not image["is_archive"] and digest != image["digest"]:
-            raise Failed("the registry has digest %s after the copy of %s; run the playbook again" % (digest, image["digest"]))
+            raise Failed(
+                "the registry has digest %s after the copy of %s; run the playbook again"
+                % (digest, image["digest"])
+            )
         if image["what"] == "record" and former.get("digest") == digest:
             # Only its source differs.
             added = former["added"]
-        self.relayed[image["name"]] = dict(self.describe(image, manifest), source=image["source"], source_digest=image["digest"], digest=digest,
-                                           recipe=image["recipe"],
-                                           added=added, date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        self.relayed[image["name"]] = dict(
+            self.describe(image, manifest),
+            source=image["source"],
+            source_digest=image["digest"],
+            digest=digest,
+            recipe=image["recipe"],
+            added=added,
+            date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
         write_json(self.spec["relayed"], self.relayed)
         say("%s: %s %s" % (image["name"], image["target"], digest))
 
@@ -368,7 +563,10 @@ class Relay:
                 try:
                     self.one(image)
                 except (Failed, _image_relay.ParseError) as error:
-                    failed.append("image_relay_images: '%s' as '%s': %s" % (image["source"], image["name"], error))
+                    failed.append(
+                        "image_relay_images: '%s' as '%s': %s"
+                        % (image["source"], image["name"], error)
+                    )
                     say(failed[-1])
         finally:
             shutil.rmtree(self.folder)
@@ -396,6 +594,7 @@ def relay(path):
 
 
 # --- room and tidy ----------------------------------------------------------------------------------------------------------
+
 
 def size_of(folder):
     total = 0
@@ -465,11 +664,17 @@ def room(path):
     space(settings)
     flag = os.path.join(settings["storage"], "full")
     disk = os.statvfs(settings["storage"])
-    used, free = size_of(os.path.join(settings["storage"], "registry")), disk.f_bavail * disk.f_frsize
+    used, free = (
+        size_of(os.path.join(settings["storage"], "registry")),
+        disk.f_bavail * disk.f_frsize,
+    )
     if used > settings["max_bytes"] or free < settings["free_bytes"]:
         with open(flag, "w", encoding="utf-8") as stream:
             stream.write("used %d free %d\n" % (used, free))
-        say("writes are refused: %d bytes used of %d, %d bytes free of at least %d" % (used, settings["max_bytes"], free, settings["free_bytes"]))
+        say(
+            "writes are refused: %d bytes used of %d, %d bytes free of at least %d"
+            % (used, settings["max_bytes"], free, settings["free_bytes"])
+        )
     elif os.path.exists(flag):
         os.unlink(flag)
         say("writes are permitted again")
@@ -494,7 +699,12 @@ def old_tags(folder, keep, now, keep_days):
     tags, found = os.path.join(folder, "_manifests", "tags"), []
     for tag in sorted(os.listdir(tags)) if os.path.isdir(tags) else []:
         link = os.path.join(tags, tag, "current", "link")
-        if keep_days and tag not in keep and os.path.exists(link) and now - os.lstat(link).st_mtime > keep_days * DAY:
+        if (
+            keep_days
+            and tag not in keep
+            and os.path.exists(link)
+            and now - os.lstat(link).st_mtime > keep_days * DAY
+        ):
             found.append(os.path.join(tags, tag))
     return found
 
@@ -519,7 +729,9 @@ def unused_revisions(folder, needed, now):
     base, found = os.path.join(folder, "_manifests", "revisions", "sha256"), []
     for name in sorted(os.listdir(base)) if os.path.isdir(base) else []:
         link = os.path.join(base, name, "link")
-        if "sha256:" + name not in needed and (not os.path.exists(link) or now - os.lstat(link).st_mtime > DAY):
+        if "sha256:" + name not in needed and (
+            not os.path.exists(link) or now - os.lstat(link).st_mtime > DAY
+        ):
             found.append(os.path.join(base, name))
     return found
 
@@ -527,7 +739,11 @@ def unused_revisions(folder, needed, now):
 def approved(settings, folder, base):
     """Return the tags of a repository that image_relay_images requests. relayed.json would also have former images."""
     name = os.path.relpath(folder, base)
-    return {image.rpartition(":")[2] for image in settings["images"] if "%s/%s" % (settings["folder"], image.rpartition(":")[0]) == name}
+    return {
+        image.rpartition(":")[2]
+        for image in settings["images"]
+        if "%s/%s" % (settings["folder"], image.rpartition(":")[0]) == name
+    }
 
 
 def forget(settings, names):
@@ -535,7 +751,11 @@ def forget(settings, names):
     not completed again."""
     path = os.path.join(settings["storage"], "relayed.json")
     relayed = read_json(path, {})
-    left = {name: entry for name, entry in relayed.items() if "%s/%s" % (settings["folder"], name) not in names}
+    left = {
+        name: entry
+        for name, entry in relayed.items()
+        if "%s/%s" % (settings["folder"], name) not in names
+    }
     if left != relayed:
         write_json(path, left)
 
@@ -567,13 +787,27 @@ def remove_unused(settings, base, blobs, now):
         for folder in list(repositories(base)):
             old = old_tags(folder, approved(settings, folder, base), now, settings["keep_days"])
             for tag in old:
-                say("%s:%s is older than %d days" % (os.path.relpath(folder, base), os.path.basename(tag), settings["keep_days"]))
+                say(
+                    "%s:%s is older than %d days"
+                    % (os.path.relpath(folder, base), os.path.basename(tag), settings["keep_days"])
+                )
                 shutil.rmtree(tag)
                 gone.add("%s:%s" % (os.path.relpath(folder, base), os.path.basename(tag)))
             for revision in unused_revisions(folder, referenced(folder, blobs), now):
                 shutil.rmtree(revision)
         forget(settings, gone)
-        run(["runuser", "-u", settings["user"], "--", "docker-registry", "garbage-collect", settings["config"]], quiet=True)
+        run(
+            [
+                "runuser",
+                "-u",
+                settings["user"],
+                "--",
+                "docker-registry",
+                "garbage-collect",
+                settings["config"],
+            ],
+            quiet=True,
+        )
     finally:
         run(["systemctl", "start", settings["service"]])
 

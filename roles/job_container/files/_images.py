@@ -32,7 +32,10 @@ PULL_SECONDS, PUSH_SECONDS = 3600, 4 * 3600
 #: Of podman: what XDG_RUNTIME_DIR is for a person, made at login or by the prolog.
 LOGIN = "/run/user/%d"
 LAYOUT = "saved-image"
-MANIFEST_TYPE, CONFIG_TYPE = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.image.config.v1+json"
+MANIFEST_TYPE, CONFIG_TYPE = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.oci.image.config.v1+json",
+)
 GIB = float(1 << 30)
 
 
@@ -42,20 +45,30 @@ class ImageError(Exception):
 
 # --- pure functions ---
 
+
 def name_problem(name):
     """Return why an image cannot have a name, or an empty text."""
     if NAME.fullmatch(name) and len(name) <= NAME_LENGTH:
         return ""
-    return ("the name '%.80s' is not possible; use %d characters at most: lower-case letters and digits, with single . _ - between them" % (
-        name if name.isprintable() else "?", NAME_LENGTH))
+    return (
+        "the name '%.80s' is not possible; use %d characters at most: lower-case letters and digits, with single . _ - between them"
+        % (name if name.isprintable() else "?", NAME_LENGTH)
+    )
 
 
 def room_problem(size, free, kept, path):
     """Return why there is no room for a new layer, or an empty text. C(kept) are the bytes below which the health check takes the host out of service."""
     if size + kept <= free:
         return ""
-    return "the changes of the container have %.1f GiB, and %s has %.1f GiB free%s; remove files in the container, or tell the operator" % (
-        size / GIB, path, free / GIB, ", %.1f GiB of which have to stay free" % (kept / GIB) if kept else "")
+    return (
+        "the changes of the container have %.1f GiB, and %s has %.1f GiB free%s; remove files in the container, or tell the operator"
+        % (
+            size / GIB,
+            path,
+            free / GIB,
+            ", %.1f GiB of which have to stay free" % (kept / GIB) if kept else "",
+        )
+    )
 
 
 def big_data(identifier):
@@ -82,12 +95,20 @@ def saved_config(base, committed, moment):
     :param committed: what podman commit made. Only its list of layers is used.
     """
     layers, known = layers_of(committed), layers_of(base)
-    if layers[:len(known)] != known or len(layers) > len(known) + 1:
-        raise ImageError("podman has committed other layers than those of the image and of the container; tell the operator")
+    if layers[: len(known)] != known or len(layers) > len(known) + 1:
+        raise ImageError(
+            "podman has committed other layers than those of the image and of the container; tell the operator"
+        )
     found = {key: base[key] for key in OF_IMAGE if key in base}
     found.update(created=moment, rootfs={"type": "layers", "diff_ids": layers})
     if base.get("history"):
-        found["history"] = base["history"] + [{"created": moment, "created_by": "trainyard-run --save", "empty_layer": len(layers) == len(known)}]
+        found["history"] = base["history"] + [
+            {
+                "created": moment,
+                "created_by": "trainyard-run --save",
+                "empty_layer": len(layers) == len(known),
+            }
+        ]
     return found
 
 
@@ -105,25 +126,54 @@ def layout(config, layers):
     :param layers: those of the manifest that podman commit made.
     """
     config_text = as_text(config)
-    manifest = as_text({"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "layers": layers, "config": {
-        "mediaType": CONFIG_TYPE, "digest": digest(config_text), "size": len(config_text.encode("utf-8"))}})
-    index = {"schemaVersion": 2, "manifests": [{"mediaType": MANIFEST_TYPE, "digest": digest(manifest), "size": len(manifest.encode("utf-8"))}]}
-    return dict({"blobs/sha256/" + digest(text)[len("sha256:"):]: text for text in (config_text, manifest)},
-                **{"oci-layout": as_text({"imageLayoutVersion": "1.0.0"}), "index.json": as_text(index)})
+    manifest = as_text(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "layers": layers,
+            "config": {
+                "mediaType": CONFIG_TYPE,
+                "digest": digest(config_text),
+                "size": len(config_text.encode("utf-8")),
+            },
+        }
+    )
+    index = {
+        "schemaVersion": 2,
+        "manifests": [
+            {
+                "mediaType": MANIFEST_TYPE,
+                "digest": digest(manifest),
+                "size": len(manifest.encode("utf-8")),
+            }
+        ],
+    }
+    return dict(
+        {
+            "blobs/sha256/" + digest(text)[len("sha256:") :]: text
+            for text in (config_text, manifest)
+        },
+        **{"oci-layout": as_text({"imageLayoutVersion": "1.0.0"}), "index.json": as_text(index)},
+    )
 
 
 def image_id(config):
     """Return the ID that podman gives an image, which is the checksum of its configuration."""
-    return digest(as_text(config))[len("sha256:"):]
+    return digest(as_text(config))[len("sha256:") :]
 
 
 def last_line(text):
     """Return the reason in the output of podman, without its prefix."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return re.sub(r"^(?:Error: |time=\S+ level=\w+ msg=)+", "", lines[-1])[-400:] if lines else "podman says nothing"
+    return (
+        re.sub(r"^(?:Error: |time=\S+ level=\w+ msg=)+", "", lines[-1])[-400:]
+        if lines
+        else "podman says nothing"
+    )
 
 
 # --- the host ---
+
 
 def read_json(path):
     try:
@@ -147,13 +197,24 @@ def podman(command, environment, seconds, what, folder):
     """Return what podman prints. Its output goes into a file: processes that podman leaves would keep a pipe open."""
     with tempfile.TemporaryFile(dir=folder) as out, tempfile.TemporaryFile(dir=folder) as errors:
         try:
-            done = subprocess.run(command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, timeout=seconds, check=False)
+            done = subprocess.run(
+                command,
+                env=environment,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                timeout=seconds,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             raise ImageError("%s took more than %d s" % (what, seconds)) from None
         for stream in (out, errors):
             stream.seek(0)
         if done.returncode:
-            raise ImageError("%s failed: %s" % (what, last_line(errors.read().decode("utf-8", "replace"))))
+            raise ImageError(
+                "%s failed: %s" % (what, last_line(errors.read().decode("utf-8", "replace")))
+            )
         return out.read().decode("utf-8", "replace").strip()
 
 
@@ -163,7 +224,9 @@ def locked(path, wait):
     try:
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ImageError("%s cannot be locked: %s; tell the operator" % (path, error.strerror)) from None
+        raise ImageError(
+            "%s cannot be locked: %s; tell the operator" % (path, error.strerror)
+        ) from None
     with open(number, "w", encoding="ascii") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -188,7 +251,13 @@ def pull(image, person, config, environment, folder, is_there):
             own["REGISTRY_AUTH_FILE"] = "%s/%s.json" % (_registry.LOGINS, person["name"])
     with locked(login + "/trainyard-pull.lock", wait=True):
         if not is_there():
-            podman([config["podman"], "--log-level=error", "pull", "--quiet", image], own, PULL_SECONDS, "the pull of %s" % image, folder)
+            podman(
+                [config["podman"], "--log-level=error", "pull", "--quiet", image],
+                own,
+                PULL_SECONDS,
+                "the pull of %s" % image,
+                folder,
+            )
 
 
 def save(name, container, person, config, place, environment):
@@ -202,22 +271,45 @@ def save(name, container, person, config, place, environment):
     with locked(place["lock"], wait=False):
         registry, authorization = _registry.read_login(person["name"])
         repository = "%s/%s" % (person["name"], name)
-        if not _registry.is_allowed("%s/%s" % (registry, repository), config.get("registries") or []):
-            raise ImageError("jobs could not use the image: %s/%s is not in job_container_registries; tell the operator" % (registry, person["name"]))
-        found = container_of(read_json(place["store"] + "/overlay-containers/containers.json"), container)
+        if not _registry.is_allowed(
+            "%s/%s" % (registry, repository), config.get("registries") or []
+        ):
+            raise ImageError(
+                "jobs could not use the image: %s/%s is not in job_container_registries; tell the operator"
+                % (registry, person["name"])
+            )
+        found = container_of(
+            read_json(place["store"] + "/overlay-containers/containers.json"), container
+        )
         if not found:
             raise ImageError("podman has no container %s; tell the operator" % container)
         state = os.statvfs(place["store"])
-        kept = int((((config.get("health") or {}).get("free_gib") or {}).get(config["storage"]) or 0) * GIB)
-        problem = room_problem(size_of("%s/overlay/%s/diff" % (place["store"], found["layer"])), state.f_bavail * state.f_frsize, kept, config["storage"])
+        kept = int(
+            (((config.get("health") or {}).get("free_gib") or {}).get(config["storage"]) or 0) * GIB
+        )
+        problem = room_problem(
+            size_of("%s/overlay/%s/diff" % (place["store"], found["layer"])),
+            state.f_bavail * state.f_frsize,
+            kept,
+            config["storage"],
+        )
         if problem:
             raise ImageError(problem)
         # It refuses here what it would refuse after a long push, too.
         _registry.Registry(registry, authorization).check_write(repository)
         moment = datetime.datetime.now(datetime.timezone.utc)
         image = "%s/%s:%s" % (registry, repository, moment.strftime("%Y%m%d-%H%M%S"))
-        commit_and_push(image, found, place, dict(environment, TMPDIR=place["folder"], REGISTRY_AUTH_FILE="%s/%s.json" % (_registry.LOGINS, person["name"])),
-                        moment.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        commit_and_push(
+            image,
+            found,
+            place,
+            dict(
+                environment,
+                TMPDIR=place["folder"],
+                REGISTRY_AUTH_FILE="%s/%s.json" % (_registry.LOGINS, person["name"]),
+            ),
+            moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
     return image
 
 
@@ -227,7 +319,9 @@ def base_config(identifier, stores):
         path = "%s/overlay-images/%s/%s" % (store, identifier, big_data(identifier))
         if os.path.exists(path):
             return read_json(path)
-    raise ImageError("the image of the container, %s, is not on this host; tell the operator" % identifier[:12])
+    raise ImageError(
+        "the image of the container, %s, is not on this host; tell the operator" % identifier[:12]
+    )
 
 
 def commit_and_push(image, container, place, environment, moment):
@@ -240,7 +334,11 @@ def commit_and_push(image, container, place, environment, moment):
     try:
         base = base_config(container["image"], place["stores"])
         # Pausing is not possible without a control group of the container.
-        committed = run(["commit", "--quiet", "--pause=false", "--format=oci", container["id"]], PULL_SECONDS, "podman commit").split()[-1]
+        committed = run(
+            ["commit", "--quiet", "--pause=false", "--format=oci", container["id"]],
+            PULL_SECONDS,
+            "podman commit",
+        ).split()[-1]
         made.append(committed)
         there = "%s/overlay-images/%s/" % (place["store"], committed)
         config = saved_config(base, read_json(there + big_data(committed)), moment)
@@ -256,7 +354,11 @@ def commit_and_push(image, container, place, environment, moment):
             made.append(read)
             # The ID is the checksum of all that the image says about itself, so nothing of the container can be in it.
             raise ImageError("podman has changed the configuration of the image; tell the operator")
-        run(["push", "--quiet", made[-1], "docker://" + image], PUSH_SECONDS, "the push to %s" % image.partition("/")[0])
+        run(
+            ["push", "--quiet", made[-1], "docker://" + image],
+            PUSH_SECONDS,
+            "the push to %s" % image.partition("/")[0],
+        )
     finally:
         for identifier in reversed(made):
             with contextlib.suppress(ImageError):

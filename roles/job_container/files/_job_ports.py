@@ -46,12 +46,18 @@ def is_of_the_system(uid: int) -> bool:
 
 # --- pure functions ---
 
+
 def subordinate(name, uid, text):
     """Return the ranges (first, end) of a user's subordinate IDs, from the text of /etc/subuid."""
     found = []
     for line in text.splitlines():
         fields = line.split(":")
-        if len(fields) == 3 and fields[0] in (name, str(uid)) and fields[1].isdigit() and fields[2].isdigit():
+        if (
+            len(fields) == 3
+            and fields[0] in (name, str(uid))
+            and fields[1].isdigit()
+            and fields[2].isdigit()
+        ):
             found.append((int(fields[1]), int(fields[1]) + int(fields[2])))
     return found
 
@@ -150,7 +156,11 @@ def _people(jobs):
 
 def _blocks(jobs, key, prefix):
     """Return the rule that leads the ports of each block to a chain of its job."""
-    found = ["%d-%d : goto %s_%s" % (tuple(ports_of(block)) + (prefix, job["job"])) for job in jobs for block in job["blocks"]]
+    found = [
+        "%d-%d : goto %s_%s" % (tuple(ports_of(block)) + (prefix, job["job"]))
+        for job in jobs
+        for block in job["blocks"]
+    ]
     return ["th %s vmap { %s }" % (key, ", ".join(found))] if found else []
 
 
@@ -158,8 +168,14 @@ def _output_of_job(job, config):
     """Return the chains for what leaves this host to, and from, the ports of a job."""
     people = _people([job])
     inside = [people + ' oifname "lo" accept']
-    inside += ["%s %s daddr %s accept" % (people, kind, some) for kind, some in _of_family(_addresses(job["hosts"], config))]
-    return [("to_" + job["job"], inside + ["goto refuse"]), ("from_" + job["job"], [people + " accept", "drop"])]
+    inside += [
+        "%s %s daddr %s accept" % (people, kind, some)
+        for kind, some in _of_family(_addresses(job["hosts"], config))
+    ]
+    return [
+        ("to_" + job["job"], inside + ["goto refuse"]),
+        ("from_" + job["job"], [people + " accept", "drop"]),
+    ]
 
 
 def _output(config, jobs, kernel):
@@ -169,7 +185,11 @@ def _output(config, jobs, kernel):
     # On a login host srun and the sessions of people listen on such ports.
     guarded = [name for name in config["training"] if name not in config["login"]]
     jobs_here = [_people(jobs) + " accept"] if jobs else []
-    elsewhere = ["%s %s daddr %s accept" % (_people([job]), kind, some) for job in jobs for kind, some in _of_family(_addresses(job["hosts"], config))]
+    elsewhere = [
+        "%s %s daddr %s accept" % (_people([job]), kind, some)
+        for job in jobs
+        for kind, some in _of_family(_addresses(job["hosts"], config))
+    ]
     ports = "%d-%d" % (FIRST_PORT, LAST_PORT)
     chains = [("refuse", ["meta l4proto tcp reject with tcp reset", "reject"])]
     for job in jobs:
@@ -179,20 +199,47 @@ def _output(config, jobs, kernel):
         ("here", ["accept"] if is_login else jobs_here + ["goto refuse"]),
         ("elsewhere", elsewhere + ["goto refuse"]),
         ("local_port", _blocks(jobs, "dport", "to") + ["meta l4proto udp accept", "goto here"]),
-        ("remote_port", _blocks(jobs, "dport", "to") + ["meta l4proto udp accept", "goto elsewhere"]),
-        ("to_port", (['oifname "lo" goto local_port'] if config["host"] in config["training"] else [])
-         + ["%s daddr %s goto remote_port" % pair for pair in training]),
-        ("to_kernel_port", (['oifname "lo" goto here'] if config["host"] in guarded else [])
-         + ["%s daddr %s goto elsewhere" % pair for pair in _of_family(_addresses(guarded, config))]),
+        (
+            "remote_port",
+            _blocks(jobs, "dport", "to") + ["meta l4proto udp accept", "goto elsewhere"],
+        ),
+        (
+            "to_port",
+            (['oifname "lo" goto local_port'] if config["host"] in config["training"] else [])
+            + ["%s daddr %s goto remote_port" % pair for pair in training],
+        ),
+        (
+            "to_kernel_port",
+            (['oifname "lo" goto here'] if config["host"] in guarded else [])
+            + [
+                "%s daddr %s goto elsewhere" % pair
+                for pair in _of_family(_addresses(guarded, config))
+            ],
+        ),
         ("from_port", _blocks(jobs, "sport", "from")),
-        ("people", ["th dport %s accept" % open_ports, "%s tcp dport %s goto to_port" % (NEW, ports), "udp dport %s goto to_port" % ports,
-                    "%s tcp dport %d-%d goto to_kernel_port" % ((NEW,) + tuple(kernel)),
-                    # A process that has taken a port of another person's job answers nobody.
-                    "%s tcp sport %s goto from_port" % (ANSWER, ports), "udp sport %s goto from_port" % ports]),
-        ("output", ["type filter hook output priority filter - 10; policy accept;", "meta skuid { %s } accept" % SYSTEM,
-                    # Sockets of the kernel have no ID, also those that it opens for a person (AF_SMC).
-                    # Those of NFS have a port that people cannot have.
-                    "meta l4proto { tcp, udp } th sport >= 1024 goto people", "meta l4proto { tcp, udp } meta skuid != %d goto people" % NO_ID]),
+        (
+            "people",
+            [
+                "th dport %s accept" % open_ports,
+                "%s tcp dport %s goto to_port" % (NEW, ports),
+                "udp dport %s goto to_port" % ports,
+                "%s tcp dport %d-%d goto to_kernel_port" % ((NEW,) + tuple(kernel)),
+                # A process that has taken a port of another person's job answers nobody.
+                "%s tcp sport %s goto from_port" % (ANSWER, ports),
+                "udp sport %s goto from_port" % ports,
+            ],
+        ),
+        (
+            "output",
+            [
+                "type filter hook output priority filter - 10; policy accept;",
+                "meta skuid { %s } accept" % SYSTEM,
+                # Sockets of the kernel have no ID, also those that it opens for a person (AF_SMC).
+                # Those of NFS have a port that people cannot have.
+                "meta l4proto { tcp, udp } th sport >= 1024 goto people",
+                "meta l4proto { tcp, udp } meta skuid != %d goto people" % NO_ID,
+            ],
+        ),
     ]
     return chains
 
@@ -209,8 +256,11 @@ def _own(config):
 def _from(addresses, config):
     """Return the rules that accept what comes from these addresses to a known one of this host."""
     own = dict(_own(config))
-    return ["%s saddr %s %s daddr %s accept" % (kind, some, kind, own[kind])
-            for kind, some in _of_family(addresses) if kind in own]
+    return [
+        "%s saddr %s %s daddr %s accept" % (kind, some, kind, own[kind])
+        for kind, some in _of_family(addresses)
+        if kind in own
+    ]
 
 
 def _input(config, jobs, kernel):
@@ -220,21 +270,41 @@ def _input(config, jobs, kernel):
     """
     chains = []
     for job in jobs:
-        chains.append(("at_" + job["job"], _from(_addresses(job["hosts"], config), config) + ["goto refuse"]))
+        chains.append(
+            ("at_" + job["job"], _from(_addresses(job["hosts"], config), config) + ["goto refuse"])
+        )
     # Launchers of root, such as horovodrun, choose any port. People are judged where they come from.
     cluster = [address for some in config["hosts"].values() for address in some]
     ports = "%d-%d" % (FIRST_PORT, LAST_PORT)
     open_ports = "th dport { %s } accept" % ", ".join(map(str, sorted(config["open"])))
-    chains.append(("at_port", [open_ports] + _blocks(jobs, "dport", "at")
-                   # Others are used by nobody, or by resolvers.
-                   + ["meta l4proto udp accept"] + _from(cluster, config) + ["goto refuse"]))
-    rules = ["type filter hook input priority filter - 10; policy accept;", 'iifname "lo" accept', "%s tcp dport %s goto at_port" % (NEW, ports),
-             # Answers of servers for names and time come from a port that people cannot have.
-             "udp sport >= 1024 udp dport %s goto at_port" % ports]
+    chains.append(
+        (
+            "at_port",
+            [open_ports]
+            + _blocks(jobs, "dport", "at")
+            # Others are used by nobody, or by resolvers.
+            + ["meta l4proto udp accept"]
+            + _from(cluster, config)
+            + ["goto refuse"],
+        )
+    )
+    rules = [
+        "type filter hook input priority filter - 10; policy accept;",
+        'iifname "lo" accept',
+        "%s tcp dport %s goto at_port" % (NEW, ports),
+        # Answers of servers for names and time come from a port that people cannot have.
+        "udp sport >= 1024 udp dport %s goto at_port" % ports,
+    ]
     if config["host"] not in config["login"]:
         # A file server calls its clients back from a port that people cannot have.
-        chains.append(("at_kernel_port", [open_ports, "th sport < 1024 accept"]
-                       + ["%s daddr %s accept" % pair for pair in _own(config)] + ["goto refuse"]))
+        chains.append(
+            (
+                "at_kernel_port",
+                [open_ports, "th sport < 1024 accept"]
+                + ["%s daddr %s accept" % pair for pair in _own(config)]
+                + ["goto refuse"],
+            )
+        )
         rules.append("%s tcp dport %d-%d goto at_kernel_port" % ((NEW,) + tuple(kernel)))
     return chains + [("input", rules)]
 
@@ -252,6 +322,7 @@ def table(config, jobs, kernel):
 
 
 # --- the host ---
+
 
 def read(path):
     try:
@@ -299,10 +370,18 @@ def note(job, uid, hosts, config, state, jobs):
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
         name = str(uid)
-    uids = [[uid, uid]] + [[first, end - 1] for first, end in subordinate(name, uid, read("/etc/subuid"))]
+    uids = [[uid, uid]] + [
+        [first, end - 1] for first, end in subordinate(name, uid, read("/etc/subuid"))
+    ]
     others = [other for other in live_jobs(state, jobs) if other["job"] != job]
     blocks = claim(job, hosts, others, config["open"])
-    entry = {"job": job, "uids": uids, "hosts": hosts, "blocks": blocks, "ports": [ports_of(block) for block in blocks]}
+    entry = {
+        "job": job,
+        "uids": uids,
+        "hosts": hosts,
+        "blocks": blocks,
+        "ports": [ports_of(block) for block in blocks],
+    }
     path = "%s/%s.json" % (state, job)
     with open(path + ".new", "w", encoding="utf-8") as stream:
         json.dump(entry, stream)
@@ -320,10 +399,15 @@ def load(config, state, jobs):
         stream.write(table(config, live_jobs(state, jobs), kernel))
     # Module subprocess takes longer to load than nft runs.
     opened = (os.POSIX_SPAWN_OPEN, 2, said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    child = os.posix_spawn(NFT, ["nft", "--file", path], {"PATH": "/usr/sbin:/usr/bin"}, file_actions=[opened])
+    child = os.posix_spawn(
+        NFT, ["nft", "--file", path], {"PATH": "/usr/sbin:/usr/bin"}, file_actions=[opened]
+    )
     if os.waitpid(child, 0)[1]:
         lines = (read(said).strip() or "it was killed").splitlines()
-        raise OSError("the firewall of jobs cannot be loaded: nft: %s; repair nftables on this host, or set job_container_firewall to false" % lines[0])
+        raise OSError(
+            "the firewall of jobs cannot be loaded: nft: %s; repair nftables on this host, or set job_container_firewall to false"
+            % lines[0]
+        )
     # What the kernel has now. Module host_health_info and the health program compare the two.
     os.rename(path, state + "/table.nft")
 
@@ -339,7 +423,14 @@ def open_ports(job, uid, environment, config=None, state=STATE, jobs=JOBS):
         return
     with alone(state):
         adopt(config, state, jobs)
-        note(job, uid, hosts_of_job(environment, config["host"], config["hosts"]), config, state, jobs)
+        note(
+            job,
+            uid,
+            hosts_of_job(environment, config["host"], config["hosts"]),
+            config,
+            state,
+            jobs,
+        )
         try:
             load(config, state, jobs)
         except OSError:

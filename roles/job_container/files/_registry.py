@@ -37,6 +37,7 @@ class RegistryError(Exception):
 
 # --- pure functions ---
 
+
 def registry_of(image):
     """Return the registry in the name of an image, or an empty text for a name without one."""
     first, slash, _rest = image.partition("/")
@@ -45,13 +46,15 @@ def registry_of(image):
 
 def is_allowed(image, registries):
     """Return whether people may use an image that is in no store. C(registries) are beginnings of names that the site allows."""
-    return bool(registry_of(image)) and any(image.startswith(registry.rstrip("/") + "/") for registry in registries)
+    return bool(registry_of(image)) and any(
+        image.startswith(registry.rstrip("/") + "/") for registry in registries
+    )
 
 
 def login_of(text):
     """Return the registry of a login file, and the value of HTTP's Authorization. The file has the form of podman's auth.json, with one registry."""
     try:
-        (registry, entry), = json.loads(text)["auths"].items()
+        ((registry, entry),) = json.loads(text)["auths"].items()
         if not entry["auth"] or re.search(r"[^A-Za-z0-9+/=]", entry["auth"]):
             raise ValueError
         return registry, "Basic " + entry["auth"]
@@ -61,6 +64,7 @@ def login_of(text):
 
 def newest_first(names):
     """Return names of images, the newest first. Names without a date come after them, in order."""
+
     def date(name):
         tag = name.rpartition(":")[2]
         return tag if DATE.fullmatch(tag) else ""
@@ -84,6 +88,7 @@ def next_page(link):
 
 # --- the registry ---
 
+
 def read_login(person):
     """Return the registry and the authorization of a person. RegistryError says why there is none."""
     path = "%s/%s.json" % (LOGINS, person)
@@ -93,7 +98,9 @@ def read_login(person):
     except FileNotFoundError:
         # The folder can be entered, but not listed.
         if os.path.isdir(LOGINS):
-            raise RegistryError("%s has no login for the registry of this cluster" % person) from None
+            raise RegistryError(
+                "%s has no login for the registry of this cluster" % person
+            ) from None
         raise RegistryError("this cluster has no registry in which people have images") from None
     except OSError as error:
         raise RegistryError("%s cannot be read: %s" % (path, error.strerror)) from None
@@ -117,14 +124,24 @@ class Registry:
             try:
                 context.load_verify_locations(authority)
             except OSError as error:
-                raise RegistryError("%s cannot be read: %s" % (authority, error.strerror or error)) from None
+                raise RegistryError(
+                    "%s cannot be read: %s" % (authority, error.strerror or error)
+                ) from None
         # A proxy for other networks has no way to it.
-        self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), NoRedirect())
+        self.opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}),
+            urllib.request.HTTPSHandler(context=context),
+            NoRedirect(),
+        )
 
     def ask(self, method, path, seconds=SECONDS):
         """Return the body and the headers of an answer."""
-        request = urllib.request.Request(urllib.parse.urljoin("https://%s/" % self.name, path), method=method,
-                                         data=b"" if method == "POST" else None, headers={"Authorization": self.authorization})
+        request = urllib.request.Request(
+            urllib.parse.urljoin("https://%s/" % self.name, path),
+            method=method,
+            data=b"" if method == "POST" else None,
+            headers={"Authorization": self.authorization},
+        )
         try:
             # Not to another host: the login is for this one.
             if urllib.parse.urlsplit(request.full_url)[:2] != ("https", self.name):
@@ -136,10 +153,17 @@ class Registry:
                 text = said_by(error.read().decode("utf-8", "replace"))
             if error.code == 401:
                 text = "it does not accept your login"
-            raise RegistryError("the registry %s refuses it: %s" % (self.name, text or "HTTP status %d" % error.code), error.code) from None
+            raise RegistryError(
+                "the registry %s refuses it: %s"
+                % (self.name, text or "HTTP status %d" % error.code),
+                error.code,
+            ) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
-            raise RegistryError("the registry %s does not answer: %s" % (self.name, getattr(reason, "strerror", None) or reason)) from None
+            raise RegistryError(
+                "the registry %s does not answer: %s"
+                % (self.name, getattr(reason, "strerror", None) or reason)
+            ) from None
 
     def check_write(self, repository):
         """Raise RegistryError if the person cannot push to a repository now: the login, the rights, the room. Nothing of it stays."""
@@ -151,12 +175,16 @@ class Registry:
         found, path = [], "/v2/_catalog?n=%d" % PAGE
         while path:
             try:
-                body, headers = self.ask("GET", path, max(0.1, min(SECONDS, deadline - time.monotonic())))
+                body, headers = self.ask(
+                    "GET", path, max(0.1, min(SECONDS, deadline - time.monotonic()))
+                )
             except RegistryError as error:
                 if PRIVATE in str(error):
                     return self.own_repositories(person, deadline)
                 raise
-            found += [name for name in self.read(body, "repositories") if name.startswith(person + "/")]
+            found += [
+                name for name in self.read(body, "repositories") if name.startswith(person + "/")
+            ]
             path = next_page(headers["Link"])
         return found
 
@@ -170,16 +198,24 @@ class Registry:
             folder = waiting.pop()
             self.check_time(deadline)
             try:
-                body, _headers = self.ask("GET", "%s/%s/" % (OWN, folder), max(0.1, min(SECONDS, deadline - time.monotonic())))
+                body, _headers = self.ask(
+                    "GET",
+                    "%s/%s/" % (OWN, folder),
+                    max(0.1, min(SECONDS, deadline - time.monotonic())),
+                )
             except RegistryError as error:
                 # The person has none.
                 if error.status == 404:
                     continue
                 raise
             try:
-                names = [str(entry["name"]) for entry in json.loads(body) if entry["type"] == "directory"]
+                names = [
+                    str(entry["name"]) for entry in json.loads(body) if entry["type"] == "directory"
+                ]
             except (ValueError, KeyError, TypeError):
-                raise RegistryError("the registry %s answers with something else" % self.name) from None
+                raise RegistryError(
+                    "the registry %s answers with something else" % self.name
+                ) from None
             if "_manifests" in names:
                 found.append(folder)
             waiting += ["%s/%s" % (folder, name) for name in names if not name.startswith("_")]
@@ -203,7 +239,9 @@ class Registry:
 
     def check_time(self, deadline):
         if time.monotonic() > deadline:
-            raise RegistryError("the registry %s needs more than %d s for a list" % (self.name, LIST_SECONDS))
+            raise RegistryError(
+                "the registry %s needs more than %d s for a list" % (self.name, LIST_SECONDS)
+            )
 
     def read(self, body, key):
         try:

@@ -40,7 +40,10 @@ PEOPLE = "/etc/trainyard/sessions.json"
 #: What users leave behind in these folders is removed with their last job.
 SHARED_FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")
 #: Control groups of a job, of version 2 and of version 1.
-CGROUPS = ("/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_%s", "/sys/fs/cgroup/*/slurm*/uid_*/job_%s")
+CGROUPS = (
+    "/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_%s",
+    "/sys/fs/cgroup/*/slurm*/uid_*/job_%s",
+)
 #: Seconds for processes to end after SIGKILL. One that waits for a device or for a dead file server cannot be ended. The health program, which tries again what
 #: has failed, waits less.
 SECONDS = float(os.environ.get("TRAINYARD_EPILOG_SECONDS") or 20)
@@ -68,6 +71,7 @@ class Failed(Exception):
 
 
 # --- pure functions: processes as data ---
+
 
 def belongs(uid, owner, ranges):
     """Return whether a process or file is the user's: by the own ID, or by one that only the user's containers have."""
@@ -180,6 +184,7 @@ def of_another(process: dict, job: str, others: list) -> bool:
 
 # --- the host ---
 
+
 def read(path):
     try:
         with open(path, "rb") as stream:
@@ -211,14 +216,23 @@ def look(pid, host_space, proc="/proc"):
     folder = "%s/%s" % (proc, pid)
     text = read(folder + "/stat").decode(errors="replace")
     fields = text.rpartition(")")[2].split()
-    status = re.search(r"^Uid:\s+(\d+)\s+(\d+)", read(folder + "/status").decode(errors="replace"), re.MULTILINE)
+    status = re.search(
+        r"^Uid:\s+(\d+)\s+(\d+)", read(folder + "/status").decode(errors="replace"), re.MULTILINE
+    )
     if len(fields) < 20 or not status or fields[0] in ("Z", "X"):
         return None
     space = namespace(folder, "pid") or host_space
     same_users = namespace(folder, "user") == namespace(proc + "/self", "user")
-    return {"uid": int(status.group(1)), "parent": int(fields[1]), "start": fields[19], "name": text.partition("(")[2].rpartition(")")[0],
-            "environ": read(folder + "/environ"), "cgroup": read(folder + "/cgroup").decode(errors="replace"), "space": "" if space == host_space else space,
-            "engine": space != host_space and same_users}
+    return {
+        "uid": int(status.group(1)),
+        "parent": int(fields[1]),
+        "start": fields[19],
+        "name": text.partition("(")[2].rpartition(")")[0],
+        "environ": read(folder + "/environ"),
+        "cgroup": read(folder + "/cgroup").decode(errors="replace"),
+        "space": "" if space == host_space else space,
+        "engine": space != host_space and same_users,
+    }
 
 
 def owned(uid, ranges, proc="/proc"):
@@ -461,13 +475,22 @@ def remove_all(folders: list, deadline: float) -> list:
 
 
 def leftovers(folders):
-    return [os.path.join(folder, name) for folder in folders if os.path.isdir(folder) for name in os.listdir(folder)]
+    return [
+        os.path.join(folder, name)
+        for folder in folders
+        if os.path.isdir(folder)
+        for name in os.listdir(folder)
+    ]
 
 
 def shared_memory_ids(text, owner, ranges):
     """Return the IDs of the user's segments, from the text of /proc/sysvipc/shm."""
     rows = [line.split() for line in text.split("\n")[1:]]
-    return [row[1] for row in rows if len(row) > 7 and row[7].isdigit() and belongs(int(row[7]), owner, ranges)]
+    return [
+        row[1]
+        for row in rows
+        if len(row) > 7 and row[7].isdigit() and belongs(int(row[7]), owner, ranges)
+    ]
 
 
 def other_jobs(job, uid, folder):
@@ -476,7 +499,11 @@ def other_jobs(job, uid, folder):
     for name in os.listdir(folder) if os.path.isdir(folder) else []:
         # The epilog of another job may remove its folder meanwhile.
         with contextlib.suppress(FileNotFoundError):
-            if name != job and name.isdigit() and os.lstat(os.path.join(folder, name)).st_uid == uid:
+            if (
+                name != job
+                and name.isdigit()
+                and os.lstat(os.path.join(folder, name)).st_uid == uid
+            ):
                 found.append(name)
     return found
 
@@ -616,7 +643,7 @@ def forget_cgroups(job, patterns=CGROUPS, seconds=2):
     for top in [path for pattern in patterns for path in glob.glob(pattern % job)]:
         while os.path.isdir(top):
             for folder, _folders, _files in os.walk(top, topdown=False):
-                if "/user" in folder[len(top):]:
+                if "/user" in folder[len(top) :]:
                     for pid in read(folder + "/cgroup.procs").split():
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(int(pid), signal.SIGKILL)
@@ -654,7 +681,10 @@ def finish(job, uid, storage, runtime=RUNTIME):
         alive = sweep(job, uid, ranges, others)
         if alive:
             names = ", ".join("%d (%s)" % pair for pair in sorted(alive.items()))
-            raise Failed("job %s: these processes do not end: %s; end what they wait for, or reboot the host" % (job, names))
+            raise Failed(
+                "job %s: these processes do not end: %s; end what they wait for, or reboot the host"
+                % (job, names)
+            )
 
     last = not others()
     if last and lives_in_jobs(settings(PEOPLE), uid):
@@ -743,7 +773,11 @@ def begun(job: str, uid: str, runtime: str) -> Iterator[None]:
 def main():
     job, uid = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_JOB_UID", "")
     if not job.isdigit() or not uid.isdigit():
-        print("trainyard: epilog: SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; slurmd has to start this program" % (job, uid), file=sys.stderr)
+        print(
+            "trainyard: epilog: SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; slurmd has to start this program"
+            % (job, uid),
+            file=sys.stderr,
+        )
         return 1
     if _job_ports.is_of_the_system(int(uid)):
         return 0

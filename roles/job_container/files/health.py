@@ -19,7 +19,11 @@ import time
 # Teardown would find the folder of the compiled module.
 sys.dont_write_bytecode = True
 try:
-    from ansible_collections.trainyard.gpu.plugins.module_utils import _host_health, _nft_table, _nvidia_smi
+    from ansible_collections.trainyard.gpu.plugins.module_utils import (
+        _host_health,
+        _nft_table,
+        _nvidia_smi,
+    )
 except ImportError:
     # On hosts they are in the same folder.
     import _host_health
@@ -39,19 +43,38 @@ INSTANCES = "/usr/local/lib/trainyard/notebook/look"
 #: Units that load a table of nftables, of roles job_container and jupyterhub.
 UNITS = "/etc/systemd/system"
 #: Errors after which a GPU needs a reset or a repair. Others, such as 13, 31 and 43, are faults of programs.
-XIDS = {48: "uncorrectable memory error", 62: "halted", 63: "row remapping", 64: "row remapping failed", 74: "NVLink error", 79: "fallen off the bus",
-        92: "too many memory errors", 94: "contained memory error", 95: "uncontained memory error", 119: "GSP timeout", 120: "GSP error", 140: "memory error"}
+XIDS = {
+    48: "uncorrectable memory error",
+    62: "halted",
+    63: "row remapping",
+    64: "row remapping failed",
+    74: "NVLink error",
+    79: "fallen off the bus",
+    92: "too many memory errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "GSP timeout",
+    120: "GSP error",
+    140: "memory error",
+}
 SHARE_SECONDS, TOOL_SECONDS, EPILOG_SECONDS = 5, 15, 2
 GIB = 1 << 30
 
 
 def judge_gpus(expected, found):
-    return "" if found is None or found >= expected else "%d of %d GPUs are present" % (found, expected)
+    return (
+        ""
+        if found is None or found >= expected
+        else "%d of %d GPUs are present" % (found, expected)
+    )
 
 
 def judge_kernel_log(text):
-    bad = ["Xid %d (%s) of %s" % (entry["code"], XIDS[entry["code"]], entry["device"]) for entry in _host_health.parse_gpu_errors(text)
-           if entry["kind"] == "Xid" and entry["code"] in XIDS]
+    bad = [
+        "Xid %d (%s) of %s" % (entry["code"], XIDS[entry["code"]], entry["device"])
+        for entry in _host_health.parse_gpu_errors(text)
+        if entry["kind"] == "Xid" and entry["code"] in XIDS
+    ]
     return ", ".join(bad[:2])
 
 
@@ -60,9 +83,13 @@ def judge_memory(gpus):
     bad = []
     for gpu in gpus:
         errors = gpu["ecc_errors"]["volatile"]["uncorrectable"]
-        said = ["%d uncorrectable memory errors" % errors if errors else "",
-                "memory waits for a reset" if gpu["retired_pages_pending"] or gpu["remapped_rows_pending"] else "",
-                "memory could not be retired" if gpu["remapped_rows_failure"] else ""]
+        said = [
+            "%d uncorrectable memory errors" % errors if errors else "",
+            "memory waits for a reset"
+            if gpu["retired_pages_pending"] or gpu["remapped_rows_pending"]
+            else "",
+            "memory could not be retired" if gpu["remapped_rows_failure"] else "",
+        ]
         if any(said):
             bad.append("GPU %d: %s" % (gpu["index"], ", ".join(words for words in said if words)))
     return ", ".join(bad[:2])
@@ -70,13 +97,20 @@ def judge_memory(gpus):
 
 def judge_driver(loaded, library):
     """Compare the loaded driver with the installed library: they differ after an upgrade without a reboot, and no program sees a GPU then."""
-    return "driver %s is loaded, and library %s is installed; reboot the host" % (loaded, library) if loaded and library and loaded != library else ""
+    return (
+        "driver %s is loaded, and library %s is installed; reboot the host" % (loaded, library)
+        if loaded and library and loaded != library
+        else ""
+    )
 
 
 def judge_space(free, limits):
     """Return what is wrong with the free bytes of folders, of which each has a limit in GiB."""
-    short = ["%s has %.1f GiB free, less than %g" % (path, free[path] / float(GIB), limit) for path, limit in sorted(limits.items())
-             if path in free and free[path] < limit * GIB]
+    short = [
+        "%s has %.1f GiB free, less than %g" % (path, free[path] / float(GIB), limit)
+        for path, limit in sorted(limits.items())
+        if path in free and free[path] < limit * GIB
+    ]
     return ", ".join(short)
 
 
@@ -101,8 +135,14 @@ def read(path):
 def output(command, seconds, environment=None):
     """Return the output of a command, or None if it failed or did not end. It is not waited for: a process that asks a dead file server cannot be killed."""
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-                                 env=environment)
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
     except OSError:
         return None
     try:
@@ -132,11 +172,19 @@ def judge_cards(seconds=TOOL_SECONDS):
 def count_gpus(config):
     """Return the number of GPUs: of the driver if it is loaded, else of the device nodes."""
     loaded = glob.glob("/proc/driver/nvidia/gpus/*")
-    return len(loaded) if loaded else len(glob.glob((config.get("nodes") or "/dev/nvidia%d").replace("%d", "[0-9]*")))
+    return (
+        len(loaded)
+        if loaded
+        else len(glob.glob((config.get("nodes") or "/dev/nvidia%d").replace("%d", "[0-9]*")))
+    )
 
 
 def library_version():
-    names = [os.path.basename(path) for path in glob.glob("/usr/lib/*/libnvidia-ml.so.*.*") + glob.glob("/usr/lib64/libnvidia-ml.so.*.*")]
+    names = [
+        os.path.basename(path)
+        for path in glob.glob("/usr/lib/*/libnvidia-ml.so.*.*")
+        + glob.glob("/usr/lib64/libnvidia-ml.so.*.*")
+    ]
     return names[0].partition(".so.")[2] if names else ""
 
 
@@ -173,7 +221,16 @@ def free_space(paths):
 
 def run_epilog(job, uid):
     """Run the epilog of a job again. Without an error it removes its file."""
-    output([EPILOG], TOOL_SECONDS, dict(os.environ, SLURM_JOB_ID=job, SLURM_JOB_UID=uid, TRAINYARD_EPILOG_SECONDS=str(EPILOG_SECONDS)))
+    output(
+        [EPILOG],
+        TOOL_SECONDS,
+        dict(
+            os.environ,
+            SLURM_JOB_ID=job,
+            SLURM_JOB_UID=uid,
+            TRAINYARD_EPILOG_SECONDS=str(EPILOG_SECONDS),
+        ),
+    )
 
 
 def was_left(path: str) -> bool:
@@ -249,11 +306,20 @@ def problems(config):
     health = config.get("health") or {}
     share = health.get("share") or ""
     missing = unmounted(share, read("/proc/self/mountinfo"))
-    loaded = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read("/proc/driver/nvidia/version"))
+    loaded = re.search(
+        r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read("/proc/driver/nvidia/version")
+    )
     kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""
-    return [judge_gpus(health.get("gpus", 0), count_gpus(config.get("gpus") or {})), judge_kernel_log(kernel or ""),
-            judge_cards() if loaded else "", judge_driver(loaded.group(1) if loaded else "", library_version()), missing or judge_share(share),
-            judge_space(free_space(health.get("free_gib") or {}), health.get("free_gib") or {}), unfinished(), restore_tables()]
+    return [
+        judge_gpus(health.get("gpus", 0), count_gpus(config.get("gpus") or {})),
+        judge_kernel_log(kernel or ""),
+        judge_cards() if loaded else "",
+        judge_driver(loaded.group(1) if loaded else "", library_version()),
+        missing or judge_share(share),
+        judge_space(free_space(health.get("free_gib") or {}), health.get("free_gib") or {}),
+        unfinished(),
+        restore_tables(),
+    ]
 
 
 def drain(node, reason):
@@ -267,7 +333,10 @@ def drain(node, reason):
         # Someone else may have drained the node since.
         shown = output(["sinfo", "--noheader", "--nodes=%s" % node, "--format=%E"], TOOL_SECONDS)
         change = ["state=resume"] if (shown or "").strip() == former else []
-    if change and output(["scontrol", "update", "nodename=%s" % node] + change, TOOL_SECONDS) is None:
+    if (
+        change
+        and output(["scontrol", "update", "nodename=%s" % node] + change, TOOL_SECONDS) is None
+    ):
         return
     with open(REASON, "w", encoding="utf-8") as stream:
         stream.write(reason)

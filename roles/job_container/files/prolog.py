@@ -28,7 +28,10 @@ def job_of(environment):
     """Return the number of the job and the ID of its user."""
     job, uid = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_UID", "")
     if not job.isdigit() or not uid.isdigit():
-        raise Failed("SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; slurmd has to start this program" % (job, uid))
+        raise Failed(
+            "SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; slurmd has to start this program"
+            % (job, uid)
+        )
     return job, int(uid)
 
 
@@ -50,7 +53,9 @@ def own_folder(path, uid, gid):
         is_new = False
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
-            raise Failed("%s exists and does not belong to user %d; remove it" % (path, uid)) from None
+            raise Failed(
+                "%s exists and does not belong to user %d; remove it" % (path, uid)
+            ) from None
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if is_new:

@@ -43,7 +43,16 @@ PEER_SECONDS = 120
 NOT_STARTED = 125
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 #: Variables that describe the step of this worker. mpirun and its daemons would take them for their own and start through Slurm.
-OF_SLURM = ("SLURM_", "PMI_", "PMIX_", "PMI2_", "HYDRA_", "I_MPI_HYDRA_", "OMPI_MCA_plm_slurm", "PRTE_MCA_plm_slurm")
+OF_SLURM = (
+    "SLURM_",
+    "PMI_",
+    "PMIX_",
+    "PMI2_",
+    "HYDRA_",
+    "I_MPI_HYDRA_",
+    "OMPI_MCA_plm_slurm",
+    "PRTE_MCA_plm_slurm",
+)
 KEPT_OF_SLURM = ("SLURM_JOB_ID",)
 #: Options of torchrun without a value.
 TORCHRUN_FLAGS = ("standalone", "no-python", "run-path", "h", "help")
@@ -55,7 +64,14 @@ SETTINGS = "TRAINYARD_LAUNCH_RANK"
 RANK = "/usr/local/lib/trainyard/rank"
 #: A rank table and the connections of msrun exclude each other. msrun sets the last two itself.
 OF_RANK_TABLE = ("MINDSPORE_HCCL_CONFIG_PATH", "RANK_TABLE_FILE", "RANK_ID", "DEVICE_ID")
-OF_MSRUN = ("MS_ROLE", "MS_NODE_ID", "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_TOPO_TIMEOUT")
+OF_MSRUN = (
+    "MS_ROLE",
+    "MS_NODE_ID",
+    "MS_WORKER_NUM",
+    "MS_SCHED_HOST",
+    "MS_SCHED_PORT",
+    "MS_TOPO_TIMEOUT",
+)
 #: Errors only, in MindSpore's and CANN's counting: the others are hundreds of lines per rank.
 LOG_LEVELS = {"GLOG_v": "3", "ASCEND_GLOBAL_LOG_LEVEL": "3"}
 #: Chips whose eight devices are two rings of four, as the rank table before version 1.0 names them. trainyard-run refuses them, too.
@@ -71,6 +87,7 @@ class Refused(Exception):
 
 
 # --- pure functions: from the job to commands and files ---
+
 
 def slots(job):
     return sum(entry["slots"] for entry in job["entries"])
@@ -93,7 +110,9 @@ def torchrun_options(arguments):
 def has_own_rendezvous(arguments):
     """Return whether the user has chosen a rendezvous, or a number of hosts that changes, which static rendezvous does not have."""
     options = torchrun_options(arguments)
-    return any(name.startswith("rdzv") or name == "nnodes" and ":" in value for name, value in options)
+    return any(
+        name.startswith("rdzv") or name == "nnodes" and ":" in value for name, value in options
+    )
 
 
 def torchrun(job, arguments):
@@ -106,17 +125,29 @@ def torchrun(job, arguments):
     master = job["ports"]["master"]
     command = ["torchrun", "--nnodes=%d" % job["count"], "--nproc-per-node=%d" % me["slots"]]
     if has_own_rendezvous(arguments):
-        command += ["--rdzv-backend=c10d", "--rdzv-id=%s.%s" % (job["job"], job["step"]),
-                    "--rdzv-endpoint=%s:%d" % (first["address"], master), "--rdzv-conf=is_host=%d" % (job["index"] == 0)]
+        command += [
+            "--rdzv-backend=c10d",
+            "--rdzv-id=%s.%s" % (job["job"], job["step"]),
+            "--rdzv-endpoint=%s:%d" % (first["address"], master),
+            "--rdzv-conf=is_host=%d" % (job["index"] == 0),
+        ]
     else:
-        command += ["--node-rank=%d" % job["index"], "--master-addr=%s" % first["address"], "--master-port=%d" % master]
+        command += [
+            "--node-rank=%d" % job["index"],
+            "--master-addr=%s" % first["address"],
+            "--master-port=%d" % master,
+        ]
     return command + ["--local-addr=%s" % me["address"]] + arguments
 
 
 def horovodrun(job, arguments):
     # Versions before 0.25 have the singular only, and later ones accept it.
     interface = ["--network-interface", job["interface"]] if job.get("interface") else []
-    several = ["-hostfile", INSIDE + "/hosts", "-p", str(job["ports"]["ssh"])] + interface if job["count"] > 1 else ["-H", "localhost:%d" % slots(job)]
+    several = (
+        ["-hostfile", INSIDE + "/hosts", "-p", str(job["ports"]["ssh"])] + interface
+        if job["count"] > 1
+        else ["-H", "localhost:%d" % slots(job)]
+    )
     return ["horovodrun", "-np", str(slots(job))] + several + arguments
 
 
@@ -139,12 +170,19 @@ def mindspore_options(arguments):
             break
         name, equal, value = word[2:].partition("=")
         if not word.startswith("--") or name not in options or not equal:
-            raise Refused("'%s' is not an option of mindspore; use --start=auto|msrun|rank_table, --rank-table=FILE or --folder=DIR, then the command" % word)
+            raise Refused(
+                "'%s' is not an option of mindspore; use --start=auto|msrun|rank_table, --rank-table=FILE or --folder=DIR, then the command"
+                % word
+            )
         options[name] = value
     if options["start"] not in ("auto", "msrun", "rank_table"):
-        raise Refused("--start: '%s' is not possible; use auto, msrun or rank_table" % options["start"])
+        raise Refused(
+            "--start: '%s' is not possible; use auto, msrun or rank_table" % options["start"]
+        )
     if not words:
-        raise Refused("mindspore: there is no command; write it last, as in: trainyard-launch mindspore train.py")
+        raise Refused(
+            "mindspore: there is no command; write it last, as in: trainyard-launch mindspore train.py"
+        )
     # As torchrun and msrun do it.
     return options, ["python3"] + words if words[0].endswith(".py") else words
 
@@ -152,12 +190,16 @@ def mindspore_options(arguments):
 def mindspore_start(asked, has_msrun, table, ranks):
     """Return C(msrun) or C(rank_table). C(table) is the path of a rank table, or empty."""
     if asked == "msrun" and not has_msrun:
-        raise Refused("--start=msrun: the image has no msrun, which MindSpore has since 2.3; use a newer MindSpore, or --start=rank_table")
+        raise Refused(
+            "--start=msrun: the image has no msrun, which MindSpore has since 2.3; use a newer MindSpore, or --start=rank_table"
+        )
     if asked != "rank_table" and has_msrun:
         return "msrun"
     if not table and ranks > 1:
-        raise Refused("%s, and there is no rank table; name one with --rank-table=FILE, or use an image with MindSpore 2.3 or newer, which needs none" % (
-            "--start=rank_table was requested" if has_msrun else "the image has no msrun"))
+        raise Refused(
+            "%s, and there is no rank table; name one with --rank-table=FILE, or use an image with MindSpore 2.3 or newer, which needs none"
+            % ("--start=rank_table was requested" if has_msrun else "the image has no msrun")
+        )
     return "rank_table"
 
 
@@ -165,19 +207,29 @@ def check_ranks(job):
     """Refuse what HCCL and msrun hang on, or number twice."""
     entries = job["entries"]
     if any(entry.get("local") for entry in entries):
-        raise Refused("mindspore needs one worker per host, which starts a rank for each of its NPUs; use --ntasks-per-node=1")
+        raise Refused(
+            "mindspore needs one worker per host, which starts a rank for each of its NPUs; use --ntasks-per-node=1"
+        )
     if len({entry["slots"] for entry in entries}) > 1:
-        raise Refused("mindspore needs as many ranks on each host, but they have %s; request as many NPUs on each" % ", ".join(
-            "%s %d" % (entry["address"], entry["slots"]) for entry in entries))
+        raise Refused(
+            "mindspore needs as many ranks on each host, but they have %s; request as many NPUs on each"
+            % ", ".join("%s %d" % (entry["address"], entry["slots"]) for entry in entries)
+        )
 
 
 def check_rings(servers, chip):
     """Refuse devices that are not connected with each other. C(servers) has the devices by address."""
     for address, devices in servers.items():
         found = {int(device) for device in devices}
-        if re.match(RINGS, chip) and not any(found <= ring for ring in (set(range(4)), set(range(4, 8)))) and found != set(range(8)):
-            raise Refused("host %s: NPUs %s of an Ascend %s cannot work together, because devices 0-3 and 4-7 are rings of their own; use devices of one "
-                          "ring, or all eight" % (address, ", ".join(map(str, sorted(found))), chip))
+        if (
+            re.match(RINGS, chip)
+            and not any(found <= ring for ring in (set(range(4)), set(range(4, 8))))
+            and found != set(range(8))
+        ):
+            raise Refused(
+                "host %s: NPUs %s of an Ascend %s cannot work together, because devices 0-3 and 4-7 are rings of their own; use devices of one "
+                "ring, or all eight" % (address, ", ".join(map(str, sorted(found))), chip)
+            )
 
 
 def job_table(table, job):
@@ -185,44 +237,109 @@ def job_table(table, job):
     legacy = "group_list" in table
     try:
         if table.get("status") != "completed":
-            raise Refused("the rank table is not complete: its status is '%s', and 'completed' was expected; wait until it is, or write it again" %
-                          table.get("status"))
-        found = [(instance["server_id"], device) for group in table["group_list"] for instance in group["instance_list"] for device in instance["devices"]] \
-            if legacy else [(server["server_id"], device) for server in table["server_list"] for device in server["device"]]
+            raise Refused(
+                "the rank table is not complete: its status is '%s', and 'completed' was expected; wait until it is, or write it again"
+                % table.get("status")
+            )
+        found = (
+            [
+                (instance["server_id"], device)
+                for group in table["group_list"]
+                for instance in group["instance_list"]
+                for device in instance["devices"]
+            ]
+            if legacy
+            else [
+                (server["server_id"], device)
+                for server in table["server_list"]
+                for device in server["device"]
+            ]
+        )
         known = {(str(server), str(device["device_id"])): device for server, device in found}
     except (KeyError, TypeError, AttributeError):
-        raise Refused("the rank table has neither the form of version 1.0 (server_list) nor the one before it (group_list); write it with hccl_rank_table") from None
+        raise Refused(
+            "the rank table has neither the form of version 1.0 (server_list) nor the one before it (group_list); write it with hccl_rank_table"
+        ) from None
     ranks = []
     for entry in job["entries"]:
         own = sorted(int(device) for server, device in known if server == entry["address"])
         devices = entry.get("devices") or own
         missing = [str(device) for device in devices if device not in own]
         if missing or len(devices) != entry["slots"]:
-            raise Refused("the rank table has devices %s of host %s, but the job needs %s there; write the table again with all hosts and devices" % (
-                ", ".join(map(str, own)) or "none", entry["address"], ", ".join(map(str, entry.get("devices") or [])) or "%d" % entry["slots"]))
+            raise Refused(
+                "the rank table has devices %s of host %s, but the job needs %s there; write the table again with all hosts and devices"
+                % (
+                    ", ".join(map(str, own)) or "none",
+                    entry["address"],
+                    ", ".join(map(str, entry.get("devices") or [])) or "%d" % entry["slots"],
+                )
+            )
         ranks += [(entry["address"], known[entry["address"], str(device)]) for device in devices]
     numbered = [(server, device, str(rank)) for rank, (server, device) in enumerate(ranks)]
-    check_rings({entry["address"]: [device["device_id"] for server, device in ranks if server == entry["address"]] for entry in job["entries"]},
-                str(table.get("chip_info") or ""))
+    check_rings(
+        {
+            entry["address"]: [
+                device["device_id"] for server, device in ranks if server == entry["address"]
+            ]
+            for entry in job["entries"]
+        },
+        str(table.get("chip_info") or ""),
+    )
     if not legacy:
         former = {str(server["server_id"]): server for server in table["server_list"]}
-        servers = [dict(former[entry["address"]], device=[dict(device, rank_id=rank) for server, device, rank in numbered if server == entry["address"]])
-                   for entry in job["entries"]]
+        servers = [
+            dict(
+                former[entry["address"]],
+                device=[
+                    dict(device, rank_id=rank)
+                    for server, device, rank in numbered
+                    if server == entry["address"]
+                ],
+            )
+            for entry in job["entries"]
+        ]
         return dict(table, server_count=str(len(servers)), server_list=servers)
-    first = [device["device_id"] for server, device, _rank in numbered if server == job["entries"][0]["address"]]
-    group = dict(table["group_list"][0], device_num=str(len(numbered)), server_num=str(len(job["entries"])), instance_count=str(len(numbered)),
-                 instance_list=[{"devices": [device], "rank_id": rank, "server_id": server} for server, device, rank in numbered])
-    return dict(table, group_count="1", group_list=[group], para_plane_nic_name=["eth%s" % device for device in first], para_plane_nic_num=str(len(first)))
+    first = [
+        device["device_id"]
+        for server, device, _rank in numbered
+        if server == job["entries"][0]["address"]
+    ]
+    group = dict(
+        table["group_list"][0],
+        device_num=str(len(numbered)),
+        server_num=str(len(job["entries"])),
+        instance_count=str(len(numbered)),
+        instance_list=[
+            {"devices": [device], "rank_id": rank, "server_id": server}
+            for server, device, rank in numbered
+        ],
+    )
+    return dict(
+        table,
+        group_count="1",
+        group_list=[group],
+        para_plane_nic_name=["eth%s" % device for device in first],
+        para_plane_nic_num=str(len(first)),
+    )
 
 
 def mindspore_environment(environment, job):
     """Return what all ranks of this host have, without what an earlier launcher has left. Values of the user win, but not those that number the ranks."""
     me = job["entries"][job["index"]]
-    kept = {name: value for name, value in environment.items() if name not in OF_RANK_TABLE + OF_MSRUN}
+    kept = {
+        name: value for name, value in environment.items() if name not in OF_RANK_TABLE + OF_MSRUN
+    }
     address = me.get("fabric_address") or me["address"]
     # Otherwise both take the first interface, which may be one of containers that has the same address on each host.
-    defaults = dict(LOG_LEVELS, HCCL_IF_IP=address, HCCL_CONNECT_TIMEOUT=str(min(7200, max(120, connect_seconds(job)))))
-    return dict(defaults, **dict(kept, MS_WORKER_IP=address, RANK_SIZE=str(slots(job)), DEVICE_NUM=str(me["slots"])))
+    defaults = dict(
+        LOG_LEVELS,
+        HCCL_IF_IP=address,
+        HCCL_CONNECT_TIMEOUT=str(min(7200, max(120, connect_seconds(job)))),
+    )
+    return dict(
+        defaults,
+        **dict(kept, MS_WORKER_IP=address, RANK_SIZE=str(slots(job)), DEVICE_NUM=str(me["slots"])),
+    )
 
 
 def rank_environment(environment, job, local, table):
@@ -240,18 +357,34 @@ def connect_seconds(job):
 
 def msrun(job, folder, program):
     """Return the command. C(program) starts a rank, and on the first host also the scheduler."""
-    me, master = job["entries"][job["index"]], job.get("master_address") or job["entries"][0]["address"]
+    me, master = (
+        job["entries"][job["index"]],
+        job.get("master_address") or job["entries"][0]["address"],
+    )
     # Without join it does not look at the workers. Its other defaults are one port for all jobs, and eight workers.
-    return ["msrun", "--worker_num=%d" % slots(job), "--local_worker_num=%d" % me["slots"], "--master_addr=%s" % master,
-            "--master_port=%d" % job["ports"]["master"], "--node_rank=%d" % job["index"], "--log_dir=%s/msrun" % folder, "--join=True",
-            "--cluster_time_out=%d" % connect_seconds(job)] + program
+    return [
+        "msrun",
+        "--worker_num=%d" % slots(job),
+        "--local_worker_num=%d" % me["slots"],
+        "--master_addr=%s" % master,
+        "--master_port=%d" % job["ports"]["master"],
+        "--node_rank=%d" % job["index"],
+        "--log_dir=%s/msrun" % folder,
+        "--join=True",
+        "--cluster_time_out=%d" % connect_seconds(job),
+    ] + program
 
 
 def rank_command(words, environment, records):
     """Return the command of a rank, which keeps its log and record in the folder C(records)."""
     former = environment.get("TRAINYARD_JOB_DIR")
     # The folder of the job has the record of a worker under the same name.
-    own = [] if former == records else ["env"] + (["-u", "TRAINYARD_JOB_DIR"] if former is None else ["TRAINYARD_JOB_DIR=" + former])
+    own = (
+        []
+        if former == records
+        else ["env"]
+        + (["-u", "TRAINYARD_JOB_DIR"] if former is None else ["TRAINYARD_JOB_DIR=" + former])
+    )
     return [sys.executable, RANK] + own + words
 
 
@@ -260,34 +393,62 @@ def failures(ranks):
 
     C(ranks) has rank, code (None: no record of one) and end (None: it runs) of each.
     """
-    failed = sorted((each for each in ranks if each["end"] is not None and each["code"] != 0), key=lambda each: (each["end"], each["rank"]))
-    return [each for each in failed if each["code"] not in (None, 128 + signal.SIGTERM)] or failed[:1]
+    failed = sorted(
+        (each for each in ranks if each["end"] is not None and each["code"] != 0),
+        key=lambda each: (each["end"], each["rank"]),
+    )
+    return [each for each in failed if each["code"] not in (None, 128 + signal.SIGTERM)] or failed[
+        :1
+    ]
 
 
 def common_report(reports):
     """Return what the first of some ranks has reported, and a problem if they have not trained the same; reports are by rank."""
     checksums = {rank: report.get("checksum") for rank, report in reports.items()}
-    problem = "" if len(set(checksums.values())) < 2 else "the ranks do not have the same parameters after training: %s" % ", ".join(
-        "rank %d has %s" % (rank, (checksums[rank] or "none")[:12]) for rank in sorted(checksums))
+    problem = (
+        ""
+        if len(set(checksums.values())) < 2
+        else "the ranks do not have the same parameters after training: %s"
+        % ", ".join(
+            "rank %d has %s" % (rank, (checksums[rank] or "none")[:12])
+            for rank in sorted(checksums)
+        )
+    )
     return reports.get(min(reports)) if reports else None, problem
 
 
 def command_of(launcher, job, arguments):
-    return {"torchrun": torchrun, "horovodrun": horovodrun, "mpirun": mpirun, "run": lambda _job, words: words}[launcher](job, arguments)
+    return {
+        "torchrun": torchrun,
+        "horovodrun": horovodrun,
+        "mpirun": mpirun,
+        "run": lambda _job, words: words,
+    }[launcher](job, arguments)
 
 
 def launch_environment(environment, launcher):
     """Return the environment of the launcher. Options of Open MPI are variables here, so that arguments of the user win over them."""
-    kept = {name: value for name, value in environment.items()
-            if launcher == "torchrun" or name in KEPT_OF_SLURM or not name.startswith(OF_SLURM)}
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if launcher == "torchrun" or name in KEPT_OF_SLURM or not name.startswith(OF_SLURM)
+    }
     kept["PATH"] = INSIDE + "/bin:" + kept.get("PATH", "/usr/local/bin:/usr/bin:/bin")
     if launcher not in ("mpirun", "run"):
         return kept
     # Open MPI 4 and earlier have OMPI_MCA, and 5 has PRTE_MCA for its daemons.
-    options = {"OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": INSIDE + "/bin/ssh", "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
-               "PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": INSIDE + "/bin/ssh"}
+    options = {
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_plm_rsh_agent": INSIDE + "/bin/ssh",
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_plm_ssh_agent": INSIDE + "/bin/ssh",
+    }
     if kept.get("TRAINYARD_NETWORK"):
-        options.update(OMPI_MCA_oob_tcp_if_include=kept["TRAINYARD_NETWORK"], PRTE_MCA_prte_if_include=kept["TRAINYARD_NETWORK"])
+        options.update(
+            OMPI_MCA_oob_tcp_if_include=kept["TRAINYARD_NETWORK"],
+            PRTE_MCA_prte_if_include=kept["TRAINYARD_NETWORK"],
+        )
     if kept.get("TRAINYARD_FABRIC"):
         options["OMPI_MCA_btl_tcp_if_include"] = kept["TRAINYARD_FABRIC"]
     return dict(options, **kept)
@@ -295,23 +456,53 @@ def launch_environment(environment, launcher):
 
 def sshd_config(job, user, folder=INSIDE):
     """Return the configuration of the job's sshd. It accepts the key of the step only, and only the user who runs it."""
-    lines = ["Port %d" % job["ports"]["ssh"], "ListenAddress %s" % job["entries"][job["index"]]["address"], "HostKey %s/ssh/host_key" % folder,
-             "AuthorizedKeysFile %s/ssh/authorized_keys" % folder, "AuthenticationMethods publickey", "AllowUsers %s" % user, "PidFile none", "UsePAM no",
-             "PermitRootLogin no", "PermitUserEnvironment no", "AllowTcpForwarding no", "AllowAgentForwarding no", "X11Forwarding no", "PermitTunnel no",
-             "PrintMotd no", "MaxStartups 1024", "LogLevel FATAL", "ForceCommand %s/bin/session" % folder]
+    lines = [
+        "Port %d" % job["ports"]["ssh"],
+        "ListenAddress %s" % job["entries"][job["index"]]["address"],
+        "HostKey %s/ssh/host_key" % folder,
+        "AuthorizedKeysFile %s/ssh/authorized_keys" % folder,
+        "AuthenticationMethods publickey",
+        "AllowUsers %s" % user,
+        "PidFile none",
+        "UsePAM no",
+        "PermitRootLogin no",
+        "PermitUserEnvironment no",
+        "AllowTcpForwarding no",
+        "AllowAgentForwarding no",
+        "X11Forwarding no",
+        "PermitTunnel no",
+        "PrintMotd no",
+        "MaxStartups 1024",
+        "LogLevel FATAL",
+        "ForceCommand %s/bin/session" % folder,
+    ]
     return "\n".join(lines) + "\n"
 
 
 def client_config(job, user, folder=INSIDE):
-    lines = ["Host *", "  Port %d" % job["ports"]["ssh"], "  User %s" % user, "  IdentityFile %s/ssh/id" % folder, "  IdentitiesOnly yes",
-             "  UserKnownHostsFile %s/ssh/known_hosts" % folder, "  GlobalKnownHostsFile /dev/null", "  StrictHostKeyChecking yes", "  BatchMode yes",
-             "  PreferredAuthentications publickey", "  ConnectTimeout 10", "  LogLevel ERROR"]
+    lines = [
+        "Host *",
+        "  Port %d" % job["ports"]["ssh"],
+        "  User %s" % user,
+        "  IdentityFile %s/ssh/id" % folder,
+        "  IdentitiesOnly yes",
+        "  UserKnownHostsFile %s/ssh/known_hosts" % folder,
+        "  GlobalKnownHostsFile /dev/null",
+        "  StrictHostKeyChecking yes",
+        "  BatchMode yes",
+        "  PreferredAuthentications publickey",
+        "  ConnectTimeout 10",
+        "  LogLevel ERROR",
+    ]
     return "\n".join(lines) + "\n"
 
 
 def known_hosts(job):
     key = " ".join(job["keys"]["host_public"].split()[:2])
-    return "".join("[%s]:%d %s\n" % (address, job["ports"]["ssh"], key) for address in sorted({entry["address"] for entry in job["entries"]}))
+    return "".join(
+        "[%s]:%d %s\n" % (address, job["ports"]["ssh"], key)
+        for address in sorted({entry["address"] for entry in job["entries"]})
+    )
 
 
 def shell_value(text):
@@ -320,29 +511,46 @@ def shell_value(text):
 
 def session_text(environment):
     """Return the environment of this worker for sessions of the job's sshd, which itself gives nearly none."""
-    return "".join("export %s=%s\n" % (name, shell_value(value)) for name, value in sorted(environment.items()) if name.replace("_", "a").isalnum())
+    return "".join(
+        "export %s=%s\n" % (name, shell_value(value))
+        for name, value in sorted(environment.items())
+        if name.replace("_", "a").isalnum()
+    )
 
 
 #: What a session of the job's sshd runs: the command that was sent.
-SESSION_PROGRAM = "#!/bin/sh\n. " + INSIDE + "/ssh/environment\nexec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n"
+SESSION_PROGRAM = (
+    "#!/bin/sh\n. " + INSIDE + '/ssh/environment\nexec /bin/sh -c "$SSH_ORIGINAL_COMMAND"\n'
+)
 #: Host keys are checked although horovodrun's own ssh options switch that off: ssh uses the first value, and this program puts C(yes) before them.
-SSH_PROGRAM = "#!/bin/sh\nexec %s -F " + INSIDE + "/ssh/config -o StrictHostKeyChecking=yes \"$@\"\n"
+SSH_PROGRAM = "#!/bin/sh\nexec %s -F " + INSIDE + '/ssh/config -o StrictHostKeyChecking=yes "$@"\n'
 
 
 def files(job, user, ssh, environment):
     """Return the files of the ssh connections: path below the folder of the task, content and mode."""
     keys = job["keys"]
-    return [("ssh/id", keys["user_private"], 0o600), ("ssh/host_key", keys["host_private"], 0o600), ("ssh/authorized_keys", keys["user_public"], 0o600),
-            ("ssh/known_hosts", known_hosts(job), 0o600), ("ssh/config", client_config(job, user), 0o600), ("ssh/sshd_config", sshd_config(job, user), 0o600),
-            ("bin/ssh", SSH_PROGRAM % ssh, 0o700), ("bin/session", SESSION_PROGRAM, 0o700), ("ssh/environment", session_text(environment), 0o600)]
+    return [
+        ("ssh/id", keys["user_private"], 0o600),
+        ("ssh/host_key", keys["host_private"], 0o600),
+        ("ssh/authorized_keys", keys["user_public"], 0o600),
+        ("ssh/known_hosts", known_hosts(job), 0o600),
+        ("ssh/config", client_config(job, user), 0o600),
+        ("ssh/sshd_config", sshd_config(job, user), 0o600),
+        ("bin/ssh", SSH_PROGRAM % ssh, 0o700),
+        ("bin/session", SESSION_PROGRAM, 0o700),
+        ("ssh/environment", session_text(environment), 0o600),
+    ]
 
 
 def proof(job, nonce, index):
     """Return what shows that a worker belongs to the step: only its workers have the key."""
-    return hmac.new(job["keys"]["user_private"].encode(), ("%s %d" % (nonce, index)).encode(), "sha256").hexdigest()
+    return hmac.new(
+        job["keys"]["user_private"].encode(), ("%s %d" % (nonce, index)).encode(), "sha256"
+    ).hexdigest()
 
 
 # --- the container ---
+
 
 def read_job(folder=INSIDE):
     path = os.environ.get(DESCRIPTION) or folder + "/job.json"
@@ -350,13 +558,19 @@ def read_job(folder=INSIDE):
         with open(path, encoding="utf-8") as stream:
             return json.load(stream)
     except (OSError, ValueError):
-        raise Refused("%s is missing: this is not a container of trainyard-run; start it as in: srun trainyard-run IMAGE -- trainyard-launch ..." % path) from None
+        raise Refused(
+            "%s is missing: this is not a container of trainyard-run; start it as in: srun trainyard-run IMAGE -- trainyard-launch ..."
+            % path
+        ) from None
 
 
 def find(program, package):
     path = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if not path:
-        raise Refused("the image has no %s; use an image with %s, such as the one of role training_image" % (program, package))
+        raise Refused(
+            "the image has no %s; use an image with %s, such as the one of role training_image"
+            % (program, package)
+        )
     return path
 
 
@@ -364,7 +578,9 @@ def write_files(entries, folder=INSIDE):
     for name, content, mode in entries:
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as stream:
+        with open(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8"
+        ) as stream:
             stream.write(content)
         os.chmod(path, mode)
 
@@ -388,7 +604,11 @@ class Workers(object):
 
     def wait(self, seconds=PEER_SECONDS, task="start its sshd"):
         """Wait until the sshd, or the ranks, of each other host can start."""
-        expected = {index for index, entry in enumerate(self.job["entries"]) if index and entry["local"] == 0}
+        expected = {
+            index
+            for index, entry in enumerate(self.job["entries"])
+            if index and entry["local"] == 0
+        }
         address = self.job["entries"][0]["address"]
         server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -403,7 +623,11 @@ class Workers(object):
                 nonce = os.urandom(16).hex()
                 connection.sendall((nonce + "\n").encode())
                 index, _blank, said = lines_of(connection).partition(" ")
-                if index.isdigit() and int(index) in expected and hmac.compare_digest(said, proof(self.job, nonce, int(index))):
+                if (
+                    index.isdigit()
+                    and int(index) in expected
+                    and hmac.compare_digest(said, proof(self.job, nonce, int(index)))
+                ):
                     self.connections[int(index)] = connection
                 else:
                     connection.close()
@@ -411,13 +635,17 @@ class Workers(object):
                 pass
             if time.time() > deadline:
                 missing = sorted(expected - set(self.connections))
-                raise Refused("worker %s did not %s within %d seconds; each worker of the step has to call trainyard-launch" %
-                              (", ".join(map(str, missing)), task, seconds))
+                raise Refused(
+                    "worker %s did not %s within %d seconds; each worker of the step has to call trainyard-launch"
+                    % (", ".join(map(str, missing)), task, seconds)
+                )
         server.close()
 
     def watch(self, child):
         for index, connection in self.connections.items():
-            threading.Thread(target=self._watch, args=(index, connection, child), daemon=True).start()
+            threading.Thread(
+                target=self._watch, args=(index, connection, child), daemon=True
+            ).start()
 
     def _watch(self, index, connection, child):
         connection.settimeout(None)
@@ -454,12 +682,20 @@ def lead(job, launcher, arguments, environment):
     workers.wait()
     # What a person calls may also connect to its own host: they see all hosts in the host file.
     own = start_sshd(job) if launcher == "run" else None
-    code = run(command_of(launcher, job, arguments), dict(environment, **{READY: job["step"]}), workers.watch)
+    code = run(
+        command_of(launcher, job, arguments),
+        dict(environment, **{READY: job["step"]}),
+        workers.watch,
+    )
     workers.end(code)
     if own:
         own.kill()
     if workers.lost is not None:
-        print("trainyard-launch: worker %d on %s has gone" % (workers.lost, job["entries"][workers.lost]["address"]), file=sys.stderr)
+        print(
+            "trainyard-launch: worker %d on %s has gone"
+            % (workers.lost, job["entries"][workers.lost]["address"]),
+            file=sys.stderr,
+        )
         return code or 1
     return code
 
@@ -471,12 +707,19 @@ def connect(job, seconds=PEER_SECONDS):
     while True:
         try:
             connection = socket.create_connection(first, timeout=10)
-            connection.sendall(("%d %s\n" % (job["index"], proof(job, lines_of(connection), job["index"]))).encode())
+            connection.sendall(
+                (
+                    "%d %s\n" % (job["index"], proof(job, lines_of(connection), job["index"]))
+                ).encode()
+            )
             connection.settimeout(None)
             return connection
         except OSError:
             if time.time() > deadline:
-                raise Refused("worker 0 on %s did not answer within %d seconds; see its messages" % (first[0], seconds)) from None
+                raise Refused(
+                    "worker 0 on %s did not answer within %d seconds; see its messages"
+                    % (first[0], seconds)
+                ) from None
             time.sleep(0.2)
 
 
@@ -493,7 +736,9 @@ def start_sshd(job, seconds=10):
         except OSError:
             time.sleep(0.05)
     child.kill()
-    raise Refused("sshd does not listen on port %d of %s; see its message above" % (address[1], address[0]))
+    raise Refused(
+        "sshd does not listen on port %d of %s; see its message above" % (address[1], address[0])
+    )
 
 
 def serve(job):
@@ -516,6 +761,7 @@ def serve(job):
 
 # --- ranks of MindSpore on this host ---
 
+
 def start_rank(words, environment):
     """Become a rank, or the scheduler of msrun: in a folder of its own, with what it was started with in a file."""
     with open(environment[SETTINGS], encoding="utf-8") as stream:
@@ -524,13 +770,24 @@ def start_rank(words, environment):
     rank = environment.get("RANK_ID", "0")
     folder = os.path.join(settings["folder"], "scheduler" if scheduler else "rank.%s" % rank)
     os.makedirs(folder, exist_ok=True)
-    for path in sorted(glob.glob(os.path.join(glob.escape(settings["workdir"]), "*.py")) + glob.glob(os.path.join(glob.escape(settings["workdir"]), "*.sh"))):
+    for path in sorted(
+        glob.glob(os.path.join(glob.escape(settings["workdir"]), "*.py"))
+        + glob.glob(os.path.join(glob.escape(settings["workdir"]), "*.sh"))
+    ):
         if os.path.isfile(path):
             shutil.copy(path, folder)
     # Packages beside the scripts are not copied.
-    environment = dict(environment, PYTHONPATH=":".join(part for part in (environment.get("PYTHONPATH"), settings["workdir"]) if part))
+    environment = dict(
+        environment,
+        PYTHONPATH=":".join(
+            part for part in (environment.get("PYTHONPATH"), settings["workdir"]) if part
+        ),
+    )
     del environment[SETTINGS]
-    write_files([("env.log", "".join("%s=%s\n" % pair for pair in sorted(environment.items())), 0o600)], folder)
+    write_files(
+        [("env.log", "".join("%s=%s\n" % pair for pair in sorted(environment.items())), 0o600)],
+        folder,
+    )
     os.chdir(folder)
     if scheduler:
         # With msrun, which waits for it, but does not end it.
@@ -546,7 +803,17 @@ def start_rank(words, environment):
     records = settings["records"] or folder
     command = rank_command(words, environment, records)
     local = int(environment.get("DEVICE_ID") or 0)
-    os.execvpe(command[0], command, dict(environment, RANK=rank, LOCAL_RANK=str(local), WORLD_SIZE=environment["RANK_SIZE"], TRAINYARD_JOB_DIR=records))
+    os.execvpe(
+        command[0],
+        command,
+        dict(
+            environment,
+            RANK=rank,
+            LOCAL_RANK=str(local),
+            WORLD_SIZE=environment["RANK_SIZE"],
+            TRAINYARD_JOB_DIR=records,
+        ),
+    )
 
 
 def read_text(path):
@@ -561,7 +828,9 @@ def parents():
     """Return the parent of each process that has not ended."""
     found = {}
     for name in os.listdir("/proc"):
-        fields = read_text("/proc/%s/stat" % name).rpartition(")")[2].split() if name.isdigit() else []
+        fields = (
+            read_text("/proc/%s/stat" % name).rpartition(")")[2].split() if name.isdigit() else []
+        )
         if len(fields) > 1 and fields[0] not in "ZX":
             found[int(name)] = int(fields[1])
     return found
@@ -586,7 +855,9 @@ def end_descendants(seconds=END_SECONDS):
         for pid in left:
             if pid not in asked or time.time() - begun > seconds:
                 with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGTERM if time.time() - begun <= seconds else signal.SIGKILL)
+                    os.kill(
+                        pid, signal.SIGTERM if time.time() - begun <= seconds else signal.SIGKILL
+                    )
                 asked.add(pid)
         time.sleep(0.1)
 
@@ -598,7 +869,10 @@ class Ranks(object):
         self.job, self.settings, self.private = job, settings, private
         self.children, self.stopped, self.lost = [], None, False
         first = first_rank(job, job["index"])
-        self.ranks = [{"rank": first + local, "pid": None, "code": None, "end": None} for local in range(job["entries"][job["index"]]["slots"])]
+        self.ranks = [
+            {"rank": first + local, "pid": None, "code": None, "end": None}
+            for local in range(job["entries"][job["index"]]["slots"])
+        ]
 
     def terminate(self):
         """Of class Workers: another worker has gone."""
@@ -612,8 +886,14 @@ class Ranks(object):
     def start(self, commands):
         # Ranks of a process that has ended, such as a killed msrun, become children of this one.
         ctypes.CDLL(None).prctl(36, 1)
-        self.children = [subprocess.Popen(command, env=environment, preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL))
-                         for command, environment in commands]
+        self.children = [
+            subprocess.Popen(
+                command,
+                env=environment,
+                preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL),
+            )
+            for command, environment in commands
+        ]
 
     def folder(self, rank):
         return self.settings["records"] or os.path.join(self.settings["folder"], "rank.%d" % rank)
@@ -627,7 +907,9 @@ class Ranks(object):
     def look(self):
         """See which ranks have ended, and how."""
         for each in self.ranks:
-            each["pid"] = each["pid"] or int(read_text(os.path.join(self.private, "pid.%d" % each["rank"])) or 0)
+            each["pid"] = each["pid"] or int(
+                read_text(os.path.join(self.private, "pid.%d" % each["rank"])) or 0
+            )
         # Afterwards: a rank that starts meanwhile is not in an older list.
         known = parents()
         for each in self.ranks:
@@ -642,7 +924,9 @@ class Ranks(object):
             self.look()
             if self.stopped or self.lost:
                 return
-            if deadline is None and (failures(self.ranks) or any(child.poll() for child in self.children)):
+            if deadline is None and (
+                failures(self.ranks) or any(child.poll() for child in self.children)
+            ):
                 deadline = time.time() + FAILURE_SECONDS
             if deadline and time.time() > deadline:
                 return
@@ -654,24 +938,42 @@ class Ranks(object):
         before, codes = failures(self.ranks), [child.poll() for child in self.children]
         left = end_descendants()
         if left:
-            print("trainyard-launch: these processes do not end: %s" % ", ".join(map(str, left)), file=sys.stderr)
+            print(
+                "trainyard-launch: these processes do not end: %s" % ", ".join(map(str, left)),
+                file=sys.stderr,
+            )
         if self.stopped:
             return 128 + self.stopped
         for each in before:
-            print("trainyard-launch: rank %d on %s %s. Log: %s/rank.%d.log" % (
-                each["rank"], socket.gethostname(), "was killed" if each["code"] is None else "ended with exit code %d" % each["code"],
-                self.folder(each["rank"]), each["rank"]), file=sys.stderr)
+            print(
+                "trainyard-launch: rank %d on %s %s. Log: %s/rank.%d.log"
+                % (
+                    each["rank"],
+                    socket.gethostname(),
+                    "was killed"
+                    if each["code"] is None
+                    else "ended with exit code %d" % each["code"],
+                    self.folder(each["rank"]),
+                    each["rank"],
+                ),
+                file=sys.stderr,
+            )
         own = [each["code"] or 128 + signal.SIGKILL for each in before]
         bad = [128 - code if code < 0 else code for code in codes if code]
         if bad and not own:
-            print("trainyard-launch: %s ended with exit code %d on %s, although no rank failed. Its message is above" % (
-                self.settings["start"], bad[0], socket.gethostname()), file=sys.stderr)
+            print(
+                "trainyard-launch: %s ended with exit code %d on %s, although no rank failed. Its message is above"
+                % (self.settings["start"], bad[0], socket.gethostname()),
+                file=sys.stderr,
+            )
         return (own or bad or [1 if left or self.lost else self.report()])[0]
 
     def report(self):
         """Report for the worker what its ranks have reported. Role train reads the records of the ranks itself."""
         found = {each["rank"]: self.record(each["rank"]).get("report") for each in self.ranks}
-        report, problem = common_report({rank: report if isinstance(report, dict) else {} for rank, report in found.items()})
+        report, problem = common_report(
+            {rank: report if isinstance(report, dict) else {} for rank, report in found.items()}
+        )
         if problem:
             print("trainyard-launch: on %s %s" % (socket.gethostname(), problem), file=sys.stderr)
         if os.environ.get("TRAINYARD_RANK_REPORT") and report:
@@ -706,21 +1008,47 @@ def mindspore(job, arguments, environment):
     """Run the ranks of this host, and return the exit code."""
     options, words = mindspore_options(arguments)
     check_ranks(job)
-    table = options["rank-table"] or job.get("rank_table") or environment.get("TRAINYARD_RANK_TABLE") or ""
+    table = (
+        options["rank-table"]
+        or job.get("rank_table")
+        or environment.get("TRAINYARD_RANK_TABLE")
+        or ""
+    )
     asked = job.get("start") or "auto" if options["start"] == "auto" else options["start"]
-    start = mindspore_start(asked, bool(shutil.which("msrun", path=environment.get("PATH"))), table, slots(job))
+    start = mindspore_start(
+        asked, bool(shutil.which("msrun", path=environment.get("PATH"))), table, slots(job)
+    )
     if not os.path.exists(RANK):
-        raise Refused("%s is missing in the container; tell the operator to run playbook scheduler, or training_environment" % RANK)
-    base = options["folder"] or job.get("folder") or environment.get("TRAINYARD_JOB_DIR") or os.path.join(os.getcwd(), "mindspore.%s.%s" % (
-        job["job"], job["step"]))
+        raise Refused(
+            "%s is missing in the container; tell the operator to run playbook scheduler, or training_environment"
+            % RANK
+        )
+    base = (
+        options["folder"]
+        or job.get("folder")
+        or environment.get("TRAINYARD_JOB_DIR")
+        or os.path.join(os.getcwd(), "mindspore.%s.%s" % (job["job"], job["step"]))
+    )
     folder = os.path.join(base, socket.gethostname())
     os.makedirs(folder, exist_ok=True)
     private = tempfile.mkdtemp(prefix="mindspore.")
-    settings = {"path": os.path.join(private, "settings.json"), "folder": folder, "workdir": os.getcwd(), "records": job.get("records") or "", "output": "",
-                "start": start}
+    settings = {
+        "path": os.path.join(private, "settings.json"),
+        "folder": folder,
+        "workdir": os.getcwd(),
+        "records": job.get("records") or "",
+        "output": "",
+        "start": start,
+    }
     environment = dict(mindspore_environment(environment, job), **{SETTINGS: settings["path"]})
     program = [os.path.abspath(__file__), "rank"] + words
-    ranks, ending, reader, connection, workers = Ranks(job, settings, private), threading.Event(), None, None, None
+    ranks, ending, reader, connection, workers = (
+        Ranks(job, settings, private),
+        threading.Event(),
+        None,
+        None,
+        None,
+    )
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: ranks.stop(received))
     try:
@@ -736,9 +1064,20 @@ def mindspore(job, arguments, environment):
             path = ""
             if table:
                 path = os.path.join(folder, "rank_table.json")
-                write_files([("rank_table.json", json.dumps(job_table(read_table(table), job), indent=2) + "\n", 0o644)], folder)
-            commands = [([sys.executable] + program, rank_environment(environment, job, local, path))
-                        for local in range(job["entries"][job["index"]]["slots"])]
+                write_files(
+                    [
+                        (
+                            "rank_table.json",
+                            json.dumps(job_table(read_table(table), job), indent=2) + "\n",
+                            0o644,
+                        )
+                    ],
+                    folder,
+                )
+            commands = [
+                ([sys.executable] + program, rank_environment(environment, job, local, path))
+                for local in range(job["entries"][job["index"]]["slots"])
+            ]
         write_files([("settings.json", json.dumps(settings), 0o600)], private)
         if job["count"] > 1 and job.get("keys"):
             connection, workers = meet(job)
@@ -752,7 +1091,11 @@ def mindspore(job, arguments, environment):
         if workers:
             workers.end(code)
             if workers.lost is not None:
-                print("trainyard-launch: worker %d on %s has gone" % (workers.lost, job["entries"][workers.lost]["address"]), file=sys.stderr)
+                print(
+                    "trainyard-launch: worker %d on %s has gone"
+                    % (workers.lost, job["entries"][workers.lost]["address"]),
+                    file=sys.stderr,
+                )
         if connection and not code:
             connection.sendall(b"\n")
         return code
@@ -792,7 +1135,9 @@ def follow(connection, ranks):
 
 def main(argv):
     if not argv or argv[0] not in LAUNCHERS or (len(argv) < 2 and argv[0] != "sshd"):
-        raise Refused("usage: trainyard-launch torchrun|horovodrun|mpirun|mindspore|run ARGUMENT...")
+        raise Refused(
+            "usage: trainyard-launch torchrun|horovodrun|mpirun|mindspore|run ARGUMENT..."
+        )
     launcher, arguments = argv[0], argv[1:]
     if launcher == "rank":
         return start_rank(arguments, dict(os.environ))
@@ -800,7 +1145,13 @@ def main(argv):
     if launcher == "mindspore":
         return mindspore(job, arguments, launch_environment(dict(os.environ), launcher))
     environment = launch_environment(dict(os.environ), launcher)
-    if launcher == "torchrun" or job["count"] == 1 and launcher != "sshd" or environment.get(READY) == job["step"] and job["index"] == 0:
+    if (
+        launcher == "torchrun"
+        or job["count"] == 1
+        and launcher != "sshd"
+        or environment.get(READY) == job["step"]
+        and job["index"] == 0
+    ):
         return run(command_of(launcher, job, arguments), environment)
     if launcher == "sshd" and job["count"] == 1:
         return 0

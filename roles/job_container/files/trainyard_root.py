@@ -20,7 +20,11 @@ def mapping(text, own):
     lines = ["0 %d 1" % own]
     for row in text.splitlines():
         first, count = int(row.split()[0]), int(row.split()[2])
-        points = [first - 1] + [number for number in sorted({0, own}) if first <= number < first + count] + [first + count]
+        points = (
+            [first - 1]
+            + [number for number in sorted({0, own}) if first <= number < first + count]
+            + [first + count]
+        )
         for before, after in zip(points, points[1:]):
             if after - before > 1:
                 lines.append("%d %d %d" % (before + 1, before + 1, after - before - 1))
@@ -42,7 +46,10 @@ def write_maps(pid, maps):
 
 def become_root(uid, gid):
     """Move this process to the new namespace. A child, which stays here, has the right to write the maps."""
-    maps = [("gid_map", mapping(read("/proc/self/gid_map"), gid)), ("uid_map", mapping(read("/proc/self/uid_map"), uid))]
+    maps = [
+        ("gid_map", mapping(read("/proc/self/gid_map"), gid)),
+        ("uid_map", mapping(read("/proc/self/uid_map"), uid)),
+    ]
     moved, tell = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -60,7 +67,10 @@ def become_root(uid, gid):
     os.close(moved)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWUSER):
-        raise OSError(ctypes.get_errno(), "a user namespace cannot be made: %s" % os.strerror(ctypes.get_errno()))
+        raise OSError(
+            ctypes.get_errno(),
+            "a user namespace cannot be made: %s" % os.strerror(ctypes.get_errno()),
+        )
     os.write(tell, b"1")
     os.close(tell)
     if os.waitpid(child, 0)[1]:

@@ -39,7 +39,15 @@ RUNTIME = "/run/trainyard/jobs"
 INSIDE = "/run/trainyard"
 NOT_STARTED, NO_PEER = 125, 124
 #: Slurm sends TERM at the end and what scancel or --signal names. The container is never stopped, so CONT is not among them.
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+)
 #: Seconds in which all workers of a step have to start. Slurm starts them together, so this is for a busy host. A host that pulls the image needs longer.
 PEER_SECONDS, PULL_SECONDS = 60, 3900
 #: What the prolog has given the job on this host: _job_ports.py writes it. The firewall opens these ports only.
@@ -49,18 +57,47 @@ PORTS_OF_STEP = 3
 #: Of the exchange: seconds for a whole message, its bytes, and how many senders that have not finished theirs are heard at a time.
 MESSAGE_SECONDS, MESSAGE_BYTES, STRANGERS = 5, 1 << 20, 64
 #: The values of the image are correct in it, and those of the host are not.
-OF_IMAGE = {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "SHELL", "SHLVL", "PWD", "OLDPWD", "_", "HOSTNAME", "TMPDIR", "MAIL", "LS_COLORS",
-            "XDG_RUNTIME_DIR", "XDG_SESSION_ID", "XDG_DATA_DIRS", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK", "SLURM_CONF", "SLURM_JWT",
-            "INVOCATION_ID", "JOURNAL_STREAM", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "BASH_ENV", "ENV",
-            # Of Slurm, which tells NPUs by it, too. It has the numbers of the host.
-            "CUDA_VISIBLE_DEVICES"}
+OF_IMAGE = {
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "LD_AUDIT",
+    "SHELL",
+    "SHLVL",
+    "PWD",
+    "OLDPWD",
+    "_",
+    "HOSTNAME",
+    "TMPDIR",
+    "MAIL",
+    "LS_COLORS",
+    "XDG_RUNTIME_DIR",
+    "XDG_SESSION_ID",
+    "XDG_DATA_DIRS",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "SSH_AUTH_SOCK",
+    "SLURM_CONF",
+    "SLURM_JWT",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "NOTIFY_SOCKET",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "BASH_ENV",
+    "ENV",
+    # Of Slurm, which tells NPUs by it, too. It has the numbers of the host.
+    "CUDA_VISIBLE_DEVICES",
+}
 OF_PODMAN = ("CONTAINERS_", "PODMAN_", "_CONTAINERS_", "BUILDAH_")
 #: Of role ascend: the NPUs of all hosts.
 RANK_TABLE = "/etc/trainyard/hccl.json"
 #: A file, not options: podman writes options into the configuration of the container, and `podman commit` writes that into images.
-START = ". %s/environment; exec \"$@\"" % INSIDE
+START = '. %s/environment; exec "$@"' % INSIDE
 #: Images with kernels have a Python.
-START_ROOT = ". %s/environment; exec \"${TRAINYARD_KERNEL_PYTHON:-python3}\" %s \"$@\"" % (INSIDE, ROOT_INSIDE)
+START_ROOT = '. %s/environment; exec "${TRAINYARD_KERNEL_PYTHON:-python3}" %s "$@"' % (
+    INSIDE,
+    ROOT_INSIDE,
+)
 
 
 class Refused(Exception):
@@ -68,6 +105,7 @@ class Refused(Exception):
 
 
 # --- pure functions: what Slurm says, in data ---
+
 
 def expand_nodes(text):
     """Return the host names of a node list such as a[01-03,7],b. `scontrol show hostnames` does the same, but asks the configuration first."""
@@ -94,7 +132,9 @@ def _expanded(entry):
         first, _dash, last = part.partition("-")
         if not first.isdigit() or (last and not last.isdigit()):
             raise Refused("node list: '%s' is neither a number nor a range" % part)
-        numbers += ["%0*d" % (len(first), number) for number in range(int(first), int(last or first) + 1)]
+        numbers += [
+            "%0*d" % (len(first), number) for number in range(int(first), int(last or first) + 1)
+        ]
     return [head + number + rest for number in numbers for rest in _expanded(tail)]
 
 
@@ -129,7 +169,11 @@ def chosen_gpus(environment, constrained):
     visible = numbers_of(environment.get("CUDA_VISIBLE_DEVICES") or "")
     if not step or not visible or len(visible) >= len(step):
         return step
-    return [step[number] for number in visible if number < len(step)] if constrained else [number for number in visible if number in step]
+    return (
+        [step[number] for number in visible if number < len(step)]
+        if constrained
+        else [number for number in visible if number in step]
+    )
 
 
 def workers(environment):
@@ -139,7 +183,12 @@ def workers(environment):
     if not nodes:
         return {"index": 0, "count": 1, "nodes": [own], "local": 0}
     tasks = expand_counts(environment.get("SLURM_STEP_TASKS_PER_NODE") or "1(x%d)" % len(nodes))
-    return {"index": int(environment.get("SLURM_PROCID") or 0), "count": sum(tasks), "nodes": nodes, "local": int(environment.get("SLURM_LOCALID") or 0)}
+    return {
+        "index": int(environment.get("SLURM_PROCID") or 0),
+        "count": sum(tasks),
+        "nodes": nodes,
+        "local": int(environment.get("SLURM_LOCALID") or 0),
+    }
 
 
 def step_name(environment):
@@ -169,14 +218,28 @@ def find_image(image, stores):
                 if name in (entry.get("names") or []):
                     return entry["id"]
         for entry in images:
-            if re.match(r"[0-9a-f]{12,64}$", image) and entry["id"].startswith(image) or image == "sha256:" + entry["id"]:
+            if (
+                re.match(r"[0-9a-f]{12,64}$", image)
+                and entry["id"].startswith(image)
+                or image == "sha256:" + entry["id"]
+            ):
                 return entry["id"]
-            bases = {name.rpartition(":")[0] for name in entry.get("names") or []} | {name.partition("@")[0] for name in entry.get("names") or []}
-            if digest and entry.get("digest") == digest and bases & {name.partition("@")[0] for name in image_names(image)}:
+            bases = {name.rpartition(":")[0] for name in entry.get("names") or []} | {
+                name.partition("@")[0] for name in entry.get("names") or []
+            }
+            if (
+                digest
+                and entry.get("digest") == digest
+                and bases & {name.partition("@")[0] for name in image_names(image)}
+            ):
                 return entry["id"]
-    known = sorted({name for images in stores for entry in images for name in entry.get("names") or []})
-    raise Refused("image '%s' is not on this host; images here: %s. Use one of them, or one of a registry of this cluster (job_container_registries)" %
-                  (image, ", ".join(known) or "none"))
+    known = sorted(
+        {name for images in stores for entry in images for name in entry.get("names") or []}
+    )
+    raise Refused(
+        "image '%s' is not on this host; images here: %s. Use one of them, or one of a registry of this cluster (job_container_registries)"
+        % (image, ", ".join(known) or "none")
+    )
 
 
 def can_be_pulled(image, registries):
@@ -190,8 +253,11 @@ def shell_value(text):
 
 def environment_text(values):
     """Return a file for `.` of sh. Names that sh does not accept, such as the functions of bash, are left out."""
-    return "".join("export %s=%s\n" % (name, shell_value(value)) for name, value in sorted(values.items())
-                   if re.match(r"[A-Za-z_][A-Za-z0-9_]*$", name) and "\0" not in value)
+    return "".join(
+        "export %s=%s\n" % (name, shell_value(value))
+        for name, value in sorted(values.items())
+        if re.match(r"[A-Za-z_][A-Za-z0-9_]*$", name) and "\0" not in value
+    )
 
 
 def parse_settings(text):
@@ -206,7 +272,11 @@ def parse_settings(text):
 
 def task_environment(environment, settings, own):
     """Return the variables in the container: the settings of the host, over them those of the job, over them those of this program."""
-    kept = {name: value for name, value in environment.items() if name not in OF_IMAGE and not name.startswith(OF_PODMAN)}
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name not in OF_IMAGE and not name.startswith(OF_PODMAN)
+    }
     return dict(settings, **dict(kept, **own))
 
 
@@ -214,9 +284,13 @@ def shared_memory(asked, environment, default):
     """Return the size of /dev/shm. Its content is charged to the memory of the job, so half of that is the limit unless another size is requested."""
     size = asked or environment.get("TRAINYARD_SHM_SIZE") or ""
     if size and not re.match(r"[1-9]\d*[bkmgBKMG]?$", size):
-        raise Refused("shared memory: '%s' is not a size; use a number with m or g, such as 8g" % size)
+        raise Refused(
+            "shared memory: '%s' is not a size; use a number with m or g, such as 8g" % size
+        )
     memory = environment.get("SLURM_MEM_PER_NODE") or ""
-    return size or ("%dm" % max(64, int(memory) // 2) if memory.isdigit() and int(memory) else default)
+    return size or (
+        "%dm" % max(64, int(memory) // 2) if memory.isdigit() and int(memory) else default
+    )
 
 
 def host_file(entries):
@@ -232,7 +306,12 @@ def mount_option(text):
     source, _colon, rest = text.partition(":")
     target, _colon, mode = rest.partition(":")
     target = target or source
-    if not source.startswith("/") or not target.startswith("/") or mode not in ("", "ro", "rw") or re.search(r'[,"\n]', text):
+    if (
+        not source.startswith("/")
+        or not target.startswith("/")
+        or mode not in ("", "ro", "rw")
+        or re.search(r'[,"\n]', text)
+    ):
         raise Refused("mount: '%s' is not SOURCE[:TARGET[:ro]] with absolute paths" % text)
     return bind(source, target, mode == "ro")
 
@@ -243,20 +322,28 @@ def host_file_mount(path, folder, home):
         return []
     target = home + path[1:] if path.startswith("~/") else path
     if not target.startswith("/"):
-        raise Refused("--host-file: '%s' is not an absolute path, and does not begin with ~/" % path)
+        raise Refused(
+            "--host-file: '%s' is not an absolute path, and does not begin with ~/" % path
+        )
     return [bind(folder + "/hosts", target, True)]
 
 
 def bind(source, target, read_only=False):
     if re.search(r'[,"\n]', source + target):
         raise Refused("'%s' cannot be mounted: it has a comma, a quote or a line break" % source)
-    return "--mount=type=bind,source=%s,target=%s%s" % (source, target, ",readonly" if read_only else "")
+    return "--mount=type=bind,source=%s,target=%s%s" % (
+        source,
+        target,
+        ",readonly" if read_only else "",
+    )
 
 
 def program_mounts(config, exists=os.path.exists):
     """Return podman's options for trainyard-launch, and for what it starts ranks of MindSpore with: images of others have no program for that."""
-    return [bind(config["launcher"], "/usr/local/bin/trainyard-launch", True), bind(config["rank"], "/usr/local/lib/trainyard/rank", True)] + (
-        [bind(RANK_TABLE, RANK_TABLE, True)] if exists(RANK_TABLE) else [])
+    return [
+        bind(config["launcher"], "/usr/local/bin/trainyard-launch", True),
+        bind(config["rank"], "/usr/local/lib/trainyard/rank", True),
+    ] + ([bind(RANK_TABLE, RANK_TABLE, True)] if exists(RANK_TABLE) else [])
 
 
 def device_options(gpus, config, exists=os.path.exists):
@@ -265,10 +352,15 @@ def device_options(gpus, config, exists=os.path.exists):
     check_groups(gpus, config)
     if kinds.get("cdi"):
         return ["--device=%s=%d" % (kinds["cdi"], number) for number in gpus]
-    paths = [kinds["nodes"] % number for number in gpus] + [path for path in kinds.get("control") or [] if gpus and exists(path)]
-    missing = [path for path in paths[:len(gpus)] if not exists(path)]
+    paths = [kinds["nodes"] % number for number in gpus] + [
+        path for path in kinds.get("control") or [] if gpus and exists(path)
+    ]
+    missing = [path for path in paths[: len(gpus)] if not exists(path)]
     if missing:
-        raise Refused("Slurm has given the job %s, which this host does not have; tell the operator that gres.conf differs from the host" % ", ".join(missing))
+        raise Refused(
+            "Slurm has given the job %s, which this host does not have; tell the operator that gres.conf differs from the host"
+            % ", ".join(missing)
+        )
     return ["--device=%s" % path for path in paths]
 
 
@@ -276,38 +368,82 @@ def check_groups(gpus, config):
     """Refuse devices that lie in two groups, unless they are all of the host: without a link between the groups the job would hang or fail."""
     groups = config["gpus"].get("groups") or []
     known = {number for group in groups for number in group}
-    if not gpus or not groups or set(gpus) == known or any(set(gpus) <= set(group) for group in groups):
+    if (
+        not gpus
+        or not groups
+        or set(gpus) == known
+        or any(set(gpus) <= set(group) for group in groups)
+    ):
         return
-    raise Refused("Slurm has given the job the devices %s. On this chip the devices of a job lie within %s, or are all %d, because no others have links to "
-                  "each other; request %s devices per host, or all of them" % (
-                      ", ".join(map(str, gpus)), " or within ".join("%d-%d" % (group[0], group[-1]) for group in groups), len(known),
-                      " or ".join(str(number) for number in (1, 2, 4) if number <= max(map(len, groups)))))
+    raise Refused(
+        "Slurm has given the job the devices %s. On this chip the devices of a job lie within %s, or are all %d, because no others have links to "
+        "each other; request %s devices per host, or all of them"
+        % (
+            ", ".join(map(str, gpus)),
+            " or within ".join("%d-%d" % (group[0], group[-1]) for group in groups),
+            len(known),
+            " or ".join(str(number) for number in (1, 2, 4) if number <= max(map(len, groups))),
+        )
+    )
 
 
 def driver_mounts(gpus, config, exists=os.path.exists):
     """Return podman's options that show the driver of the host, to read, in containers whose image cannot have it. Only with a device."""
-    return [bind(path, path, True) for path in config["gpus"].get("mounts") or [] if gpus and exists(path)]
+    return [
+        bind(path, path, True)
+        for path in config["gpus"].get("mounts") or []
+        if gpus and exists(path)
+    ]
 
 
 def podman_command(plan, config, options_only=False):
     """Return the whole command of podman, or its options before the subcommand. Nothing in it is secret: people can read the arguments of a process."""
     # With control groups of version 2 podman 4 warns that it has no session bus, by which it would move a process of its own out of the job.
-    command = [config["podman"], "--log-level=error", "--root=" + plan["store"], "--runroot=" + plan["runtime"] + "/run",
-               "--tmpdir=" + plan["runtime"] + "/tmp", "--storage-driver=overlay"]
+    command = [
+        config["podman"],
+        "--log-level=error",
+        "--root=" + plan["store"],
+        "--runroot=" + plan["runtime"] + "/run",
+        "--tmpdir=" + plan["runtime"] + "/tmp",
+        "--storage-driver=overlay",
+    ]
     # fuse-overlayfs shows the image as the user's. Without it podman copies the image for the mapping of keep-id, which fails at files that only root can read.
-    command += ["--storage-opt=overlay.mount_program=" + config["mount_program"], "--storage-opt=overlay.mountopt=squash_to_root"]
+    command += [
+        "--storage-opt=overlay.mount_program=" + config["mount_program"],
+        "--storage-opt=overlay.mountopt=squash_to_root",
+    ]
     command += ["--storage-opt=additionalimagestore=" + store for store in plan["stores"]]
     if options_only:
         return command
-    command += ["run", "--pull=never", "--name=" + plan["name"], "--label=trainyard.job=" + plan["job"], "--network=host", "--no-hosts",
-                "--userns=keep-id", "--user=%d:%d" % (plan["uid"], plan["gid"]), "--group-add=keep-groups", "--shm-size=" + plan["shm"],
-                "--ulimit=memlock=%s" % plan["memlock"], "--env=TRAINYARD_JOB_ID=" + plan["job"], "--workdir=" + plan["workdir"]]
+    command += [
+        "run",
+        "--pull=never",
+        "--name=" + plan["name"],
+        "--label=trainyard.job=" + plan["job"],
+        "--network=host",
+        "--no-hosts",
+        "--userns=keep-id",
+        "--user=%d:%d" % (plan["uid"], plan["gid"]),
+        "--group-add=keep-groups",
+        "--shm-size=" + plan["shm"],
+        "--ulimit=memlock=%s" % plan["memlock"],
+        "--env=TRAINYARD_JOB_ID=" + plan["job"],
+        "--workdir=" + plan["workdir"],
+    ]
     command += ["--init"] if config.get("init") else []
     # The proxy for signals of podman ends at its first failure, so P(supervise) sends them. Without a terminal the container has the output of the task, so
     # that nothing is lost with podman.
-    command += (["--rm", "--interactive", "--tty"] if plan["terminal"] else
-                ["--detach", "--log-driver=passthrough", "--pidfile=" + plan["folder"] + "/pid", "--cidfile=" + plan["folder"] + "/id",
-                 "--conmon-pidfile=" + plan["folder"] + "/monitor"])
+    command += (
+        ["--rm", "--interactive", "--tty"]
+        if plan["terminal"]
+        else [
+            "--detach",
+            "--log-driver=passthrough",
+            "--pidfile=" + plan["folder"] + "/pid",
+            "--cidfile=" + plan["folder"] + "/id",
+            "--conmon-pidfile=" + plan["folder"] + "/monitor",
+        ]
+    )
     command += plan["mounts"] + plan["devices"]
     return command + ["--entrypoint=/bin/sh", plan["image"], "-c", START, "sh"] + plan["command"]
 
@@ -317,10 +453,22 @@ def own_variables(job, step, place, entries, ports, gpus, person, config, exists
     me = entries[place["index"]]
     first = entries[0]
     visible = ",".join(str(number) for number in range(len(gpus)))
-    found = {"TRAINYARD_JOB_ID": job, "TRAINYARD_STEP_ID": step, "TRAINYARD_WORKER_INDEX": str(place["index"]), "TRAINYARD_WORKER_COUNT": str(place["count"]),
-             "TRAINYARD_WORKER_ADDRESS": me["address"], "TRAINYARD_HOSTFILE": INSIDE + "/hosts", "TRAINYARD_SSH_PORT": str(ports["ssh"]),
-             "TRAINYARD_SLOTS": str(me["slots"]), "MASTER_ADDR": first["address"], "MASTER_PORT": str(ports["master"]),
-             "HOME": person["home"], "USER": person["name"], "LOGNAME": person["name"], "TMPDIR": "/tmp"}
+    found = {
+        "TRAINYARD_JOB_ID": job,
+        "TRAINYARD_STEP_ID": step,
+        "TRAINYARD_WORKER_INDEX": str(place["index"]),
+        "TRAINYARD_WORKER_COUNT": str(place["count"]),
+        "TRAINYARD_WORKER_ADDRESS": me["address"],
+        "TRAINYARD_HOSTFILE": INSIDE + "/hosts",
+        "TRAINYARD_SSH_PORT": str(ports["ssh"]),
+        "TRAINYARD_SLOTS": str(me["slots"]),
+        "MASTER_ADDR": first["address"],
+        "MASTER_PORT": str(ports["master"]),
+        "HOME": person["home"],
+        "USER": person["name"],
+        "LOGNAME": person["name"],
+        "TMPDIR": "/tmp",
+    }
     # In the container the devices have the numbers from 0. Without a GPU the name of the variable says so.
     for name in config["gpus"].get("variables") or ["CUDA_VISIBLE_DEVICES"]:
         found[name] = visible
@@ -334,16 +482,27 @@ def own_variables(job, step, place, entries, ports, gpus, person, config, exists
 
 # --- the exchange between the workers of a step: munge encrypts it, and only the same user can decode it ---
 
+
 def munged(data, uid):
-    result = subprocess.run(["munge", "--restrict-uid=%d" % uid], input=json.dumps(data).encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    result = subprocess.run(
+        ["munge", "--restrict-uid=%d" % uid],
+        input=json.dumps(data).encode(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
     if result.returncode:
-        raise Refused("munge: %s; tell the operator" % result.stderr.decode(errors="replace").strip())
+        raise Refused(
+            "munge: %s; tell the operator" % result.stderr.decode(errors="replace").strip()
+        )
     return result.stdout.strip()
 
 
 def unmunged(text, uid):
     """Return the data of a message of this user, or None: anyone can connect to the port."""
-    result = subprocess.run(["unmunge"], input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    result = subprocess.run(
+        ["unmunge"], input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
+    )
     head, _blank, payload = result.stdout.decode(errors="replace").partition("\n\n")
     sender = re.search(r"^UID:\s+(?:.*\()?(\d+)\)?\s*$", head, re.MULTILINE)
     if result.returncode or not sender or int(sender.group(1)) != uid:
@@ -386,7 +545,9 @@ def listening(address, ports):
 def chosen_by_kernel(address):
     """Return free ports for a step of one task that has too few of the job's: people without a job on this host do not reach them either."""
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket(family(address))) for _number in range(PORTS_OF_STEP)]
+        probes = [
+            stack.enter_context(socket.socket(family(address))) for _number in range(PORTS_OF_STEP)
+        ]
         for probe in probes:
             probe.bind((address, 0))
         return [probe.getsockname()[1] for probe in probes]
@@ -394,10 +555,18 @@ def chosen_by_kernel(address):
 
 def common_ports(entries):
     """Return the ports for sshd, for the rendezvous and for control. Each is the job's on all of its hosts: the firewall of both ends asks for that."""
-    shared = [port for port in entries[0]["ports"] if all(port in entry["ports"] for entry in entries)]
+    shared = [
+        port for port in entries[0]["ports"] if all(port in entry["ports"] for entry in entries)
+    ]
     if len(shared) < PORTS_OF_STEP:
-        raise Refused("the job has %d free ports on all of its hosts, and %d are needed: %s. End steps or jobs there, or submit the job again" % (
-            len(shared), PORTS_OF_STEP, ", ".join(sorted({entry["address"] for entry in entries}))))
+        raise Refused(
+            "the job has %d free ports on all of its hosts, and %d are needed: %s. End steps or jobs there, or submit the job again"
+            % (
+                len(shared),
+                PORTS_OF_STEP,
+                ", ".join(sorted({entry["address"] for entry in entries})),
+            )
+        )
     return dict(zip(("ssh", "master", "control"), shared))
 
 
@@ -406,8 +575,13 @@ def make_keys(folder):
     keys = {}
     for name in ("user", "host"):
         path = os.path.join(folder, "new_" + name)
-        result = subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "trainyard job", "-f", path], stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False)
+        result = subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "trainyard job", "-f", path],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
         if result.returncode:
             raise Refused("ssh-keygen: %s" % result.stdout.decode(errors="replace").strip())
         for suffix, part in (("", "private"), (".pub", "public")):
@@ -483,7 +657,9 @@ def lead(job, step, count, own, uid, keys, ranges, seconds=PEER_SECONDS):
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
         waiting = stack.enter_context(selectors.DefaultSelector())
-        servers = [stack.enter_context(server) for server in listen_in_ranges(own["address"], ranges)]
+        servers = [
+            stack.enter_context(server) for server in listen_in_ranges(own["address"], ranges)
+        ]
         messages = Messages(waiting)
         stack.callback(messages.close)
         for server in servers:
@@ -494,7 +670,10 @@ def lead(job, step, count, own, uid, keys, ranges, seconds=PEER_SECONDS):
         while len(entries) < count:
             if time.monotonic() > deadline:
                 missing = [str(index) for index in range(count) if index not in entries]
-                raise TimeoutError("worker %s did not start within %d seconds; see the messages of its host" % (", ".join(missing), seconds))
+                raise TimeoutError(
+                    "worker %s did not start within %d seconds; see the messages of its host"
+                    % (", ".join(missing), seconds)
+                )
             for key, _events in waiting.select(0.1):
                 if key.fileobj in servers:
                     with contextlib.suppress(OSError):
@@ -506,7 +685,13 @@ def lead(job, step, count, own, uid, keys, ranges, seconds=PEER_SECONDS):
                         workers_waiting += _kept(key.fileobj, said, entries)
             messages.drop_late()
         ordered = [entries[index] for index in range(count)]
-        result = {"job": job, "step": step, "entries": ordered, "ports": common_ports(ordered), "keys": keys}
+        result = {
+            "job": job,
+            "step": step,
+            "entries": ordered,
+            "ports": common_ports(ordered),
+            "keys": keys,
+        }
         for connection in workers_waiting:
             connection.settimeout(MESSAGE_SECONDS)
             with contextlib.suppress(OSError):
@@ -517,7 +702,11 @@ def lead(job, step, count, own, uid, keys, ranges, seconds=PEER_SECONDS):
 
 def worker_of(said, job, step, count):
     """Return the message of another worker of this step, or None."""
-    is_one = said and (said.get("job"), said.get("step")) == (job, step) and 0 < said.get("index", 0) < count
+    is_one = (
+        said
+        and (said.get("job"), said.get("step")) == (job, step)
+        and 0 < said.get("index", 0) < count
+    )
     return said if is_one else None
 
 
@@ -561,7 +750,10 @@ def follow(job, step, place, own, uid, first, ports, seconds=PEER_SECONDS):
                     elif connected(waiting, tried, key, message, uid):
                         made[key.data] = key.fileobj
                         messages.add(key.fileobj, max(1, deadline - time.monotonic()))
-    raise TimeoutError("worker 0 on %s did not answer within %d seconds; see the messages of its host" % (first, seconds))
+    raise TimeoutError(
+        "worker 0 on %s did not answer within %d seconds; see the messages of its host"
+        % (first, seconds)
+    )
 
 
 def connect(waiting, tried, address, port):
@@ -594,6 +786,7 @@ def connected(waiting, tried, key, message, uid):
 
 # --- the host ---
 
+
 def read_json(path, default=None):
     try:
         with open(path, encoding="utf-8") as stream:
@@ -609,7 +802,10 @@ def private_folder(path, uid):
     except OSError:
         found = None
     if not found or not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
-        raise Refused("%s is missing: the prolog of Slurm has not run for this job; tell the operator to run playbook scheduler" % path)
+        raise Refused(
+            "%s is missing: the prolog of Slurm has not run for this job; tell the operator to run playbook scheduler"
+            % path
+        )
 
 
 def file_system(path, text):
@@ -630,7 +826,9 @@ def file_system(path, text):
 
 def has_range(name, uid, text):
     """Return whether a user has subordinate IDs in the text of /etc/subuid or /etc/subgid."""
-    return any(line.split(":")[0] in (name, str(uid)) for line in text.splitlines() if line.count(":") == 2)
+    return any(
+        line.split(":")[0] in (name, str(uid)) for line in text.splitlines() if line.count(":") == 2
+    )
 
 
 def read(path):
@@ -643,13 +841,22 @@ def read(path):
 
 def check_host(config, person):
     if not os.access(config["podman"], os.X_OK):
-        raise Refused("%s is not installed on this host; tell the operator to run playbook scheduler" % config["podman"])
+        raise Refused(
+            "%s is not installed on this host; tell the operator to run playbook scheduler"
+            % config["podman"]
+        )
     for path in ("/etc/subuid", "/etc/subgid"):
         if not has_range(person["name"], person["uid"], read(path)):
-            raise Refused("%s has no range for %s on this host; tell the operator to run playbook people" % (path, person["name"]))
+            raise Refused(
+                "%s has no range for %s on this host; tell the operator to run playbook people"
+                % (path, person["name"])
+            )
     kind = file_system(os.path.realpath(config["storage"]), read("/proc/self/mountinfo"))
     if kind.startswith(("nfs", "lustre", "beegfs", "fuse.sshfs")):
-        raise Refused("%s is on %s; containers need a local disk: tell the operator to change job_container_storage" % (config["storage"], kind))
+        raise Refused(
+            "%s is on %s; containers need a local disk: tell the operator to change job_container_storage"
+            % (config["storage"], kind)
+        )
 
 
 def own_address(name, config):
@@ -659,11 +866,18 @@ def own_address(name, config):
     try:
         return socket.getaddrinfo(name, None, socket.AF_INET)[0][4][0]
     except OSError as error:
-        raise Refused("the address of %s is unknown: %s has no such host; tell the operator to run playbook scheduler" % (name, CONFIG)) from error
+        raise Refused(
+            "the address of %s is unknown: %s has no such host; tell the operator to run playbook scheduler"
+            % (name, CONFIG)
+        ) from error
 
 
 def write_private(path, text):
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as stream:
+    with open(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600),
+        "w",
+        encoding="utf-8",
+    ) as stream:
         stream.write(text)
 
 
@@ -676,31 +890,81 @@ def make_folder(path, mode=0o700):
 def arguments_of(argv):
     if "--" in argv:
         at = argv.index("--")
-        argv, command = argv[:at], argv[at + 1:]
+        argv, command = argv[:at], argv[at + 1 :]
     else:
         command = []
-    parser = argparse.ArgumentParser(prog="trainyard-run", usage="%(prog)s [OPTION...] IMAGE -- COMMAND...",
-                                     description="Run a task of a Slurm job in a container.")
+    parser = argparse.ArgumentParser(
+        prog="trainyard-run",
+        usage="%(prog)s [OPTION...] IMAGE -- COMMAND...",
+        description="Run a task of a Slurm job in a container.",
+    )
     parser.add_argument("image", nargs="?", help="name, ID or digest of an image on this host")
-    parser.add_argument("--shm-size", metavar="SIZE", default="", help="size of /dev/shm, such as 8g (half of the job's memory if not given)")
-    parser.add_argument("--mount", metavar="SOURCE[:TARGET[:ro]]", action="append", default=[], help="mount a file or folder, can be repeated")
-    parser.add_argument("--workdir", metavar="DIR", default="", help="folder in which the command starts (the current one if it is mounted, else the home)")
-    parser.add_argument("--host-file", metavar="PATH", default="", help="show the host file of the step under this path, too, such as ~/hosts")
-    parser.add_argument("--enter", metavar="N", type=int, help="run the command in the running container of task N of the job on this host; without IMAGE")
-    parser.add_argument("--root", action="store_true", help="with IMAGE: the container can be entered as root; with --enter: run the command as its root")
-    parser.add_argument("--save", metavar="NAME", help="save the running container of task 0 as an image of yours in the registry of the cluster")
-    parser.add_argument("--alone", action="store_true", help="do not wait for the other tasks of the step; trainyard-launch needs them")
+    parser.add_argument(
+        "--shm-size",
+        metavar="SIZE",
+        default="",
+        help="size of /dev/shm, such as 8g (half of the job's memory if not given)",
+    )
+    parser.add_argument(
+        "--mount",
+        metavar="SOURCE[:TARGET[:ro]]",
+        action="append",
+        default=[],
+        help="mount a file or folder, can be repeated",
+    )
+    parser.add_argument(
+        "--workdir",
+        metavar="DIR",
+        default="",
+        help="folder in which the command starts (the current one if it is mounted, else the home)",
+    )
+    parser.add_argument(
+        "--host-file",
+        metavar="PATH",
+        default="",
+        help="show the host file of the step under this path, too, such as ~/hosts",
+    )
+    parser.add_argument(
+        "--enter",
+        metavar="N",
+        type=int,
+        help="run the command in the running container of task N of the job on this host; without IMAGE",
+    )
+    parser.add_argument(
+        "--root",
+        action="store_true",
+        help="with IMAGE: the container can be entered as root; with --enter: run the command as its root",
+    )
+    parser.add_argument(
+        "--save",
+        metavar="NAME",
+        help="save the running container of task 0 as an image of yours in the registry of the cluster",
+    )
+    parser.add_argument(
+        "--alone",
+        action="store_true",
+        help="do not wait for the other tasks of the step; trainyard-launch needs them",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the command of podman")
     options = parser.parse_args(argv)
     options.command = command
     if options.save is not None:
         if options.image is not None or options.enter is not None or command:
-            parser.error("--save has no image, no --enter and no command: it saves the container of task 0 of the job on this host")
+            parser.error(
+                "--save has no image, no --enter and no command: it saves the container of task 0 of the job on this host"
+            )
         return options
     if (options.image is None) == (options.enter is None):
-        parser.error("name an image, as in: trainyard-run IMAGE -- COMMAND" if options.enter is None else "--enter has no image: the container has its own")
+        parser.error(
+            "name an image, as in: trainyard-run IMAGE -- COMMAND"
+            if options.enter is None
+            else "--enter has no image: the container has its own"
+        )
     if not command:
-        parser.error("no command: write it after --, as in: trainyard-run %s -- python3 train.py" % (options.image or "--enter=0"))
+        parser.error(
+            "no command: write it after --, as in: trainyard-run %s -- python3 train.py"
+            % (options.image or "--enter=0")
+        )
     return options
 
 
@@ -724,7 +988,10 @@ def prepare(options, environment, config):
     """Return the plan of the container. It writes the files of the task."""
     job = environment.get("SLURM_JOB_ID") or ""
     if not job.isdigit():
-        raise Refused("this is not a job of Slurm (SLURM_JOB_ID is not set); start it with srun, as in: srun trainyard-run %s -- COMMAND" % options.image)
+        raise Refused(
+            "this is not a job of Slurm (SLURM_JOB_ID is not set); start it with srun, as in: srun trainyard-run %s -- COMMAND"
+            % options.image
+        )
     entry = pwd.getpwuid(os.getuid())
     person = {"uid": entry.pw_uid, "gid": entry.pw_gid, "name": entry.pw_name, "home": entry.pw_dir}
     if person["uid"] == 0:
@@ -733,45 +1000,93 @@ def prepare(options, environment, config):
     runtime, disk = os.path.join(RUNTIME, job), os.path.join(config["storage"], "jobs", job)
     private_folder(runtime, person["uid"])
     private_folder(disk, person["uid"])
-    image, stores = provide_image(options.image, person, config, runtime, disk, environment, not options.dry_run)
+    image, stores = provide_image(
+        options.image, person, config, runtime, disk, environment, not options.dry_run
+    )
     place, step = workers(environment), step_name(environment)
     if options.alone:
-        place = {"index": 0, "count": 1, "nodes": [environment.get("SLURMD_NODENAME") or socket.gethostname()], "local": 0}
+        place = {
+            "index": 0,
+            "count": 1,
+            "nodes": [environment.get("SLURMD_NODENAME") or socket.gethostname()],
+            "local": 0,
+        }
     gpus = chosen_gpus(environment, config.get("constrain_devices", False))
-    folder = make_folder(os.path.join(runtime, "task.%s.%d" % (step, int(environment.get("SLURM_PROCID") or 0))))
+    folder = make_folder(
+        os.path.join(runtime, "task.%s.%d" % (step, int(environment.get("SLURM_PROCID") or 0)))
+    )
     if not options.dry_run:
-        write_task(folder, job, step, place, gpus, person, environment, config,
-                   PULL_SECONDS if can_be_pulled(options.image, config.get("registries") or []) else PEER_SECONDS, options.root)
+        write_task(
+            folder,
+            job,
+            step,
+            place,
+            gpus,
+            person,
+            environment,
+            config,
+            PULL_SECONDS
+            if can_be_pulled(options.image, config.get("registries") or [])
+            else PEER_SECONDS,
+            options.root,
+        )
     home, share = person["home"], config.get("share") or ""
     mounts = [path for path in (share, home) if path and os.path.isdir(path)]
-    mounts = [path for path in mounts if not any(path.startswith(other.rstrip("/") + "/") for other in mounts)]
+    mounts = [
+        path
+        for path in mounts
+        if not any(path.startswith(other.rstrip("/") + "/") for other in mounts)
+    ]
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
     infiniband = infiniband_devices(glob.glob("/dev/infiniband/*"))
     if infiniband and limit != resource.RLIM_INFINITY:
-        print("trainyard-run: InfiniBand needs more locked memory than this host allows (%d bytes)" % limit, file=sys.stderr)
+        print(
+            "trainyard-run: InfiniBand needs more locked memory than this host allows (%d bytes)"
+            % limit,
+            file=sys.stderr,
+        )
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     return {
-        "job": job, "name": "job-%s.%s.%s" % (job, step, environment.get("SLURM_PROCID") or 0), "image": image, "uid": person["uid"], "gid": person["gid"],
-        "store": make_folder(os.path.join(disk, "store")), "runtime": runtime, "folder": folder, "stores": stores, "terminal": terminal,
+        "job": job,
+        "name": "job-%s.%s.%s" % (job, step, environment.get("SLURM_PROCID") or 0),
+        "image": image,
+        "uid": person["uid"],
+        "gid": person["gid"],
+        "store": make_folder(os.path.join(disk, "store")),
+        "runtime": runtime,
+        "folder": folder,
+        "stores": stores,
+        "terminal": terminal,
         "command": options.command,
-        "shm": shared_memory(options.shm_size, environment, config.get("shm_size") or "1g"), "memlock": memlock_option(limit),
+        "shm": shared_memory(options.shm_size, environment, config.get("shm_size") or "1g"),
+        "memlock": memlock_option(limit),
         "workdir": working_folder(options.workdir, os.getcwd(), mounts, home),
-        "mounts": [bind(make_folder(os.path.join(disk, "tmp"), 0o1777), "/tmp"), bind(folder, INSIDE),
-                   # Programs cannot be started from /run on most hosts.
-                   bind(make_folder(os.path.join(disk, os.path.basename(folder))), INSIDE + "/bin"),
-                   # Images have an empty one or none, so that localhost and the hosts of the cluster would have no address.
-                   bind("/etc/hosts", "/etc/hosts", True)]
+        "mounts": [
+            bind(make_folder(os.path.join(disk, "tmp"), 0o1777), "/tmp"),
+            bind(folder, INSIDE),
+            # Programs cannot be started from /run on most hosts.
+            bind(make_folder(os.path.join(disk, os.path.basename(folder))), INSIDE + "/bin"),
+            # Images have an empty one or none, so that localhost and the hosts of the cluster would have no address.
+            bind("/etc/hosts", "/etc/hosts", True),
+        ]
         + ([bind(ROOT_PROGRAM, ROOT_INSIDE, True)] if options.root else [])
         + program_mounts(config)
-        + [bind(path, path) for path in mounts] + [mount_option(text) for text in options.mount] + host_file_mount(options.host_file, folder, home),
-        "devices": device_options(gpus, config) + driver_mounts(gpus, config) + ["--device=" + path for path in infiniband],
+        + [bind(path, path) for path in mounts]
+        + [mount_option(text) for text in options.mount]
+        + host_file_mount(options.host_file, folder, home),
+        "devices": device_options(gpus, config)
+        + driver_mounts(gpus, config)
+        + ["--device=" + path for path in infiniband],
     }
 
 
 def own_stores(config, uid):
     """Return the image stores of the host that a person has, in the order in which they are searched."""
-    return [path for path in (config["store"], os.path.join(config["storage"], "people", str(uid)))
-            if os.path.exists(os.path.join(path, "overlay-images", "images.json"))]
+    return [
+        path
+        for path in (config["store"], os.path.join(config["storage"], "people", str(uid)))
+        if os.path.exists(os.path.join(path, "overlay-images", "images.json"))
+    ]
 
 
 def beside(name):
@@ -786,9 +1101,13 @@ def beside(name):
 
 def provide_image(name, person, config, runtime, disk, environment, pulls):
     """Return the ID of an image and the stores of the host. It is pulled first if it is in a registry of the site and not on this host."""
+
     def look():
         stores = own_stores(config, person["uid"])
-        return find_image(name, [read_json(os.path.join(path, "overlay-images", "images.json"), []) for path in stores]), stores
+        return find_image(
+            name,
+            [read_json(os.path.join(path, "overlay-images", "images.json"), []) for path in stores],
+        ), stores
 
     def is_there():
         with contextlib.suppress(Refused):
@@ -806,7 +1125,14 @@ def provide_image(name, person, config, runtime, disk, environment, pulls):
     mark = os.path.join(runtime, "pulling")
     write_private(mark, name + "\n")
     try:
-        images.pull(name, person, config, podman_environment(runtime, environment), make_folder(os.path.join(disk, "pull")), is_there)
+        images.pull(
+            name,
+            person,
+            config,
+            podman_environment(runtime, environment),
+            make_folder(os.path.join(disk, "pull")),
+            is_there,
+        )
     except images.ImageError as problem:
         raise Refused("image '%s' is not on this host: %s" % (name, problem)) from None
     finally:
@@ -815,44 +1141,100 @@ def provide_image(name, person, config, runtime, disk, environment, pulls):
     return look()
 
 
-def write_task(folder, job, step, place, gpus, person, environment, config, seconds=PEER_SECONDS, root=False):
+def write_task(
+    folder, job, step, place, gpus, person, environment, config, seconds=PEER_SECONDS, root=False
+):
     """Write what the command and trainyard-launch read in the container. C(seconds) is the time in which the other workers have to start."""
     address = own_address(environment.get("SLURMD_NODENAME") or socket.gethostname(), config)
     ranges = read_json(PORTS % job, {}).get("ports") or []
     candidates = step_ports(ranges, step)
-    own = {"address": address, "slots": len(gpus) or 1, "devices": gpus, "ports": [port for port in candidates if free(address, port)], "local": place["local"]}
+    own = {
+        "address": address,
+        "slots": len(gpus) or 1,
+        "devices": gpus,
+        "ports": [port for port in candidates if free(address, port)],
+        "local": place["local"],
+    }
     if place["count"] == 1:
-        own["ports"] = own["ports"] if len(own["ports"]) >= PORTS_OF_STEP else chosen_by_kernel(address)
+        own["ports"] = (
+            own["ports"] if len(own["ports"]) >= PORTS_OF_STEP else chosen_by_kernel(address)
+        )
         said = {"entries": [own], "ports": common_ports([own]), "keys": {}}
     elif place["index"] == 0:
-        said = lead(job, step, place["count"], own, person["uid"], make_keys(folder), ranges, seconds)
+        said = lead(
+            job, step, place["count"], own, person["uid"], make_keys(folder), ranges, seconds
+        )
     else:
-        said = follow(job, step, place, own, person["uid"], own_address(place["nodes"][0], config), candidates, seconds)
+        said = follow(
+            job,
+            step,
+            place,
+            own,
+            person["uid"],
+            own_address(place["nodes"][0], config),
+            candidates,
+            seconds,
+        )
     values = own_variables(job, step, place, said["entries"], said["ports"], gpus, person, config)
-    write_private(os.path.join(folder, "environment"), environment_text(task_environment(environment, parse_settings(read(config["environment"])), values)))
+    write_private(
+        os.path.join(folder, "environment"),
+        environment_text(
+            task_environment(environment, parse_settings(read(config["environment"])), values)
+        ),
+    )
     write_private(os.path.join(folder, "hosts"), host_file(said["entries"]))
-    interfaces = {config.get("hosts", {}).get(node, {}).get("interface", "") for node in place["nodes"]}
-    write_private(os.path.join(folder, "job.json"), json.dumps({
-        "job": job, "step": step, "index": place["index"], "count": place["count"], "entries": said["entries"], "ports": said["ports"], "keys": said["keys"],
-        "root": root, "interface": interfaces.pop() if len(interfaces) == 1 else ""}))
+    interfaces = {
+        config.get("hosts", {}).get(node, {}).get("interface", "") for node in place["nodes"]
+    }
+    write_private(
+        os.path.join(folder, "job.json"),
+        json.dumps(
+            {
+                "job": job,
+                "step": step,
+                "index": place["index"],
+                "count": place["count"],
+                "entries": said["entries"],
+                "ports": said["ports"],
+                "keys": said["keys"],
+                "root": root,
+                "interface": interfaces.pop() if len(interfaces) == 1 else "",
+            }
+        ),
+    )
 
 
 def podman_environment(runtime, environment):
     """Return the environment of podman itself: not the one of the job, which would reach conmon's hooks, and nothing of the user's own configuration."""
-    kept = {name: environment[name] for name in ("HOME", "USER", "LOGNAME", "LANG", "TERM", "SLURM_JOB_ID") if name in environment}
-    return dict(kept, PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", XDG_RUNTIME_DIR=runtime,
-                TRAINYARD_JOB_ID=environment["SLURM_JOB_ID"],
-                CONTAINERS_CONF="/etc/trainyard/job/containers.conf", PODMAN_IGNORE_CGROUPSV1_WARNING="1")
+    kept = {
+        name: environment[name]
+        for name in ("HOME", "USER", "LOGNAME", "LANG", "TERM", "SLURM_JOB_ID")
+        if name in environment
+    }
+    return dict(
+        kept,
+        PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        XDG_RUNTIME_DIR=runtime,
+        TRAINYARD_JOB_ID=environment["SLURM_JOB_ID"],
+        CONTAINERS_CONF="/etc/trainyard/job/containers.conf",
+        PODMAN_IGNORE_CGROUPSV1_WARNING="1",
+    )
 
 
 # --- the life of the container: this process has the signals of Slurm; a guard outside of its process tree has the container ---
+
 
 def supervise(command, environment, plan, forward):
     """Start the guard, send it the signals of this process, and return the exit code of the container."""
     orders, order = os.pipe()
     results, result = os.pipe()
     for number in SIGNALS:
-        signal.signal(number, (lambda received, _frame: os.write(order, bytes([received]))) if forward else (lambda _received, _frame: None))
+        signal.signal(
+            number,
+            (lambda received, _frame: os.write(order, bytes([received])))
+            if forward
+            else (lambda _received, _frame: None),
+        )
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -912,13 +1294,25 @@ def guard(command, environment, plan, orders):
 
 def exit_code(command, environment, plan, exits, seconds=10):
     """Return the exit code of a container that has ended: of the monitor's file, or of podman, which removes the file after it has read it."""
-    question = command[:command.index("run")] + ["inspect", "--type=container", "--format={{.State.Status}} {{.State.ExitCode}}", plan["name"]]
+    question = command[: command.index("run")] + [
+        "inspect",
+        "--type=container",
+        "--format={{.State.Status}} {{.State.ExitCode}}",
+        plan["name"],
+    ]
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         said = read(exits).strip()
         if said.isdigit():
             return int(said)
-        answer = subprocess.run(question, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+        answer = subprocess.run(
+            question,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
         state, _blank, code = answer.stdout.decode(errors="replace").strip().partition(" ")
         if state in ("exited", "stopped") and code.isdigit():
             return int(code)
@@ -939,13 +1333,30 @@ def send(pid, number):
 
 def forget(command, environment, plan):
     """Remove the container. The epilog removes the whole store, so a failure does not matter."""
-    removal = command[:command.index("run")] + ["rm", "--force", "--ignore", "--time=0", plan["name"]]
-    subprocess.run(removal, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    removal = command[: command.index("run")] + [
+        "rm",
+        "--force",
+        "--ignore",
+        "--time=0",
+        plan["name"],
+    ]
+    subprocess.run(
+        removal,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
 
 
 def newest_task(tasks, number):
     """Return the folder of a task's last run. C(tasks) are the folders task.STEP.N with the time of each."""
-    own = [(changed, name) for name, changed in tasks if re.match(r"task\.(?:\d+|batch|interactive)\.%d$" % number, name)]
+    own = [
+        (changed, name)
+        for name, changed in tasks
+        if re.match(r"task\.(?:\d+|batch|interactive)\.%d$" % number, name)
+    ]
     return max(own)[1] if own else None
 
 
@@ -954,10 +1365,28 @@ def enter_command(job, name, store, config, terminal, command, root=False):
 
     As root it is a root whose files are the person's, as the share has them: ID 0 of the container itself is one that only this host knows.
     """
-    options = podman_command({"store": store, "runtime": os.path.join(RUNTIME, job), "stores": []}, config, options_only=True)
-    options += ["exec"] + (["--interactive", "--tty"] if terminal else ["--interactive"]) + (["--user=0:0"] if root else [])
-    return options + ["job-%s.%s" % (job, name[len("task."):]), "/bin/sh", "-c", START_ROOT if root else START, "sh"] + (
-        [str(os.getuid()), str(os.getgid())] if root else []) + command
+    options = podman_command(
+        {"store": store, "runtime": os.path.join(RUNTIME, job), "stores": []},
+        config,
+        options_only=True,
+    )
+    options += (
+        ["exec"]
+        + (["--interactive", "--tty"] if terminal else ["--interactive"])
+        + (["--user=0:0"] if root else [])
+    )
+    return (
+        options
+        + [
+            "job-%s.%s" % (job, name[len("task.") :]),
+            "/bin/sh",
+            "-c",
+            START_ROOT if root else START,
+            "sh",
+        ]
+        + ([str(os.getuid()), str(os.getgid())] if root else [])
+        + command
+    )
 
 
 def running_task(number, environment):
@@ -965,12 +1394,23 @@ def running_task(number, environment):
     job = environment.get("SLURM_JOB_ID") or ""
     runtime = os.path.join(RUNTIME, job)
     try:
-        tasks = [(name, os.stat(os.path.join(runtime, name)).st_mtime) for name in os.listdir(runtime) if name.startswith("task.")] if job.isdigit() else []
+        tasks = (
+            [
+                (name, os.stat(os.path.join(runtime, name)).st_mtime)
+                for name in os.listdir(runtime)
+                if name.startswith("task.")
+            ]
+            if job.isdigit()
+            else []
+        )
     except OSError:
         tasks = []
     name = newest_task(tasks, number)
     if not name:
-        raise Refused("task %d of job %s has no container on this host" % (number, job or "(none: SLURM_JOB_ID is not set)"))
+        raise Refused(
+            "task %d of job %s has no container on this host"
+            % (number, job or "(none: SLURM_JOB_ID is not set)")
+        )
     return job, runtime, name
 
 
@@ -978,9 +1418,19 @@ def enter(options, environment, config):
     """Replace this process by one in the running container of a task."""
     job, runtime, name = running_task(options.enter, environment)
     if options.root and not (read_json(os.path.join(runtime, name, "job.json")) or {}).get("root"):
-        raise Refused("only instances of the hub can be entered as root; in a job, everything runs as its person")
+        raise Refused(
+            "only instances of the hub can be entered as root; in a job, everything runs as its person"
+        )
     store = os.path.join(config["storage"], "jobs", job, "store")
-    command = enter_command(job, name, store, config, sys.stdin.isatty() and sys.stdout.isatty(), options.command, options.root)
+    command = enter_command(
+        job,
+        name,
+        store,
+        config,
+        sys.stdin.isatty() and sys.stdout.isatty(),
+        options.command,
+        options.root,
+    )
     if options.dry_run:
         print(" ".join(shlex.quote(word) for word in command))
         return 0
@@ -993,12 +1443,25 @@ def save(options, environment, config):
     entry = pwd.getpwuid(os.getuid())
     disk = os.path.join(config["storage"], "jobs", job)
     store, stores = os.path.join(disk, "store"), own_stores(config, entry.pw_uid)
-    place = {"command": podman_command({"store": store, "runtime": runtime, "stores": stores}, config, options_only=True), "store": store, "stores": stores,
-             "folder": disk, "lock": os.path.join(runtime, "save.lock")}
+    place = {
+        "command": podman_command(
+            {"store": store, "runtime": runtime, "stores": stores}, config, options_only=True
+        ),
+        "store": store,
+        "stores": stores,
+        "folder": disk,
+        "lock": os.path.join(runtime, "save.lock"),
+    }
     images = beside("_images")
     try:
-        image = images.save(options.save, "job-%s.%s" % (job, name[len("task."):]), {"name": entry.pw_name, "uid": entry.pw_uid}, config, place,
-                            podman_environment(runtime, environment))
+        image = images.save(
+            options.save,
+            "job-%s.%s" % (job, name[len("task.") :]),
+            {"name": entry.pw_name, "uid": entry.pw_uid},
+            config,
+            place,
+            podman_environment(runtime, environment),
+        )
     except (images.ImageError, images.RegistryError) as problem:
         raise Refused("the container is not saved, and goes on: %s" % problem) from None
     print("saved as %s" % image)
@@ -1009,7 +1472,9 @@ def main(argv):
     options = arguments_of(argv)
     config = read_json(CONFIG)
     if config is None:
-        raise Refused("%s is missing or damaged; tell the operator to run playbook scheduler" % CONFIG)
+        raise Refused(
+            "%s is missing or damaged; tell the operator to run playbook scheduler" % CONFIG
+        )
     if options.save is not None:
         return save(options, os.environ, config)
     if options.enter is not None:

@@ -14,7 +14,15 @@ PROGRAM = "/usr/local/lib/trainyard/jobs/job"
 #: In Slurm's comment of each job. The command shows jobs without it, too.
 MARK = "trainyard"
 #: What only sbatch reads. The rest of the file is in the script.
-OF_SBATCH = ("priority", "preemptible", "interactive", "max_minutes", "workspace_id", "host_class", "retries")
+OF_SBATCH = (
+    "priority",
+    "preemptible",
+    "interactive",
+    "max_minutes",
+    "workspace_id",
+    "host_class",
+    "retries",
+)
 
 
 def options(job, place):
@@ -26,8 +34,14 @@ def options(job, place):
     """
     # Slurm charges the content of /dev/shm to the memory of the job.
     memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
-    found = ["--job-name=" + job["name"], "--comment=" + place.get("mark", MARK), "--nodes=%d" % job["worker_count"], "--ntasks-per-node=1",
-             "--cpus-per-task=%d" % job["worker_cpu"], "--mem=%dM" % memory]
+    found = [
+        "--job-name=" + job["name"],
+        "--comment=" + place.get("mark", MARK),
+        "--nodes=%d" % job["worker_count"],
+        "--ntasks-per-node=1",
+        "--cpus-per-task=%d" % job["worker_cpu"],
+        "--mem=%dM" % memory,
+    ]
     found += ["--gpus-per-node=%d" % job["worker_gpu"]] if job["worker_gpu"] else []
     found += ["--account=" + job["workspace_id"]] if job["workspace_id"] else []
     found += ["--qos=" + job["priority"]] if job["priority"] else []
@@ -39,7 +53,12 @@ def options(job, place):
     # The helper of the hub has limits of memory and CPU time, which are not those of its jobs.
     found.append("--propagate=NONE")
     # A job that is preempted goes on in the same log.
-    found += ["--requeue" if job["preemptible"] else "--no-requeue", "--open-mode=append", "--chdir=" + place["workdir"], "--output=" + place["output"]]
+    found += [
+        "--requeue" if job["preemptible"] else "--no-requeue",
+        "--open-mode=append",
+        "--chdir=" + place["workdir"],
+        "--output=" + place["output"],
+    ]
     return found + (["--mail-type=END,FAIL,REQUEUE"] if place.get("mail") else [])
 
 
@@ -65,14 +84,35 @@ def script(job, values, place):
     text = _job_file.to_yaml(kept)
     mark = heredoc_mark(text)
     return "\n".join(
-        ["#!/bin/bash"] + ["#SBATCH " + quoted(option) for option in options(job, place)]
-        + ["", "# Starts the workers by srun, each in its container, and writes result.json into the folder of the job.",
-           "exec %s run <<'%s'" % (PROGRAM, mark), text.rstrip("\n"), mark, ""])
+        ["#!/bin/bash"]
+        + ["#SBATCH " + quoted(option) for option in options(job, place)]
+        + [
+            "",
+            "# Starts the workers by srun, each in its container, and writes result.json into the folder of the job.",
+            "exec %s run <<'%s'" % (PROGRAM, mark),
+            text.rstrip("\n"),
+            mark,
+            "",
+        ]
+    )
 
 
 def interactive_command(job, place, path=""):
     """Return the command of an interactive job: its only worker has the terminal of the person. C(path) is a file with the job's command, if there is one."""
     shared = ["--shm-size=%dm" % job["worker_shared_memory"]] if job["worker_shared_memory"] else []
     # As of a batch job: bash, if the image has it.
-    shell = ["sh", "-c", 'exec $(command -v bash || echo sh) %s"$1"' % ("" if path else "-c "), "sh"]
-    return ["srun"] + options(job, place) + ["--pty", "trainyard-run"] + shared + [job["worker_image"], "--"] + shell + [path or job["command"]]
+    shell = [
+        "sh",
+        "-c",
+        'exec $(command -v bash || echo sh) %s"$1"' % ("" if path else "-c "),
+        "sh",
+    ]
+    return (
+        ["srun"]
+        + options(job, place)
+        + ["--pty", "trainyard-run"]
+        + shared
+        + [job["worker_image"], "--"]
+        + shell
+        + [path or job["command"]]
+    )

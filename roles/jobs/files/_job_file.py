@@ -19,25 +19,78 @@ ALIASES = ("none", "dlws")
 SERVICES = ("ssh", "jupyter", "tensorboard")
 #: The form of values, and what a message says of it.
 NAME = (r"[A-Za-z0-9_]{1,27}", "1 to 27 letters, digits and '_'")
-IMAGE = (r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}", "the name of an image, such as pytorch:2.5; 'trainyard images' lists those of this cluster")
-ACCOUNT = (r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "the name of an account; 'trainyard quota' lists yours")
-CLASS = (r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "a class of hosts, such as h100; 'trainyard nodes' lists them")
+IMAGE = (
+    r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}",
+    "the name of an image, such as pytorch:2.5; 'trainyard images' lists those of this cluster",
+)
+ACCOUNT = (
+    r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
+    "the name of an account; 'trainyard quota' lists yours",
+)
+CLASS = (
+    r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
+    "a class of hosts, such as h100; 'trainyard nodes' lists them",
+)
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 #: A remote of the person's own configuration. One that begins with ':' would have its password in the job file.
-REMOTE = (r"[A-Za-z0-9_][A-Za-z0-9_ .+@-]{0,99}:[^\x00-\x1f\x7f]{0,900}", "remote:path with a remote that 'rclone config' has made, such as results:runs/1")
+REMOTE = (
+    r"[A-Za-z0-9_][A-Za-z0-9_ .+@-]{0,99}:[^\x00-\x1f\x7f]{0,900}",
+    "remote:path with a remote that 'rclone config' has made, such as results:runs/1",
+)
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 MAX_COMMAND, MAX_TEXT, MAX_VARIABLES = 65536, 4096, 500
 #: The largest amounts that are a job and not a typing error.
-MAX_WORKERS, MAX_CPUS, MAX_GPUS, MAX_GB, MAX_MINUTES, MAX_RETRIES = 4096, 1024, 64, 16384, 60 * 24 * 366, 10
+MAX_WORKERS, MAX_CPUS, MAX_GPUS, MAX_GB, MAX_MINUTES, MAX_RETRIES = (
+    4096,
+    1024,
+    64,
+    16384,
+    60 * 24 * 366,
+    10,
+)
 MIB_PER_GB = 1024
 #: How far jobs of one priority are apart that have other numbers.
 NICE_STEP = 100
 #: Set for each job, or by the shell, which does not let them be set. A value of the person would break it.
-OWN_VARIABLES = ("SLURM_", "TRAINYARD_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "HOME", "USER",
-                 "UID", "EUID", "PPID", "BASHOPTS", "SHELLOPTS", "BASH_VERSINFO")
-DEFAULTS = {"kind": "Job", "worker_count": "1", "worker_cpu": "1", "worker_gpu": "0", "worker_memory": "4", "worker_shared_memory": "", "worker_image": "",
-            "priority": "", "workspace_id": "", "interactive": "false", "host_class": "", "max_minutes": "", "preemptible": "false", "environment": {},
-            "workdir": "", "retries": "0", "services": [], "environment_aliases": "none", "copy_results": ""}
+OWN_VARIABLES = (
+    "SLURM_",
+    "TRAINYARD_",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "CUDA_VISIBLE_DEVICES",
+    "HOME",
+    "USER",
+    "UID",
+    "EUID",
+    "PPID",
+    "BASHOPTS",
+    "SHELLOPTS",
+    "BASH_VERSINFO",
+)
+DEFAULTS = {
+    "kind": "Job",
+    "worker_count": "1",
+    "worker_cpu": "1",
+    "worker_gpu": "0",
+    "worker_memory": "4",
+    "worker_shared_memory": "",
+    "worker_image": "",
+    "priority": "",
+    "workspace_id": "",
+    "interactive": "false",
+    "host_class": "",
+    "max_minutes": "",
+    "preemptible": "false",
+    "environment": {},
+    "workdir": "",
+    "retries": "0",
+    "services": [],
+    "environment_aliases": "none",
+    "copy_results": "",
+}
 KEYS = ("name", "command", *DEFAULTS)
 
 
@@ -71,7 +124,9 @@ def read_job_file(text, changes=(), priorities=(), default_image=""):
 def read_spec(text):
     """Return the values and the job of a file that has been accepted, as a job keeps it. The priorities of the site are not known there."""
     values = _job_text.read_job_text(text, KEYS)
-    return values, judge({key: value for key, value in values.items() if key not in ("priority", "preemptible")})
+    return values, judge(
+        {key: value for key, value in values.items() if key not in ("priority", "preemptible")}
+    )
 
 
 def changed(values, changes):
@@ -81,7 +136,9 @@ def changed(values, changes):
         key, equal, value = change.partition("=")
         key = key.strip()
         if not equal or not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)?", key):
-            raise JobFileError(["--set: '%.80s' is not KEY=VALUE, as in: --set worker_gpu=2" % change])
+            raise JobFileError(
+                ["--set: '%.80s' is not KEY=VALUE, as in: --set worker_gpu=2" % change]
+            )
         outer, _dot, inner = key.partition(".")
         if outer == "environment" and inner:
             former = values.get(outer)
@@ -99,12 +156,22 @@ def judge(values, priorities=(), default_image=""):
     for key in values:
         if key not in KEYS:
             near = difflib.get_close_matches(key.lower(), KEYS, 1, 0.6)
-            problems.append("%s%s: there is no such key%s" % (_line(key), key, "; did you mean %s?" % near[0] if near else "; the keys are " + ", ".join(KEYS)))
+            problems.append(
+                "%s%s: there is no such key%s"
+                % (
+                    _line(key),
+                    key,
+                    "; did you mean %s?" % near[0] if near else "; the keys are " + ", ".join(KEYS),
+                )
+            )
     lines = {str(key): _line(key) for key in values}
     whole = dict(DEFAULTS, **{str(key): value for key, value in values.items()})
     for key, convert in _CONVERTERS.items():
         if key not in whole:
-            problems.append("%s: the file does not have this key; it needs one, as in: %s" % (key, _EXAMPLES[key]))
+            problems.append(
+                "%s: the file does not have this key; it needs one, as in: %s"
+                % (key, _EXAMPLES[key])
+            )
             continue
         try:
             job[key] = convert(whole[key])
@@ -124,9 +191,21 @@ def _line(value):
 
 def shown(value):
     """Return a value as messages show it: short, in quotes, and without characters that a terminal would obey."""
-    text = value if isinstance(value, str) else "a list" if isinstance(value, (list, tuple)) else "several keys" if isinstance(value, dict) else str(value)
+    text = (
+        value
+        if isinstance(value, str)
+        else "a list"
+        if isinstance(value, (list, tuple))
+        else "several keys"
+        if isinstance(value, dict)
+        else str(value)
+    )
     text = "".join(character if character.isprintable() else "?" for character in text)
-    return "'%s'" % (text if len(text) <= 60 else text[:57] + "...") if isinstance(value, str) else text
+    return (
+        "'%s'" % (text if len(text) <= 60 else text[:57] + "...")
+        if isinstance(value, str)
+        else text
+    )
 
 
 # --- single values ----------------------------------------------------------------------------------------------------------
@@ -141,7 +220,10 @@ def _text(value, allowed):
 
 def _check_characters(text):
     if re.search("[\ud800-\udfff]", text):
-        raise _Fault("%s has a character that is none in UTF-8; write the file in UTF-8, and check its \\u escapes" % shown(text))
+        raise _Fault(
+            "%s has a character that is none in UTF-8; write the file in UTF-8, and check its \\u escapes"
+            % shown(text)
+        )
 
 
 def _in_brackets(value):
@@ -162,6 +244,7 @@ def _form(form, empty=False):
         if not (empty and text == "") and not re.fullmatch(pattern, text):
             raise _Fault("%s is not valid; use %s" % (shown(text), allowed))
         return text
+
     return convert
 
 
@@ -175,19 +258,27 @@ def _whole(first, last, empty=False):
         if not re.fullmatch(r"[0-9]{1,9}", text) or not first <= int(text) <= last:
             raise _Fault("%s is not possible; use %s" % (shown(text), allowed))
         return int(text)
+
     return convert
 
 
 def _gigabytes(zero=False, empty=False):
-    allowed = "a number of GB %s to %d, such as 16 or 0.5" % ("from 0" if zero else "above 0, up", MAX_GB)
+    allowed = "a number of GB %s to %d, such as 16 or 0.5" % (
+        "from 0" if zero else "above 0, up",
+        MAX_GB,
+    )
 
     def convert(value):
         text = _text(value, allowed)
         if empty and text == "":
             return None
-        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or not (0 if zero else 1e-9) <= float(text) <= MAX_GB:
+        if (
+            not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text)
+            or not (0 if zero else 1e-9) <= float(text) <= MAX_GB
+        ):
             raise _Fault("%s is not possible; use %s" % (shown(text), allowed))
         return math.ceil(float(text) * MIB_PER_GB)
+
     return convert
 
 
@@ -203,9 +294,14 @@ def _one_of(names):
         text = _text(value, "one of " + ", ".join(names))
         if text not in names:
             near = difflib.get_close_matches(text.lower(), [name.lower() for name in names], 1, 0.5)
-            hint = "; did you mean %s?" % next(name for name in names if name.lower() == near[0]) if near else ""
+            hint = (
+                "; did you mean %s?" % next(name for name in names if name.lower() == near[0])
+                if near
+                else ""
+            )
             raise _Fault("%s is not one of %s%s" % (shown(text), ", ".join(names), hint))
         return text
+
     return convert
 
 
@@ -214,7 +310,10 @@ def _command(value):
     if not text.strip():
         raise _Fault("it is empty; write what the workers run, as in: command: python3 train.py")
     if len(text) > MAX_COMMAND:
-        raise _Fault("it has more than %d characters; put it into a script on the share, and write its path" % MAX_COMMAND)
+        raise _Fault(
+            "it has more than %d characters; put it into a script on the share, and write its path"
+            % MAX_COMMAND
+        )
     bad = re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text)
     if bad:
         raise _Fault("it has the control character %r; remove it" % bad.group(0))
@@ -224,7 +323,9 @@ def _command(value):
 def _line_of_text(value, allowed):
     text = _text(value, allowed)
     if re.search(r"[\x00-\x1f\x7f]", text) or len(text) > MAX_TEXT:
-        raise _Fault("%s is not one line of at most %d characters; use %s" % (shown(text), MAX_TEXT, allowed))
+        raise _Fault(
+            "%s is not one line of at most %d characters; use %s" % (shown(text), MAX_TEXT, allowed)
+        )
     return text
 
 
@@ -232,8 +333,15 @@ def _folder(value):
     allowed = "an absolute path, or one that begins with ~/"
     text = _line_of_text(value, allowed)
     # podman separates the parts of a mount by commas.
-    if text and (not text.startswith(("/", "~/")) and text != "~" or re.search(r'[,"]', text) or ".." in text.split("/")):
-        raise _Fault("%s is not possible; use %s, without commas, quotes and '..'" % (shown(text), allowed))
+    if text and (
+        not text.startswith(("/", "~/"))
+        and text != "~"
+        or re.search(r'[,"]', text)
+        or ".." in text.split("/")
+    ):
+        raise _Fault(
+            "%s is not possible; use %s, without commas, quotes and '..'" % (shown(text), allowed)
+        )
     return text
 
 
@@ -250,16 +358,25 @@ def _environment(value):
     if value in ("", [], None):
         return {}
     if not isinstance(value, dict):
-        raise _Fault("%s is not possible; write one NAME: value per line below it, or {NAME: value}" % shown(value))
+        raise _Fault(
+            "%s is not possible; write one NAME: value per line below it, or {NAME: value}"
+            % shown(value)
+        )
     found = {}
     for name, entry in value.items():
         if not re.fullmatch(VARIABLE, name):
-            raise _Fault("%s is not the name of a variable; use letters, digits and '_', and no digit first" % shown(str(name)))
+            raise _Fault(
+                "%s is not the name of a variable; use letters, digits and '_', and no digit first"
+                % shown(str(name))
+            )
         if not isinstance(entry, str):
             raise _Fault("%s is %s, but a variable has one value" % (name, shown(entry)))
         _check_characters(entry)
         if "\0" in entry or len(entry) > MAX_COMMAND:
-            raise _Fault("the value of %s is longer than %d characters, or has a null character" % (name, MAX_COMMAND))
+            raise _Fault(
+                "the value of %s is longer than %d characters, or has a null character"
+                % (name, MAX_COMMAND)
+            )
         if name.startswith(OWN_VARIABLES[:2]) or name in OWN_VARIABLES:
             raise _Fault("%s is set for each job; use another name" % name)
         found[str(name)] = str(entry)
@@ -282,7 +399,10 @@ def _services(value):
             raise _Fault("%s is not one of %s" % (shown(name), ", ".join(SERVICES)))
         if name == "tensorboard":
             if not isinstance(setting, str) or not setting.startswith(("/", "~/")):
-                raise _Fault("tensorboard needs the folder of the logs, as in: tensorboard: ~/logs; found %s" % shown(setting))
+                raise _Fault(
+                    "tensorboard needs the folder of the logs, as in: tensorboard: ~/logs; found %s"
+                    % shown(setting)
+                )
             found[name] = _folder(setting)
         else:
             found[name] = _boolean(setting)
@@ -290,12 +410,28 @@ def _services(value):
 
 
 _CONVERTERS = {
-    "name": _form(NAME), "kind": _one_of(KINDS), "worker_count": _whole(1, MAX_WORKERS), "worker_cpu": _whole(1, MAX_CPUS),
-    "worker_gpu": _whole(0, MAX_GPUS), "worker_memory": _gigabytes(), "worker_shared_memory": _gigabytes(zero=True, empty=True),
-    "worker_image": _form(IMAGE, empty=True), "command": _command, "priority": lambda value: _line_of_text(value, "1 to 9, or the name of a priority"),
-    "workspace_id": _form(ACCOUNT, empty=True), "interactive": _boolean, "host_class": _form(CLASS, empty=True),
-    "max_minutes": _whole(1, MAX_MINUTES, empty=True), "preemptible": _boolean, "environment": _environment, "workdir": _folder,
-    "retries": _whole(0, MAX_RETRIES), "services": _services, "environment_aliases": _one_of(ALIASES), "copy_results": _form(REMOTE, empty=True)}
+    "name": _form(NAME),
+    "kind": _one_of(KINDS),
+    "worker_count": _whole(1, MAX_WORKERS),
+    "worker_cpu": _whole(1, MAX_CPUS),
+    "worker_gpu": _whole(0, MAX_GPUS),
+    "worker_memory": _gigabytes(),
+    "worker_shared_memory": _gigabytes(zero=True, empty=True),
+    "worker_image": _form(IMAGE, empty=True),
+    "command": _command,
+    "priority": lambda value: _line_of_text(value, "1 to 9, or the name of a priority"),
+    "workspace_id": _form(ACCOUNT, empty=True),
+    "interactive": _boolean,
+    "host_class": _form(CLASS, empty=True),
+    "max_minutes": _whole(1, MAX_MINUTES, empty=True),
+    "preemptible": _boolean,
+    "environment": _environment,
+    "workdir": _folder,
+    "retries": _whole(0, MAX_RETRIES),
+    "services": _services,
+    "environment_aliases": _one_of(ALIASES),
+    "copy_results": _form(REMOTE, empty=True),
+}
 _EXAMPLES = {"name": "name: first_job", "command": "command: python3 train.py"}
 
 
@@ -310,19 +446,33 @@ def _together(job, lines, priorities, default_image):
 
     job["worker_image"] = job["worker_image"] or default_image
     if not job["worker_image"]:
-        problem("worker_image", "the file does not have this key, and the cluster has no image of its own; use %s" % IMAGE[1])
+        problem(
+            "worker_image",
+            "the file does not have this key, and the cluster has no image of its own; use %s"
+            % IMAGE[1],
+        )
     try:
-        job["priority"], job["nice"] = chosen_priority(job["priority"], job["preemptible"], priorities)
+        job["priority"], job["nice"] = chosen_priority(
+            job["priority"], job["preemptible"], priorities
+        )
     except _Fault as fault:
         problem("priority" if "priority" in lines else "preemptible", fault)
     if job["interactive"]:
         # Its command runs in the terminal, without the program that reads these keys.
-        for key, is_set in (("services", any(job["services"].values())), ("environment", job["environment"]), ("copy_results", job["copy_results"]),
-                            ("environment_aliases", job["environment_aliases"] != "none"), ("preemptible", job["preemptible"])):
+        for key, is_set in (
+            ("services", any(job["services"].values())),
+            ("environment", job["environment"]),
+            ("copy_results", job["copy_results"]),
+            ("environment_aliases", job["environment_aliases"] != "none"),
+            ("preemptible", job["preemptible"]),
+        ):
             if is_set:
                 problem(key, "an interactive job has none; remove the key, or interactive")
     if job["interactive"] and job["worker_count"] != 1:
-        problem("interactive", "an interactive job has one worker, but worker_count is %d" % job["worker_count"])
+        problem(
+            "interactive",
+            "an interactive job has one worker, but worker_count is %d" % job["worker_count"],
+        )
     if job["interactive"] and job["retries"]:
         problem("retries", "an interactive job is not run again; remove retries or interactive")
     return problems
@@ -331,7 +481,11 @@ def _together(job, lines, priorities, default_image):
 def chosen_priority(value, preemptible, priorities):
     """Return the name of a priority and the nice value in it. Numbers from 1 to 9 are spread over the priorities; 9 is the highest."""
     ordered = [entry["name"] for entry in sorted(priorities, key=lambda entry: entry["priority"])]
-    preempted = [name for name in ordered if any(name in (entry.get("preempts") or []) for entry in priorities)]
+    preempted = [
+        name
+        for name in ordered
+        if any(name in (entry.get("preempts") or []) for entry in priorities)
+    ]
     allowed = "1 to 9, or one of " + ", ".join(ordered) if ordered else "1 to 9"
     if value == "":
         if preemptible and not preempted:
@@ -344,7 +498,10 @@ def chosen_priority(value, preemptible, priorities):
     else:
         raise _Fault("%s is not possible; use %s (9 is the highest)" % (shown(value), allowed))
     if preemptible and name not in preempted:
-        raise _Fault("jobs of priority %s are never preempted; use %s, or remove preemptible" % (name or value, " or ".join(preempted) or "another one"))
+        raise _Fault(
+            "jobs of priority %s are never preempted; use %s, or remove preemptible"
+            % (name or value, " or ".join(preempted) or "another one")
+        )
     return name, nice
 
 
@@ -370,11 +527,27 @@ def to_yaml(values):
 def _lines_of(key, value, depth):
     head = "  " * depth + key + ":"
     if isinstance(value, dict):
-        return [head + " {}"] if not value else [head] + [line for name in value for line in _lines_of(name, value[name], depth + 1)]
+        return (
+            [head + " {}"]
+            if not value
+            else [head]
+            + [line for name in value for line in _lines_of(name, value[name], depth + 1)]
+        )
     if isinstance(value, (list, tuple)):
-        return [head + " [" + ", ".join(_scalar(entry) for entry in value) + "]"] if not any(isinstance(entry, dict) for entry in value) else \
-            [head] + ["  " * (depth + 1) + "- {" + ", ".join("%s: %s" % (name, _scalar(entry[name])) for name in entry) + "}" if isinstance(entry, dict)
-                      else "  " * (depth + 1) + "- " + _scalar(entry) for entry in value]
+        return (
+            [head + " [" + ", ".join(_scalar(entry) for entry in value) + "]"]
+            if not any(isinstance(entry, dict) for entry in value)
+            else [head]
+            + [
+                "  " * (depth + 1)
+                + "- {"
+                + ", ".join("%s: %s" % (name, _scalar(entry[name])) for name in entry)
+                + "}"
+                if isinstance(entry, dict)
+                else "  " * (depth + 1) + "- " + _scalar(entry)
+                for entry in value
+            ]
+        )
     return [head + " " + _scalar(value)]
 
 
@@ -392,6 +565,12 @@ def _escaped(character):
     if character == "\n":
         return "\\n"
     code = ord(character)
-    if character.isprintable() and code < 0xd800:
+    if character.isprintable() and code < 0xD800:
         return character
-    return "\\x%02x" % code if code < 0x100 else "\\u%04x" % code if code < 0x10000 else "\\U%08x" % code
+    return (
+        "\\x%02x" % code
+        if code < 0x100
+        else "\\u%04x" % code
+        if code < 0x10000
+        else "\\U%08x" % code
+    )

@@ -19,7 +19,12 @@ TRES = {"gpus": "gres/gpu", "cpus": "cpu", "memory_mib": "mem"}
 def names(entries, most=8):
     """Return names for a sentence, a few of them."""
     entries = list(entries)
-    return ", ".join(entries[:most]) + (" and %d more" % (len(entries) - most) if len(entries) > most else "") if entries else "none"
+    return (
+        ", ".join(entries[:most])
+        + (" and %d more" % (len(entries) - most) if len(entries) > most else "")
+        if entries
+        else "none"
+    )
 
 
 def near(word, known):
@@ -38,12 +43,17 @@ def accounts_of(associations, person):
         # One that a person was removed from stays while their jobs run, and accepts no more of them.
         if entry["user"] == person and entry["max_submitted"] != 0:
             found[entry["account"]] = {
-                "account": entry["account"], "gpus": None, "cpus": None, "memory_mib": None,
-                "max_jobs": entry["max_jobs"], "max_submitted": entry["max_submitted"],
+                "account": entry["account"],
+                "gpus": None,
+                "cpus": None,
+                "memory_mib": None,
+                "max_jobs": entry["max_jobs"],
+                "max_submitted": entry["max_submitted"],
                 "submitted": entry.get("submitted", {}).get("used"),
                 "person_gpus": entry["group_tres"].get("gres/gpu"),
                 "job_gpus": entry["job_tres"].get("gres/gpu"),
-                "max_minutes": entry["max_minutes"], "qos": list(entry["qos"]),
+                "max_minutes": entry["max_minutes"],
+                "qos": list(entry["qos"]),
             }
     parents = {entry["account"]: entry for entry in associations if not entry["user"]}
     for name, mine in found.items():
@@ -53,9 +63,14 @@ def accounts_of(associations, person):
             seen.add(account)
             for key, tres in TRES.items():
                 limit = parents[account]["group_tres"].get(tres)
-                mine[key] = min((value for value in (mine[key], limit) if value is not None), default=None)
+                mine[key] = min(
+                    (value for value in (mine[key], limit) if value is not None), default=None
+                )
             minutes = parents[account]["max_minutes"]
-            mine["max_minutes"] = min((value for value in (mine["max_minutes"], minutes) if value is not None), default=None)
+            mine["max_minutes"] = min(
+                (value for value in (mine["max_minutes"], minutes) if value is not None),
+                default=None,
+            )
             account = parents[account]["parent"]
     return [found[name] for name in sorted(found)]
 
@@ -96,25 +111,42 @@ def default_partition(partitions: list) -> dict | None:
 
 def account_problems(job, accounts, person):
     if not accounts:
-        return ["workspace_id: %s has no account on this cluster; ask the operator to add you to a group in slurm_accounts" % person]
+        return [
+            "workspace_id: %s has no account on this cluster; ask the operator to add you to a group in slurm_accounts"
+            % person
+        ]
     known = {entry["account"]: entry for entry in accounts}
     if job["workspace_id"] and job["workspace_id"] not in known:
-        return ["workspace_id: '%s' is not one of your accounts (%s)%s" % (job["workspace_id"], names(known), near(job["workspace_id"], known))]
+        return [
+            "workspace_id: '%s' is not one of your accounts (%s)%s"
+            % (job["workspace_id"], names(known), near(job["workspace_id"], known))
+        ]
     mine = known.get(job["workspace_id"]) or (accounts[0] if len(accounts) == 1 else None)
     if not mine:
         return []
     problems, asked = [], job["worker_count"] * job["worker_gpu"]
-    for key, whose in (("gpus", "account %s has" % mine["account"]), ("person_gpus", "each person of account %s has" % mine["account"]),
-                       ("job_gpus", "a job of account %s has" % mine["account"])):
+    for key, whose in (
+        ("gpus", "account %s has" % mine["account"]),
+        ("person_gpus", "each person of account %s has" % mine["account"]),
+        ("job_gpus", "a job of account %s has" % mine["account"]),
+    ):
         if mine[key] is not None and asked > mine[key]:
-            problems.append("worker_gpu: the job needs %d GPUs (%d workers with %d each), but %s %d at most; use fewer" % (
-                asked, job["worker_count"], job["worker_gpu"], whose, mine[key]))
+            problems.append(
+                "worker_gpu: the job needs %d GPUs (%d workers with %d each), but %s %d at most; use fewer"
+                % (asked, job["worker_count"], job["worker_gpu"], whose, mine[key])
+            )
             break
     problems += size_problems(job, mine) + full_problems(mine)
     if job["max_minutes"] and mine["max_minutes"] and job["max_minutes"] > mine["max_minutes"]:
-        problems.append("max_minutes: %d is longer than account %s allows; use at most %d" % (job["max_minutes"], mine["account"], mine["max_minutes"]))
+        problems.append(
+            "max_minutes: %d is longer than account %s allows; use at most %d"
+            % (job["max_minutes"], mine["account"], mine["max_minutes"])
+        )
     if job["priority"] and mine["qos"] and job["priority"] not in mine["qos"]:
-        problems.append("priority: account %s cannot use '%s'; use one of %s" % (mine["account"], job["priority"], names(mine["qos"])))
+        problems.append(
+            "priority: account %s cannot use '%s'; use one of %s"
+            % (mine["account"], job["priority"], names(mine["qos"]))
+        )
     return problems
 
 
@@ -130,9 +162,15 @@ def size_problems(job: dict, mine: dict) -> list:
         if limit is None or workers * each <= limit:
             continue
         needs = "the job needs %.4g %s (%d workers with %.4g each)" % (
-            workers * each / size, unit, workers, each / size)
-        problems.append("%s: %s, but account %s has %.4g at most; use less" % (
-            key, needs, mine["account"], limit / size))
+            workers * each / size,
+            unit,
+            workers,
+            each / size,
+        )
+        problems.append(
+            "%s: %s, but account %s has %.4g at most; use less"
+            % (key, needs, mine["account"], limit / size)
+        )
     return problems
 
 
@@ -142,8 +180,10 @@ def full_problems(mine: dict) -> list:
     if used is None or limit is None or used < limit:
         return []
     found = "you have %d waiting and running jobs in account %s" % (used, mine["account"])
-    return ["workspace_id: %s, which allows each person %d; wait until one ends, or stop one" % (
-        found, limit)]
+    return [
+        "workspace_id: %s, which allows each person %d; wait until one ends, or stop one"
+        % (found, limit)
+    ]
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------------------
@@ -157,8 +197,11 @@ def free(node):
     """Return what a new job could have of a node now."""
     if not node["available_for_jobs"]:
         return {"cpus": 0, "memory_mib": 0, "gpus": 0}
-    return {"cpus": max(0, node["cpus"] - node["cpus_allocated"]), "memory_mib": max(0, node["memory_mib"] - node["memory_allocated_mib"]),
-            "gpus": sum(max(0, entry["total"] - entry["used"]) for entry in node["gpus"])}
+    return {
+        "cpus": max(0, node["cpus"] - node["cpus_allocated"]),
+        "memory_mib": max(0, node["memory_mib"] - node["memory_allocated_mib"]),
+        "gpus": sum(max(0, entry["total"] - entry["used"]) for entry in node["gpus"]),
+    }
 
 
 def classes(nodes):
@@ -170,31 +213,66 @@ def host_problems(job, nodes, partitions):
     partition = default_partition(partitions)
     known = [node for node in nodes if partition is None or node["name"] in partition["nodes"]]
     problems = []
-    if partition and job["max_minutes"] and partition["max_minutes"] and job["max_minutes"] > partition["max_minutes"]:
-        problems.append("max_minutes: %d is longer than partition %s allows; use at most %d" % (
-            job["max_minutes"], partition["name"], partition["max_minutes"]))
+    if (
+        partition
+        and job["max_minutes"]
+        and partition["max_minutes"]
+        and job["max_minutes"] > partition["max_minutes"]
+    ):
+        problems.append(
+            "max_minutes: %d is longer than partition %s allows; use at most %d"
+            % (job["max_minutes"], partition["name"], partition["max_minutes"])
+        )
     if job["host_class"]:
         if job["host_class"] not in classes(known):
-            return problems + ["host_class: '%s' is not a class of hosts here; use one of %s%s" % (
-                job["host_class"], names(classes(known)), near(job["host_class"], classes(known)))]
+            return problems + [
+                "host_class: '%s' is not a class of hosts here; use one of %s%s"
+                % (
+                    job["host_class"],
+                    names(classes(known)),
+                    near(job["host_class"], classes(known)),
+                )
+            ]
         known = [node for node in known if job["host_class"] in node["features"]]
     where = "of class %s" % job["host_class"] if job["host_class"] else "of this cluster"
     memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
-    largest = (("worker_gpu", job["worker_gpu"], gpus_of, "%d GPUs"), ("worker_cpu", job["worker_cpu"], lambda node: node["cpus"], "%d CPUs"),
-               ("worker_memory", memory, lambda node: node["memory_mib"], None))
+    largest = (
+        ("worker_gpu", job["worker_gpu"], gpus_of, "%d GPUs"),
+        ("worker_cpu", job["worker_cpu"], lambda node: node["cpus"], "%d CPUs"),
+        ("worker_memory", memory, lambda node: node["memory_mib"], None),
+    )
     for key, asked, amount, form in largest:
         best = max(known, key=amount, default=None)
         if best is None or asked > amount(best):
             most = amount(best) if best else 0
-            shown = (form % asked, form % most) if form else ("%.4g GB with worker_shared_memory" % (asked / GIB), "%.4g GB" % (most / GIB))
-            problems.append("%s: a worker needs %s, but the largest host %s has %s%s; use less" % (
-                key, shown[0], where, shown[1], " (%s)" % best["name"] if best else ""))
+            shown = (
+                (form % asked, form % most)
+                if form
+                else ("%.4g GB with worker_shared_memory" % (asked / GIB), "%.4g GB" % (most / GIB))
+            )
+            problems.append(
+                "%s: a worker needs %s, but the largest host %s has %s%s; use less"
+                % (key, shown[0], where, shown[1], " (%s)" % best["name"] if best else "")
+            )
     if not problems:
-        fit = [node for node in known if all(asked <= amount(node) for _key, asked, amount, _form in largest)]
+        fit = [
+            node
+            for node in known
+            if all(asked <= amount(node) for _key, asked, amount, _form in largest)
+        ]
         if len(fit) < job["worker_count"]:
             advice = "at most %d workers" % len(fit) if fit else "smaller workers"
-            problems.append("worker_count: each worker has a host of its own, but %d hosts %s are large enough for one (%s) and the job has %d workers; "
-                            "use %s" % (len(fit), where, names(node["name"] for node in fit), job["worker_count"], advice))
+            problems.append(
+                "worker_count: each worker has a host of its own, but %d hosts %s are large enough for one (%s) and the job has %d workers; "
+                "use %s"
+                % (
+                    len(fit),
+                    where,
+                    names(node["name"] for node in fit),
+                    job["worker_count"],
+                    advice,
+                )
+            )
     return problems
 
 
@@ -202,7 +280,13 @@ def host_problems(job, nodes, partitions):
 
 
 #: Architectures as the kernel names them, and as images do.
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386", "loongarch64": "loong64"}
+ARCHITECTURES = {
+    "x86_64": "amd64",
+    "aarch64": "arm64",
+    "armv7l": "arm",
+    "i686": "386",
+    "loongarch64": "loong64",
+}
 
 
 def with_tag(image):
@@ -211,20 +295,44 @@ def with_tag(image):
 
 def platform_problems(job, approved, nodes, partitions):
     """Return why no host of the job's class can run an image. C(approved) are the images of the site's registry, whose platforms are known."""
-    offered = next((entry.get("platforms") or [] for entry in approved if with_tag(job["worker_image"]) in (
-        entry["name"], "%s@%s" % (re.sub(r":[^:/]+$", "", entry["name"]), entry.get("digest")))), [])
+    offered = next(
+        (
+            entry.get("platforms") or []
+            for entry in approved
+            if with_tag(job["worker_image"])
+            in (
+                entry["name"],
+                "%s@%s" % (re.sub(r":[^:/]+$", "", entry["name"]), entry.get("digest")),
+            )
+        ),
+        [],
+    )
     partition = default_partition(partitions)
-    known = [node for node in nodes if (partition is None or node["name"] in partition["nodes"]) and (
-        not job["host_class"] or job["host_class"] in node["features"])]
+    known = [
+        node
+        for node in nodes
+        if (partition is None or node["name"] in partition["nodes"])
+        and (not job["host_class"] or job["host_class"] in node["features"])
+    ]
     # A host that has never registered has none.
     if not offered or not known or not all(node["architecture"] for node in known):
         return []
-    wanted = {"linux/" + ARCHITECTURES.get(node["architecture"], node["architecture"]) for node in known}
+    wanted = {
+        "linux/" + ARCHITECTURES.get(node["architecture"], node["architecture"]) for node in known
+    }
     if wanted & {"/".join(platform.split("/")[:2]) for platform in offered}:
         return []
     where = "of class %s" % job["host_class"] if job["host_class"] else "of this cluster"
-    return ["worker_image: '%s' is for %s, but the hosts %s need %s (%s); use an image for that" % (
-        job["worker_image"], names(offered), where, names(sorted(wanted)), names(node["name"] for node in known))]
+    return [
+        "worker_image: '%s' is for %s, but the hosts %s need %s (%s); use an image for that"
+        % (
+            job["worker_image"],
+            names(offered),
+            where,
+            names(sorted(wanted)),
+            names(node["name"] for node in known),
+        )
+    ]
 
 
 def image_problems(job, images, registries):
@@ -236,13 +344,17 @@ def image_problems(job, images, registries):
     if any(image.startswith(registry.rstrip("/") + "/") for registry in registries):
         return []
     allowed = " or one of a registry of this cluster (%s)" % names(registries) if registries else ""
-    return ["worker_image: '%s' is not an image of this cluster; use one of %s%s%s" % (image, names(images), allowed, near(tagged, images))]
+    return [
+        "worker_image: '%s' is not an image of this cluster; use one of %s%s%s"
+        % (image, names(images), allowed, near(tagged, images))
+    ]
 
 
 # --- why a job waits --------------------------------------------------------------------------------------------------------
 
 _WORDS = {
-    "None": "it starts in a moment", "": "it starts in a moment",
+    "None": "it starts in a moment",
+    "": "it starts in a moment",
     "Priority": "other jobs are before it",
     "Resources": "it is next, and waits until hosts are free",
     "Dependency": "it waits for another job (dependency)",
@@ -252,12 +364,16 @@ _WORDS = {
     "JobHeldAdmin": "an operator has held it",
     "PartitionTimeLimit": "it asks for more time than the partition allows, so it never starts; stop it, and submit it with a smaller max_minutes",
     "PartitionNodeLimit": "it has more workers than the partition allows, so it never starts; stop it, and submit it with a smaller worker_count",
-    "PartitionDown": "the operator has closed the partition; running jobs go on", "PartitionInactive": "the operator has closed the partition",
+    "PartitionDown": "the operator has closed the partition; running jobs go on",
+    "PartitionInactive": "the operator has closed the partition",
     "BadConstraints": "no host can ever fit it; stop it, and submit it with smaller workers or another host_class",
-    "Reservation": "it waits for its reservation", "ReservationDeleted": "its reservation does not exist any more; stop it",
+    "Reservation": "it waits for its reservation",
+    "ReservationDeleted": "its reservation does not exist any more; stop it",
     "JobArrayTaskLimit": "its job array has as many running tasks as it allows",
     "AssociationJobLimit": "your account has as many running jobs as it may have",
-    "Licenses": "it waits for a licence", "NodeDown": "a host that it needs is down", "Cleaning": "it is being cleaned up after its last run",
+    "Licenses": "it waits for a licence",
+    "NodeDown": "a host that it needs is down",
+    "Cleaning": "it is being cleaned up after its last run",
     "Prolog": "the host is being prepared for it",
 }
 
@@ -267,7 +383,12 @@ _GROUP_LIMITS = (
     (r"AssocGrpCpu(?!.*Min)", "cpus", "CPUs", 1),
     (r"AssocGrpMem(?!.*Min)", "memory_mib", "GB of memory", GIB),
     (r"AssocGrpJobs", "jobs", "running jobs", 1),
-    (r"Assoc(?:Grp|iationGroup)?.*(?:GRES|TRES)(?!.*Min)|AssociationResourceLimit", "gpus", "GPUs", 1),
+    (
+        r"Assoc(?:Grp|iationGroup)?.*(?:GRES|TRES)(?!.*Min)|AssociationResourceLimit",
+        "gpus",
+        "GPUs",
+        1,
+    ),
 )
 
 
@@ -296,7 +417,11 @@ def job_count_words(reason: str, usage: list, account: str) -> str:
     for entry in usage:
         if entry["account"] == account and entry["user"] and entry[limit] is not None:
             return "you have %d %s jobs in group %s, which allows each person %d" % (
-                entry[used]["used"], what, account, entry[limit])
+                entry[used]["used"],
+                what,
+                account,
+                entry[limit],
+            )
     return ""
 
 
@@ -322,10 +447,19 @@ def why(job, usage, nodes):
     if re.match(r"(?:QOS|Max).*(?:PerUser|PerAccount)", reason):
         return "you use all that one person may use (%s)" % reason
     if re.match(r"(?:Assoc|QOS).*(?:Time|Wall)", reason):
-        return "it asks for more time than your account allows (%s); stop it, and submit it with a smaller max_minutes" % reason
+        return (
+            "it asks for more time than your account allows (%s); stop it, and submit it with a smaller max_minutes"
+            % reason
+        )
     if reason.startswith(("ReqNodeNotAvail", "Nodes_required_for_job")):
-        away = ["%s (%s)" % (node["name"], node["reason"] or ", ".join(node["states"])) for node in nodes if not node["available_for_jobs"]]
-        return "hosts that it needs are out of service or reserved%s" % (": " + names(away, 4) if away else "")
+        away = [
+            "%s (%s)" % (node["name"], node["reason"] or ", ".join(node["states"]))
+            for node in nodes
+            if not node["available_for_jobs"]
+        ]
+        return "hosts that it needs are out of service or reserved%s" % (
+            ": " + names(away, 4) if away else ""
+        )
     if "requeued held" in reason or "held" in reason.lower() and reason not in _WORDS:
         return "Slurm holds it after a failed start (%s); tell the operator" % reason
     return _WORDS.get(reason, reason)

@@ -17,8 +17,25 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 5
 _KEY = re.compile(r"""(?P<key>[A-Za-z_][\w.-]*|"[^"\\]*"|'[^']*')[ \t]*:(?=[ \t]|$)""")
 _NOT_PLAIN = "&*!%@`|>"
-_ESCAPES = {"0": "\0", "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "e": "\x1b", " ": " ", '"': '"', "/": "/", "\\": "\\",
-            "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
+_ESCAPES = {
+    "0": "\0",
+    "a": "\a",
+    "b": "\b",
+    "t": "\t",
+    "n": "\n",
+    "v": "\v",
+    "f": "\f",
+    "r": "\r",
+    "e": "\x1b",
+    " ": " ",
+    '"': '"',
+    "/": "/",
+    "\\": "\\",
+    "N": "\x85",
+    "_": "\xa0",
+    "L": "\u2028",
+    "P": "\u2029",
+}
 _CODES = {"x": 2, "u": 4, "U": 8}
 _BLANK, _PLAIN = re.compile(r"\s*"), re.compile(r"[^,\[\]{}#]*")
 
@@ -51,14 +68,23 @@ def read_job_text(text, known_keys):
     if len(text) > MAX_BYTES:
         raise TextError(1, "the file has more than %d characters, so it is no job file" % MAX_BYTES)
     if "\0" in text:
-        raise TextError(text[:text.index("\0")].count("\n") + 1, "the file has a null character, so it is no text")
+        raise TextError(
+            text[: text.index("\0")].count("\n") + 1,
+            "the file has a null character, so it is no text",
+        )
     lines = text.lstrip("\ufeff").replace("\r\n", "\n").split("\n")
     if not lines[-1]:
         # What follows the last line break of the file is no line.
         lines.pop()
-    used = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")]
+    used = [
+        (number, line)
+        for number, line in enumerate(lines, 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
     if not used:
-        raise TextError(1, "the file is empty; it needs at least a command, as in: command: python3 train.py")
+        raise TextError(
+            1, "the file is empty; it needs at least a command, as in: command: python3 train.py"
+        )
     if re.match(r"\s*[A-Za-z_]\w*\s*=", used[0][1]):
         return _read_pairs(used, known_keys)
     return _Yaml(lines).document()
@@ -80,10 +106,14 @@ def _read_pairs(used, known_keys):
     for number, line in _one_line_each(used[0], known_keys) if len(used) == 1 else used:
         match = re.match(r"\s*([A-Za-z_]\w*)\s*=(.*)$", line)
         if not match:
-            raise TextError(number, "'%.60s' is not key=value, as the lines before it" % line.strip())
+            raise TextError(
+                number, "'%.60s' is not key=value, as the lines before it" % line.strip()
+            )
         key, value = match.group(1), match.group(2).strip()
         if key in found:
-            raise TextError(number, "%s is there twice; the first one is on line %d" % (key, found[key].line))
+            raise TextError(
+                number, "%s is there twice; the first one is on line %d" % (key, found[key].line)
+            )
         # The shell reads the quotes of a command.
         if key != "command" and len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
             value = value[1:-1]
@@ -95,7 +125,10 @@ def _one_line_each(entry, known_keys):
     """Return a line per key of a file that is one line: a value ends where a known key begins outside of quotes."""
     number, line = entry
     parts, quote, opened, inside = [], "", 0, ""
-    starts = {match.start(1) for match in re.finditer(r"(?:^|\s)((?:%s)=)" % "|".join(map(re.escape, known_keys)), line)}
+    starts = {
+        match.start(1)
+        for match in re.finditer(r"(?:^|\s)((?:%s)=)" % "|".join(map(re.escape, known_keys)), line)
+    }
     for at, character in enumerate(line):
         if at in starts and not quote:
             parts.append("")
@@ -110,8 +143,11 @@ def _one_line_each(entry, known_keys):
             # It begins with a key that is not known, which is told when the values are judged.
             parts.append(character)
     if quote and inside:
-        raise TextError(number, "the quote before '%.20s' has no end, so %s= would be part of that value; close it, or write each key on a line of its own" % (
-            line[opened + 1:].strip(), inside))
+        raise TextError(
+            number,
+            "the quote before '%.20s' has no end, so %s= would be part of that value; close it, or write each key on a line of its own"
+            % (line[opened + 1 :].strip(), inside),
+        )
     return [(number, part) for part in parts]
 
 
@@ -127,30 +163,42 @@ class _Yaml:
         if self._line().rstrip() == "---":
             self.at += 1
         elif self._line().startswith(("--- ", "%")):
-            raise TextError(self.at + 1, "'%.40s' is not supported here; begin with the first key" % self._line())
+            raise TextError(
+                self.at + 1,
+                "'%.40s' is not supported here; begin with the first key" % self._line(),
+            )
         self._skip()
         if self.at == len(self.lines) or self._line().startswith(("---", "...")):
-            raise TextError(min(self.at + 1, len(self.lines)), "the file is empty; it needs at least a command, as in: command: python3 train.py")
+            raise TextError(
+                min(self.at + 1, len(self.lines)),
+                "the file is empty; it needs at least a command, as in: command: python3 train.py",
+            )
         found = self._mapping(self._indent(), 1)
         self._skip()
         if self.at < len(self.lines) and self._line().rstrip() == "...":
             self.at += 1
             self._skip()
         if self.at < len(self.lines):
-            raise TextError(self.at + 1, "a job file has one document" if self._line().startswith(("---", "..."))
-                            else "'%.60s' is not indented as the keys before it" % self._line().strip())
+            raise TextError(
+                self.at + 1,
+                "a job file has one document"
+                if self._line().startswith(("---", "..."))
+                else "'%.60s' is not indented as the keys before it" % self._line().strip(),
+            )
         return found
 
     def _line(self):
         return self.lines[self.at] if self.at < len(self.lines) else ""
 
     def _skip(self):
-        while self.at < len(self.lines) and (not self._line().strip() or self._line().lstrip(" ").startswith("#")):
+        while self.at < len(self.lines) and (
+            not self._line().strip() or self._line().lstrip(" ").startswith("#")
+        ):
             self.at += 1
 
     def _indent(self):
         line = self._line()
-        blank = line[:len(line) - len(line.lstrip())]
+        blank = line[: len(line) - len(line.lstrip())]
         if "\t" in blank:
             raise TextError(self.at + 1, "a tab indents this line; use spaces")
         return len(blank)
@@ -163,8 +211,15 @@ class _Yaml:
         found = self._indent()
         if found > indent:
             words = self._line().strip()
-            raise TextError(self.at + 1, ("'%.60s' is not indented as the keys before it" if _KEY.match(words) else
-                                          "'%.60s' goes on with nothing; begin a text of several lines with | after its key") % words)
+            raise TextError(
+                self.at + 1,
+                (
+                    "'%.60s' is not indented as the keys before it"
+                    if _KEY.match(words)
+                    else "'%.60s' goes on with nothing; begin a text of several lines with | after its key"
+                )
+                % words,
+            )
         return found == indent
 
     def _mapping(self, indent, depth):
@@ -175,12 +230,18 @@ class _Yaml:
             number, rest = self.at + 1, self._line()[indent:]
             match = _KEY.match(rest)
             if not match:
-                raise TextError(number, "'%.60s' is not a key with a value, as in: command: python3 train.py" % rest.strip())
+                raise TextError(
+                    number,
+                    "'%.60s' is not a key with a value, as in: command: python3 train.py"
+                    % rest.strip(),
+                )
             key = match.group("key").strip("'\"")
             if key in found:
                 first = next(entry for entry in found if entry == key)
-                raise TextError(number, "%s is there twice; the first one is on line %d" % (key, first.line))
-            found[text_at(key, number)] = self._value(rest[match.end():], indent, depth)
+                raise TextError(
+                    number, "%s is there twice; the first one is on line %d" % (key, first.line)
+                )
+            found[text_at(key, number)] = self._value(rest[match.end() :], indent, depth)
         return found
 
     def _value(self, rest, indent, depth, of_key=True):
@@ -200,7 +261,11 @@ class _Yaml:
         if below <= indent:
             return text_at("", number)
         if not _KEY.match(line):
-            raise TextError(self.at + 1, "'%.60s' is a text without a key; write it behind its key, or begin it with |" % line.strip())
+            raise TextError(
+                self.at + 1,
+                "'%.60s' is a text without a key; write it behind its key, or begin it with |"
+                % line.strip(),
+            )
         return self._mapping(below, depth + 1)
 
     def _list(self, indent, depth):
@@ -228,10 +293,16 @@ class _Yaml:
             value, after = _quoted(rest, 0, number)
         else:
             if rest[0] in _NOT_PLAIN or re.match(r"[-?:](?:\s|$)", rest) or rest[0] in ",]}":
-                raise TextError(number, "a text cannot begin with '%s' here; put it in quotes" % rest[0])
+                raise TextError(
+                    number, "a text cannot begin with '%s' here; put it in quotes" % rest[0]
+                )
             value = re.split(r"[ \t]#", rest, maxsplit=1)[0].rstrip()
             if re.search(r":(?:[ \t]|$)", value):
-                raise TextError(number, "'%.60s' has a colon and a space, so it could be a key; put the text in quotes, or begin it with |" % value)
+                raise TextError(
+                    number,
+                    "'%.60s' has a colon and a space, so it could be a key; put the text in quotes, or begin it with |"
+                    % value,
+                )
             return text_at(value, number)
         left = rest[after:].strip()
         if left and not (left.startswith("#") and rest[after] in " \t"):
@@ -243,7 +314,11 @@ class _Yaml:
         number = self.at + 1
         match = re.match(r"([|>])(?:([1-9])([+-]?)|([+-])([1-9]?))?(?:[ \t]+#.*)?$", header)
         if not match:
-            raise TextError(number, "'%.40s' does not begin a block of text; write | and begin the text on the next line" % header)
+            raise TextError(
+                number,
+                "'%.40s' does not begin a block of text; write | and begin the text on the next line"
+                % header,
+            )
         folded, chomp = match.group(1) == ">", match.group(3) or match.group(4) or ""
         width = int(match.group(2) or match.group(5) or 0)
         width = width + indent if width else 0
@@ -263,7 +338,10 @@ class _Yaml:
             if line.strip(" "):
                 break
             if len(line) > width > 0:
-                raise TextError(number + 1 + offset, "a line of spaces is longer than the indentation of the text below it; remove its spaces")
+                raise TextError(
+                    number + 1 + offset,
+                    "a line of spaces is longer than the indentation of the text below it; remove its spaces",
+                )
         texts = [line[width:] if width else "" for line in raw]
         end = len(texts)
         while end and not texts[end - 1]:
@@ -272,7 +350,9 @@ class _Yaml:
         value = _fold(body) if folded else "\n".join(body)
         if chomp == "-":
             return text_at(value, number)
-        return text_at(value + ("\n" if body else "") + ("\n" * empty if chomp == "+" else ""), number)
+        return text_at(
+            value + ("\n" if body else "") + ("\n" * empty if chomp == "+" else ""), number
+        )
 
 
 def _fold(lines):
@@ -299,33 +379,47 @@ def _quoted(text, at, number):
     while place < len(text):
         character = text[place]
         if quote == "'" and character == "'":
-            if text[place + 1:place + 2] != "'":
+            if text[place + 1 : place + 2] != "'":
                 return text_at("".join(parts), number), place + 1
             parts.append("'")
             place += 2
         elif quote == '"' and character == '"':
             # Other writers spell a character beyond \uffff as a pair, as JSON does.
-            return text_at(re.sub("[\ud800-\udbff][\udc00-\udfff]", _joined, "".join(parts)), number), place + 1
+            return text_at(
+                re.sub("[\ud800-\udbff][\udc00-\udfff]", _joined, "".join(parts)), number
+            ), place + 1
         elif quote == '"' and character == "\\":
-            code = text[place + 1:place + 2]
-            digits = text[place + 2:place + 2 + _CODES.get(code, 0)]
+            code = text[place + 1 : place + 2]
+            digits = text[place + 2 : place + 2 + _CODES.get(code, 0)]
             if code in _ESCAPES:
                 parts.append(_ESCAPES[code])
                 place += 2
-            elif code in _CODES and re.fullmatch(r"[0-9A-Fa-f]{%d}" % _CODES[code], digits) and int(digits, 16) < 0x110000:
+            elif (
+                code in _CODES
+                and re.fullmatch(r"[0-9A-Fa-f]{%d}" % _CODES[code], digits)
+                and int(digits, 16) < 0x110000
+            ):
                 parts.append(chr(int(digits, 16)))
                 place += 2 + _CODES[code]
             else:
-                raise TextError(number, "'\\%s' means nothing in double quotes; write \\\\ for a backslash, or use single quotes" % code)
+                raise TextError(
+                    number,
+                    "'\\%s' means nothing in double quotes; write \\\\ for a backslash, or use single quotes"
+                    % code,
+                )
         else:
             parts.append(character)
             place += 1
-    raise TextError(number, "the quote %s has no end on this line; close it, or begin the text with | after the key" % quote)
+    raise TextError(
+        number,
+        "the quote %s has no end on this line; close it, or begin the text with | after the key"
+        % quote,
+    )
 
 
 def _joined(pair):
     high, low = map(ord, pair.group(0))
-    return chr(0x10000 + ((high - 0xd800) << 10) + low - 0xdc00)
+    return chr(0x10000 + ((high - 0xD800) << 10) + low - 0xDC00)
 
 
 def _flow(text, at, number, depth):
@@ -336,36 +430,44 @@ def _flow(text, at, number, depth):
     found, place, end = {} if mapping else [], at + 1, "}" if mapping else "]"
     while True:
         place = _BLANK.match(text, place).end()
-        if text[place:place + 1] == end:
+        if text[place : place + 1] == end:
             return found, place + 1
         if mapping:
             match = _KEY.match(text, place)
             if not match:
-                raise TextError(number, "expected a key and a value in { }, as in: {tensorboard: /data1/logs}; found '%.40s'" % text[place:])
+                raise TextError(
+                    number,
+                    "expected a key and a value in { }, as in: {tensorboard: /data1/logs}; found '%.40s'"
+                    % text[place:],
+                )
             key = text_at(match.group("key").strip("'\""), number)
             if key in found:
                 raise TextError(number, "%s is there twice" % key)
             found[key], place = _flow_value(text, match.end(), number, depth)
         else:
             value, place = _flow_value(text, place, number, depth)
-            if value == "" and text[place - 1:place] not in "'\"":
+            if value == "" and text[place - 1 : place] not in "'\"":
                 raise TextError(number, "expected a value before '%.40s'" % text[place:])
             found.append(value)
         place = _BLANK.match(text, place).end()
-        if text[place:place + 1] == ",":
+        if text[place : place + 1] == ",":
             place += 1
-        elif text[place:place + 1] != end:
+        elif text[place : place + 1] != end:
             raise TextError(number, "'%s' has no '%s' on this line" % (text[at], end))
 
 
 def _flow_value(text, place, number, depth):
     place = _BLANK.match(text, place).end()
-    if text[place:place + 1] in ("[", "{"):
+    if text[place : place + 1] in ("[", "{"):
         return _flow(text, place, number, depth + 1)
-    if text[place:place + 1] in ("'", '"'):
+    if text[place : place + 1] in ("'", '"'):
         return _quoted(text, place, number)
     match = _PLAIN.match(text, place)
     value = match.group(0).rstrip()
-    if value and (value[0] in _NOT_PLAIN + "'\"" or re.match(r"[-?:](?:\s|$)", value) or re.search(r":(?:\s|$)", value)):
+    if value and (
+        value[0] in _NOT_PLAIN + "'\""
+        or re.match(r"[-?:](?:\s|$)", value)
+        or re.search(r":(?:\s|$)", value)
+    ):
         raise TextError(number, "'%.40s' has to be in quotes here" % value)
     return text_at(value, number), place + len(match.group(0))

@@ -20,7 +20,12 @@ TRAINYARD_RUN = "/usr/local/bin/trainyard-run"
 SHELL = ["sh", "-c", "if command -v bash > /dev/null; then exec bash -l; fi; exec sh -l"]
 #: Where distributions have the two programs.
 SSHD = ("/usr/sbin/sshd", "/sbin/sshd")
-SFTP = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server", "/usr/libexec/sftp-server")
+SFTP = (
+    "/usr/lib/openssh/sftp-server",
+    "/usr/libexec/openssh/sftp-server",
+    "/usr/lib/ssh/sftp-server",
+    "/usr/libexec/sftp-server",
+)
 NOT_STARTED = 125
 
 
@@ -30,13 +35,32 @@ class Refused(Exception):
 
 # --- pure functions ---
 
+
 def sshd_config(folder, program, job, rank, sftp):
     """Return the configuration of sshd. Forwarding reaches what the job reaches: its ports, and the sockets of its services."""
-    lines = ['HostKey "%s/host_key"' % folder, 'AuthorizedKeysFile "%s/authorized_keys"' % folder, "AuthenticationMethods publickey", "UsePAM no",
-             # Its folder is the person's own, with mode 0700. The share above it may be writable for a group.
-             "StrictModes no", "PidFile none", "PermitRootLogin no", "PermitUserEnvironment no", "AllowTcpForwarding local", "AllowStreamLocalForwarding local",
-             "GatewayPorts no", "AllowAgentForwarding no", "X11Forwarding no", "PermitTunnel no", "PrintMotd no", "PrintLastLog no", "LogLevel ERROR",
-             "ClientAliveInterval 30", "SetEnv SLURM_JOB_ID=%s" % job, "ForceCommand %s session %s" % (program, rank)]
+    lines = [
+        'HostKey "%s/host_key"' % folder,
+        'AuthorizedKeysFile "%s/authorized_keys"' % folder,
+        "AuthenticationMethods publickey",
+        "UsePAM no",
+        # Its folder is the person's own, with mode 0700. The share above it may be writable for a group.
+        "StrictModes no",
+        "PidFile none",
+        "PermitRootLogin no",
+        "PermitUserEnvironment no",
+        "AllowTcpForwarding local",
+        "AllowStreamLocalForwarding local",
+        "GatewayPorts no",
+        "AllowAgentForwarding no",
+        "X11Forwarding no",
+        "PermitTunnel no",
+        "PrintMotd no",
+        "PrintLastLog no",
+        "LogLevel ERROR",
+        "ClientAliveInterval 30",
+        "SetEnv SLURM_JOB_ID=%s" % job,
+        "ForceCommand %s session %s" % (program, rank),
+    ]
     return "\n".join(lines + (["Subsystem sftp " + sftp] if sftp else [])) + "\n"
 
 
@@ -48,10 +72,17 @@ def session_command(asked, rank, inside):
     if asked in SFTP:
         # Without one in the image, that of the host. It shows the share and the home, but not the other files of the container.
         return enter + [inside] if inside else [asked]
-    return enter + ["sh", "-c", "if command -v bash > /dev/null; then exec bash -c \"$1\"; fi; exec sh -c \"$1\"", "sh", asked]
+    return enter + [
+        "sh",
+        "-c",
+        'if command -v bash > /dev/null; then exec bash -c "$1"; fi; exec sh -c "$1"',
+        "sh",
+        asked,
+    ]
 
 
 # --- the host ---
+
 
 def found(paths):
     return next((path for path in paths if os.access(path, os.X_OK)), "")
@@ -63,12 +94,22 @@ def serve(folder, rank):
     if not re.match(r"\d+$", job):
         raise Refused("this is not within a job of Slurm; use: trainyard attach --stdio ID")
     if not sshd:
-        raise Refused("host %s has no sshd; tell the operator to install openssh-server" % os.uname().nodename)
+        raise Refused(
+            "host %s has no sshd; tell the operator to install openssh-server" % os.uname().nodename
+        )
     if re.search(r'["\n]', folder):
         raise Refused("%r cannot be used in the configuration of sshd" % folder)
     config = "%s/%s/sshd_config.%s" % (RUNTIME, job, rank)
     text = sshd_config(folder, os.path.abspath(__file__), job, rank, found(SFTP))
-    with open(os.open(config + ".%d" % os.getpid(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as stream:
+    with open(
+        os.open(
+            config + ".%d" % os.getpid(),
+            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW,
+            0o600,
+        ),
+        "w",
+        encoding="utf-8",
+    ) as stream:
         stream.write(text)
     os.rename(config + ".%d" % os.getpid(), config)
     os.execv(sshd, [sshd, "-i", "-e", "-f", config])
@@ -78,8 +119,19 @@ def session(rank):
     asked = os.environ.get("SSH_ORIGINAL_COMMAND")
     inside = ""
     if asked in SFTP:
-        look = [TRAINYARD_RUN, "--enter=" + rank, "--", "sh", "-c", "for path in %s; do test ! -x $path || { echo $path; break; }; done" % " ".join(SFTP)]
-        inside = subprocess.run(look, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False).stdout.decode("utf-8", "replace").strip()
+        look = [
+            TRAINYARD_RUN,
+            "--enter=" + rank,
+            "--",
+            "sh",
+            "-c",
+            "for path in %s; do test ! -x $path || { echo $path; break; }; done" % " ".join(SFTP),
+        ]
+        inside = (
+            subprocess.run(look, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+            .stdout.decode("utf-8", "replace")
+            .strip()
+        )
     command = session_command(asked, rank, inside)
     os.execv(command[0], command)
 

@@ -55,18 +55,26 @@ class Refused(Exception):
 
 # --- pure functions ---
 
+
 def environment_file(job, folder):
     """Return what the shell of a worker reads before the command: the variables of the job file, and those of its kind."""
-    lines = ["export %s=%s" % (name, shell_value(value)) for name, value in sorted(job["environment"].items())]
+    lines = [
+        "export %s=%s" % (name, shell_value(value))
+        for name, value in sorted(job["environment"].items())
+    ]
     lines.append("export TRAINYARD_JOB_DIR=%s" % shell_value(folder))
     if job["kind"] == "PyTorchJob":
-        lines += ["export RANK=$TRAINYARD_WORKER_INDEX WORLD_SIZE=$TRAINYARD_WORKER_COUNT LOCAL_RANK=0"]
+        lines += [
+            "export RANK=$TRAINYARD_WORKER_INDEX WORLD_SIZE=$TRAINYARD_WORKER_COUNT LOCAL_RANK=0"
+        ]
     else:
         # trainyard-run has them from the program that writes the log.
         lines += ["unset RANK WORLD_SIZE LOCAL_RANK"]
     if job["environment_aliases"] == "dlws":
-        lines += ["export DLWS_JOB_ID=$TRAINYARD_JOB_ID DLWS_USER_NAME=$USER DLWS_SD_worker0_SSH_PORT=$TRAINYARD_SSH_PORT",
-                  "export DLWS_ROLE_IDX=$TRAINYARD_WORKER_INDEX DLWS_NUM_WORKER=$TRAINYARD_WORKER_COUNT"]
+        lines += [
+            "export DLWS_JOB_ID=$TRAINYARD_JOB_ID DLWS_USER_NAME=$USER DLWS_SD_worker0_SSH_PORT=$TRAINYARD_SSH_PORT",
+            "export DLWS_ROLE_IDX=$TRAINYARD_WORKER_INDEX DLWS_NUM_WORKER=$TRAINYARD_WORKER_COUNT",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -77,11 +85,22 @@ def shell_value(text):
 def worker_command(job, folder):
     """Return what runs in the container of a worker. The command is in a file, because everybody on a host can read the arguments of a process."""
     # In the background and with an output of its own: Slurm waits until no process has the output of the worker.
-    beside = ('test "$TRAINYARD_WORKER_INDEX" != 0 || (python3 %s run < /dev/null > "$TRAINYARD_JOB_DIR/services.log" 2>&1 &); ' % SERVICES
-              if started_services(job) else "")
+    beside = (
+        'test "$TRAINYARD_WORKER_INDEX" != 0 || (python3 %s run < /dev/null > "$TRAINYARD_JOB_DIR/services.log" 2>&1 &); '
+        % SERVICES
+        if started_services(job)
+        else ""
+    )
     # One worker needs no connections between hosts. Sessions on the other workers have the variables of the launcher.
-    launcher = "trainyard-launch run " if job["kind"] in OF_FIRST_WORKER and job["worker_count"] > 1 else ""
-    start = 'set -a; . "$1"; set +a; %sshell=$(command -v bash || command -v sh); exec %s"$shell" "$2"' % (beside, launcher)
+    launcher = (
+        "trainyard-launch run "
+        if job["kind"] in OF_FIRST_WORKER and job["worker_count"] > 1
+        else ""
+    )
+    start = (
+        'set -a; . "$1"; set +a; %sshell=$(command -v bash || command -v sh); exec %s"$shell" "$2"'
+        % (beside, launcher)
+    )
     return ["/bin/sh", "-c", start, "sh", folder + "/environment", folder + "/command.sh"]
 
 
@@ -95,34 +114,67 @@ def run_options(job, home):
     found = ["--shm-size=%dm" % job["worker_shared_memory"]] if job["worker_shared_memory"] else []
     found += ["--mount=%s/services:%s:ro" % (HERE, SERVICES)] if started_services(job) else []
     # A file of each job in place of the one in the home of the person, which all of their jobs share.
-    return found + (["--host-file=" + os.path.join(home, "ib_config")] if job["environment_aliases"] == "dlws" else [])
+    return found + (
+        ["--host-file=" + os.path.join(home, "ib_config")]
+        if job["environment_aliases"] == "dlws"
+        else []
+    )
 
 
 def srun_command(job, folder):
     """Return the command that starts the workers. If one of them fails, Slurm ends the others."""
-    return ["srun", "--nodes=%d" % job["worker_count"], "--ntasks=%d" % job["worker_count"], "--ntasks-per-node=1", "--cpus-per-task=%d" % job["worker_cpu"],
-            "--kill-on-bad-exit=1", "--unbuffered", "--input=none", "--job-name=workers", HERE + "/job", "task", folder]
+    return [
+        "srun",
+        "--nodes=%d" % job["worker_count"],
+        "--ntasks=%d" % job["worker_count"],
+        "--ntasks-per-node=1",
+        "--cpus-per-task=%d" % job["worker_cpu"],
+        "--kill-on-bad-exit=1",
+        "--unbuffered",
+        "--input=none",
+        "--job-name=workers",
+        HERE + "/job",
+        "task",
+        folder,
+    ]
 
 
 def own_failures(rows):
     """Return the workers that failed by themselves, without those that were stopped because of another one. The earliest is first."""
-    failed = [row for row in rows if row["exit_code"] not in (None, 0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)]
+    failed = [
+        row
+        for row in rows
+        if row["exit_code"] not in (None, 0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
+    ]
     return sorted(failed, key=lambda row: (row["ended"] or 0, row["rank"]))
 
 
 def last_lines(text):
-    return [line[:500] for line in text.replace("\r", "\n").split("\n") if line.strip()][-LAST_LINES:]
+    return [line[:500] for line in text.replace("\r", "\n").split("\n") if line.strip()][
+        -LAST_LINES:
+    ]
 
 
 def first_failed(rows, logs):
     """Return the first worker that failed, with the end of its log and what its errors mean; None if none failed. C(logs) has the ends of the logs."""
-    failed = own_failures(rows) or [row for row in rows if row["exit_code"] not in (0,) and row["hostname"]]
+    failed = own_failures(rows) or [
+        row for row in rows if row["exit_code"] not in (0,) and row["hostname"]
+    ]
     if not failed:
         return None
     row = failed[0]
     text = logs.get(row["rank"], "")
-    causes = [{key: error[key] for key in ("id", "cause", "fix", "line")} for error in _error_signatures.find_errors(text)]
-    return {"rank": row["rank"], "host": row["host"], "exit_code": row["exit_code"], "lines": last_lines(text), "causes": causes}
+    causes = [
+        {key: error[key] for key in ("id", "cause", "fix", "line")}
+        for error in _error_signatures.find_errors(text)
+    ]
+    return {
+        "rank": row["rank"],
+        "host": row["host"],
+        "exit_code": row["exit_code"],
+        "lines": last_lines(text),
+        "causes": causes,
+    }
 
 
 def worker_rows(hosts, records):
@@ -132,8 +184,18 @@ def worker_rows(hosts, records):
         record = records.get(rank) or {}
         report = record.get("report") if isinstance(record.get("report"), dict) else {}
         ended = record["started"] + record["seconds"] if record.get("seconds") is not None else None
-        rows.append({"rank": rank, "host": host, "slot": 0, "exit_code": record.get("exit_code"), "checksum": report.get("checksum"),
-                     "hostname": record.get("hostname"), "container_id": None, "ended": ended})
+        rows.append(
+            {
+                "rank": rank,
+                "host": host,
+                "slot": 0,
+                "exit_code": record.get("exit_code"),
+                "checksum": report.get("checksum"),
+                "hostname": record.get("hostname"),
+                "container_id": None,
+                "ended": ended,
+            }
+        )
     return rows
 
 
@@ -145,7 +207,10 @@ def checksums_of(rows, started, kind):
         ranks = started.get(row["rank"], {})
         if row["checksum"] or not ranks and (kind not in OF_FIRST_WORKER or not row["rank"]):
             found["worker %d" % row["rank"]] = row["checksum"]
-        found.update(("rank %d, started by worker %d," % (rank, row["rank"]), report.get("checksum")) for rank, report in sorted(ranks.items()))
+        found.update(
+            ("rank %d, started by worker %d," % (rank, row["rank"]), report.get("checksum"))
+            for rank, report in sorted(ranks.items())
+        )
     return found
 
 
@@ -158,15 +223,27 @@ def problems_of(rows, code, stopped, folder, checksums):
         if row["hostname"] is None:
             found.append("worker %d did not start on host %s" % (row["rank"], row["host"]))
         elif row["exit_code"] is None:
-            found.append("worker %d on host %s was killed and has no exit code. Log: %s/rank.%d.log" % (row["rank"], row["host"], folder, row["rank"]))
+            found.append(
+                "worker %d on host %s was killed and has no exit code. Log: %s/rank.%d.log"
+                % (row["rank"], row["host"], folder, row["rank"])
+            )
         elif row["exit_code"]:
-            found.append("worker %d on host %s ended with exit code %d. Log: %s/rank.%d.log" % (
-                row["rank"], row["host"], row["exit_code"], folder, row["rank"]))
+            found.append(
+                "worker %d on host %s ended with exit code %d. Log: %s/rank.%d.log"
+                % (row["rank"], row["host"], row["exit_code"], folder, row["rank"])
+            )
     if len(set(checksums.values())) > 1:
-        found.append("the ranks do not have the same parameters after training: %s" % ", ".join(
-            "%s has %s" % (name, str(checksum or "none")[:12]) for name, checksum in checksums.items()))
+        found.append(
+            "the ranks do not have the same parameters after training: %s"
+            % ", ".join(
+                "%s has %s" % (name, str(checksum or "none")[:12])
+                for name, checksum in checksums.items()
+            )
+        )
     if code and not found:
-        found.append("srun ended with exit code %d, although no worker failed. Its message is above" % code)
+        found.append(
+            "srun ended with exit code %d, although no worker failed. Its message is above" % code
+        )
     return found
 
 
@@ -183,11 +260,26 @@ def seen(hosts, requested, watched):
     for rank, host in enumerate(hosts):
         found = watched.get(rank) or {}
         peaks, devices = found.get("peaks", []), found.get("devices", [])
-        gpus[host] = dict(_job_watch.seen_gpus(requested, devices, peaks), peak_utilization=peaks, looks=found.get("looks", 0))
-        fabric[host] = {name: found.get(name) for name in ("interface", "rdma", "sent_bytes", "received_bytes")}
+        gpus[host] = dict(
+            _job_watch.seen_gpus(requested, devices, peaks),
+            peak_utilization=peaks,
+            looks=found.get("looks", 0),
+        )
+        fabric[host] = {
+            name: found.get(name) for name in ("interface", "rdma", "sent_bytes", "received_bytes")
+        }
         if requested and gpus[host]["idle"]:
-            warnings.append("host %s: %s stayed idle, although the job requested %d. Check how its command chooses its GPUs, and CUDA_VISIBLE_DEVICES" % (
-                host, ", ".join("GPU %d (%s %% at most)" % (number, peaks[number]) for number in gpus[host]["idle"]), requested))
+            warnings.append(
+                "host %s: %s stayed idle, although the job requested %d. Check how its command chooses its GPUs, and CUDA_VISIBLE_DEVICES"
+                % (
+                    host,
+                    ", ".join(
+                        "GPU %d (%s %% at most)" % (number, peaks[number])
+                        for number in gpus[host]["idle"]
+                    ),
+                    requested,
+                )
+            )
     return gpus, fabric, warnings
 
 
@@ -195,10 +287,20 @@ def with_sample(minutes, minute, gpus):
     """Return the use of the GPUs by minute, with one more sample: the sums of the percents, how many there are, and the most MiB of memory."""
     if not gpus:
         return minutes
-    former = minutes[-1] if minutes and minutes[-1]["minute"] == minute and len(minutes[-1]["gpus"]) == len(gpus) else None
+    former = (
+        minutes[-1]
+        if minutes and minutes[-1]["minute"] == minute and len(minutes[-1]["gpus"]) == len(gpus)
+        else None
+    )
     before = former["gpus"] if former else [[0, 0, None]] * len(gpus)
-    merged = [[sums[0] + (gpu[0] or 0), sums[1] + (gpu[0] is not None), max((value for value in (sums[2], gpu[1]) if value is not None), default=None)]
-              for sums, gpu in zip(before, gpus)]
+    merged = [
+        [
+            sums[0] + (gpu[0] or 0),
+            sums[1] + (gpu[0] is not None),
+            max((value for value in (sums[2], gpu[1]) if value is not None), default=None),
+        ]
+        for sums, gpu in zip(before, gpus)
+    ]
     kept = minutes[:-1] if former else minutes
     return (kept + [{"minute": minute, "gpus": merged}])[-MINUTES:]
 
@@ -209,27 +311,60 @@ def workers(found):
 
 def summary(result):
     """Return the result as lines for the log, with the problems last."""
-    lines = ["job %s: %s in %.1f s, exit code %d" % (result["job_id"], workers(result["ranks"]), result["seconds"]["total"], result["exit_code"])]
+    lines = [
+        "job %s: %s in %.1f s, exit code %d"
+        % (
+            result["job_id"],
+            workers(result["ranks"]),
+            result["seconds"]["total"],
+            result["exit_code"],
+        )
+    ]
     if result["metrics"]:
         lines.append("  ".join("%s %s" % item for item in sorted(result["metrics"].items())))
     for host in sorted(result["gpus"]):
         gpus, fabric = result["gpus"][host], result["fabric"][host]
         if gpus["requested"]:
-            lines.append("host %s  GPUs busy %s of %d" % (host, "?" if gpus["busy"] is None else gpus["busy"], gpus["requested"]))
+            lines.append(
+                "host %s  GPUs busy %s of %d"
+                % (host, "?" if gpus["busy"] is None else gpus["busy"], gpus["requested"])
+            )
         if fabric["sent_bytes"] is not None:
-            lines.append("host %s  %s  sent %.1f MB  received %.1f MB" % (host, fabric["interface"], fabric["sent_bytes"] / 1e6,
-                                                                          fabric["received_bytes"] / 1e6))
-    lines += ["warning: " + warning for warning in result["warnings"]] + ["failed: " + problem for problem in result["problems"]]
+            lines.append(
+                "host %s  %s  sent %.1f MB  received %.1f MB"
+                % (
+                    host,
+                    fabric["interface"],
+                    fabric["sent_bytes"] / 1e6,
+                    fabric["received_bytes"] / 1e6,
+                )
+            )
+    lines += ["warning: " + warning for warning in result["warnings"]] + [
+        "failed: " + problem for problem in result["problems"]
+    ]
     if result["first_failed"]:
-        lines += ["worker %d failed first. Its last lines:" % result["first_failed"]["rank"]] + ["  " + line for line in result["first_failed"]["lines"]]
-        lines += ["cause: %s. %s%s" % (cause["cause"], cause["fix"][:1].upper(), cause["fix"][1:]) for cause in result["first_failed"]["causes"]]
+        lines += ["worker %d failed first. Its last lines:" % result["first_failed"]["rank"]] + [
+            "  " + line for line in result["first_failed"]["lines"]
+        ]
+        lines += [
+            "cause: %s. %s%s" % (cause["cause"], cause["fix"][:1].upper(), cause["fix"][1:])
+            for cause in result["first_failed"]["causes"]
+        ]
     if result["copied"]:
-        lines.append(("results copied to %s" if result["copied"]["ok"] else "warning: the results were not copied to %s") % result["copied"]["to"])
+        lines.append(
+            (
+                "results copied to %s"
+                if result["copied"]["ok"]
+                else "warning: the results were not copied to %s"
+            )
+            % result["copied"]["to"]
+        )
         lines += [] if result["copied"]["ok"] else ["  " + result["copied"]["said"]]
     return lines
 
 
 # --- functions with side effects ---
+
 
 def say(text, descriptor=1):
     """Write a line to the log, unless the share is full. Without a buffer, which Python would write once more at its end and then change the exit code."""
@@ -257,7 +392,11 @@ def read_json(path):
 
 def write_private(path, text):
     """Write a file that only the person reads, in one step."""
-    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as stream:
+    with open(
+        os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600),
+        "w",
+        encoding="utf-8",
+    ) as stream:
         stream.write(text)
     os.rename(path + ".new", path)
 
@@ -268,9 +407,15 @@ def own_folder(base, person):
     try:
         state = os.lstat(path)
     except OSError as error:
-        raise Refused("%s cannot be used: %s. Tell the operator to run playbook people" % (path, error.strerror)) from error
+        raise Refused(
+            "%s cannot be used: %s. Tell the operator to run playbook people"
+            % (path, error.strerror)
+        ) from error
     if not os.path.isdir(path) or os.path.islink(path) or state.st_uid != person.pw_uid:
-        raise Refused("%s is not a folder of %s. Tell the operator to run playbook people" % (path, person.pw_name))
+        raise Refused(
+            "%s is not a folder of %s. Tell the operator to run playbook people"
+            % (path, person.pw_name)
+        )
     return path
 
 
@@ -287,32 +432,47 @@ def job_folder(base, number, again):
         else:
             os.mkdir(path, 0o700)
             return path
-    raise Refused("%s has 1000 folders of jobs with the number %s; remove old ones" % (base, number))
+    raise Refused(
+        "%s has 1000 folders of jobs with the number %s; remove old ones" % (base, number)
+    )
 
 
 class Job:
     def __init__(self, text, environment, config):
         self.number = environment.get("SLURM_JOB_ID") or ""
         if not self.number.isdigit():
-            raise Refused("this is not a job of Slurm: SLURM_JOB_ID is not set. Submit the script with sbatch, or the job file with trainyard submit")
+            raise Refused(
+                "this is not a job of Slurm: SLURM_JOB_ID is not set. Submit the script with sbatch, or the job file with trainyard submit"
+            )
         self.person = pwd.getpwuid(os.getuid())
         self.values, self.job = _job_file.read_spec(text)
         base = own_folder(config["jobs"], self.person)
-        self.folder = job_folder(base, self.number, int(environment.get("SLURM_RESTART_COUNT") or 0) > 0)
+        self.folder = job_folder(
+            base, self.number, int(environment.get("SLURM_RESTART_COUNT") or 0) > 0
+        )
         self.hosts = hosts_of(environment)
         self.log = os.path.join(base, ".out", self.number + ".log")
         self.began, self.stopped, self.child = time.time(), "", None
 
     def prepare(self):
-        write_private(self.folder + "/spec.yml", _job_file.to_yaml({str(key): value for key, value in self.values.items()}))
+        write_private(
+            self.folder + "/spec.yml",
+            _job_file.to_yaml({str(key): value for key, value in self.values.items()}),
+        )
         write_private(self.folder + "/command.sh", self.job["command"] + "\n")
         write_private(self.folder + "/environment", environment_file(self.job, self.folder))
         with contextlib.suppress(FileExistsError):
             os.symlink(os.path.relpath(self.log, self.folder), self.folder + "/job.log")
         for name in os.listdir(self.folder):
-            if re.match(r"(rank\.\d+\.(json|log|report(\.\d+)?)|watch\.\d+\.json|result\.json|services\.(json|log)|service\..*\.log|nccl\..*)(\.new)?$", name):
+            if re.match(
+                r"(rank\.\d+\.(json|log|report(\.\d+)?)|watch\.\d+\.json|result\.json|services\.(json|log)|service\..*\.log|nccl\..*)(\.new)?$",
+                name,
+            ):
                 os.unlink(os.path.join(self.folder, name))
-        services = {name: {"state": "starting", "setting": setting} for name, setting in started_services(self.job).items()}
+        services = {
+            name: {"state": "starting", "setting": setting}
+            for name, setting in started_services(self.job).items()
+        }
         if services:
             write_private(self.folder + "/services.json", json.dumps(services) + "\n")
 
@@ -330,8 +490,14 @@ class Job:
         """Return the rank.N.json that the workers have written, all of them if they come in time."""
         deadline = time.monotonic() + FILE_SECONDS
         while True:
-            found = {rank: read_json("%s/rank.%d.json" % (self.folder, rank)) for rank in range(len(self.hosts))}
-            if all(record and record.get("exit_code") is not None for record in found.values()) or time.monotonic() > deadline:
+            found = {
+                rank: read_json("%s/rank.%d.json" % (self.folder, rank))
+                for rank in range(len(self.hosts))
+            }
+            if (
+                all(record and record.get("exit_code") is not None for record in found.values())
+                or time.monotonic() > deadline
+            ):
                 return found
             time.sleep(0.2)
 
@@ -342,26 +508,62 @@ class Job:
             match = STARTED.fullmatch(name)
             if match:
                 report = read_json(os.path.join(self.folder, name))
-                found.setdefault(int(match["worker"]), {})[int(match["rank"])] = report if isinstance(report, dict) else {}
+                found.setdefault(int(match["worker"]), {})[int(match["rank"])] = (
+                    report if isinstance(report, dict) else {}
+                )
         return found
 
     def finish(self, code, attempt):
         records = self.records()
         rows = worker_rows(self.hosts, records)
-        problems = problems_of(rows, code, self.stopped, self.folder, checksums_of(rows, self.started(), self.job["kind"]))
-        watched = {rank: read_json("%s/watch.%d.json" % (self.folder, rank)) for rank in range(len(self.hosts))}
+        problems = problems_of(
+            rows,
+            code,
+            self.stopped,
+            self.folder,
+            checksums_of(rows, self.started(), self.job["kind"]),
+        )
+        watched = {
+            rank: read_json("%s/watch.%d.json" % (self.folder, rank))
+            for rank in range(len(self.hosts))
+        }
         gpus, fabric, warnings = seen(self.hosts, self.job["worker_gpu"], watched)
         final = exit_code(code, rows, problems, self.stopped)
-        logs = {row["rank"]: read("%s/rank.%d.log" % (self.folder, row["rank"]), LOG_BYTES) for row in rows} if final else {}
+        logs = (
+            {
+                row["rank"]: read("%s/rank.%d.log" % (self.folder, row["rank"]), LOG_BYTES)
+                for row in rows
+            }
+            if final
+            else {}
+        )
         report = (records.get(0) or {}).get("report")
         now = time.time()
         result = {
-            "job_id": self.number, "name": self.job["name"], "kind": self.job["kind"], "launcher": "srun", "image": self.job["worker_image"],
-            "command": self.job["command"], "world_size": len(rows), "ranks": [{key: row[key] for key in row if key != "ended"} for row in rows],
-            "metrics": report.get("metrics", {}) if isinstance(report, dict) else {}, "attempts": attempt,
-            "seconds": {"total": round(now - self.began, 2), "ranks": max([record.get("seconds") or 0.0 for record in records.values() if record] or [0.0])},
-            "exit_code": final, "problems": problems, "warnings": warnings, "gpus": gpus, "fabric": fabric,
-            "first_failed": first_failed(rows, logs) if final and not self.stopped else None, "copied": None}
+            "job_id": self.number,
+            "name": self.job["name"],
+            "kind": self.job["kind"],
+            "launcher": "srun",
+            "image": self.job["worker_image"],
+            "command": self.job["command"],
+            "world_size": len(rows),
+            "ranks": [{key: row[key] for key in row if key != "ended"} for row in rows],
+            "metrics": report.get("metrics", {}) if isinstance(report, dict) else {},
+            "attempts": attempt,
+            "seconds": {
+                "total": round(now - self.began, 2),
+                "ranks": max(
+                    [record.get("seconds") or 0.0 for record in records.values() if record] or [0.0]
+                ),
+            },
+            "exit_code": final,
+            "problems": problems,
+            "warnings": warnings,
+            "gpus": gpus,
+            "fabric": fabric,
+            "first_failed": first_failed(rows, logs) if final and not self.stopped else None,
+            "copied": None,
+        }
         return result
 
     def tell(self, result):
@@ -379,13 +581,30 @@ class Job:
     def run(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self.stop)
-        say("job %s, %s: %s on %s, in %s" % (self.number, self.job["name"], workers(self.hosts), ", ".join(self.hosts), self.job["worker_image"]))
+        say(
+            "job %s, %s: %s on %s, in %s"
+            % (
+                self.number,
+                self.job["name"],
+                workers(self.hosts),
+                ", ".join(self.hosts),
+                self.job["worker_image"],
+            )
+        )
         for attempt in range(1, self.job["retries"] + 2):
             self.prepare()
             result = self.finish(self.launch(), attempt)
             if not result["exit_code"] or self.stopped or attempt > self.job["retries"]:
                 break
-            say("attempt %d of %d failed with exit code %d: %s" % (attempt, self.job["retries"] + 1, result["exit_code"], "; ".join(result["problems"])))
+            say(
+                "attempt %d of %d failed with exit code %d: %s"
+                % (
+                    attempt,
+                    self.job["retries"] + 1,
+                    result["exit_code"],
+                    "; ".join(result["problems"]),
+                )
+            )
         if not result["exit_code"] and self.job["copy_results"]:
             # With the result, which gets a line on the copy afterwards.
             with contextlib.suppress(OSError):
@@ -396,7 +615,11 @@ class Job:
 
 def hosts_of(environment):
     """Return the hosts of the job in the order of its workers."""
-    listed = subprocess.run(["scontrol", "show", "hostnames", environment.get("SLURM_JOB_NODELIST") or ""], stdout=subprocess.PIPE, check=True)
+    listed = subprocess.run(
+        ["scontrol", "show", "hostnames", environment.get("SLURM_JOB_NODELIST") or ""],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     return listed.stdout.decode().split()
 
 
@@ -405,28 +628,49 @@ def copy(target, folder):
     steps = (["rclone", "copy", folder, target], ["rclone", "check", "--one-way", folder, target])
     for step in steps:
         try:
-            done = subprocess.run(step, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  timeout=COPY_SECONDS, check=False)
+            done = subprocess.run(
+                step,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=COPY_SECONDS,
+                check=False,
+            )
         except OSError as error:
             return {"to": target, "ok": False, "said": "rclone cannot be started: %s" % error}
         except subprocess.TimeoutExpired:
-            return {"to": target, "ok": False, "said": "%s did not end within %d s" % (" ".join(step[:2]), COPY_SECONDS)}
+            return {
+                "to": target,
+                "ok": False,
+                "said": "%s did not end within %d s" % (" ".join(step[:2]), COPY_SECONDS),
+            }
         if done.returncode:
-            said = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % done.returncode]
-            return {"to": target, "ok": False, "said": "%s: %s" % (" ".join(step[:2]), said[-1][:500])}
+            said = done.stdout.decode("utf-8", "replace").strip().splitlines() or [
+                "exit code %d" % done.returncode
+            ]
+            return {
+                "to": target,
+                "ok": False,
+                "said": "%s: %s" % (" ".join(step[:2]), said[-1][:500]),
+            }
     return {"to": target, "ok": True, "said": ""}
 
 
 def watch_worker(path, with_gpus, devices, ending):
     """Keep what the watcher says in a file, in one step each time, until the pipe is closed. With it the use of the GPUs in the last hour."""
+
     class Sink:
         minutes = []
 
         def write(self, text):
             with contextlib.suppress(OSError, ValueError):
                 found = json.loads(text)
-                self.minutes = with_sample(self.minutes, int(time.time() // 60), found.get("now") or [])
-                write_private(path, json.dumps(dict(found, devices=devices, minutes=self.minutes)) + "\n")
+                self.minutes = with_sample(
+                    self.minutes, int(time.time() // 60), found.get("now") or []
+                )
+                write_private(
+                    path, json.dumps(dict(found, devices=devices, minutes=self.minutes)) + "\n"
+                )
 
         def flush(self):
             return
@@ -437,7 +681,9 @@ def watch_worker(path, with_gpus, devices, ending):
 def of_network(text, own):
     """Return the variables that say which card has the data of the job: those of containers, over them those of the job. C(text) has NAME=VALUE lines."""
     found = dict(re.findall(r'^((?:GLOO|NCCL)_[A-Z_]+)="?(.*?)"?$', text, re.MULTILINE))
-    return dict(found, **{name: value for name, value in own.items() if name.startswith(("GLOO_", "NCCL_"))})
+    return dict(
+        found, **{name: value for name, value in own.items() if name.startswith(("GLOO_", "NCCL_"))}
+    )
 
 
 def task(folder):
@@ -449,11 +695,30 @@ def task(folder):
     rank = values.get("SLURM_PROCID") or "0"
     devices = (values.get("SLURM_STEP_GPUS") or values.get("SLURM_JOB_GPUS") or "").split(",")
     ending, end = os.pipe()
-    watcher = threading.Thread(target=watch_worker, daemon=True,
-                               args=("%s/watch.%s.json" % (folder, rank), bool(job["worker_gpu"]), devices, os.fdopen(ending, closefd=False)))
+    watcher = threading.Thread(
+        target=watch_worker,
+        daemon=True,
+        args=(
+            "%s/watch.%s.json" % (folder, rank),
+            bool(job["worker_gpu"]),
+            devices,
+            os.fdopen(ending, closefd=False),
+        ),
+    )
     watcher.start()
-    command = [HERE + "/rank", TRAINYARD_RUN] + run_options(job, values.get("HOME") or "/") + [job["worker_image"], "--"] + worker_command(job, folder)
-    environment = dict(values, RANK=rank, LOCAL_RANK="0", WORLD_SIZE=str(job["worker_count"]), TRAINYARD_JOB_DIR=folder)
+    command = (
+        [HERE + "/rank", TRAINYARD_RUN]
+        + run_options(job, values.get("HOME") or "/")
+        + [job["worker_image"], "--"]
+        + worker_command(job, folder)
+    )
+    environment = dict(
+        values,
+        RANK=rank,
+        LOCAL_RANK="0",
+        WORLD_SIZE=str(job["worker_count"]),
+        TRAINYARD_JOB_DIR=folder,
+    )
     child = subprocess.Popen([sys.executable] + command, stdin=subprocess.DEVNULL, env=environment)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: child.send_signal(received))
@@ -468,7 +733,9 @@ def main(arguments):
     if arguments == ["run"]:
         config = read_json(CONFIG)
         if config is None:
-            raise Refused("%s is missing or damaged; tell the operator to run playbook workbench" % CONFIG)
+            raise Refused(
+                "%s is missing or damaged; tell the operator to run playbook workbench" % CONFIG
+            )
         return Job(sys.stdin.read(), os.environ, config).run()
     if len(arguments) == 2 and arguments[0] == "task":
         return task(arguments[1])
@@ -483,5 +750,9 @@ if __name__ == "__main__":
         say(problem, 2)
         sys.exit(NOT_STARTED)
     except OSError as problem:
-        say("%s: %s. Free space on the share, or tell the operator" % (problem.filename or "the folder of the job", problem.strerror), 2)
+        say(
+            "%s: %s. Free space on the share, or tell the operator"
+            % (problem.filename or "the folder of the job", problem.strerror),
+            2,
+        )
         sys.exit(NOT_STARTED)

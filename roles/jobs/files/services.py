@@ -35,6 +35,7 @@ NO_TENSORBOARD = "the image has no TensorBoard; use an image with it, or install
 
 # --- pure functions ---
 
+
 def socket_on_host(name, environment):
     """Return the path under which the host has the socket of a service."""
     task = "task.%s.%s" % (environment["TRAINYARD_STEP_ID"], environment["TRAINYARD_WORKER_INDEX"])
@@ -58,7 +59,9 @@ def jupyter_config(token, folder, **place):
 def tensorboard_arguments(folder, release):
     """Return the arguments of TensorBoard. Its data server, which it has since 2.5, would listen on a port."""
     numbers = [int(part) if part.isdigit() else 0 for part in release.split(".")[:2]]
-    return ["tensorboard", "--logdir", folder] + (["--load_fast=false"] if numbers >= [2, 5] else [])
+    return ["tensorboard", "--logdir", folder] + (
+        ["--load_fast=false"] if numbers >= [2, 5] else []
+    )
 
 
 def last_line(text):
@@ -67,6 +70,7 @@ def last_line(text):
 
 
 # --- TensorBoard on a socket ---
+
 
 class SocketServer(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
     address_family = socket.AF_UNIX
@@ -125,8 +129,11 @@ def serve_tensorboard(folder, path=""):
 
 # --- starting and watching ---
 
+
 def write_private(path, text):
-    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+    with open(
+        os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+    ) as stream:
         stream.write(text)
     os.rename(path + ".new", path)
 
@@ -157,53 +164,88 @@ class Service:
     def __init__(self, name, setting, folder):
         self.name, self.folder = name, folder
         self.path, self.log = "%s/%s.sock" % (INSIDE, name), "%s/service.%s.log" % (folder, name)
-        self.token, self.state, self.why, self.child, self.began = "", "starting", "", None, time.time()
+        self.token, self.state, self.why, self.child, self.began = (
+            "",
+            "starting",
+            "",
+            None,
+            time.time(),
+        )
         command = self.jupyter() if name == "jupyter" else self.tensorboard(setting)
         if not command:
             self.state = "failed"
             return
         with open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
-            environment = dict(os.environ, JUPYTER_RUNTIME_DIR=INSIDE + "/jupyter", PYTHONUNBUFFERED="1")
+            environment = dict(
+                os.environ, JUPYTER_RUNTIME_DIR=INSIDE + "/jupyter", PYTHONUNBUFFERED="1"
+            )
             # The launcher's variables would make a rank of each kernel and of TensorBoard.
             for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
                 environment.pop(variable, None)
             if name == "tensorboard":
                 environment["CUDA_VISIBLE_DEVICES"] = ""
-            self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            self.child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
 
     def jupyter(self):
         found = [name for name in JUPYTER if has(name[0])]
         if not found:
-            self.why = "the image has no Jupyter; use an image with jupyterlab, or install it in yours"
+            self.why = (
+                "the image has no Jupyter; use an image with jupyterlab, or install it in yours"
+            )
             return None
         self.token = secrets.token_hex(24)
         os.makedirs(INSIDE + "/jupyter", 0o700, exist_ok=True)
         config = INSIDE + "/jupyter/config.py"
-        write_private(config, jupyter_config(self.token, os.getcwd(), sock=self.path, sock_mode="0600"))
+        write_private(
+            config, jupyter_config(self.token, os.getcwd(), sock=self.path, sock_mode="0600")
+        )
         return [sys.executable, "-m", found[0][0], "--config=" + config]
 
     def tensorboard(self, setting):
         if not has("tensorboard"):
             self.why = NO_TENSORBOARD
             return None
-        return [sys.executable, os.path.abspath(__file__), "tensorboard", os.path.expanduser(setting)]
+        return [
+            sys.executable,
+            os.path.abspath(__file__),
+            "tensorboard",
+            os.path.expanduser(setting),
+        ]
 
     def look(self):
         """Return whether the state has changed."""
         former = self.state
         if self.state in ("starting", "ready") and self.child.poll() is not None:
             self.state = "failed"
-            self.why = "it ended with exit code %d: %s. Log: %s" % (self.child.returncode, last_line(read(self.log)) or "it said nothing", self.log)
+            self.why = "it ended with exit code %d: %s. Log: %s" % (
+                self.child.returncode,
+                last_line(read(self.log)) or "it said nothing",
+                self.log,
+            )
         elif self.state == "starting" and answers(self.path):
             self.state = "ready"
         elif self.state == "starting" and time.time() > self.began + START_SECONDS:
-            self.state, self.why = "failed", "it does not answer after %d s. Log: %s" % (START_SECONDS, self.log)
+            self.state, self.why = (
+                "failed",
+                "it does not answer after %d s. Log: %s" % (START_SECONDS, self.log),
+            )
             self.child.kill()
         return self.state != former
 
     def told(self, environment):
-        return {"state": self.state, "why": self.why, "token": self.token, "host": environment.get("SLURMD_NODENAME", ""),
-                "socket": socket_on_host(self.name, environment)}
+        return {
+            "state": self.state,
+            "why": self.why,
+            "token": self.token,
+            "host": environment.get("SLURMD_NODENAME", ""),
+            "socket": socket_on_host(self.name, environment),
+        }
 
 
 def run(folder):
@@ -213,7 +255,13 @@ def run(folder):
     changed = list(wanted)
     while True:
         if changed:
-            write_private(path, json.dumps({service.name: service.told(os.environ) for service in services}, indent=2) + "\n")
+            write_private(
+                path,
+                json.dumps(
+                    {service.name: service.told(os.environ) for service in services}, indent=2
+                )
+                + "\n",
+            )
         if all(service.state == "failed" for service in services):
             return 1
         time.sleep(LOOK_SECONDS)

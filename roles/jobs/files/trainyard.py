@@ -61,12 +61,37 @@ MAX_FILE = 1 << 20
 #: What runs in the process of a command of Slurm before the command. The helper of the hub sets it.
 BEFORE_START = None
 GIB = 1024
-ACTIVE = ("pending", "configuring", "running", "completing", "suspended", "requeued", "requeue_hold", "special_exit", "stopped", "signaling", "stage_out",
-          "resizing", "requeue_fed", "preempted")
+ACTIVE = (
+    "pending",
+    "configuring",
+    "running",
+    "completing",
+    "suspended",
+    "requeued",
+    "requeue_hold",
+    "special_exit",
+    "stopped",
+    "signaling",
+    "stage_out",
+    "resizing",
+    "requeue_fed",
+    "preempted",
+)
 WAITING = ("pending", "configuring", "requeued", "requeue_hold", "special_exit", "requeue_fed")
 #: Slurm's words in those of the command.
-STATES = {"pending": "waiting", "configuring": "starting", "completing": "ending", "completed": "done", "cancelled": "stopped", "timeout": "out of time",
-          "out_of_memory": "out of memory", "node_fail": "host failed", "boot_fail": "host failed", "deadline": "out of time", "requeue_hold": "held"}
+STATES = {
+    "pending": "waiting",
+    "configuring": "starting",
+    "completing": "ending",
+    "completed": "done",
+    "cancelled": "stopped",
+    "timeout": "out of time",
+    "out_of_memory": "out of memory",
+    "node_fail": "host failed",
+    "boot_fail": "host failed",
+    "deadline": "out of time",
+    "requeue_hold": "held",
+}
 EPILOG = """examples:
   trainyard submit job.yml                 submit the job of a file
   trainyard submit - < job.params          the same from standard input
@@ -89,9 +114,18 @@ class NoAnswer(Exception):
 
 def minimal(environment):
     """Return the environment of sbatch: a job must not depend on what its person has set in a shell, nor give it away."""
-    kept = {name: environment[name] for name in ("HOME", "USER", "LOGNAME", "LANG", "TERM", "SLURM_CONF", "SLURM_CONF_SERVER") if name in environment}
+    kept = {
+        name: environment[name]
+        for name in ("HOME", "USER", "LOGNAME", "LANG", "TERM", "SLURM_CONF", "SLURM_CONF_SERVER")
+        if name in environment
+    }
     # A site may have Slurm in a folder of its own.
-    folders = [os.path.dirname(shutil.which("sbatch", path=environment.get("PATH")) or "/usr/bin/sbatch"), "/usr/local/bin", "/usr/bin", "/bin"]
+    folders = [
+        os.path.dirname(shutil.which("sbatch", path=environment.get("PATH")) or "/usr/bin/sbatch"),
+        "/usr/local/bin",
+        "/usr/bin",
+        "/bin",
+    ]
     return dict(kept, PATH=":".join(dict.fromkeys(folders)), SHELL="/bin/bash")
 
 
@@ -99,18 +133,35 @@ def ask(command, text=None, environment=None):
     """Return what a command of Slurm prints. Raises NoAnswer, or Refused if Slurm refuses a job."""
     environment = environment or _slurm.command_environment(os.environ)
     try:
-        done = subprocess.run(command, input=None if text is None else text.encode(), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              stdin=subprocess.DEVNULL if text is None else None, timeout=TIMEOUT, check=False, preexec_fn=BEFORE_START)
+        done = subprocess.run(
+            command,
+            input=None if text is None else text.encode(),
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL if text is None else None,
+            timeout=TIMEOUT,
+            check=False,
+            preexec_fn=BEFORE_START,
+        )
     except FileNotFoundError:
-        raise NoAnswer("%s is not installed on this host. %s" % (command[0], sentence(_slurm.FIXES["not_installed"]))) from None
+        raise NoAnswer(
+            "%s is not installed on this host. %s"
+            % (command[0], sentence(_slurm.FIXES["not_installed"]))
+        ) from None
     except subprocess.TimeoutExpired:
-        raise NoAnswer("'%s' gave no answer within %d s. %s" % (command[0], TIMEOUT, sentence(_slurm.FIXES["timeout"]))) from None
+        raise NoAnswer(
+            "'%s' gave no answer within %d s. %s"
+            % (command[0], TIMEOUT, sentence(_slurm.FIXES["timeout"]))
+        ) from None
     stdout, stderr = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
     if done.returncode:
         cause, evidence = _slurm.why_no_answer(done.returncode, stdout, stderr)
         if cause in ("failed", "permission"):
             raise Refused("%s: %s" % (command[0], re.sub(r"^\w+: (?:error: )?", "", evidence)))
-        raise NoAnswer("Slurm does not answer ('%s'). %s" % (evidence, sentence(_slurm.FIXES[cause])))
+        raise NoAnswer(
+            "Slurm does not answer ('%s'). %s" % (evidence, sentence(_slurm.FIXES[cause]))
+        )
     return stdout
 
 
@@ -127,14 +178,19 @@ def parsed(command, parse):
 
 def active_jobs(*options):
     mark = "|%s|" % uuid.uuid4().hex
-    return parsed(_slurm.jobs_command(mark) + ["--me"] + list(options), lambda text: _slurm.parse_jobs(text, mark))
+    return parsed(
+        _slurm.jobs_command(mark) + ["--me"] + list(options),
+        lambda text: _slurm.parse_jobs(text, mark),
+    )
 
 
 def ended_jobs(since, number=None):
     """Return the jobs of the person in the accounting, also those that still run."""
     mark = "|%s|" % uuid.uuid4().hex
     start = (datetime.datetime.now(datetime.timezone.utc) - since).strftime("%Y-%m-%dT%H:%M:%S")
-    command = [word for word in _slurm.finished_command(mark, start) if word != "--allusers"] + (["--jobs=" + number] if number else [])
+    command = [word for word in _slurm.finished_command(mark, start) if word != "--allusers"] + (
+        ["--jobs=" + number] if number else []
+    )
     return parsed(command, lambda text: _slurm.parse_finished(text, mark))
 
 
@@ -179,7 +235,10 @@ class Site:
             with open(CONFIG, encoding="utf-8") as stream:
                 self.config = json.load(stream)
         except (OSError, ValueError) as error:
-            raise Refused("%s cannot be read (%s); tell the operator to run playbook workbench" % (CONFIG, error)) from error
+            raise Refused(
+                "%s cannot be read (%s); tell the operator to run playbook workbench"
+                % (CONFIG, error)
+            ) from error
         entry = pwd.getpwuid(os.getuid())
         self.person, self.home = entry.pw_name, entry.pw_dir
         self.folder = os.path.join(self.config["jobs"], self.person)
@@ -188,7 +247,9 @@ class Site:
         if os.getuid() == 0:
             raise Refused("root has no jobs; log in as a person, or use su")
         if not os.path.isdir(os.path.join(self.folder, ".out")):
-            raise Refused("%s/.out does not exist; tell the operator to run playbook people" % self.folder)
+            raise Refused(
+                "%s/.out does not exist; tell the operator to run playbook people" % self.folder
+            )
         problem = self.write_problem()
         if problem:
             raise Refused(problem)
@@ -202,7 +263,10 @@ class Site:
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
-            return "%s cannot be written: %s. Remove files of yours on the share, or tell the operator" % (folder, error.strerror)
+            return (
+                "%s cannot be written: %s. Remove files of yours on the share, or tell the operator"
+                % (folder, error.strerror)
+            )
         return ""
 
     def catalogue(self):
@@ -218,7 +282,10 @@ class Site:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Refused("%s cannot be read (%s); tell the operator to run playbook image_relay" % (path, error)) from error
+            raise Refused(
+                "%s cannot be read (%s); tell the operator to run playbook image_relay"
+                % (path, error)
+            ) from error
 
     def saved(self):
         """Return the names of the images that the person has in the site's registry, the newest first, and why that is not known, or an empty text."""
@@ -233,7 +300,10 @@ class Site:
 
     def is_shared(self, folder):
         """Return whether all hosts have a folder."""
-        return any(folder == path or folder.startswith(path.rstrip("/") + "/") for path in (self.home, self.config["share"]))
+        return any(
+            folder == path or folder.startswith(path.rstrip("/") + "/")
+            for path in (self.home, self.config["share"])
+        )
 
     def place(self, job):
         """Return where a job starts and writes. Without workdir it starts in the current folder, if the hosts of the job have it, too."""
@@ -244,7 +314,11 @@ class Site:
             with contextlib.suppress(FileNotFoundError):
                 current = os.getcwd()
             workdir = current if self.is_shared(current) else self.home
-        return {"output": os.path.join(self.folder, ".out", "%j.log"), "workdir": workdir, "mail": self.config.get("mail", False)}
+        return {
+            "output": os.path.join(self.folder, ".out", "%j.log"),
+            "workdir": workdir,
+            "mail": self.config.get("mail", False),
+        }
 
     def in_home(self, path):
         """Return a path with the home of the person in place of ~."""
@@ -254,8 +328,16 @@ class Site:
         """Return the folder of a job: the newest with its number. None if it has none."""
         found = []
         if os.path.isdir(self.folder):
-            found = [name for name in os.listdir(self.folder) if re.fullmatch(re.escape(number) + r"(\.\d+)?", name)]
-        return os.path.join(self.folder, max(found, key=lambda name: int(name.partition(".")[2] or 0))) if found else None
+            found = [
+                name
+                for name in os.listdir(self.folder)
+                if re.fullmatch(re.escape(number) + r"(\.\d+)?", name)
+            ]
+        return (
+            os.path.join(self.folder, max(found, key=lambda name: int(name.partition(".")[2] or 0)))
+            if found
+            else None
+        )
 
     def log_of(self, number, rank=None):
         folder = self.folder_of(number)
@@ -285,21 +367,42 @@ class Site:
         """Keep the person's public keys where ssh into their jobs finds them. Returns the folder with them."""
         self.check_folder()
         folder, keys = os.path.join(self.folder, ".ssh"), []
-        own = [os.path.join(self.home, ".ssh", name) for name in ("authorized_keys", "authorized_keys2")]
+        own = [
+            os.path.join(self.home, ".ssh", name)
+            for name in ("authorized_keys", "authorized_keys2")
+        ]
         for path in [os.path.join(PEOPLE, self.person + ".keys")] + own:
             with contextlib.suppress(OSError):
                 keys.append(read_text(path).rstrip("\n") + "\n")
-        if not any(line.strip() and not line.startswith("#") for text in keys for line in text.splitlines()):
-            raise Refused("you have no public key on this host; put one into %s/.ssh/authorized_keys" % self.home)
+        if not any(
+            line.strip() and not line.startswith("#") for text in keys for line in text.splitlines()
+        ):
+            raise Refused(
+                "you have no public key on this host; put one into %s/.ssh/authorized_keys"
+                % self.home
+            )
         os.makedirs(folder, 0o700, exist_ok=True)
         write_private(os.path.join(folder, "authorized_keys"), "".join(keys))
         # One for all jobs of a person, so that ssh knows it after the first connection.
         key = os.path.join(folder, "host_key")
         if not os.path.exists(key):
             with tempfile.TemporaryDirectory(dir=folder) as new:
-                command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "jobs of " + self.person, "-f", os.path.join(new, "key")]
+                command = [
+                    "ssh-keygen",
+                    "-q",
+                    "-t",
+                    "ed25519",
+                    "-N",
+                    "",
+                    "-C",
+                    "jobs of " + self.person,
+                    "-f",
+                    os.path.join(new, "key"),
+                ]
                 try:
-                    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+                    subprocess.run(
+                        command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                    )
                 except (OSError, subprocess.CalledProcessError) as error:
                     raise Refused("a host key cannot be made: %s" % error) from error
                 with contextlib.suppress(FileExistsError):
@@ -324,8 +427,10 @@ class Site:
         try:
             return read_text(os.path.join(folder or "", "spec.yml"))
         except OSError:
-            raise Refused("job %s has no job file in %s. `trainyard list --all` shows your jobs; one that has not started has no file yet, and one of plain "
-                          "sbatch has none" % (number, folder or self.folder)) from None
+            raise Refused(
+                "job %s has no job file in %s. `trainyard list --all` shows your jobs; one that has not started has no file yet, and one of plain "
+                "sbatch has none" % (number, folder or self.folder)
+            ) from None
 
 
 def write_private(path, text):
@@ -334,7 +439,11 @@ def write_private(path, text):
         if read_text(path) == text:
             return
     new = "%s.%d" % (path, os.getpid())
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as stream:
+    with open(
+        os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600),
+        "w",
+        encoding="utf-8",
+    ) as stream:
         stream.write(text)
     os.rename(new, path)
 
@@ -362,20 +471,47 @@ def find(number):
 
 
 def of_active(job):
-    return {"id": str(job["id"]), "name": job["name"], "state": job["state"], "account": job["account"], "priority": job["qos"], "workers": job["node_count"],
-            "gpus": job["gpus"], "hosts": job["nodes"], "reason": job["reason"], "submitted": job["submit_time"], "started": job["start_time"],
-            "ended": None if job["state"] in ACTIVE else job["end_time"], "start_estimate": job["start_estimate"], "exit_code": None,
-            "limit_minutes": job["limit_minutes"], "restarts": job["restarts"]}
+    return {
+        "id": str(job["id"]),
+        "name": job["name"],
+        "state": job["state"],
+        "account": job["account"],
+        "priority": job["qos"],
+        "workers": job["node_count"],
+        "gpus": job["gpus"],
+        "hosts": job["nodes"],
+        "reason": job["reason"],
+        "submitted": job["submit_time"],
+        "started": job["start_time"],
+        "ended": None if job["state"] in ACTIVE else job["end_time"],
+        "start_estimate": job["start_estimate"],
+        "exit_code": None,
+        "limit_minutes": job["limit_minutes"],
+        "restarts": job["restarts"],
+    }
 
 
 def of_ended(job):
     # A task of an array has a number of its own, by which squeue and scancel know it. sacct also calls it 12_1.
-    return {"id": str(job["raw_id"]), "name": job["name"], "state": job["state"], "account": job["account"],
-            # So the database calls one that it has not learnt yet.
-            "priority": "" if job["qos"] == "Unknown" else job["qos"], "workers": len(job["nodes"]),
-            "gpus": job["gpus"], "hosts": job["nodes"], "reason": job["reason"], "submitted": job["submit_time"], "started": job["start_time"],
-            "ended": job["end_time"], "start_estimate": None, "exit_code": job["exit_code"] or (128 + job["signal"] if job["signal"] else 0),
-            "limit_minutes": None, "restarts": 0}
+    return {
+        "id": str(job["raw_id"]),
+        "name": job["name"],
+        "state": job["state"],
+        "account": job["account"],
+        # So the database calls one that it has not learnt yet.
+        "priority": "" if job["qos"] == "Unknown" else job["qos"],
+        "workers": len(job["nodes"]),
+        "gpus": job["gpus"],
+        "hosts": job["nodes"],
+        "reason": job["reason"],
+        "submitted": job["submit_time"],
+        "started": job["start_time"],
+        "ended": job["end_time"],
+        "start_estimate": None,
+        "exit_code": job["exit_code"] or (128 + job["signal"] if job["signal"] else 0),
+        "limit_minutes": None,
+        "restarts": 0,
+    }
 
 
 def word(state):
@@ -388,7 +524,11 @@ def word(state):
 def printable(text):
     """Return text without characters that a terminal would obey."""
     text = str(text)
-    return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(character if character.isprintable() else "?" for character in text)
+    )
 
 
 def table(heads, rows):
@@ -444,7 +584,9 @@ def read_file(path):
         with open(path, encoding="utf-8-sig") as stream:
             return stream.read(_job_text.MAX_BYTES + 1)
     except UnicodeDecodeError:
-        raise Refused("%s: the file is no text in UTF-8" % ("standard input" if path == "-" else path)) from None
+        raise Refused(
+            "%s: the file is no text in UTF-8" % ("standard input" if path == "-" else path)
+        ) from None
     except OSError as error:
         raise Refused("%s: %s" % (path, error.strerror)) from error
 
@@ -471,15 +613,21 @@ def submit_text(options, site, text, origin, then=None):
         site.check_folder()
     try:
         values = _job_file.changed(_job_text.read_job_text(text, _job_file.KEYS), options.set)
-        job = _job_file.judge(values, site.config.get("priorities") or [], site.config.get("default_image") or "")
+        job = _job_file.judge(
+            values, site.config.get("priorities") or [], site.config.get("default_image") or ""
+        )
     except _job_text.TextError as error:
         raise Refused("%s: %s" % (origin, error)) from error
     except _job_file.JobFileError as error:
-        raise Refused("\n".join("%s: %s" % (origin, problem) for problem in error.problems)) from error
+        raise Refused(
+            "\n".join("%s: %s" % (origin, problem) for problem in error.problems)
+        ) from error
     place = site.place(job)
     problems = site_problems(site, job)
     if problems:
-        raise Refused("\n".join("%s: %s" % (origin, with_line(values, problem)) for problem in problems))
+        raise Refused(
+            "\n".join("%s: %s" % (origin, with_line(values, problem)) for problem in problems)
+        )
     for warning in warnings_of(job):
         print("trainyard: " + warning, file=sys.stderr)
     if job["interactive"]:
@@ -488,16 +636,26 @@ def submit_text(options, site, text, origin, then=None):
     if options.dry_run:
         return out(options, {"script": script}, lambda value: sys.stdout.write(value["script"]))
     try:
-        number = ask(["sbatch", "--parsable"], script, minimal(os.environ)).strip().partition(";")[0]
+        number = (
+            ask(["sbatch", "--parsable"], script, minimal(os.environ)).strip().partition(";")[0]
+        )
     except Refused as error:
         problems = qos_problems(site, job, str(error)) or full_problems(site, job, str(error))
         if not problems:
             raise
-        raise Refused("\n".join("%s: %s" % (origin, with_line(values, problem)) for problem in problems)) from error
+        raise Refused(
+            "\n".join("%s: %s" % (origin, with_line(values, problem)) for problem in problems)
+        ) from error
     if then:
         return then(site, number)
     if options.json:
-        print(json.dumps({"id": number, "name": job["name"], "log": site.log_of(number)}, indent=2, sort_keys=True))
+        print(
+            json.dumps(
+                {"id": number, "name": job["name"], "log": site.log_of(number)},
+                indent=2,
+                sort_keys=True,
+            )
+        )
     else:
         print("job %s submitted. Follow it with: trainyard logs -f %s" % (number, number))
     return GOOD
@@ -512,7 +670,11 @@ def with_line(values, problem):
 
 def chosen_folder(job, place):
     """Return the folder in which the job starts as a value of its file, if the file has none, so that a clone starts there, too."""
-    return {"workdir": place["workdir"]} if not job["workdir"] and _job_file.is_folder(place["workdir"]) else {}
+    return (
+        {"workdir": place["workdir"]}
+        if not job["workdir"] and _job_file.is_folder(place["workdir"])
+        else {}
+    )
 
 
 def site_problems(site, job):
@@ -525,11 +687,20 @@ def site_problems(site, job):
     # A damaged catalogue does not keep jobs from running.
     with contextlib.suppress(Refused):
         approved = site.approved()
-    return (_job_limits.account_problems(job, _job_limits.accounts_of(usage.result(), site.person), site.person)
-            + _job_limits.host_problems(job, hosts.result(), partitions.result())
-            + _job_limits.image_problems(job, site.catalogue(), site.config.get("registries") or []) + folder_problems(job, site)
-            + _job_limits.platform_problems(job, approved, hosts.result(), partitions.result())
-            + (["copy_results: this cluster has no rclone (jobs_rclone); remove the key"] if job["copy_results"] and not site.config.get("rclone") else []))
+    return (
+        _job_limits.account_problems(
+            job, _job_limits.accounts_of(usage.result(), site.person), site.person
+        )
+        + _job_limits.host_problems(job, hosts.result(), partitions.result())
+        + _job_limits.image_problems(job, site.catalogue(), site.config.get("registries") or [])
+        + folder_problems(job, site)
+        + _job_limits.platform_problems(job, approved, hosts.result(), partitions.result())
+        + (
+            ["copy_results: this cluster has no rclone (jobs_rclone); remove the key"]
+            if job["copy_results"] and not site.config.get("rclone")
+            else []
+        )
+    )
 
 
 def qos_problems(site, job, said):
@@ -558,30 +729,53 @@ def folder_problems(job, site):
     folder = job["services"]["tensorboard"]
     path = site.in_home(folder)
     # The job may be the one that makes it.
-    if folder and os.path.lexists(path) and not (os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK)):
+    if (
+        folder
+        and os.path.lexists(path)
+        and not (os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK))
+    ):
         found.append("services: tensorboard: '%s' is not a folder that you can read" % folder)
     folder = job["workdir"]
     path = site.in_home(folder)
     if folder and not site.is_shared(path):
-        found.append("workdir: '%s' is not in a container of a job; use a folder below %s or %s" % (folder, site.home, site.config["share"]))
+        found.append(
+            "workdir: '%s' is not in a container of a job; use a folder below %s or %s"
+            % (folder, site.home, site.config["share"])
+        )
     elif folder and not (os.path.isdir(path) and os.access(path, os.X_OK)):
-        found.append("workdir: '%s' is not a folder that you can enter; create it, or use another one" % folder)
+        found.append(
+            "workdir: '%s' is not a folder that you can enter; create it, or use another one"
+            % folder
+        )
     return found
 
 
 def warnings_of(job):
     found = []
     if re.search(r"\bsleep\s+(?:infinity|inf)\b", job["command"]):
-        end = "after %d minutes" % job["max_minutes"] if job["max_minutes"] else "at the time limit of the queue"
-        found.append("the command sleeps for ever, so the job keeps its CPUs and GPUs until you stop it, or until it ends %s" % end)
+        end = (
+            "after %d minutes" % job["max_minutes"]
+            if job["max_minutes"]
+            else "at the time limit of the queue"
+        )
+        found.append(
+            "the command sleeps for ever, so the job keeps its CPUs and GPUs until you stop it, or until it ends %s"
+            % end
+        )
     return found
 
 
 def start_interactive(options, site, job, place):
     if options.dry_run:
-        return out(options, {"script": shlex.join(_batch.interactive_command(job, place))}, lambda value: print(value["script"]))
+        return out(
+            options,
+            {"script": shlex.join(_batch.interactive_command(job, place))},
+            lambda value: print(value["script"]),
+        )
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Refused("interactive: the job needs your terminal, and there is none here; with ssh, use ssh -t")
+        raise Refused(
+            "interactive: the job needs your terminal, and there is none here; with ssh, use ssh -t"
+        )
     sys.stdout.flush()
     command = _batch.interactive_command(job, place, site.keep_command(job["command"]))
     os.chdir(place["workdir"])
@@ -593,16 +787,46 @@ def list_jobs(options):
     # The controller first, so that a job which ends in between is in one of the answers. sacct does not list a job of the last second or two.
     known = [of_active(job) for job in active_jobs("--states=all")]
     jobs = {job["id"]: job for job in map(of_ended, ended_jobs(ALL if options.all else RECENT))}
-    jobs.update({job["id"]: job for job in known if job["state"] in ACTIVE or job["id"] not in jobs or jobs[job["id"]]["state"] in ACTIVE})
-    ordered, today = sorted(jobs.values(), key=lambda job: (job["submitted"] or "", job["id"])), datetime.datetime.now().date()
+    jobs.update(
+        {
+            job["id"]: job
+            for job in known
+            if job["state"] in ACTIVE or job["id"] not in jobs or jobs[job["id"]]["state"] in ACTIVE
+        }
+    )
+    ordered, today = (
+        sorted(jobs.values(), key=lambda job: (job["submitted"] or "", job["id"])),
+        datetime.datetime.now().date(),
+    )
 
     def show(found):
         if not found:
-            print("no jobs%s" % ("" if options.all else " in the last day; `trainyard list --all` shows older ones"))
+            print(
+                "no jobs%s"
+                % (
+                    ""
+                    if options.all
+                    else " in the last day; `trainyard list --all` shows older ones"
+                )
+            )
             return
-        table(("JOB", "NAME", "STATE", "ACCOUNT", "WORKERS", "GPUS", "SUBMITTED", "RUNS", "HOSTS"),
-              [(job["id"], job["name"], word(job["state"]), job["account"], job["workers"], job["gpus"], local(job["submitted"], today), lasted(job),
-                ",".join(job["hosts"]) or job["reason"] or "-") for job in found])
+        table(
+            ("JOB", "NAME", "STATE", "ACCOUNT", "WORKERS", "GPUS", "SUBMITTED", "RUNS", "HOSTS"),
+            [
+                (
+                    job["id"],
+                    job["name"],
+                    word(job["state"]),
+                    job["account"],
+                    job["workers"],
+                    job["gpus"],
+                    local(job["submitted"], today),
+                    lasted(job),
+                    ",".join(job["hosts"]) or job["reason"] or "-",
+                )
+                for job in found
+            ],
+        )
 
     return out(options, ordered, show)
 
@@ -610,7 +834,9 @@ def list_jobs(options):
 def reason_words(job):
     """Return why a job waits, and when it may start."""
     words = _job_limits.why(job, usage_now(pwd.getpwuid(os.getuid()).pw_name), nodes_now())
-    return words + ("; estimated start %s" % local(job["start_estimate"]) if job["start_estimate"] else "")
+    return words + (
+        "; estimated start %s" % local(job["start_estimate"]) if job["start_estimate"] else ""
+    )
 
 
 def state_words(site, job, result):
@@ -628,16 +854,41 @@ def show(options):
     job = find(number)
     result = site.result_of(number) if job["state"] not in WAITING else None
     running = job["state"] == "running"
-    told = dict(job, folder=site.folder_of(number), log=site.log_of(number), result=result, why=state_words(site, job, result),
-                efficiency=efficiency(number, of_gpus(site, number, job, result)) if job["started"] else None,
-                endpoints=endpoints(site, number) if running else [],
-                usage=usage(site, number, job["hosts"]) if running else [])
+    told = dict(
+        job,
+        folder=site.folder_of(number),
+        log=site.log_of(number),
+        result=result,
+        why=state_words(site, job, result),
+        efficiency=efficiency(number, of_gpus(site, number, job, result))
+        if job["started"]
+        else None,
+        endpoints=endpoints(site, number) if running else [],
+        usage=usage(site, number, job["hosts"]) if running else [],
+    )
 
     def lines(found):
-        print("job %s  %s  %s%s" % (number, printable(found["name"]), word(found["state"]), ": " + found["why"] if found["why"] else ""))
-        pairs = [("account", found["account"]), ("priority", found["priority"]), ("workers", found["workers"]), ("GPUs", found["gpus"]),
-                 ("hosts", ", ".join(found["hosts"]) or "-"), ("submitted", local(found["submitted"])), ("started", local(found["started"])),
-                 ("runs", lasted(found)), ("log", found["log"]), ("folder", found["folder"] or "-")]
+        print(
+            "job %s  %s  %s%s"
+            % (
+                number,
+                printable(found["name"]),
+                word(found["state"]),
+                ": " + found["why"] if found["why"] else "",
+            )
+        )
+        pairs = [
+            ("account", found["account"]),
+            ("priority", found["priority"]),
+            ("workers", found["workers"]),
+            ("GPUs", found["gpus"]),
+            ("hosts", ", ".join(found["hosts"]) or "-"),
+            ("submitted", local(found["submitted"])),
+            ("started", local(found["started"])),
+            ("runs", lasted(found)),
+            ("log", found["log"]),
+            ("folder", found["folder"] or "-"),
+        ]
         if found["exit_code"] is not None:
             pairs.append(("exit code", found["exit_code"]))
         for key, value in (found["efficiency"] or {}).items():
@@ -648,7 +899,11 @@ def show(options):
         for endpoint in found["endpoints"]:
             print("%-12s%s" % (endpoint["service"], printable(endpoint_words(endpoint))))
         if result:
-            for line in result["problems"] + ["warning: " + warning for warning in result["warnings"]] + copied_words(result):
+            for line in (
+                result["problems"]
+                + ["warning: " + warning for warning in result["warnings"]]
+                + copied_words(result)
+            ):
                 print(printable(line))
             failed = result.get("first_failed") or {}
             for line in failed.get("lines") or []:
@@ -664,7 +919,11 @@ def copied_words(result):
     copied = result.get("copied")
     if not copied:
         return []
-    return ["results copied to " + copied["to"]] if copied["ok"] else ["warning: the results were not copied to %s: %s" % (copied["to"], copied["said"])]
+    return (
+        ["results copied to " + copied["to"]]
+        if copied["ok"]
+        else ["warning: the results were not copied to %s: %s" % (copied["to"], copied["said"])]
+    )
 
 
 def of_gpus(site, number, job, result):
@@ -673,7 +932,11 @@ def of_gpus(site, number, job, result):
     requested = sum(host.get("requested") or 0 for host in hosts)
     if not requested or any(host.get("busy") is None for host in hosts):
         return ""
-    hour = [gpu["hour_percent"] for gpu in usage(site, number, job["hosts"]) if gpu["hour_percent"] is not None]
+    hour = [
+        gpu["hour_percent"]
+        for gpu in usage(site, number, job["hosts"])
+        if gpu["hour_percent"] is not None
+    ]
     average = ", %d %% on average in the last hour" % (sum(hour) / len(hour)) if hour else ""
     return "%d of %d were busy%s" % (sum(host["busy"] for host in hosts), requested, average)
 
@@ -681,8 +944,13 @@ def of_gpus(site, number, job, result):
 def ssh_words(site, number):
     """Return the words of ssh on the person's own computer, and the name of the job for it."""
     login = site.config.get("login") or "LOGIN"
-    return ["ssh", "-o", "ProxyCommand=ssh %s@%s trainyard attach --stdio %s" % (site.person, login, number), "-o", "HostKeyAlias=jobs-of-" + site.person], \
-        "%s@job-%s" % (site.person, number)
+    return [
+        "ssh",
+        "-o",
+        "ProxyCommand=ssh %s@%s trainyard attach --stdio %s" % (site.person, login, number),
+        "-o",
+        "HostKeyAlias=jobs-of-" + site.person,
+    ], "%s@job-%s" % (site.person, number)
 
 
 def endpoints(site, number):
@@ -691,12 +959,40 @@ def endpoints(site, number):
     if not job:
         return []
     words, name = ssh_words(site, number)
-    found = [{"service": "ssh", "state": "ready", "why": "", "command": shlex.join(words + [name]), "url": None}] if job["services"]["ssh"] else []
+    found = (
+        [
+            {
+                "service": "ssh",
+                "state": "ready",
+                "why": "",
+                "command": shlex.join(words + [name]),
+                "url": None,
+            }
+        ]
+        if job["services"]["ssh"]
+        else []
+    )
     for service, told in sorted((site.read_json(number, "services.json") or {}).items()):
         port, ready = PORTS[service], told["state"] == "ready"
-        command = shlex.join(words + ["-N", "-L", "%d:%s" % (port, told["socket"]), name]) if ready else None
-        url = "http://localhost:%d/%s" % (port, "?token=" + told["token"] if told["token"] else "") if ready else None
-        found.append({"service": service, "state": told["state"], "why": told.get("why") or "", "command": command, "url": url})
+        command = (
+            shlex.join(words + ["-N", "-L", "%d:%s" % (port, told["socket"]), name])
+            if ready
+            else None
+        )
+        url = (
+            "http://localhost:%d/%s" % (port, "?token=" + told["token"] if told["token"] else "")
+            if ready
+            else None
+        )
+        found.append(
+            {
+                "service": service,
+                "state": told["state"],
+                "why": told.get("why") or "",
+                "command": command,
+                "url": url,
+            }
+        )
     return found
 
 
@@ -714,13 +1010,30 @@ def usage(site, number, hosts):
         now, minutes = told.get("now") or [], told.get("minutes") or []
         devices = [int(device) for device in told.get("devices") or [] if device.isdigit()]
         # Where Slurm limits the devices of a job, nvidia-smi shows only its own.
-        chosen = devices if devices and max(devices) < len(now) and len(devices) < len(now) else range(len(now))
+        chosen = (
+            devices
+            if devices and max(devices) < len(now) and len(devices) < len(now)
+            else range(len(now))
+        )
         for gpu in chosen:
             samples = [minute["gpus"][gpu] for minute in minutes if gpu < len(minute["gpus"])]
             count = sum(sample[1] for sample in samples)
-            found.append({"host": host, "worker": rank, "gpu": gpu, "percent": now[gpu][0], "memory_mib": now[gpu][1], "memory_total_mib": now[gpu][2],
-                          "hour_percent": round(sum(sample[0] for sample in samples) / count) if count else None,
-                          "hour_memory_mib": max((sample[2] for sample in samples if sample[2] is not None), default=None)})
+            found.append(
+                {
+                    "host": host,
+                    "worker": rank,
+                    "gpu": gpu,
+                    "percent": now[gpu][0],
+                    "memory_mib": now[gpu][1],
+                    "memory_total_mib": now[gpu][2],
+                    "hour_percent": round(sum(sample[0] for sample in samples) / count)
+                    if count
+                    else None,
+                    "hour_memory_mib": max(
+                        (sample[2] for sample in samples if sample[2] is not None), default=None
+                    ),
+                }
+            )
     return found
 
 
@@ -729,17 +1042,38 @@ def show_usage(found):
         return "?" if value is None else "%d %s" % (value, unit)
 
     if found:
-        table(("HOST", "GPU", "NOW", "MEMORY", "LAST HOUR", "MEMORY AT MOST"),
-              [(gpu["host"], gpu["gpu"], told(gpu["percent"], "%"), "%s of %s" % (told(gpu["memory_mib"], "MiB"), told(gpu["memory_total_mib"], "MiB")),
-                told(gpu["hour_percent"], "%"), told(gpu["hour_memory_mib"], "MiB")) for gpu in found])
+        table(
+            ("HOST", "GPU", "NOW", "MEMORY", "LAST HOUR", "MEMORY AT MOST"),
+            [
+                (
+                    gpu["host"],
+                    gpu["gpu"],
+                    told(gpu["percent"], "%"),
+                    "%s of %s"
+                    % (told(gpu["memory_mib"], "MiB"), told(gpu["memory_total_mib"], "MiB")),
+                    told(gpu["hour_percent"], "%"),
+                    told(gpu["hour_memory_mib"], "MiB"),
+                )
+                for gpu in found
+            ],
+        )
 
 
 def efficiency(number, gpus):
     """Return how much of its CPUs and memory a job has used, as far as Slurm has measured it, and of its GPUs, in words."""
     kept = {"GPUs used": gpus} if gpus else {}
     try:
-        text = ask(["sacct", "--noheader", "--parsable2", "--noconvert", "--units=M", "--jobs=" + number,
-                    "--format=JobID,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS,ReqMem"])
+        text = ask(
+            [
+                "sacct",
+                "--noheader",
+                "--parsable2",
+                "--noconvert",
+                "--units=M",
+                "--jobs=" + number,
+                "--format=JobID,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS,ReqMem",
+            ]
+        )
     except NoAnswer:
         # The controller has told the rest, without the database.
         return kept
@@ -778,11 +1112,29 @@ def logs(options):
     if not options.follow:
         if not os.path.exists(path):
             job = find(number)
-            raise Refused("job %s has no log yet: it is %s" % (number, word(job["state"])) if job["state"] in ACTIVE else
-                          "%s does not exist%s" % (path, "" if options.rank is None else "; the workers of the job are 0 to %d" % (job["workers"] - 1)))
+            raise Refused(
+                "job %s has no log yet: it is %s" % (number, word(job["state"]))
+                if job["state"] in ACTIVE
+                else "%s does not exist%s"
+                % (
+                    path,
+                    ""
+                    if options.rank is None
+                    else "; the workers of the job are 0 to %d" % (job["workers"] - 1),
+                )
+            )
         with open_file(path) as stream:
             if options.json:
-                return out(options, {"id": number, "rank": options.rank, "log": path, "text": stream.read().decode("utf-8", "replace")}, None)
+                return out(
+                    options,
+                    {
+                        "id": number,
+                        "rank": options.rank,
+                        "log": path,
+                        "text": stream.read().decode("utf-8", "replace"),
+                    },
+                    None,
+                )
             copy(stream)
         return GOOD
     return follow(number, path)
@@ -834,7 +1186,11 @@ def stop(options):
     if job["state"] not in ACTIVE:
         raise Refused("job %s has already ended (%s)" % (number, word(job["state"])))
     ask(["scancel", number])
-    return out(options, {"id": number, "stopped": True}, lambda _value: print("job %s is being stopped" % number))
+    return out(
+        options,
+        {"id": number, "stopped": True},
+        lambda _value: print("job %s is being stopped" % number),
+    )
 
 
 def clone(options):
@@ -844,14 +1200,29 @@ def clone(options):
 
 def attach(options):
     # As in ssh's ProxyCommand, where %h is the name of the job.
-    number = number_of(options.id[4:] if options.stdio and options.id.startswith("job-") else options.id)
+    number = number_of(
+        options.id[4:] if options.stdio and options.id.startswith("job-") else options.id
+    )
     job = find(number)
     if job["state"] != "running":
-        raise Refused("job %s is %s; only a running job can be entered" % (number, word(job["state"])))
+        raise Refused(
+            "job %s is %s; only a running job can be entered" % (number, word(job["state"]))
+        )
     if not 0 <= options.rank < len(job["hosts"]):
-        raise Refused("job %s has no worker %d; its workers are 0 to %d" % (number, options.rank, len(job["hosts"]) - 1))
+        raise Refused(
+            "job %s has no worker %d; its workers are 0 to %d"
+            % (number, options.rank, len(job["hosts"]) - 1)
+        )
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    command = ["srun", "--jobid=" + number, "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=" + job["hosts"][options.rank], "--quiet"]
+    command = [
+        "srun",
+        "--jobid=" + number,
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        "--nodelist=" + job["hosts"][options.rank],
+        "--quiet",
+    ]
     if options.stdio:
         # Otherwise slurmstepd keeps what follows the last line end.
         command += ["--unbuffered", DOOR, "serve", Site().write_keys(), str(options.rank)]
@@ -871,10 +1242,24 @@ def tensorboard(options):
     if not os.path.isdir(folder):
         raise Refused("%s is not a folder" % options.folder)
     if not site.is_shared(folder):
-        raise Refused("%s is on this host only; use a folder below %s or %s, which the hosts of the job have, too" % (folder, site.home, site.config["share"]))
-    values = {"name": "tensorboard", "worker_memory": "2", "max_minutes": "240", "services": [{"tensorboard": folder}],
-              "command": "exec python3 /usr/local/lib/trainyard/services wait"}
-    return submit_text(options, site, _job_file.to_yaml(values), "tensorboard", lambda site, number: tell_address(options, site, number))
+        raise Refused(
+            "%s is on this host only; use a folder below %s or %s, which the hosts of the job have, too"
+            % (folder, site.home, site.config["share"])
+        )
+    values = {
+        "name": "tensorboard",
+        "worker_memory": "2",
+        "max_minutes": "240",
+        "services": [{"tensorboard": folder}],
+        "command": "exec python3 /usr/local/lib/trainyard/services wait",
+    }
+    return submit_text(
+        options,
+        site,
+        _job_file.to_yaml(values),
+        "tensorboard",
+        lambda site, number: tell_address(options, site, number),
+    )
 
 
 def tell_address(options, site, number):
@@ -893,10 +1278,17 @@ def tell_address(options, site, number):
         for endpoint in found:
             print("%-12s%s" % (endpoint["service"], printable(endpoint_words(endpoint))))
         if job["state"] in WAITING:
-            print("it waits: %s. `trainyard show %s` has the address when it runs" % (reason_words(job), number))
+            print(
+                "it waits: %s. `trainyard show %s` has the address when it runs"
+                % (reason_words(job), number)
+            )
 
     out(options, told, lines)
-    return FAILED if job["state"] not in ACTIVE or any(endpoint["state"] == "failed" for endpoint in found) else GOOD
+    return (
+        FAILED
+        if job["state"] not in ACTIVE or any(endpoint["state"] == "failed" for endpoint in found)
+        else GOOD
+    )
 
 
 def why(options):
@@ -906,8 +1298,15 @@ def why(options):
     elif job["state"] in ACTIVE:
         words = "it does not wait: it is %s" % word(job["state"])
     else:
-        words = "it has ended: %s%s" % (word(job["state"]), ", exit code %d" % job["exit_code"] if job["exit_code"] else "")
-    return out(options, {"id": job["id"], "state": job["state"], "why": words}, lambda value: print("job %s: %s" % (value["id"], value["why"])))
+        words = "it has ended: %s%s" % (
+            word(job["state"]),
+            ", exit code %d" % job["exit_code"] if job["exit_code"] else "",
+        )
+    return out(
+        options,
+        {"id": job["id"], "state": job["state"], "why": words},
+        lambda value: print("job %s: %s" % (value["id"], value["why"])),
+    )
 
 
 def quota(options):
@@ -925,11 +1324,25 @@ def quota(options):
 
     def lines(found):
         if not found:
-            print("you have no account on this cluster; ask the operator to add you to a group in slurm_accounts")
+            print(
+                "you have no account on this cluster; ask the operator to add you to a group in slurm_accounts"
+            )
             return
-        table(("ACCOUNT", "GPUS USED", "GPUS", "YOURS USED", "YOURS", "MINUTES", "PRIORITIES"),
-              [(entry["account"], entry.get("gpus_used", 0), amount(entry["gpus"]), entry.get("person_gpus_used", 0), amount(entry["person_gpus"]),
-                amount(entry["max_minutes"]), ",".join(entry["qos"])) for entry in found])
+        table(
+            ("ACCOUNT", "GPUS USED", "GPUS", "YOURS USED", "YOURS", "MINUTES", "PRIORITIES"),
+            [
+                (
+                    entry["account"],
+                    entry.get("gpus_used", 0),
+                    amount(entry["gpus"]),
+                    entry.get("person_gpus_used", 0),
+                    amount(entry["person_gpus"]),
+                    amount(entry["max_minutes"]),
+                    ",".join(entry["qos"]),
+                )
+                for entry in found
+            ],
+        )
         print()
         rows = [line for entry in found for line in limit_lines(entry)]
         table(("LIMIT", "ACCOUNT", "USED", "AT MOST"), rows + image_lines(found[0]))
@@ -948,8 +1361,11 @@ def limit_lines(entry: dict) -> list:
         ("CPUs", entry.get("cpus_used", 0), amount(entry["cpus"])),
         ("memory (GB)", gigabytes(entry.get("memory_used_mib", 0)), gigabytes(entry["memory_mib"])),
         ("your running jobs", entry.get("jobs_used", 0), amount(entry["max_jobs"])),
-        ("your waiting and running jobs", entry.get("submitted_used", 0),
-         amount(entry["max_submitted"])),
+        (
+            "your waiting and running jobs",
+            entry.get("submitted_used", 0),
+            amount(entry["max_submitted"]),
+        ),
         ("minutes of a job", "-", amount(longest)),
         ("minutes of a job without max_minutes", "-", amount(usual)),
     )
@@ -990,14 +1406,36 @@ def amount(value):
 
 
 def nodes(options):
-    found = [dict(name=node["name"], states=node["states"], available=node["available_for_jobs"], reason=node["reason"], classes=node["features"],
-                  cpus=node["cpus"], memory_mib=node["memory_mib"], gpus=_job_limits.gpus_of(node), free=_job_limits.free(node)) for node in nodes_now()]
+    found = [
+        dict(
+            name=node["name"],
+            states=node["states"],
+            available=node["available_for_jobs"],
+            reason=node["reason"],
+            classes=node["features"],
+            cpus=node["cpus"],
+            memory_mib=node["memory_mib"],
+            gpus=_job_limits.gpus_of(node),
+            free=_job_limits.free(node),
+        )
+        for node in nodes_now()
+    ]
 
     def lines(entries):
-        table(("HOST", "STATE", "FREE CPUS", "FREE GB", "FREE GPUS", "CLASSES"),
-              [(entry["name"], "in service" if entry["available"] else "out of service", "%d of %d" % (entry["free"]["cpus"], entry["cpus"]),
-                "%.0f of %.0f" % (entry["free"]["memory_mib"] / GIB, entry["memory_mib"] / GIB), "%d of %d" % (entry["free"]["gpus"], entry["gpus"]),
-                ",".join(entry["classes"]) or "-") for entry in entries])
+        table(
+            ("HOST", "STATE", "FREE CPUS", "FREE GB", "FREE GPUS", "CLASSES"),
+            [
+                (
+                    entry["name"],
+                    "in service" if entry["available"] else "out of service",
+                    "%d of %d" % (entry["free"]["cpus"], entry["cpus"]),
+                    "%.0f of %.0f" % (entry["free"]["memory_mib"] / GIB, entry["memory_mib"] / GIB),
+                    "%d of %d" % (entry["free"]["gpus"], entry["gpus"]),
+                    ",".join(entry["classes"]) or "-",
+                )
+                for entry in entries
+            ],
+        )
         best = max(entries, key=lambda entry: entry["free"]["gpus"], default=None)
         if best and best["free"]["gpus"]:
             print("a worker can have %d GPUs now, on %s" % (best["free"]["gpus"], best["name"]))
@@ -1009,17 +1447,31 @@ def images(options):
     """List the images of the hosts, the approved ones of the site's registry with what is in them (role image_relay), and those that the person has saved."""
     site = Site()
     (saved, problem), names, approved = site.saved(), site.catalogue(), Site.approved()
-    found = [{"name": name} for name in names] + [entry for entry in approved if entry["name"] not in names]
+    found = [{"name": name} for name in names] + [
+        entry for entry in approved if entry["name"] not in names
+    ]
     found += [{"name": name, "saved": True} for name in saved]
     if problem:
         print("trainyard: " + printable(problem), file=sys.stderr)
 
     def lines(entries):
         for entry in entries:
-            known = ["%s %s" % pair for pair in sorted((entry.get("frameworks") or {}).items())] + (entry.get("platforms") or [])
-            print("  ".join([printable(entry["name"])] + ["saved by you"] * entry.get("saved", False) + known))
+            known = ["%s %s" % pair for pair in sorted((entry.get("frameworks") or {}).items())] + (
+                entry.get("platforms") or []
+            )
+            print(
+                "  ".join(
+                    [printable(entry["name"])]
+                    + ["saved by you"] * entry.get("saved", False)
+                    + known
+                )
+            )
 
-    return out(options, found, lines if found else lambda _none: print("this cluster has no catalogue of images"))
+    return out(
+        options,
+        found,
+        lines if found else lambda _none: print("this cluster has no catalogue of images"),
+    )
 
 
 def login(options):
@@ -1030,36 +1482,130 @@ def login(options):
             connection.connect(LOGIN_SOCKET)
             answer = json.loads(b"".join(iter(lambda: connection.recv(4096), b"")).decode())
     except FileNotFoundError:
-        raise Refused("this host has no hub for the browser; use the first login host, or ask the operator for jupyterhub_enabled") from None
+        raise Refused(
+            "this host has no hub for the browser; use the first login host, or ask the operator for jupyterhub_enabled"
+        ) from None
     except (OSError, ValueError) as error:
-        raise NoAnswer("the hub gives no link (%s); tell the operator to look at service trainyard-hub-links" % error) from error
+        raise NoAnswer(
+            "the hub gives no link (%s); tell the operator to look at service trainyard-hub-links"
+            % error
+        ) from error
     if "error" in answer:
         raise Refused(answer["error"])
-    return out(options, answer, lambda found: print("%s\nOpen it within %d seconds. It is valid once, for you alone." % (found["url"], found["seconds"])))
+    return out(
+        options,
+        answer,
+        lambda found: print(
+            "%s\nOpen it within %d seconds. It is valid once, for you alone."
+            % (found["url"], found["seconds"])
+        ),
+    )
 
 
 # --- the command line -------------------------------------------------------------------------------------------------------
 
-FILE = [("file", {"metavar": "FILE", "help": "job file, key=value lines or YAML; - is standard input"})]
+FILE = [
+    ("file", {"metavar": "FILE", "help": "job file, key=value lines or YAML; - is standard input"})
+]
 ID = [("id", {"metavar": "ID", "help": "number of a job"})]
-CHANGES = [("--set", {"metavar": "KEY=VALUE", "action": "append", "default": [], "help": "change a value of the file, can be repeated"}),
-           ("--dry-run", {"action": "store_true", "help": "print the script for sbatch, and submit nothing"})]
-RANK = [("--rank", {"metavar": "N", "type": int, "default": None, "help": "worker N instead of the whole job"})]
+CHANGES = [
+    (
+        "--set",
+        {
+            "metavar": "KEY=VALUE",
+            "action": "append",
+            "default": [],
+            "help": "change a value of the file, can be repeated",
+        },
+    ),
+    (
+        "--dry-run",
+        {"action": "store_true", "help": "print the script for sbatch, and submit nothing"},
+    ),
+]
+RANK = [
+    (
+        "--rank",
+        {"metavar": "N", "type": int, "default": None, "help": "worker N instead of the whole job"},
+    )
+]
 #: Name: function, what it does, an example, its arguments.
 SUBCOMMANDS = {
-    "submit": (submit, "submit the job of a file", "trainyard submit job.yml --set worker_gpu=2", FILE + CHANGES),
-    "list": (list_jobs, "list your jobs of the last day", "trainyard list --all", [("--all", {"action": "store_true", "help": "jobs of the last year"})]),
+    "submit": (
+        submit,
+        "submit the job of a file",
+        "trainyard submit job.yml --set worker_gpu=2",
+        FILE + CHANGES,
+    ),
+    "list": (
+        list_jobs,
+        "list your jobs of the last day",
+        "trainyard list --all",
+        [("--all", {"action": "store_true", "help": "jobs of the last year"})],
+    ),
     "show": (show, "show a job: state, hosts, times, result", "trainyard show 12", ID),
-    "logs": (logs, "print the log of a job", "trainyard logs -f 12 --rank 1", ID + [
-        ("--follow", "-f", {"action": "store_true", "help": "go on until the job has ended; the exit code is 1 if it failed"})] + RANK),
+    "logs": (
+        logs,
+        "print the log of a job",
+        "trainyard logs -f 12 --rank 1",
+        ID
+        + [
+            (
+                "--follow",
+                "-f",
+                {
+                    "action": "store_true",
+                    "help": "go on until the job has ended; the exit code is 1 if it failed",
+                },
+            )
+        ]
+        + RANK,
+    ),
     "stop": (stop, "stop a job", "trainyard stop 12", ID),
-    "clone": (clone, "submit a job once more", "trainyard clone 12 --set max_minutes=60", ID + CHANGES),
-    "attach": (attach, "enter the container of a running job", "trainyard attach 12 --rank 1 -- nvidia-smi", ID + [
-        ("--rank", {"metavar": "N", "type": int, "default": 0, "help": "worker N (default: 0)"}),
-        ("--root", {"action": "store_true", "help": "as root of the container, which only instances of the hub have; for apt-get"}),
-        ("--stdio", {"action": "store_true", "help": "speak the protocol of ssh, for ProxyCommand; `trainyard show` has the whole command"})]),
-    "tensorboard": (tensorboard, "start TensorBoard on a folder, as a job", "trainyard tensorboard ~/logs", [
-        ("folder", {"metavar": "DIR", "help": "folder with the logs of TensorBoard, on the share"})] + CHANGES),
+    "clone": (
+        clone,
+        "submit a job once more",
+        "trainyard clone 12 --set max_minutes=60",
+        ID + CHANGES,
+    ),
+    "attach": (
+        attach,
+        "enter the container of a running job",
+        "trainyard attach 12 --rank 1 -- nvidia-smi",
+        ID
+        + [
+            (
+                "--rank",
+                {"metavar": "N", "type": int, "default": 0, "help": "worker N (default: 0)"},
+            ),
+            (
+                "--root",
+                {
+                    "action": "store_true",
+                    "help": "as root of the container, which only instances of the hub have; for apt-get",
+                },
+            ),
+            (
+                "--stdio",
+                {
+                    "action": "store_true",
+                    "help": "speak the protocol of ssh, for ProxyCommand; `trainyard show` has the whole command",
+                },
+            ),
+        ],
+    ),
+    "tensorboard": (
+        tensorboard,
+        "start TensorBoard on a folder, as a job",
+        "trainyard tensorboard ~/logs",
+        [
+            (
+                "folder",
+                {"metavar": "DIR", "help": "folder with the logs of TensorBoard, on the share"},
+            )
+        ]
+        + CHANGES,
+    ),
     "why": (why, "say why a job waits", "trainyard why 12", ID),
     "quota": (quota, "list your accounts, their limits, and what they use", "trainyard quota", []),
     "nodes": (nodes, "list the hosts, and what is free on them now", "trainyard nodes", []),
@@ -1069,13 +1615,25 @@ SUBCOMMANDS = {
 
 
 def parser():
-    whole = argparse.ArgumentParser(prog="trainyard", usage="trainyard SUBCOMMAND [ARGUMENT...]", description="Jobs from files, on top of Slurm.",
-                                    epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    whole = argparse.ArgumentParser(
+        prog="trainyard",
+        usage="trainyard SUBCOMMAND [ARGUMENT...]",
+        description="Jobs from files, on top of Slurm.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     # A name that is at least as long as the longest subcommand and its indent, which argparse forgets when it computes the columns.
-    subparsers = whole.add_subparsers(dest="subcommand", metavar="SUBCOMMAND [ARGUMENT...]", prog="trainyard", required=True)
+    subparsers = whole.add_subparsers(
+        dest="subcommand", metavar="SUBCOMMAND [ARGUMENT...]", prog="trainyard", required=True
+    )
     for name, (function, text, example, arguments) in SUBCOMMANDS.items():
-        sub = subparsers.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog="example:\n  " + example,
-                                    formatter_class=argparse.RawDescriptionHelpFormatter)
+        sub = subparsers.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            epilog="example:\n  " + example,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         for argument in arguments:
             sub.add_argument(*argument[:-1], **argument[-1])
         sub.add_argument("--json", action="store_true", help="print JSON")
@@ -1087,7 +1645,7 @@ def main(argv):
     command = []
     if argv[:1] == ["attach"] and "--" in argv:
         at = argv.index("--")
-        argv, command = argv[:at], argv[at + 1:]
+        argv, command = argv[:at], argv[at + 1 :]
     options = parser().parse_args(argv)
     options.command = command
     try:
@@ -1103,7 +1661,10 @@ def main(argv):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return GOOD
     except OSError as error:
-        code, text = REFUSED, "%s: %s" % (error.filename or "the operating system", error.strerror or error)
+        code, text = (
+            REFUSED,
+            "%s: %s" % (error.filename or "the operating system", error.strerror or error),
+        )
     if options.json:
         print(json.dumps({"error": text, "exit_code": code}, indent=2, sort_keys=True))
     else:

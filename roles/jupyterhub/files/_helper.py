@@ -64,8 +64,12 @@ tasks = set()
 
 
 def busy(person):
-    return {"error": "%s has %d requests in progress; wait for their answers, then try again" % (person, turns.at_a_time + turns.waiting),
-            "no_answer": True, "busy": True}
+    return {
+        "error": "%s has %d requests in progress; wait for their answers, then try again"
+        % (person, turns.at_a_time + turns.waiting),
+        "no_answer": True,
+        "busy": True,
+    }
 
 
 def code_of(answer):
@@ -83,8 +87,13 @@ async def ask(person, request):
     task.add_done_callback(tasks.discard)
     found = await answer
     if request["action"] in LOGGED:
-        log.info("%s: %s of %s: %s", request["action"], line(request.get("job") or request.get("name") or "a job"), person,
-                 line(found.get("error") or found.get("job") or "done"))
+        log.info(
+            "%s: %s of %s: %s",
+            request["action"],
+            line(request.get("job") or request.get("name") or "a job"),
+            person,
+            line(found.get("error") or found.get("job") or "done"),
+        )
     return found
 
 
@@ -103,8 +112,17 @@ async def in_turn(person, data, answer):
     try:
         async with turns.of(person):
             child = await asyncio.create_subprocess_exec(
-                "/usr/bin/sudo", "--non-interactive", "--user=" + person, "--", HELPER, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}, cwd="/")
+                "/usr/bin/sudo",
+                "--non-interactive",
+                "--user=" + person,
+                "--",
+                HELPER,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+                cwd="/",
+            )
             try:
                 found = await asyncio.wait_for(talk(child, person, data), PATIENCE)
             except asyncio.TimeoutError:
@@ -115,7 +133,9 @@ async def in_turn(person, data, answer):
     except OSError as error:
         log.error("%s: %s", HELPER, error)
     finally:
-        give(answer, {"error": "the hub cannot run its helper; tell the operator", "no_answer": True})
+        give(
+            answer, {"error": "the hub cannot run its helper; tell the operator", "no_answer": True}
+        )
 
 
 def give(answer, found):
@@ -130,13 +150,22 @@ async def talk(child, person, data):
         child.stdin.write(data)
         await child.stdin.drain()
     child.stdin.close()
-    out, errors = await asyncio.gather(limited(child.stdout, MAX_ANSWER), limited(child.stderr, MAX_ERRORS))
+    out, errors = await asyncio.gather(
+        limited(child.stdout, MAX_ANSWER), limited(child.stderr, MAX_ERRORS)
+    )
     if len(out) > MAX_ANSWER:
-        return {"error": "the answer for %s is larger than %d MiB" % (person, MAX_ANSWER >> 20), "no_answer": False}
+        return {
+            "error": "the answer for %s is larger than %d MiB" % (person, MAX_ANSWER >> 20),
+            "no_answer": False,
+        }
     found = answer_of(out)
     if found is None:
         log.error("%s as %s: %s", HELPER, person, errors[-MAX_ERRORS:].decode("utf-8", "replace"))
-        return {"error": "the hub cannot act for %s; tell the operator to run playbook workbench" % person, "no_answer": False}
+        return {
+            "error": "the hub cannot act for %s; tell the operator to run playbook workbench"
+            % person,
+            "no_answer": False,
+        }
     return found
 
 

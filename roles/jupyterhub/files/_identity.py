@@ -58,8 +58,9 @@ def of_route_host(host: str | None) -> tuple[str, str] | None:
 
 
 def _pem_of_key(key: ec.EllipticCurvePrivateKey) -> str:
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-                             serialization.NoEncryption()).decode()
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
 
 
 def _pem(certificate: x509.Certificate) -> str:
@@ -70,17 +71,20 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey,
-             days: int) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.timezone.utc)
-    return (x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            # The clocks of hosts may differ.
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=days)))
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # The clocks of hosts may differ.
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
 
 
 def new_authority() -> tuple[str, str]:
@@ -88,20 +92,30 @@ def new_authority() -> tuple[str, str]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = _named("trainyard instances")
     usage = x509.KeyUsage(
-        digital_signature=False, content_commitment=False, key_encipherment=False,
-        data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=False,
-        encipher_only=False, decipher_only=False)
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    certificate = (_builder(name, name, key, LASTING_DAYS)
-                   .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-                   .add_extension(usage, critical=True)
-                   .add_extension(identifier, critical=False)
-                   .sign(key, hashes.SHA256()))
+    certificate = (
+        _builder(name, name, key, LASTING_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(key, hashes.SHA256())
+    )
     return _pem(certificate), _pem_of_key(key)
 
 
-def signed(authority: tuple[str, str], name: str, days: int = INSTANCE_DAYS,
-           is_client: bool = False) -> tuple[str, str]:
+def signed(
+    authority: tuple[str, str], name: str, days: int = INSTANCE_DAYS, is_client: bool = False
+) -> tuple[str, str]:
     """Return certificate and key for a name, as PEM.
 
     An instance cannot pass for the proxy, nor the proxy for an instance.
@@ -116,12 +130,14 @@ def signed(authority: tuple[str, str], name: str, days: int = INSTANCE_DAYS,
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     # The alternative name counts. A common name has at most 64 characters.
     subject = _named("proxy" if is_client else "instance")
-    certificate = (_builder(subject, issuer.subject, key, days)
-                   .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-                   .add_extension(names, critical=False)
-                   .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
-                   .add_extension(identifier, critical=False)
-                   .sign(issuer_key, hashes.SHA256()))
+    certificate = (
+        _builder(subject, issuer.subject, key, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(names, critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(issuer_key, hashes.SHA256())
+    )
     return _pem(certificate), _pem_of_key(key)
 
 

@@ -28,7 +28,10 @@ def looked(last, found, now):
 
 def rules(limits, has_gpus):
     """Return seconds, sources and words of each rule that is on."""
-    found = [(limits.get("seconds", 0), SOURCES, IDLE), (limits.get("gpu_seconds", 0) if has_gpus else 0, ("gpus", "save"), IDLE_GPUS)]
+    found = [
+        (limits.get("seconds", 0), SOURCES, IDLE),
+        (limits.get("gpu_seconds", 0) if has_gpus else 0, ("gpus", "save"), IDLE_GPUS),
+    ]
     return [rule for rule in found if rule[0]]
 
 
@@ -39,7 +42,10 @@ def judge(began, last, now, limits, has_gpus, warned):
     :param limits: C(seconds) and C(gpu_seconds), 0 for never, and C(warning), the seconds between warning and stop.
     :param warned: time of the warning, or None. Without one nothing is stopped, however long it has been quiet: the host may have slept.
     """
-    left = [(seconds - (now - max([began] + [last.get(name, 0) for name in names])), words) for seconds, names, words in rules(limits, has_gpus)]
+    left = [
+        (seconds - (now - max([began] + [last.get(name, 0) for name in names])), words)
+        for seconds, names, words in rules(limits, has_gpus)
+    ]
     if not left:
         return "active", ""
     rest, words = min(left)
@@ -49,8 +55,11 @@ def judge(began, last, now, limits, has_gpus, warned):
         return "stop", "This instance stops: %s." % words
     rest = max(rest, limits["warning"] - (now - (now if warned is None else warned)))
     minutes = max(1, round(rest / 60))
-    return "warn", "This instance stops in %d %s: %s. Run something in it, or open its page again, to keep it." % (
-        minutes, "minute" if minutes == 1 else "minutes", words)
+    return (
+        "warn",
+        "This instance stops in %d %s: %s. Run something in it, or open its page again, to keep it."
+        % (minutes, "minute" if minutes == 1 else "minutes", words),
+    )
 
 
 def login_words(made, now, limits):
@@ -62,4 +71,7 @@ def login_words(made, now, limits):
     if not 0 < left <= limits["warning"]:
         return ""
     minutes = max(1, round(left / 60))
-    return "Your login on this page ends in %d %s. Save your files, then load the page again." % (minutes, "minute" if minutes == 1 else "minutes")
+    return "Your login on this page ends in %d %s. Save your files, then load the page again." % (
+        minutes,
+        "minute" if minutes == 1 else "minutes",
+    )

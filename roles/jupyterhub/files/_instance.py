@@ -15,7 +15,17 @@ import re
 import secrets
 
 #: Keys of job files that a person chooses. Whatever else a form or the API sends is dropped.
-KEYS = ("worker_image", "worker_cpu", "worker_gpu", "worker_memory", "worker_shared_memory", "host_class", "max_minutes", "workspace_id", "priority")
+KEYS = (
+    "worker_image",
+    "worker_cpu",
+    "worker_gpu",
+    "worker_memory",
+    "worker_shared_memory",
+    "host_class",
+    "max_minutes",
+    "workspace_id",
+    "priority",
+)
 #: Field of the form for an image that is not in the list.
 OTHER_IMAGE = "other_image"
 #: The server without a name.
@@ -87,14 +97,20 @@ def job_values(name, values):
 
 def server_environment(environment):
     """Return what a server needs of the environment that the hub has made for it."""
-    return {name: value for name, value in environment.items() if OF_SERVER.fullmatch(name) and isinstance(value, str)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if OF_SERVER.fullmatch(name) and isinstance(value, str)
+    }
 
 
 # --- requests to the helper -------------------------------------------------------------------------------------------------
 
 
 def is_texts(values):
-    return isinstance(values, dict) and all(isinstance(text, str) for pair in values.items() for text in pair)
+    return isinstance(values, dict) and all(
+        isinstance(text, str) for pair in values.items() for text in pair
+    )
 
 
 def is_identity(found: object) -> bool:
@@ -110,29 +126,46 @@ def request_of(text):
         raise RequestError("the request is not JSON") from None
     if not isinstance(request, dict) or request.get("action") not in ACTIONS:
         raise RequestError("the request has none of the actions " + ", ".join(ACTIONS))
-    if request["action"] in OF_JOB and not re.fullmatch(r"[1-9][0-9]{0,17}", str(request.get("job"))):
+    if request["action"] in OF_JOB and not re.fullmatch(
+        r"[1-9][0-9]{0,17}", str(request.get("job"))
+    ):
         raise RequestError("the request has no job")
     if request["action"] == "submit":
         values = request.get("values")
-        if not isinstance(values, dict) or not is_texts({key: value for key, value in values.items() if key != "services"}) or not is_texts(
-                values.get("services", {})):
+        if (
+            not isinstance(values, dict)
+            or not is_texts({key: value for key, value in values.items() if key != "services"})
+            or not is_texts(values.get("services", {}))
+        ):
             raise RequestError("the request has no values")
-    if request["action"] == "stop" and not re.fullmatch(r"[0-9a-f]{32}\.json", str(request.get("file"))):
+    if request["action"] == "stop" and not re.fullmatch(
+        r"[0-9a-f]{32}\.json", str(request.get("file"))
+    ):
         raise RequestError("the request has no file")
     if request["action"] == "start":
         environment = request.get("environment")
-        if not isinstance(request.get("name"), str) or not isinstance(request.get("values"), dict) or not isinstance(environment, dict):
+        if (
+            not isinstance(request.get("name"), str)
+            or not isinstance(request.get("values"), dict)
+            or not isinstance(environment, dict)
+        ):
             raise RequestError("the request has no name, no values or no environment")
         if not is_identity(request.get("identity")):
             raise RequestError("the request has no identity")
         if server_environment(environment) != environment:
-            raise RequestError("the environment of the request has variables that are not the hub's")
+            raise RequestError(
+                "the environment of the request has variables that are not the hub's"
+            )
     return request
 
 
 def script(options, program, path):
     """Return the sbatch script of an instance. C(options) are those of sbatch, quoted."""
-    return "\n".join(["#!/bin/bash"] + ["#SBATCH " + option for option in options] + ["exec %s run %s" % (program, path), ""])
+    return "\n".join(
+        ["#!/bin/bash"]
+        + ["#SBATCH " + option for option in options]
+        + ["exec %s run %s" % (program, path), ""]
+    )
 
 
 # --- what a person may choose -----------------------------------------------------------------------------------------------
@@ -144,7 +177,11 @@ def largest(nodes, key):
 
 def allowed(names, registries):
     """Return the images that hosts may pull. C(registries) are beginnings of names."""
-    return [name for name in names if name.startswith(tuple(entry.rstrip("/") + "/" for entry in registries))]
+    return [
+        name
+        for name in names
+        if name.startswith(tuple(entry.rstrip("/") + "/" for entry in registries))
+    ]
 
 
 def choices_of(accounts, nodes, images, default_image, approved=(), registries=()):
@@ -158,7 +195,17 @@ def choices_of(accounts, nodes, images, default_image, approved=(), registries=(
     """
     images = sorted(set(images) | set(allowed(approved, registries)))
     # More than all accounts allow is refused. With one of them chosen, less may be refused.
-    limits = [min((value for value in (entry["gpus"], entry["person_gpus"], entry["job_gpus"]) if value is not None), default=None) for entry in accounts]
+    limits = [
+        min(
+            (
+                value
+                for value in (entry["gpus"], entry["person_gpus"], entry["job_gpus"])
+                if value is not None
+            ),
+            default=None,
+        )
+        for entry in accounts
+    ]
     quota = None if not limits or None in limits else max(limits)
     of_host = largest(nodes, "gpus")
     gpus = of_host if quota is None else min(of_host, quota)
@@ -166,15 +213,33 @@ def choices_of(accounts, nodes, images, default_image, approved=(), registries=(
     if not accounts:
         reason = "you have no account on this cluster"
     elif quota is not None and quota < of_host:
-        reason = "%s, so %d at most" % ("your account has %d GPUs" % quota if len(accounts) == 1 else "your accounts have %d GPUs" % quota, quota)
+        reason = "%s, so %d at most" % (
+            "your account has %d GPUs" % quota
+            if len(accounts) == 1
+            else "your accounts have %d GPUs" % quota,
+            quota,
+        )
     else:
         reason = "no host has more than %d" % of_host
-    return {"images": images, "image": default_image if default_image in images else "", "registries": list(registries), "saved": [], "saved_problem": "",
-            "classes": sorted({name for node in nodes for name in node["classes"]}),
-            "accounts": [entry["account"] for entry in accounts], "gpus": {"most": gpus, "why": reason},
-            "cpus": {"most": largest(nodes, "cpus"), "why": "no host has more than %d" % largest(nodes, "cpus")},
-            "memory": {"most": largest(nodes, "memory_gb"), "why": "no host has more than %d GB" % largest(nodes, "memory_gb")},
-            "minutes": None if not minutes or None in minutes else max(minutes)}
+    return {
+        "images": images,
+        "image": default_image if default_image in images else "",
+        "registries": list(registries),
+        "saved": [],
+        "saved_problem": "",
+        "classes": sorted({name for node in nodes for name in node["classes"]}),
+        "accounts": [entry["account"] for entry in accounts],
+        "gpus": {"most": gpus, "why": reason},
+        "cpus": {
+            "most": largest(nodes, "cpus"),
+            "why": "no host has more than %d" % largest(nodes, "cpus"),
+        },
+        "memory": {
+            "most": largest(nodes, "memory_gb"),
+            "why": "no host has more than %d GB" % largest(nodes, "memory_gb"),
+        },
+        "minutes": None if not minutes or None in minutes else max(minutes),
+    }
 
 
 def _option(name, value):
@@ -184,23 +249,43 @@ def _option(name, value):
 def _select(key, label, values, value, empty=None):
     rows = ['<option value="">%s</option>' % html.escape(empty)] if empty is not None else []
     rows += [_option(entry, value) for entry in values]
-    return '<div class="mb-3"><label class="form-label" for="%s">%s</label><select class="form-select" id="%s" name="%s">%s</select></div>' % (
-        key, label, key, key, "".join(rows))
+    return (
+        '<div class="mb-3"><label class="form-label" for="%s">%s</label><select class="form-select" id="%s" name="%s">%s</select></div>'
+        % (key, label, key, key, "".join(rows))
+    )
 
 
 def _image_list(choices, value):
     """Return the list of images: those of the cluster, and beside them those that the person has saved, the newest first."""
     if not choices["saved"]:
         return _select("worker_image", "Image", choices["images"], value)
-    groups = "".join('<optgroup label="%s">%s</optgroup>' % (label, "".join(_option(name, value) for name in names))
-                     for label, names in (("Images of the cluster", choices["images"]), ("Saved by you", choices["saved"])) if names)
-    return ('<div class="mb-3"><label class="form-label" for="worker_image">Image</label><select class="form-select" id="worker_image" name="worker_image">'
-            "%s</select></div>" % groups)
+    groups = "".join(
+        '<optgroup label="%s">%s</optgroup>'
+        % (label, "".join(_option(name, value) for name in names))
+        for label, names in (
+            ("Images of the cluster", choices["images"]),
+            ("Saved by you", choices["saved"]),
+        )
+        if names
+    )
+    return (
+        '<div class="mb-3"><label class="form-label" for="worker_image">Image</label><select class="form-select" id="worker_image" name="worker_image">'
+        "%s</select></div>" % groups
+    )
 
 
 def _image_text(key, label, value, why):
-    return ('<div class="mb-3"><label class="form-label" for="%s">%s</label><input class="form-control" id="%s" name="%s" value="%s">%s</div>' % (
-        key, label, key, key, html.escape(value), '<div class="form-text">%s</div>' % html.escape(why) if why else ""))
+    return (
+        '<div class="mb-3"><label class="form-label" for="%s">%s</label><input class="form-control" id="%s" name="%s" value="%s">%s</div>'
+        % (
+            key,
+            label,
+            key,
+            key,
+            html.escape(value),
+            '<div class="form-text">%s</div>' % html.escape(why) if why else "",
+        )
+    )
 
 
 def images_of(choices, value):
@@ -210,16 +295,24 @@ def images_of(choices, value):
         return [_image_text("worker_image", "Image", value, choices["saved_problem"])]
     found = [_image_list(choices, value)]
     if choices["registries"]:
-        notes = ["from " + ", ".join(choices["registries"])] + [choices["saved_problem"]] * bool(choices["saved_problem"])
-        found.append(_image_text(OTHER_IMAGE, "Or another image", "" if value in listed else value, "; ".join(notes)))
+        notes = ["from " + ", ".join(choices["registries"])] + [choices["saved_problem"]] * bool(
+            choices["saved_problem"]
+        )
+        found.append(
+            _image_text(
+                OTHER_IMAGE, "Or another image", "" if value in listed else value, "; ".join(notes)
+            )
+        )
     return found
 
 
 def _number(key, label, value, most, why, least=1, step="1"):
     note = '<div class="form-text">%s</div>' % html.escape(why) if why else ""
     limit = ' max="%s"' % most if most is not None else ""
-    return ('<div class="mb-3"><label class="form-label" for="%s">%s</label><input class="form-control" type="number" id="%s" name="%s" min="%s"%s step="%s" '
-            'value="%s">%s</div>' % (key, label, key, key, least, limit, step, html.escape(value), note))
+    return (
+        '<div class="mb-3"><label class="form-label" for="%s">%s</label><input class="form-control" type="number" id="%s" name="%s" min="%s"%s step="%s" '
+        'value="%s">%s</div>' % (key, label, key, key, least, limit, step, html.escape(value), note)
+    )
 
 
 def page(choices, former, default_class=""):
@@ -228,18 +321,68 @@ def page(choices, former, default_class=""):
     :param former: the values of the last start. The server judges them again.
     :param default_class: class of hosts of a first start. One that no host has any more does not count.
     """
-    value = dict(DEFAULTS, worker_image=choices["image"], host_class="" if former else default_class)
-    value.update((key, text if isinstance(text, str) else "") for key, text in chosen(former).items())
+    value = dict(
+        DEFAULTS, worker_image=choices["image"], host_class="" if former else default_class
+    )
+    value.update(
+        (key, text if isinstance(text, str) else "") for key, text in chosen(former).items()
+    )
     parts = images_of(choices, value["worker_image"])
-    parts += [_number("worker_gpu", "GPUs", value["worker_gpu"], choices["gpus"]["most"], choices["gpus"]["why"], least=0),
-              _number("worker_cpu", "CPUs", value["worker_cpu"], choices["cpus"]["most"], choices["cpus"]["why"]),
-              _number("worker_memory", "Memory in GB", value["worker_memory"], choices["memory"]["most"], choices["memory"]["why"], least="0.5", step="0.5"),
-              _number("max_minutes", "Minutes until it ends", value.get("max_minutes", ""), choices["minutes"],
-                      "your account allows %d at most" % choices["minutes"] if choices["minutes"] else "empty: the limit of the queue")]
+    parts += [
+        _number(
+            "worker_gpu",
+            "GPUs",
+            value["worker_gpu"],
+            choices["gpus"]["most"],
+            choices["gpus"]["why"],
+            least=0,
+        ),
+        _number(
+            "worker_cpu",
+            "CPUs",
+            value["worker_cpu"],
+            choices["cpus"]["most"],
+            choices["cpus"]["why"],
+        ),
+        _number(
+            "worker_memory",
+            "Memory in GB",
+            value["worker_memory"],
+            choices["memory"]["most"],
+            choices["memory"]["why"],
+            least="0.5",
+            step="0.5",
+        ),
+        _number(
+            "max_minutes",
+            "Minutes until it ends",
+            value.get("max_minutes", ""),
+            choices["minutes"],
+            "your account allows %d at most" % choices["minutes"]
+            if choices["minutes"]
+            else "empty: the limit of the queue",
+        ),
+    ]
     if choices["classes"]:
-        parts.append(_select("host_class", "Class of hosts", choices["classes"], value.get("host_class", ""), empty="any"))
+        parts.append(
+            _select(
+                "host_class",
+                "Class of hosts",
+                choices["classes"],
+                value.get("host_class", ""),
+                empty="any",
+            )
+        )
     if len(choices["accounts"]) > 1:
-        parts.append(_select("workspace_id", "Account", choices["accounts"], value.get("workspace_id", ""), empty="the default one"))
+        parts.append(
+            _select(
+                "workspace_id",
+                "Account",
+                choices["accounts"],
+                value.get("workspace_id", ""),
+                empty="the default one",
+            )
+        )
     return "\n".join(parts)
 
 
@@ -271,15 +414,26 @@ def link_problem(found, person, now):
 
     :param person: the name in the link, which the page has shown.
     """
-    if not isinstance(found, dict) or not isinstance(found.get("person"), str) or not isinstance(found.get("until"), (int, float)):
+    if (
+        not isinstance(found, dict)
+        or not isinstance(found.get("person"), str)
+        or not isinstance(found.get("until"), (int, float))
+    ):
         return "the link is not valid"
     if found["person"] != person:
         return "the link is for somebody else than it says"
-    return "" if now <= found["until"] else "the link was valid for %d seconds" % found.get("seconds", 0)
+    return (
+        ""
+        if now <= found["until"]
+        else "the link was valid for %d seconds" % found.get("seconds", 0)
+    )
 
 
 def asked_by(found, people):
     """Return the person who asks for a link. C(found) is the entry of the account that the kernel names."""
     if found is None or found not in people or not PERSON.fullmatch(found):
-        raise RequestError("%s is not one of the people of this cluster; ask the operator to add you to a group in slurm_accounts" % (found or "this account"))
+        raise RequestError(
+            "%s is not one of the people of this cluster; ask the operator to add you to a group in slurm_accounts"
+            % (found or "this account")
+        )
     return found

@@ -44,6 +44,7 @@ class OutOfTime(Exception):
 
 def limit():
     """Limit what this process and its children use. The first to be killed on a host without memory is this one, and not the hub, which has the same unit."""
+
     def end(_number, _frame):
         raise OutOfTime
 
@@ -89,21 +90,37 @@ def choices(trainyard, site, _request):
 
 
 def of_slurm(trainyard, site):
-    nodes = [{"cpus": node["cpus"], "memory_gb": node["memory_mib"] // trainyard.GIB, "gpus": trainyard._job_limits.gpus_of(node), "classes": node["features"]}
-             for node in trainyard.nodes_now()]
+    nodes = [
+        {
+            "cpus": node["cpus"],
+            "memory_gb": node["memory_mib"] // trainyard.GIB,
+            "gpus": trainyard._job_limits.gpus_of(node),
+            "classes": node["features"],
+        }
+        for node in trainyard.nodes_now()
+    ]
     approved = []
     # A damaged catalogue does not keep instances from starting.
     with contextlib.suppress(trainyard.Refused):
         approved = [entry["name"] for entry in site.approved()]
     accounts = trainyard._job_limits.accounts_of(trainyard.usage_now(site.person), site.person)
-    return _instance.choices_of(accounts, nodes, site.catalogue(), site.config.get("default_image") or "", approved, site.config.get("registries") or [])
+    return _instance.choices_of(
+        accounts,
+        nodes,
+        site.catalogue(),
+        site.config.get("default_image") or "",
+        approved,
+        site.config.get("registries") or [],
+    )
 
 
 def start(trainyard, site, request):
     site.check_folder()
     values = _instance.job_values(request["name"], request["values"])
     try:
-        job = trainyard._job_file.judge(values, site.config.get("priorities") or [], site.config.get("default_image") or "")
+        job = trainyard._job_file.judge(
+            values, site.config.get("priorities") or [], site.config.get("default_image") or ""
+        )
     except trainyard._job_file.JobFileError as error:
         raise trainyard.Refused("; ".join(error.problems)) from error
     problems = trainyard.site_problems(site, job)
@@ -111,14 +128,30 @@ def start(trainyard, site, request):
         raise trainyard.Refused("; ".join(problems))
     # Slurm gives the number of the job later.
     words, name = trainyard.ssh_words(site, "NUMBER")
-    path = write_secret(os.path.join(site.folder, ".instances"), {
-        "name": job["name"], "image": job["worker_image"], "shared_memory": job["worker_shared_memory"], "environment": request["environment"],
-        "identity": request["identity"],
-        "ssh": shlex.join(words + [name]), "folders": [site.home, site.config["share"]]})
-    place = {"output": os.path.join(site.folder, ".out", "%j.log"), "workdir": site.home, "mark": _instance.MARK}
+    path = write_secret(
+        os.path.join(site.folder, ".instances"),
+        {
+            "name": job["name"],
+            "image": job["worker_image"],
+            "shared_memory": job["worker_shared_memory"],
+            "environment": request["environment"],
+            "identity": request["identity"],
+            "ssh": shlex.join(words + [name]),
+            "folders": [site.home, site.config["share"]],
+        },
+    )
+    place = {
+        "output": os.path.join(site.folder, ".out", "%j.log"),
+        "workdir": site.home,
+        "mark": _instance.MARK,
+    }
     options = [trainyard._batch.quoted(option) for option in trainyard._batch.options(job, place)]
     try:
-        text = trainyard.ask(["sbatch", "--parsable"], _instance.script(options, PROGRAM, shlex.quote(path)), trainyard.minimal(os.environ))
+        text = trainyard.ask(
+            ["sbatch", "--parsable"],
+            _instance.script(options, PROGRAM, shlex.quote(path)),
+            trainyard.minimal(os.environ),
+        )
     except (trainyard.Refused, trainyard.NoAnswer):
         os.unlink(path)
         raise
@@ -130,7 +163,11 @@ def write_secret(folder, content):
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     path = os.path.join(folder, uuid.uuid4().hex + ".json")
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as stream:
+    with open(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600),
+        "w",
+        encoding="utf-8",
+    ) as stream:
         json.dump(content, stream)
         stream.flush()
         os.fsync(stream.fileno())
@@ -142,7 +179,12 @@ def status(trainyard, _site, request):
         if str(job["id"]) == str(request["job"]):
             found = trainyard.of_active(job)
             waits = found["state"] in trainyard.WAITING
-            return {"state": found["state"], "waits": waits, "hosts": found["hosts"], "why": trainyard.reason_words(found) if waits else ""}
+            return {
+                "state": found["state"],
+                "waits": waits,
+                "hosts": found["hosts"],
+                "why": trainyard.reason_words(found) if waits else "",
+            }
     return {"state": "ended", "waits": False, "hosts": [], "why": ""}
 
 
@@ -166,7 +208,9 @@ def by_command(trainyard, words, text=None):
         sys.stdin = usual
     found = json.loads(printed.getvalue())
     if code:
-        raise (trainyard.NoAnswer if code == trainyard.NO_ANSWER else trainyard.Refused)(found["error"])
+        raise (trainyard.NoAnswer if code == trainyard.NO_ANSWER else trainyard.Refused)(
+            found["error"]
+        )
     return found
 
 
@@ -183,7 +227,11 @@ def job(trainyard, site, request):
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - LOG_BYTES))
         text = stream.read(LOG_BYTES).decode("utf-8", "replace")
     words, name = trainyard.ssh_words(site, number)
-    return {"job": found, "log": text, "ssh": shlex.join(words + [name]) if found["state"] == "running" else ""}
+    return {
+        "job": found,
+        "log": text,
+        "ssh": shlex.join(words + [name]) if found["state"] == "running" else "",
+    }
 
 
 def stop_job(trainyard, _site, request):
@@ -195,10 +243,24 @@ def clone(trainyard, _site, request):
 
 
 def submit(trainyard, _site, request):
-    return {"job": by_command(trainyard, ["submit", "-"], trainyard._job_file.to_yaml(request["values"]))["id"]}
+    return {
+        "job": by_command(
+            trainyard, ["submit", "-"], trainyard._job_file.to_yaml(request["values"])
+        )["id"]
+    }
 
 
-DO = {"choices": choices, "start": start, "status": status, "stop": stop, "jobs": jobs, "job": job, "stop_job": stop_job, "clone": clone, "submit": submit}
+DO = {
+    "choices": choices,
+    "start": start,
+    "status": status,
+    "stop": stop,
+    "jobs": jobs,
+    "job": job,
+    "stop_job": stop_job,
+    "clone": clone,
+    "submit": submit,
+}
 
 
 def main():
@@ -214,12 +276,20 @@ def main():
     except trainyard.NoAnswer as error:
         found = {"error": str(error), "no_answer": True}
     except OutOfTime:
-        found = {"error": "the request has taken longer than %d s; try again later" % SECONDS, "no_answer": True}
+        found = {
+            "error": "the request has taken longer than %d s; try again later" % SECONDS,
+            "no_answer": True,
+        }
     except MemoryError:
-        found = {"error": "the request needs more than %d MiB of memory" % (MEMORY >> 20), "no_answer": False}
+        found = {
+            "error": "the request needs more than %d MiB of memory" % (MEMORY >> 20),
+            "no_answer": False,
+        }
     text = json.dumps(found)
     if len(text) > MAX_ANSWER:
-        text = json.dumps({"error": "the answer is larger than %d MiB" % (MAX_ANSWER >> 20), "no_answer": False})
+        text = json.dumps(
+            {"error": "the answer is larger than %d MiB" % (MAX_ANSWER >> 20), "no_answer": False}
+        )
     sys.stdout.write(text)
     return 0
 

@@ -18,10 +18,13 @@ PREFIX, HUB = os.environ["JUPYTERHUB_SERVICE_PREFIX"], os.environ.get("JUPYTERHU
 
 #: Of each answer, also of errors. The address of Jupyter has its token.
 HEADERS = {
-    "Strict-Transport-Security": os.environ["TRAINYARD_HSTS"], "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+    "Strict-Transport-Security": os.environ["TRAINYARD_HSTS"],
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"),
+        "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
 }
 
 
@@ -63,7 +66,10 @@ class Job(Page):
         answer = await self.ask("job", job=number)
         if "error" in answer:
             return self.refuse("Job %s" % number, answer)
-        return self.show("Job %s" % number, _jobs_page.job_page(answer["job"], answer["log"], PREFIX, self.xsrf(), answer["ssh"]))
+        return self.show(
+            "Job %s" % number,
+            _jobs_page.job_page(answer["job"], answer["log"], PREFIX, self.xsrf(), answer["ssh"]),
+        )
 
 
 class Act(Page):
@@ -80,7 +86,12 @@ class New(Page):
         choices = await self.ask("choices")
         if "error" in choices:
             return self.refuse("New job", choices)
-        return self.show("New job", _jobs_page.problem(message) * bool(message) + _jobs_page.form_page(choices, values, PREFIX, self.xsrf()), code)
+        return self.show(
+            "New job",
+            _jobs_page.problem(message) * bool(message)
+            + _jobs_page.form_page(choices, values, PREFIX, self.xsrf()),
+            code,
+        )
 
     @web.authenticated
     async def get(self):
@@ -105,10 +116,19 @@ class LoggedIn(WithHeaders, HubOAuthCallbackHandler):
 
 async def main():
     number = r"([1-9][0-9]{0,17})"
-    application = web.Application([
-        (PREFIX, Jobs), (PREFIX + "new", New), ("%sjob/%s" % (PREFIX, number), Job), ("%sjob/%s/(stop|clone)" % (PREFIX, number), Act),
-        (PREFIX + "oauth_callback", LoggedIn)], cookie_secret=os.urandom(32), xsrf_cookies=True, default_handler_class=Missing,
-        default_handler_args={"status_code": 404})
+    application = web.Application(
+        [
+            (PREFIX, Jobs),
+            (PREFIX + "new", New),
+            ("%sjob/%s" % (PREFIX, number), Job),
+            ("%sjob/%s/(stop|clone)" % (PREFIX, number), Act),
+            (PREFIX + "oauth_callback", LoggedIn),
+        ],
+        cookie_secret=os.urandom(32),
+        xsrf_cookies=True,
+        default_handler_class=Missing,
+        default_handler_args={"status_code": 404},
+    )
     server = httpserver.HTTPServer(application, xheaders=True)
     server.listen(int(os.environ["TRAINYARD_PORT"]), "127.0.0.1")
     await asyncio.Event().wait()

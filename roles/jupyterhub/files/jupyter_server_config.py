@@ -25,17 +25,32 @@ c.ServerApp.terminado_settings = {"shell_command": [SERVER, "shell"]}
 c.ServerApp.port_retries = 0
 # The proxy accepts this certificate only. JupyterLab answers only the certificate of the proxy.
 c.ServerApp.ssl_options = {
-    "certfile": RUNTIME + "/identity.pem", "keyfile": RUNTIME + "/identity.key",
-    "ca_certs": RUNTIME + "/authority.pem", "cert_reqs": ssl.CERT_REQUIRED}
+    "certfile": RUNTIME + "/identity.pem",
+    "keyfile": RUNTIME + "/identity.key",
+    "ca_certs": RUNTIME + "/authority.pem",
+    "cert_reqs": ssl.CERT_REQUIRED,
+}
 # Extensions of the host's environment are the operator's.
 c.LabApp.extension_manager = "readonly"
-c.ServerApp.jpserver_extensions = {"trainyard_notebook": True, "jupyterlab_nvdashboard": bool(glob.glob("/proc/driver/nvidia/gpus/*"))}
+c.ServerApp.jpserver_extensions = {
+    "trainyard_notebook": True,
+    "jupyterlab_nvdashboard": bool(glob.glob("/proc/driver/nvidia/gpus/*")),
+}
 
 # Beside JupyterLab, and reached through it only. trainyard_notebook starts TensorBoard.
-c.ServerProxy.servers = {"tensorboard": {"unix_socket": RUNTIME + "/tensorboard.sock", "new_browser_tab": True, "launcher_entry": {
-    "title": "TensorBoard, ssh, images", "path_info": "trainyard/"}}}
+c.ServerProxy.servers = {
+    "tensorboard": {
+        "unix_socket": RUNTIME + "/tensorboard.sock",
+        "new_browser_tab": True,
+        "launcher_entry": {"title": "TensorBoard, ssh, images", "path_info": "trainyard/"},
+    }
+}
 # A site without it has no entry for it.
 if os.path.exists(HERE + "/vscode/lib/node"):
     c.ServerProxy.servers["vscode"] = {
-        "command": [SERVER, "vscode", "{unix_socket}"], "unix_socket": RUNTIME + "/vscode.sock", "timeout": 60, "new_browser_tab": True,
-        "launcher_entry": {"title": "VS Code"}}
+        "command": [SERVER, "vscode", "{unix_socket}"],
+        "unix_socket": RUNTIME + "/vscode.sock",
+        "timeout": 60,
+        "new_browser_tab": True,
+        "launcher_entry": {"title": "VS Code"},
+    }

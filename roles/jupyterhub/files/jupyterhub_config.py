@@ -44,7 +44,10 @@ c.JupyterHub.cookie_secret_file = "%s/cookie_secret" % site["state"]
 c.JupyterHub.cookie_max_age_days = site["login_seconds"] / 86400
 c.JupyterHub.oauth_token_expires_in = site["login_seconds"]
 c.JupyterHub.token_expires_in_max_seconds = 86400 * site["token_days"]
-c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 10, "headers": {"Referrer-Policy": "no-referrer", "Strict-Transport-Security": site["hsts"]}}
+c.JupyterHub.tornado_settings = {
+    "slow_spawn_timeout": 10,
+    "headers": {"Referrer-Policy": "no-referrer", "Strict-Transport-Security": site["hsts"]},
+}
 c.JupyterHub.extra_handlers = [(r"/api/trainyard/instance", trainyard_hub.InstanceHandler)]
 
 c.JupyterHub.spawner_class = trainyard_hub.InstanceSpawner
@@ -62,15 +65,26 @@ c.JupyterHub.concurrent_spawn_limit = 0
 c.JupyterHub.active_server_limit = 0
 
 # The pages of jobs, a service of their own. Everybody may open it, and it shows each person theirs.
-c.JupyterHub.services = [{"name": "jobs", "url": "http://127.0.0.1:%d" % site["jobs_port"], "api_token": os.environ["TRAINYARD_JOBS_TOKEN"],
-                          "oauth_no_confirm": True, "display": True}]
+c.JupyterHub.services = [
+    {
+        "name": "jobs",
+        "url": "http://127.0.0.1:%d" % site["jobs_port"],
+        "api_token": os.environ["TRAINYARD_JOBS_TOKEN"],
+        "oauth_no_confirm": True,
+        "display": True,
+    }
+]
 c.JupyterHub.load_roles = [{"name": "user", "scopes": ["self", "access:services!service=jobs"]}]
 
 # The spawner reads the options itself.
 c.Spawner.apply_user_options = lambda _spawner, _options: None
 
-KINDS = {"link": ("trainyard_hub", "LinkAuthenticator"), "pam": ("jupyterhub.auth", "PAMAuthenticator"),
-         "oidc": ("oauthenticator.generic", "GenericOAuthenticator"), "ldap": ("ldapauthenticator", "LDAPAuthenticator")}
+KINDS = {
+    "link": ("trainyard_hub", "LinkAuthenticator"),
+    "pam": ("jupyterhub.auth", "PAMAuthenticator"),
+    "oidc": ("oauthenticator.generic", "GenericOAuthenticator"),
+    "ldap": ("ldapauthenticator", "LDAPAuthenticator"),
+}
 module, name = KINDS[authenticator["kind"]]
 chosen = getattr(importlib.import_module(module), name)
 c.JupyterHub.authenticator_class = type("People" + name, (trainyard_hub.OfPeople, chosen), {})

@@ -46,8 +46,17 @@ def new_link(settings, person, now):
     """
     token = _instance.new_token()
     path = os.path.join(settings["links"], _instance.file_of(token))
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-        json.dump({"person": person, "until": now + settings["link_seconds"], "seconds": settings["link_seconds"]}, stream)
+    with open(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+    ) as stream:
+        json.dump(
+            {
+                "person": person,
+                "until": now + settings["link_seconds"],
+                "seconds": settings["link_seconds"],
+            },
+            stream,
+        )
     return "%s/hub/login#%s" % (settings["url"], _instance.of_link(person, token))
 
 
@@ -62,12 +71,17 @@ def refuse_many(asked, person, settings, now):
     """Refuse a person who asks for links all the time. C(asked) has the moments of each person's last links."""
     recent = [moment for moment in asked.get(person, []) if moment + settings["link_seconds"] > now]
     if len(recent) >= MOST:
-        raise _instance.RequestError("you have asked for %d links within %d seconds; use one of them, or wait" % (MOST, settings["link_seconds"]))
+        raise _instance.RequestError(
+            "you have asked for %d links within %d seconds; use one of them, or wait"
+            % (MOST, settings["link_seconds"])
+        )
     asked[person] = recent + [now]
 
 
 def answer(client, asked):
-    _pid, uid, _gid = CREDENTIALS.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    _pid, uid, _gid = CREDENTIALS.unpack(
+        client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    )
     now = time.time()
     try:
         # Read each time: the list of people changes while this runs.
@@ -75,7 +89,10 @@ def answer(client, asked):
         remove_old(settings, now)
         person = _instance.asked_by(name_of(uid), settings["people"])
         if settings["authenticator"] != "link":
-            return {"error": "this hub has no links: it knows people by %s. Open %s, and log in there" % (settings["authenticator"], settings["url"])}
+            return {
+                "error": "this hub has no links: it knows people by %s. Open %s, and log in there"
+                % (settings["authenticator"], settings["url"])
+            }
         refuse_many(asked, person, settings, now)
         return {"url": new_link(settings, person, now), "seconds": settings["link_seconds"]}
     except _instance.RequestError as error:

@@ -97,8 +97,11 @@ def cpu_in_use(before: dict[str, int] | None, ticks: dict[str, int], available: 
 
 def limits_of(idle: dict) -> dict:
     """Return the limits of this program from those of instances. The instance has warned."""
-    return {"seconds": PATIENCE * idle.get("seconds", 0),
-            "gpu_seconds": PATIENCE * idle.get("gpu_seconds", 0), "warning": 0}
+    return {
+        "seconds": PATIENCE * idle.get("seconds", 0),
+        "gpu_seconds": PATIENCE * idle.get("gpu_seconds", 0),
+        "warning": 0,
+    }
 
 
 def one_line(error: Exception) -> str:
@@ -137,8 +140,9 @@ def output(command: list[str]) -> str | None:
     """Return the output of a command, or None if it failed."""
     quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, timeout=TOOL_SECONDS, check=False,
-                              **quiet)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, timeout=TOOL_SECONDS, check=False, **quiet
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None
@@ -189,6 +193,7 @@ def gpus_in_use(devices: list[str]) -> bool | None:
     # Of role jobs. A host without GPUs does not need them.
     import _bandwidth
     import _job_watch
+
     text = output(list(_job_watch.USAGE)) or ""
     try:
         usage = [gpu[0] for gpu in _bandwidth.usage(text)]
@@ -198,8 +203,9 @@ def gpus_in_use(devices: list[str]) -> bool | None:
     return None if busy is None else busy > 0
 
 
-def looked(job: str, former: dict | None, epilog: types.ModuleType,
-           limits: dict) -> tuple[dict, str]:
+def looked(
+    job: str, former: dict | None, epilog: types.ModuleType, limits: dict
+) -> tuple[dict, str]:
     """Look at one job. Return what is known of it, and why it has to end, or an empty text."""
     now = time.time()
     record = dict(known(former, now))

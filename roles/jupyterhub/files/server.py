@@ -35,7 +35,10 @@ CONFIG = "/etc/trainyard/notebook/server.json"
 HERE = "/usr/local/lib/trainyard/notebook"
 RUN = "/usr/local/bin/trainyard-run"
 #: Of role jobs: what serves TensorBoard in a container, and its path there.
-SERVICES, SERVICES_INSIDE = "/usr/local/lib/trainyard/jobs/services", "/usr/local/lib/trainyard/services"
+SERVICES, SERVICES_INSIDE = (
+    "/usr/local/lib/trainyard/jobs/services",
+    "/usr/local/lib/trainyard/services",
+)
 #: Settings of JupyterLab, and those that turn off what only hosts with GPUs have.
 SETTINGS, WITHOUT_GPUS = HERE + "/share/jupyter/settings", HERE + "/share/jupyter/without-gpus"
 VSCODE = HERE + "/vscode"
@@ -49,15 +52,22 @@ SERVER_SECONDS, STARTS = 120, 3
 LOOK = 5
 HOLD = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 #: Its process ID is needed to interrupt and to end it: signals do not reach a container through podman exec.
-KERNEL = "cd \"$1\" 2> /dev/null; echo $$ > \"$2\"; exec ${TRAINYARD_KERNEL_PYTHON:-python3} -m ipykernel_launcher -f \"$3\""
-TENSORBOARD = "echo $$ > \"$1\"; export CUDA_VISIBLE_DEVICES=; exec ${TRAINYARD_KERNEL_PYTHON:-python3} %s tensorboard \"$2\" \"$3\"" % SERVICES_INSIDE
+KERNEL = 'cd "$1" 2> /dev/null; echo $$ > "$2"; exec ${TRAINYARD_KERNEL_PYTHON:-python3} -m ipykernel_launcher -f "$3"'
+TENSORBOARD = (
+    'echo $$ > "$1"; export CUDA_VISIBLE_DEVICES=; exec ${TRAINYARD_KERNEL_PYTHON:-python3} %s tensorboard "$2" "$3"'
+    % SERVICES_INSIDE
+)
 #: As it comes, VS Code asks other hosts for updates, reports its use, and opens a chat whose models are outside.
 VSCODE_CONFIG = "auth: none\ndisable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: true\ndisable-getting-started-override: true\n"
-VSCODE_DEFAULTS = {"terminal.integrated.defaultProfile.linux": "container", "telemetry.telemetryLevel": "off", "chat.disableAIFeatures": True,
-                   "workbench.secondarySideBar.defaultVisibility": "hidden"}
+VSCODE_DEFAULTS = {
+    "terminal.integrated.defaultProfile.linux": "container",
+    "telemetry.telemetryLevel": "off",
+    "chat.disableAIFeatures": True,
+    "workbench.secondarySideBar.defaultVisibility": "hidden",
+}
 #: Files of an identity, in the runtime folder. JupyterLab removes them after it has read them.
 IDENTITY = {"certificate": "identity.pem", "key": "identity.key", "authority": "authority.pem"}
-SHELL = "cd \"$1\" 2> /dev/null; exec $(command -v bash || echo sh)"
+SHELL = 'cd "$1" 2> /dev/null; exec $(command -v bash || echo sh)'
 
 
 class Refused(Exception):
@@ -66,13 +76,27 @@ class Refused(Exception):
 
 # --- pure functions ---
 
+
 def server_environment(secret, person, runtime, url, config, gpus=True):
     """Return the environment of JupyterLab. Nothing of the job's reaches it, and nothing of it reaches the container."""
-    found = {name: value for name, value in secret.items() if re.match(r"(JUPYTERHUB_[A-Z_]+|JPY_API_TOKEN)$", name)}
-    found.update(PATH="%s/bin:/usr/local/bin:/usr/bin:/bin" % config["environment"], HOME=person["home"], USER=person["name"], LOGNAME=person["name"],
-                 LANG="C.UTF-8", SHELL="/bin/bash", JUPYTER_RUNTIME_DIR=runtime, JUPYTER_PATH=HERE + "/share/jupyter", JUPYTERHUB_SERVICE_URL=url,
-                 # Packages of the person for this Python would be loaded before those of the environment.
-                 PYTHONNOUSERSITE="1")
+    found = {
+        name: value
+        for name, value in secret.items()
+        if re.match(r"(JUPYTERHUB_[A-Z_]+|JPY_API_TOKEN)$", name)
+    }
+    found.update(
+        PATH="%s/bin:/usr/local/bin:/usr/bin:/bin" % config["environment"],
+        HOME=person["home"],
+        USER=person["name"],
+        LOGNAME=person["name"],
+        LANG="C.UTF-8",
+        SHELL="/bin/bash",
+        JUPYTER_RUNTIME_DIR=runtime,
+        JUPYTER_PATH=HERE + "/share/jupyter",
+        JUPYTERHUB_SERVICE_URL=url,
+        # Packages of the person for this Python would be loaded before those of the environment.
+        PYTHONNOUSERSITE="1",
+    )
     found["JUPYTER_CONFIG_PATH"] = SETTINGS if gpus else "%s:%s" % (SETTINGS, WITHOUT_GPUS)
     if config["ca"]:
         found["SSL_CERT_FILE"] = config["ca"]
@@ -81,38 +105,71 @@ def server_environment(secret, person, runtime, url, config, gpus=True):
 
 def job_variables(environment):
     """Return what trainyard-run needs to find the job."""
-    return {name: environment[name] for name in environment if name.startswith("SLURM") or name in ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TERM")}
+    return {
+        name: environment[name]
+        for name in environment
+        if name.startswith("SLURM") or name in ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TERM")
+    }
 
 
 def container_command(secret, runtime):
     shared = ["--shm-size=%dm" % secret["shared_memory"]] if secret.get("shared_memory") else []
-    return [RUN, "--alone", "--root", "--mount=" + runtime, "--mount=%s:%s:ro" % (SERVICES, SERVICES_INSIDE)] + shared + [
-        secret["image"], "--", "/bin/sh", "-c", HOLD]
+    return (
+        [
+            RUN,
+            "--alone",
+            "--root",
+            "--mount=" + runtime,
+            "--mount=%s:%s:ro" % (SERVICES, SERVICES_INSIDE),
+        ]
+        + shared
+        + [secret["image"], "--", "/bin/sh", "-c", HOLD]
+    )
 
 
 def instance_of(secret, person, job, config):
     """Return what the page of the instance shows. Nothing of it is secret."""
-    return {"name": secret["name"], "job": job, "ssh": (secret.get("ssh") or "").replace("NUMBER", job), "person": person["name"], "home": person["home"],
-            "folders": secret.get("folders") or [person["home"]], "idle": config.get("idle") or {},
-            "private_images": bool(config.get("private_images"))}
+    return {
+        "name": secret["name"],
+        "job": job,
+        "ssh": (secret.get("ssh") or "").replace("NUMBER", job),
+        "person": person["name"],
+        "home": person["home"],
+        "folders": secret.get("folders") or [person["home"]],
+        "idle": config.get("idle") or {},
+        "private_images": bool(config.get("private_images")),
+    }
 
 
 def address_of(config, node):
     if node not in config["addresses"]:
-        raise Refused("host %s has no address in %s; tell the operator to run playbook workbench" % (node, CONFIG))
+        raise Refused(
+            "host %s has no address in %s; tell the operator to run playbook workbench"
+            % (node, CONFIG)
+        )
     return config["addresses"][node]
 
 
 def vscode_command(path, folder=VSCODE):
     """Return the command of VS Code. JupyterLab, which asks who somebody is, is the only way to its socket. There is no token."""
     runtime = os.path.dirname(path)
-    return [folder + "/lib/node", folder + "/out/node/entry.js", "--config=" + runtime + "/vscode.yaml", "--socket=" + path, "--socket-mode=600",
-            "--session-socket=" + runtime + "/vscode-session.sock"]
+    return [
+        folder + "/lib/node",
+        folder + "/out/node/entry.js",
+        "--config=" + runtime + "/vscode.yaml",
+        "--socket=" + path,
+        "--socket-mode=600",
+        "--session-socket=" + runtime + "/vscode-session.sock",
+    ]
 
 
 def vscode_environment(environment, runtime):
     """Return the environment of VS Code, which its terminals and extensions have, too: without what admits to the hub. Its other sockets are private, too."""
-    found = {name: value for name, value in environment.items() if not re.match(r"JUPYTER|JPY_|SSL_CERT_FILE|PASSWORD|HASHED_PASSWORD|VSCODE_|PORT$", name)}
+    found = {
+        name: value
+        for name, value in environment.items()
+        if not re.match(r"JUPYTER|JPY_|SSL_CERT_FILE|PASSWORD|HASHED_PASSWORD|VSCODE_|PORT$", name)
+    }
     return dict(found, XDG_RUNTIME_DIR=runtime, TMPDIR=runtime)
 
 
@@ -126,15 +183,30 @@ def vscode_settings(former):
         return None
     profiles = found.get("terminal.integrated.profiles.linux")
     ours = {"container": {"path": HERE + "/server", "args": ["shell"]}}
-    return dict(VSCODE_DEFAULTS, **dict(found, **{"terminal.integrated.profiles.linux": dict(profiles if isinstance(profiles, dict) else {}, **ours)}))
+    return dict(
+        VSCODE_DEFAULTS,
+        **dict(
+            found,
+            **{
+                "terminal.integrated.profiles.linux": dict(
+                    profiles if isinstance(profiles, dict) else {}, **ours
+                )
+            },
+        ),
+    )
 
 
 def left_kernels(names):
     """Return the process files of kernels whose connection file JupyterLab has removed. C(names) are those of the runtime folder."""
-    return [name for name in names if name.endswith(".pid") and name[:-len(".pid")] + ".json" not in names]
+    return [
+        name
+        for name in names
+        if name.endswith(".pid") and name[: -len(".pid")] + ".json" not in names
+    ]
 
 
 # --- functions with side effects ---
+
 
 def say(text):
     sys.stdout.write("trainyard: %s\n" % text)
@@ -164,12 +236,21 @@ def read_secret(path):
 def runtime_folder(environment):
     job = environment.get("SLURM_JOB_ID") or ""
     if not job.isdigit():
-        raise Refused("this is not a job of Slurm: SLURM_JOB_ID is not set. Start the instance in the hub")
+        raise Refused(
+            "this is not a job of Slurm: SLURM_JOB_ID is not set. Start the instance in the hub"
+        )
     return os.path.join(JOBS, job, "hub")
 
 
 def inside(command, **more):
-    return subprocess.run([RUN, "--enter=0", "--"] + command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **more)
+    return subprocess.run(
+        [RUN, "--enter=0", "--"] + command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        **more,
+    )
 
 
 def start_container(secret, runtime):
@@ -179,7 +260,9 @@ def start_container(secret, runtime):
     pulling = os.path.join(os.path.dirname(runtime), "pulling")
     while os.path.exists(pulling) or inside(["/bin/sh", "-c", ":"]).returncode:
         if child.poll() is not None:
-            raise Refused("the container has ended with exit code %d; the reason is above" % child.returncode)
+            raise Refused(
+                "the container has ended with exit code %d; the reason is above" % child.returncode
+            )
         if os.path.exists(pulling):
             deadline = time.monotonic() + CONTAINER_SECONDS
         elif time.monotonic() > deadline:
@@ -193,21 +276,31 @@ def free_port(address, ports):
     """Return a port of the range that is free, by chance: two instances that start at once should not find the same."""
     first, last = ports
     for port in random.sample(range(first, last + 1), last + 1 - first):
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+        with socket.socket(
+            socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM
+        ) as probe, contextlib.suppress(OSError):
             # JupyterLab sets it, too. Without it, a port whose last connection has just ended is not free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((address, port))
             return port
-    raise Refused("all ports from %d to %d of %s are in use. Tell the operator to set a larger range, jupyterhub_instance_ports" % (first, last, address))
+    raise Refused(
+        "all ports from %d to %d of %s are in use. Tell the operator to set a larger range, jupyterhub_instance_ports"
+        % (first, last, address)
+    )
 
 
 def listens(tables, address, port, sockets):
     """Return whether one of these sockets, by their numbers, listens there. C(tables) is the text of /proc/net/tcp and tcp6, in the byte order of the host."""
     packed = ipaddress.ip_address(address).packed
-    words = ["%08X" % int.from_bytes(packed[at:at + 4], sys.byteorder) for at in range(0, len(packed), 4)]
+    words = [
+        "%08X" % int.from_bytes(packed[at : at + 4], sys.byteorder)
+        for at in range(0, len(packed), 4)
+    ]
     place = "%s:%04X" % ("".join(words), port)
     rows = (line.split() for line in tables.splitlines())
-    return any(row[1] == place and row[3] == "0A" and row[9] in sockets for row in rows if len(row) > 9)
+    return any(
+        row[1] == place and row[3] == "0A" and row[9] in sockets for row in rows if len(row) > 9
+    )
 
 
 def sockets_of(pid):
@@ -233,23 +326,43 @@ def start_server(command, environment_of, address, ports, children, stopped):
         children.append(server)
         deadline = time.monotonic() + SERVER_SECONDS
         while server.poll() is None:
-            if listens(read_text("/proc/net/tcp") + read_text("/proc/net/tcp6"), address, port, sockets_of(server.pid)):
+            if listens(
+                read_text("/proc/net/tcp") + read_text("/proc/net/tcp6"),
+                address,
+                port,
+                sockets_of(server.pid),
+            ):
                 return server, port
             if time.monotonic() > deadline:
                 server.terminate()
-                raise Refused("JupyterLab did not start within %d s; its log is above" % SERVER_SECONDS)
+                raise Refused(
+                    "JupyterLab did not start within %d s; its log is above" % SERVER_SECONDS
+                )
             time.sleep(0.1)
         say("JupyterLab has ended with exit code %d; its log is above" % server.returncode)
-    raise Refused("the instance was stopped while it started" if stopped else "JupyterLab does not start; the reason is above")
+    raise Refused(
+        "the instance was stopped while it started"
+        if stopped
+        else "JupyterLab does not start; the reason is above"
+    )
 
 
 def tell_hub(secret, port, config):
     """Tell the hub the port of the server."""
-    request = urllib.request.Request(secret["JUPYTERHUB_API_URL"] + "/trainyard/instance", json.dumps({"port": port}).encode(), method="POST", headers={
-        "Authorization": "token " + secret["JUPYTERHUB_API_TOKEN"], "Content-Type": "application/json"})
+    request = urllib.request.Request(
+        secret["JUPYTERHUB_API_URL"] + "/trainyard/instance",
+        json.dumps({"port": port}).encode(),
+        method="POST",
+        headers={
+            "Authorization": "token " + secret["JUPYTERHUB_API_TOKEN"],
+            "Content-Type": "application/json",
+        },
+    )
     context = ssl.create_default_context(cafile=config["ca"] or None)
     # A proxy for other networks has no way to the hub.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
     deadline = time.monotonic() + HUB_SECONDS
     while True:
         reason = None
@@ -259,12 +372,17 @@ def tell_hub(secret, port, config):
         except urllib.error.HTTPError as error:
             # It does not know the token: the start was given up.
             if error.code < 500:
-                raise Refused("the hub does not expect this server (HTTP status %d)" % error.code) from error
+                raise Refused(
+                    "the hub does not expect this server (HTTP status %d)" % error.code
+                ) from error
             reason = error
         except OSError as error:
             reason = error
         if time.monotonic() > deadline:
-            raise Refused("the hub at %s does not answer: %s. Tell the operator" % (secret["JUPYTERHUB_API_URL"], reason))
+            raise Refused(
+                "the hub at %s does not answer: %s. Tell the operator"
+                % (secret["JUPYTERHUB_API_URL"], reason)
+            )
         time.sleep(2)
 
 
@@ -294,7 +412,10 @@ def run(path):
     os.makedirs(runtime, mode=0o700, exist_ok=True)
     address = address_of(config, os.environ.get("SLURMD_NODENAME") or socket.gethostname())
     person = {"home": entry.pw_dir, "name": entry.pw_name}
-    write_private(runtime + "/instance.json", json.dumps(instance_of(secret, person, os.environ["SLURM_JOB_ID"], config)))
+    write_private(
+        runtime + "/instance.json",
+        json.dumps(instance_of(secret, person, os.environ["SLURM_JOB_ID"], config)),
+    )
     container = start_container(secret, runtime)
     children, stopped = [container], []
 
@@ -307,18 +428,34 @@ def run(path):
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     try:
-        host, prefix = "[%s]" % address if ":" in address else address, secret["environment"].get("JUPYTERHUB_SERVICE_PREFIX") or "/"
+        host, prefix = (
+            "[%s]" % address if ":" in address else address,
+            secret["environment"].get("JUPYTERHUB_SERVICE_PREFIX") or "/",
+        )
         has_gpus = bool(glob.glob("/proc/driver/nvidia/gpus/*"))
 
         def environment_of(port):
             # For each start: the last one has removed it.
             write_identity(secret, runtime)
             url = "https://%s:%d%s" % (host, port, prefix)
-            return dict(job_variables(os.environ), **server_environment(secret["environment"], person, runtime, url, config, has_gpus))
+            return dict(
+                job_variables(os.environ),
+                **server_environment(secret["environment"], person, runtime, url, config, has_gpus),
+            )
 
         os.chdir(entry.pw_dir)
-        server, port = start_server([config["environment"] + "/bin/jupyterhub-singleuser", "--config=" + HERE + "/jupyter_server_config.py",
-                                     "--ServerApp.root_dir=" + entry.pw_dir], environment_of, address, config["ports"], children, stopped)
+        server, port = start_server(
+            [
+                config["environment"] + "/bin/jupyterhub-singleuser",
+                "--config=" + HERE + "/jupyter_server_config.py",
+                "--ServerApp.root_dir=" + entry.pw_dir,
+            ],
+            environment_of,
+            address,
+            config["ports"],
+            children,
+            stopped,
+        )
         tell_hub(secret["environment"], port, config)
         while server.poll() is None and container.poll() is None:
             time.sleep(LOOK)
@@ -337,8 +474,12 @@ def run(path):
 def stand_for(process, words):
     """Stand for a program that runs in the container: pass an interrupt on to it, and end it. C(process) is the file that it writes its number to."""
     # In a session of its own, as JupyterLab sends signals to the whole group of this process.
-    child = subprocess.Popen([RUN, "--enter=0", "--", "/bin/sh", "-c"] + words, stdin=subprocess.DEVNULL, env=job_variables(os.environ),
-                             start_new_session=True)
+    child = subprocess.Popen(
+        [RUN, "--enter=0", "--", "/bin/sh", "-c"] + words,
+        stdin=subprocess.DEVNULL,
+        env=job_variables(os.environ),
+        start_new_session=True,
+    )
 
     def send(name):
         with contextlib.suppress(OSError, ValueError):
@@ -354,7 +495,7 @@ def stand_for(process, words):
 
 
 def kernel(connection):
-    process = connection[:-len(".json")] + ".pid"
+    process = connection[: -len(".json")] + ".pid"
     return stand_for(process, [KERNEL, "sh", os.getcwd(), process, connection])
 
 
@@ -379,7 +520,11 @@ def save(name):
 
 def write_private(path, text):
     new = "%s.%d" % (path, os.getpid())
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as stream:
+    with open(
+        os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600),
+        "w",
+        encoding="utf-8",
+    ) as stream:
         stream.write(text)
     os.rename(new, path)
 
@@ -413,7 +558,9 @@ def main(argv):
     except Refused as problem:
         say(str(problem))
         return 1
-    sys.stderr.write("usage: server run FILE | kernel FILE | shell [root] | save NAME | tensorboard FOLDER SOCKET | vscode SOCKET\n")
+    sys.stderr.write(
+        "usage: server run FILE | kernel FILE | shell [root] | save NAME | tensorboard FOLDER SOCKET | vscode SOCKET\n"
+    )
     return 2
 
 

@@ -59,7 +59,11 @@ MOST_FAILED, FAILED_SECONDS = 10, 60
 def limit_tokens(db, seconds, seconds_of_login):
     """End the tokens of people that were made before tokens had a limit. Those of servers end with their servers."""
     now = orm.APIToken.now()
-    of_servers = {orm.APIToken.find(db, spawner.state["api_token"]) for spawner in db.query(orm.Spawner) if (spawner.state or {}).get("api_token")}
+    of_servers = {
+        orm.APIToken.find(db, spawner.state["api_token"])
+        for spawner in db.query(orm.Spawner)
+        if (spawner.state or {}).get("api_token")
+    }
     for token in db.query(orm.APIToken).filter(orm.APIToken.user_id.isnot(None)):
         # Those of a browser have the ID of its session.
         last = now + datetime.timedelta(seconds=seconds_of_login if token.session_id else seconds)
@@ -75,10 +79,16 @@ class FailedLogins:
         self.moments = {}
 
     def refuse(self, key, now):
-        self.moments = {each: moments for each, moments in self.moments.items() if moments[-1] + FAILED_SECONDS > now}
+        self.moments = {
+            each: moments
+            for each, moments in self.moments.items()
+            if moments[-1] + FAILED_SECONDS > now
+        }
         recent = [moment for moment in self.moments.get(key, []) if moment + FAILED_SECONDS > now]
         if len(recent) >= MOST_FAILED:
-            raise web.HTTPError(429, "Too many failed logins. Wait %d seconds, then try again" % FAILED_SECONDS)
+            raise web.HTTPError(
+                429, "Too many failed logins. Wait %d seconds, then try again" % FAILED_SECONDS
+            )
 
     def add(self, key, now):
         self.moments[key] = self.moments.get(key, [])[-MOST_FAILED:] + [now]
@@ -132,7 +142,11 @@ class LinkAuthenticator(Authenticator):
             found = None
         problem = _instance.link_problem(found, person, time.time())
         if problem:
-            raise web.HTTPError(403, "%s, or was used before. Type trainyard login on the cluster for a new one" % problem.capitalize())
+            raise web.HTTPError(
+                403,
+                "%s, or was used before. Type trainyard login on the cluster for a new one"
+                % problem.capitalize(),
+            )
         return found["person"]
 
 
@@ -178,7 +192,12 @@ class InstanceSpawner(Spawner):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.job, self.file, self.port_of_server, self.message = "", "", 0, "The job is being submitted"
+        self.job, self.file, self.port_of_server, self.message = (
+            "",
+            "",
+            0,
+            "The job is being submitted",
+        )
         self.identity, self.is_lost, self._watch, self._instance_server = "", False, None, None
 
     # What the hub keeps over a restart.
@@ -242,9 +261,15 @@ class InstanceSpawner(Spawner):
         name = _instance.name_of(self.name, self.orm_spawner.display_name)
         identity = _identity.new_identity(self.identities)
         self.identity, self.is_lost = identity["name"], False
-        answer = await self.ask({"action": "start", "name": name, "values": _instance.chosen(self.user_options),
-                                 "environment": _instance.server_environment(self.get_env()),
-                                 "identity": identity})
+        answer = await self.ask(
+            {
+                "action": "start",
+                "name": name,
+                "values": _instance.chosen(self.user_options),
+                "environment": _instance.server_environment(self.get_env()),
+                "identity": identity,
+            }
+        )
         if "error" in answer:
             error = web.HTTPError(_helper.code_of(answer), answer["error"])
             error.jupyterhub_message = answer["error"]
@@ -257,15 +282,27 @@ class InstanceSpawner(Spawner):
             if state == "ended":
                 await self.ask({"action": "stop", "job": self.job, "file": self.file})
                 ended, self.job = self.job, ""
-                raise web.HTTPError(500, "job %s ended before its server ran; its log says why: trainyard logs %s" % (ended, ended))
+                raise web.HTTPError(
+                    500,
+                    "job %s ended before its server ran; its log says why: trainyard logs %s"
+                    % (ended, ended),
+                )
             if state == "running" and self.port_of_server:
                 host = status["hosts"][0]
                 if host not in self.addresses:
-                    raise web.HTTPError(500, "host %s is not known to the hub; tell the operator to run playbook workbench" % host)
+                    raise web.HTTPError(
+                        500,
+                        "host %s is not known to the hub; tell the operator to run playbook workbench"
+                        % host,
+                    )
                 route = _identity.route_host(self.identity, self.addresses[host])
                 return "https://%s:%d" % (route, self.port_of_server)
             if state:
-                self.message = "Job %s is queued: %s" % (self.job, status["why"]) if status["waits"] else "Job %s is starting its container" % self.job
+                self.message = (
+                    "Job %s is queued: %s" % (self.job, status["why"])
+                    if status["waits"]
+                    else "Job %s is starting its container" % self.job
+                )
             await asyncio.sleep(2 if status.get("waits") else 0.5)
 
     async def progress(self):
@@ -308,7 +345,11 @@ class InstanceHandler(APIHandler):
         if isinstance(port, bool) or not isinstance(port, int) or not 1024 <= port <= 65535:
             raise web.HTTPError(400, "port: not a port")
         for spawner in person.spawners.values():
-            if isinstance(spawner, InstanceSpawner) and spawner.api_token == token and spawner.pending == "spawn":
+            if (
+                isinstance(spawner, InstanceSpawner)
+                and spawner.api_token == token
+                and spawner.pending == "spawn"
+            ):
                 spawner.port_of_server = port
                 self.set_status(204)
                 return

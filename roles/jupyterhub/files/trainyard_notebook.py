@@ -44,7 +44,13 @@ def looked_at(path):
         owner = pwd.getpwuid(state.st_uid).pw_name
     except KeyError:
         owner = str(state.st_uid)
-    return {"error": None, "is_folder": os.path.isdir(path), "readable": os.access(path, os.R_OK | os.X_OK), "uid": state.st_uid, "owner": owner}
+    return {
+        "error": None,
+        "is_folder": os.path.isdir(path),
+        "readable": os.access(path, os.R_OK | os.X_OK),
+        "uid": state.st_uid,
+        "owner": owner,
+    }
 
 
 def answers(path):
@@ -74,8 +80,15 @@ class TensorBoard:
                 return ""
             await self.stop()
             with open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
-                self.child = await asyncio.create_subprocess_exec(SERVER, "tensorboard", folder, self.socket, stdin=asyncio.subprocess.DEVNULL, stdout=log,
-                                                                  stderr=log)
+                self.child = await asyncio.create_subprocess_exec(
+                    SERVER,
+                    "tensorboard",
+                    folder,
+                    self.socket,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
             self.folder = folder
             for _look in range(START_SECONDS * 2):
                 if self.child.returncode is not None:
@@ -85,7 +98,10 @@ class TensorBoard:
                     return ""
                 await asyncio.sleep(0.5)
             await self.stop()
-            return "TensorBoard does not answer after %d s. Its log is %s" % (START_SECONDS, self.log)
+            return "TensorBoard does not answer after %d s. Its log is %s" % (
+                START_SECONDS,
+                self.log,
+            )
 
     async def stop(self):
         if self.child and self.child.returncode is None:
@@ -129,7 +145,9 @@ class Save:
     async def run(self, name, stops):
         try:
             with open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
-                child = await asyncio.create_subprocess_exec(SERVER, "save", name, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log)
+                child = await asyncio.create_subprocess_exec(
+                    SERVER, "save", name, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+                )
                 code = await child.wait()
             found = _notebook.saved(name, code, read(self.log))
         except OSError as error:
@@ -153,7 +171,10 @@ def kernels_in_use(manager):
 
 
 def terminals_in_use(manager):
-    return moment(getattr(terminal, "last_activity", None) for terminal in list(getattr(manager, "terminals", {}).values()))
+    return moment(
+        getattr(terminal, "last_activity", None)
+        for terminal in list(getattr(manager, "terminals", {}).values())
+    )
 
 
 def read(path):
@@ -167,8 +188,14 @@ def read(path):
 def ssh_in_use(job, processes="/proc"):
     """Return whether an ssh connection into the job is open. Role jobs has an sshd for each, which changes its own title, in a step of the job."""
     for name in os.listdir(processes):
-        found = re.match(r"\d+ \(sshd[a-z-]*\) \S (\d+) ", read("%s/%s/stat" % (processes, name))) if name.isdigit() else None
-        if found and read("%s/%s/cmdline" % (processes, found.group(1))).startswith("slurmstepd: [%s." % job):
+        found = (
+            re.match(r"\d+ \(sshd[a-z-]*\) \S (\d+) ", read("%s/%s/stat" % (processes, name)))
+            if name.isdigit()
+            else None
+        )
+        if found and read("%s/%s/cmdline" % (processes, found.group(1))).startswith(
+            "slurmstepd: [%s." % job
+        ):
             return True
     return False
 
@@ -178,13 +205,21 @@ async def gpus_in_use(devices):
     if not devices:
         return False
     try:
-        child = await asyncio.create_subprocess_exec(*_job_watch.USAGE, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-                                                     stderr=asyncio.subprocess.DEVNULL)
+        child = await asyncio.create_subprocess_exec(
+            *_job_watch.USAGE,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
     except OSError:
         return None
     try:
-        text = (await asyncio.wait_for(child.communicate(), TOOL_SECONDS))[0].decode("utf-8", "replace")
-        busy = _job_watch.seen_gpus(len(devices), devices, [gpu[0] for gpu in _bandwidth.usage(text)])["busy"]
+        text = (await asyncio.wait_for(child.communicate(), TOOL_SECONDS))[0].decode(
+            "utf-8", "replace"
+        )
+        busy = _job_watch.seen_gpus(
+            len(devices), devices, [gpu[0] for gpu in _bandwidth.usage(text)]
+        )["busy"]
     except asyncio.TimeoutError:
         child.kill()
         with contextlib.suppress(asyncio.TimeoutError):
@@ -199,18 +234,32 @@ class Idle:
     """Watches whether the instance is used. It warns, then ends it."""
 
     def __init__(self, app, instance, saving):
-        self.app, self.limits, self.job, self.saving = app, instance["idle"], instance["job"], saving
-        self.devices = [device for device in os.environ.get("SLURM_JOB_GPUS", "").split(",") if device]
+        self.app, self.limits, self.job, self.saving = (
+            app,
+            instance["idle"],
+            instance["job"],
+            saving,
+        )
+        self.devices = [
+            device for device in os.environ.get("SLURM_JOB_GPUS", "").split(",") if device
+        ]
         self.began, self.last, self.warned, self.message = time.time(), {}, None, ""
 
     async def look(self):
         settings = self.app.web_app.settings
-        found = {"kernels": kernels_in_use(self.app.kernel_manager), "terminals": terminals_in_use(settings.get("terminal_manager")),
-                 "ssh": ssh_in_use(self.job), "http": moment([settings.get("api_last_activity")]), "gpus": await gpus_in_use(self.devices),
-                 "save": self.saving.is_running()}
+        found = {
+            "kernels": kernels_in_use(self.app.kernel_manager),
+            "terminals": terminals_in_use(settings.get("terminal_manager")),
+            "ssh": ssh_in_use(self.job),
+            "http": moment([settings.get("api_last_activity")]),
+            "gpus": await gpus_in_use(self.devices),
+            "save": self.saving.is_running(),
+        }
         now = time.time()
         self.last = _idle.looked(self.last, found, now)
-        verdict, message = _idle.judge(self.began, self.last, now, self.limits, bool(self.devices), self.warned)
+        verdict, message = _idle.judge(
+            self.began, self.last, now, self.limits, bool(self.devices), self.warned
+        )
         if verdict == "active":
             self.warned = None
         elif self.warned is None or verdict == "stop":
@@ -225,7 +274,11 @@ def cookie_made(cookies):
     """Return when the cookie of JupyterHub's login on this page was made, or None. It has the form of tornado, with the time in its third field."""
     client = os.environ.get("JUPYTERHUB_CLIENT_ID", "")
     for name in (client, "__Host-" + client):
-        found = re.match(r"2\|1:\d\|\d{1,2}:(\d{1,11})\|", cookies[name].value) if name in cookies else None
+        found = (
+            re.match(r"2\|1:\d\|\d{1,2}:(\d{1,11})\|", cookies[name].value)
+            if name in cookies
+            else None
+        )
         if found:
             return int(found.group(1))
     return None
@@ -242,7 +295,14 @@ class IdleWarning(APIHandler):
     @web.authenticated
     def get(self):
         self.set_header("Cache-Control", "no-store")
-        self.finish({"message": self.idle.message or _idle.login_words(cookie_made(self.request.cookies), time.time(), self.idle.limits)})
+        self.finish(
+            {
+                "message": self.idle.message
+                or _idle.login_words(
+                    cookie_made(self.request.cookies), time.time(), self.idle.limits
+                )
+            }
+        )
 
 
 class Page(JupyterHandler):
@@ -251,8 +311,18 @@ class Page(JupyterHandler):
 
     def show(self, problem="", note=""):
         self.set_header("Cache-Control", "no-store")
-        self.finish(_notebook.page(self.instance, self.instance["person"], self.base_url, self.xsrf_form_html(), self.tensorboard.shown(), problem,
-                                   self.saving.found, note))
+        self.finish(
+            _notebook.page(
+                self.instance,
+                self.instance["person"],
+                self.base_url,
+                self.xsrf_form_html(),
+                self.tensorboard.shown(),
+                problem,
+                self.saving.found,
+                note,
+            )
+        )
 
     @web.authenticated
     def get(self):
@@ -265,7 +335,12 @@ class Folder(Page):
         path = _notebook.folder_of(self.get_body_argument("folder", ""), self.instance["home"])
         # A name with a null byte has no path.
         path = path if "\0" in path else os.path.realpath(path)
-        problem = _notebook.folder_problem(path, {"error": "no such name"} if "\0" in path else looked_at(path), os.getuid(), self.instance["folders"])
+        problem = _notebook.folder_problem(
+            path,
+            {"error": "no such name"} if "\0" in path else looked_at(path),
+            os.getuid(),
+            self.instance["folders"],
+        )
         problem = problem or await self.tensorboard.show(path)
         if problem:
             self.set_status(400)
@@ -276,7 +351,9 @@ class Folder(Page):
 class SaveImage(Page):
     @web.authenticated
     async def post(self):
-        problem = self.saving.start(self.get_body_argument("name", "").strip(" "), self.get_body_argument("stop", "") == "1")
+        problem = self.saving.start(
+            self.get_body_argument("name", "").strip(" "), self.get_body_argument("stop", "") == "1"
+        )
         if problem:
             self.set_status(409)
             return self.show(problem)
@@ -290,8 +367,13 @@ class RootTerminal(Page):
         if manager is None:
             self.set_status(400)
             return self.show("this server has no terminals")
-        name = manager.create(shell_command=[SERVER, "shell", "root"], cwd=self.instance["home"])["name"]
-        return self.show(note="Terminal %s is root's. JupyterLab lists it among the running terminals, at its left side." % name)
+        name = manager.create(shell_command=[SERVER, "shell", "root"], cwd=self.instance["home"])[
+            "name"
+        ]
+        return self.show(
+            note="Terminal %s is root's. JupyterLab lists it among the running terminals, at its left side."
+            % name
+        )
 
 
 def hold_identity(app) -> None:
@@ -313,8 +395,15 @@ def _load_jupyter_server_extension(app):
     ioloop.IOLoop.current().add_callback(hold_identity, app)
     parts = {"instance": instance, "tensorboard": TensorBoard(runtime), "saving": Save(runtime)}
     base, idle = app.web_app.settings["base_url"], Idle(app, instance, parts["saving"])
-    app.web_app.add_handlers(".*$", [(url_path_join(base, "trainyard/"), Page, parts), (url_path_join(base, "trainyard/tensorboard"), Folder, parts),
-                                     (url_path_join(base, "trainyard/save"), SaveImage, parts), (url_path_join(base, "trainyard/root"), RootTerminal, parts),
-                                     (url_path_join(base, "trainyard/idle"), IdleWarning, {"idle": idle})])
+    app.web_app.add_handlers(
+        ".*$",
+        [
+            (url_path_join(base, "trainyard/"), Page, parts),
+            (url_path_join(base, "trainyard/tensorboard"), Folder, parts),
+            (url_path_join(base, "trainyard/save"), SaveImage, parts),
+            (url_path_join(base, "trainyard/root"), RootTerminal, parts),
+            (url_path_join(base, "trainyard/idle"), IdleWarning, {"idle": idle}),
+        ],
+    )
     if any(_idle.rules(idle.limits, bool(idle.devices))):
         ioloop.PeriodicCallback(idle.look, LOOK_SECONDS * 1000).start()

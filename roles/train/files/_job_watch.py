@@ -24,9 +24,24 @@ except ImportError:
     # In a container, and beside the runner, it is in the same folder.
     import _bandwidth
 
-__all__ = ["IN_USE", "USAGE", "cards_of", "counters", "interface_card", "output", "rdma_cards", "read", "seen_gpus", "watch"]
+__all__ = [
+    "IN_USE",
+    "USAGE",
+    "cards_of",
+    "counters",
+    "interface_card",
+    "output",
+    "rdma_cards",
+    "read",
+    "seen_gpus",
+    "watch",
+]
 
-USAGE = ("nvidia-smi", "--query-gpu=utilization.gpu,memory.used,memory.total", "--format=csv,noheader,nounits")
+USAGE = (
+    "nvidia-smi",
+    "--query-gpu=utilization.gpu,memory.used,memory.total",
+    "--format=csv,noheader,nounits",
+)
 #: Percent from which a GPU counts as used. A desktop stays below.
 IN_USE = 5
 #: Seconds between two samples: short at first, for short jobs; then longer, because nvidia-smi takes some hundred milliseconds of CPU with eight GPUs.
@@ -44,7 +59,14 @@ def read(path):
 
 def output(*command):
     try:
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20, check=False, universal_newlines=True).stdout
+        return subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=20,
+            check=False,
+            universal_newlines=True,
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
@@ -54,8 +76,13 @@ def interface_card(name, sysfs="/sys"):
     device = os.path.join(folder, "device")
     # Neither a card nor on top of one. The speed of a virtual interface is arbitrary.
     real = os.path.exists(device) or glob.glob(os.path.join(folder, "lower_*"))
-    return _bandwidth.card(name, read(os.path.join(folder, "speed")) if real else "", False,
-                           read(os.path.join(device, "current_link_speed")), read(os.path.join(device, "current_link_width")))
+    return _bandwidth.card(
+        name,
+        read(os.path.join(folder, "speed")) if real else "",
+        False,
+        read(os.path.join(device, "current_link_speed")),
+        read(os.path.join(device, "current_link_width")),
+    )
 
 
 def rdma_cards(wanted, sysfs="/sys"):
@@ -64,22 +91,45 @@ def rdma_cards(wanted, sysfs="/sys"):
     names = [entry.split(":")[0] for entry in wanted.lstrip("=^").split(",") if entry]
     for port in sorted(glob.glob(os.path.join(sysfs, "class/infiniband/*/ports/*"))):
         name = port.split("/")[-3]
-        taken = not names or any(name == entry or (not wanted.startswith(("=", "^=")) and name.startswith(entry)) for entry in names)
-        if read(os.path.join(port, "state")).endswith("ACTIVE") and taken != (wanted.startswith("^") and bool(names)):
+        taken = not names or any(
+            name == entry or (not wanted.startswith(("=", "^=")) and name.startswith(entry))
+            for entry in names
+        )
+        if read(os.path.join(port, "state")).endswith("ACTIVE") and taken != (
+            wanted.startswith("^") and bool(names)
+        ):
             device = os.path.join(sysfs, "class/infiniband", name, "device")
-            cards.append(_bandwidth.card(name, read(os.path.join(port, "rate")), True,
-                                         read(os.path.join(device, "current_link_speed")), read(os.path.join(device, "current_link_width"))))
+            cards.append(
+                _bandwidth.card(
+                    name,
+                    read(os.path.join(port, "rate")),
+                    True,
+                    read(os.path.join(device, "current_link_speed")),
+                    read(os.path.join(device, "current_link_width")),
+                )
+            )
     return cards
 
 
 def is_infiniband(name, sysfs="/sys"):
-    return all(read(path) == "InfiniBand" for path in glob.glob(os.path.join(sysfs, "class/infiniband", name, "ports/*/link_layer")))
+    return all(
+        read(path) == "InfiniBand"
+        for path in glob.glob(os.path.join(sysfs, "class/infiniband", name, "ports/*/link_layer"))
+    )
 
 
 def cards_of(environment, with_gpus, sysfs="/sys"):
     """(cards, interface) for the data of ranks with this environment. NCCL uses RDMA if possible; Gloo uses only the interface."""
-    interface = environment.get("NCCL_SOCKET_IFNAME" if with_gpus else "GLOO_SOCKET_IFNAME", "").lstrip("=").split(",")[0]
-    cards = rdma_cards(environment.get("NCCL_IB_HCA", ""), sysfs) if with_gpus and environment.get("NCCL_IB_DISABLE", "0") == "0" else []
+    interface = (
+        environment.get("NCCL_SOCKET_IFNAME" if with_gpus else "GLOO_SOCKET_IFNAME", "")
+        .lstrip("=")
+        .split(",")[0]
+    )
+    cards = (
+        rdma_cards(environment.get("NCCL_IB_HCA", ""), sysfs)
+        if with_gpus and environment.get("NCCL_IB_DISABLE", "0") == "0"
+        else []
+    )
     return cards or ([interface_card(interface, sysfs)] if interface else []), interface
 
 
@@ -87,8 +137,14 @@ def counters(cards, sysfs="/sys"):
     """Bytes that the cards have sent and received together; None if one of them has no counters."""
     sums = [0, 0]
     for name, rdma in sorted({(card["name"], card["rdma"]) for card in cards}):
-        for folder in glob.glob(os.path.join(sysfs, "class/infiniband", name, "ports/*")) if rdma else [os.path.join(sysfs, "class/net", name)]:
-            counted = _bandwidth.counted({path: read(os.path.join(folder, path)) for path in _bandwidth.COUNTER_FILES})
+        for folder in (
+            glob.glob(os.path.join(sysfs, "class/infiniband", name, "ports/*"))
+            if rdma
+            else [os.path.join(sysfs, "class/net", name)]
+        ):
+            counted = _bandwidth.counted(
+                {path: read(os.path.join(folder, path)) for path in _bandwidth.COUNTER_FILES}
+            )
             if None in counted:
                 return None
             sums = [former + more for former, more in zip(sums, counted)]
@@ -109,7 +165,11 @@ def seen_gpus(requested, devices, peaks):
         # In MIG mode nvidia-smi reports nothing.
         return {"requested": requested, "busy": None, "idle": []}
     idle = [number for number in known if number not in busy]
-    return {"requested": requested, "busy": min(len(busy), requested), "idle": idle[:max(0, requested - len(busy))]}
+    return {
+        "requested": requested,
+        "busy": min(len(busy), requested),
+        "idle": idle[: max(0, requested - len(busy))],
+    }
 
 
 class _Gpus(threading.Thread):
@@ -135,7 +195,10 @@ class _Gpus(threading.Thread):
             return
         former = self.peaks if len(self.peaks) == len(found) else [None] * len(found)
         self.now = found
-        self.peaks = [max((value for value in pair if value is not None), default=None) for pair in zip(former, [gpu[0] for gpu in found])]
+        self.peaks = [
+            max((value for value in pair if value is not None), default=None)
+            for pair in zip(former, [gpu[0] for gpu in found])
+        ]
         self.looks, self.error = self.looks + 1, ""
 
 
@@ -143,7 +206,11 @@ def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
     """Write the observations as one line of JSON repeatedly until the input ends, and once more then."""
     source, sink = source or sys.stdin, sink or sys.stdout
     # InfiniBand ports also count socket traffic. RoCE ports count only RDMA.
-    told = [card for card in rdma_cards(os.environ.get("NCCL_IB_HCA", ""), sysfs) if "NCCL_IB_HCA" in os.environ and is_infiniband(card["name"], sysfs)]
+    told = [
+        card
+        for card in rdma_cards(os.environ.get("NCCL_IB_HCA", ""), sysfs)
+        if "NCCL_IB_HCA" in os.environ and is_infiniband(card["name"], sysfs)
+    ]
     cards = (not with_gpus and told) or cards_of(os.environ, with_gpus, sysfs)[0]
     before = counters(cards, sysfs)
     gpus = _Gpus()
@@ -152,14 +219,33 @@ def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
     ended = False
     while True:
         now = counters(cards, sysfs)
-        grown = [late - early for late, early in zip(now, before)] if now and before else [None, None]
+        grown = (
+            [late - early for late, early in zip(now, before)] if now and before else [None, None]
+        )
         if None not in grown and min(grown) < 0:
             # The counters restart at 0 after a reload of the driver.
             grown = [None, None]
-        sink.write(json.dumps({"interface": ",".join(card["name"] for card in cards), "rdma": any(card["rdma"] for card in cards), "sent_bytes": grown[0],
-                               "received_bytes": grown[1], "peaks": gpus.peaks, "now": gpus.now, "looks": gpus.looks, "error": gpus.error}) + "\n")
+        sink.write(
+            json.dumps(
+                {
+                    "interface": ",".join(card["name"] for card in cards),
+                    "rdma": any(card["rdma"] for card in cards),
+                    "sent_bytes": grown[0],
+                    "received_bytes": grown[1],
+                    "peaks": gpus.peaks,
+                    "now": gpus.now,
+                    "looks": gpus.looks,
+                    "error": gpus.error,
+                }
+            )
+            + "\n"
+        )
         sink.flush()
         if ended:
             return
         # The last line is written immediately, because the end of the job waits for it.
-        ended = bool(select.select([source], [], [], FIRST_SECONDS if gpus.looks < FIRST_LOOKS else LATER_SECONDS)[0])
+        ended = bool(
+            select.select(
+                [source], [], [], FIRST_SECONDS if gpus.looks < FIRST_LOOKS else LATER_SECONDS
+            )[0]
+        )

@@ -40,6 +40,7 @@ LINE_BYTES = 8192
 
 # --- pure functions ---
 
+
 def address_of(digits):
     """Return the address in a table of /proc/net: words of 32 bits in the order of the machine."""
     words = struct.unpack(">%dI" % (len(digits) // 8), bytes.fromhex(digits))
@@ -61,7 +62,11 @@ def listeners(table):
 def judged(sockets, address, port):
     """Return (whether one of the sockets is that of the service, a text about one that is open to others, or '')."""
     own = ipaddress.ip_address(address)
-    opened = sorted("%s port %d" % socket for socket in sockets if socket[0] != own and not socket[0].is_loopback)
+    opened = sorted(
+        "%s port %d" % socket
+        for socket in sockets
+        if socket[0] != own and not socket[0].is_loopback
+    )
     return (own, port) in sockets, opened[0] if opened else ""
 
 
@@ -73,7 +78,10 @@ def without(token, line):
 def is_marked(environment, name):
     """Return whether an environment is that of a service, or of any one if there is no name."""
     wanted = ("%s=%s" % (MARK, name)).encode()
-    return any(entry == wanted or not name and entry.startswith(wanted) for entry in environment.split(b"\0"))
+    return any(
+        entry == wanted or not name and entry.startswith(wanted)
+        for entry in environment.split(b"\0")
+    )
 
 
 # --- functions with side effects ---
@@ -124,7 +132,7 @@ def sockets_of(session):
                 with contextlib.suppress(OSError):
                     target = os.readlink("/proc/%d/fd/%s" % (pid, name))
                     if target.startswith("socket:["):
-                        inodes.add(target[len("socket:["):-1])
+                        inodes.add(target[len("socket:[") : -1])
     found = {}
     for name in ("tcp", "tcp6"):
         found.update(listeners(read_bytes("/proc/net/" + name).decode("ascii")))
@@ -154,10 +162,23 @@ class Service:
         found = [name for name in services.JUPYTER if services.has(name[0])]
         if not found:
             return []
-        place = {name: self.entry[other] for name, other in (("certfile", "certificate"), ("keyfile", "key")) if self.entry[other]}
+        place = {
+            name: self.entry[other]
+            for name, other in (("certfile", "certificate"), ("keyfile", "key"))
+            if self.entry[other]
+        }
         config = self.folder + "/config.py"
-        services.write_private(config, services.jupyter_config(token.decode(), self.entry["folder"], ip=self.entry["address"], port=self.entry["port"],
-                                                               allow_root=True, **place))
+        services.write_private(
+            config,
+            services.jupyter_config(
+                token.decode(),
+                self.entry["folder"],
+                ip=self.entry["address"],
+                port=self.entry["port"],
+                allow_root=True,
+                **place,
+            ),
+        )
         return [sys.executable, "-m", found[0][0], "--config=" + config]
 
     def start(self):
@@ -170,13 +191,29 @@ class Service:
             os.makedirs(self.folder, 0o700, exist_ok=True)
             command = self.entry["command"] or self.jupyter(token)
             if not command:
-                return self.fail("the image has no Jupyter. Add jupyterlab to training_image_python_packages")
-            environment = dict(os.environ, PYTHONUNBUFFERED="1", JUPYTER_RUNTIME_DIR=self.folder, **{MARK: self.name})
-            self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-                                          cwd=self.entry["folder"], start_new_session=True)
+                return self.fail(
+                    "the image has no Jupyter. Add jupyterlab to training_image_python_packages"
+                )
+            environment = dict(
+                os.environ,
+                PYTHONUNBUFFERED="1",
+                JUPYTER_RUNTIME_DIR=self.folder,
+                **{MARK: self.name},
+            )
+            self.child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=self.entry["folder"],
+                start_new_session=True,
+            )
         except OSError as error:
             return self.fail("it cannot be started: %s" % error)
-        self.reader = threading.Thread(target=self.read, args=(self.child.stdout, token), daemon=True)
+        self.reader = threading.Thread(
+            target=self.read, args=(self.child.stdout, token), daemon=True
+        )
         return self.reader.start()
 
     def read(self, stream, token):
@@ -201,8 +238,14 @@ class Service:
             if session_of(pid) == session:
                 kill(pid, signal.SIGKILL)
         self.reader.join(1)
-        self.fail("it ended with %s %d: %s" % ("signal" if code < 0 else "exit code", abs(code),
-                                               self.last.decode("utf-8", "replace")[:300] or "it said nothing"))
+        self.fail(
+            "it ended with %s %d: %s"
+            % (
+                "signal" if code < 0 else "exit code",
+                abs(code),
+                self.last.decode("utf-8", "replace")[:300] or "it said nothing",
+            )
+        )
 
     def look(self):
         now = time.monotonic()
@@ -215,18 +258,26 @@ class Service:
             self.look_at_sockets(now)
 
     def look_at_sockets(self, now):
-        listens, opened = judged(sockets_of(self.child.pid), self.entry["address"], self.entry["port"])
+        listens, opened = judged(
+            sockets_of(self.child.pid), self.entry["address"], self.entry["port"]
+        )
         if opened:
             self.stop()
-            self.fail("it was stopped because it listened on %s. It may listen on %s port %d only. Correct its command" % (
-                opened, self.entry["address"], self.entry["port"]), "refused")
+            self.fail(
+                "it was stopped because it listened on %s. It may listen on %s port %d only. Correct its command"
+                % (opened, self.entry["address"], self.entry["port"]),
+                "refused",
+            )
         elif listens:
             if self.state != "ready":
                 self.state, self.why = "ready", ""
                 say(self.name, b"ready")
             self.look_at = now + SOCKET_SECONDS
         else:
-            self.state, self.why = "starting", "it does not listen on %s port %d" % (self.entry["address"], self.entry["port"])
+            self.state, self.why = (
+                "starting",
+                "it does not listen on %s port %d" % (self.entry["address"], self.entry["port"]),
+            )
 
     def stop(self):
         if self.child is not None:
@@ -251,7 +302,11 @@ class Supervisor:
             return
         self.text = text
         try:
-            self.wanted = {entry["name"]: entry for entry in json.loads(text.decode("utf-8"))["services"]} if text else {}
+            self.wanted = (
+                {entry["name"]: entry for entry in json.loads(text.decode("utf-8"))["services"]}
+                if text
+                else {}
+            )
             self.used = text
         except (ValueError, KeyError, TypeError) as error:
             say("supervisor", ("config.json is damaged: %s" % error).encode())
@@ -259,7 +314,9 @@ class Supervisor:
     def arrange(self):
         """Stop the services that are no longer wanted as they are, and add the others."""
         for entry in self.wanted.values():
-            entry["stamps"] = [stamp(entry[key]) for key in ("token_file", "certificate", "key") if entry[key]]
+            entry["stamps"] = [
+                stamp(entry[key]) for key in ("token_file", "certificate", "key") if entry[key]
+            ]
         for name in sorted(self.services):
             if self.services[name].entry != self.wanted.get(name):
                 self.services.pop(name).stop()
@@ -268,12 +325,19 @@ class Supervisor:
             self.services[name] = Service(dict(self.wanted[name]), self.run)
 
     def tell(self):
-        told = {"config": hashlib.sha256(self.used).hexdigest(),
-                "services": {name: {"state": service.state, "why": service.why} for name, service in self.services.items()}}
+        told = {
+            "config": hashlib.sha256(self.used).hexdigest(),
+            "services": {
+                name: {"state": service.state, "why": service.why}
+                for name, service in self.services.items()
+            },
+        }
         if told != self.told:
             # A full disk must not end the services.
             with contextlib.suppress(OSError):
-                services.write_private(self.run + "/status.json", json.dumps(told, indent=2, sort_keys=True) + "\n")
+                services.write_private(
+                    self.run + "/status.json", json.dumps(told, indent=2, sort_keys=True) + "\n"
+                )
                 self.told = told
 
     def end(self, _number, _frame):

@@ -25,7 +25,9 @@ def nccl_home(cuda_home):
     for home in ("/usr", "/usr/local", cuda_home):
         if os.path.exists(os.path.join(home, "include", "nccl.h")):
             return home
-    raise source.StepError("training_image_nccl_tests_tag: the base has no nccl.h, which nccl-tests need: set training_image_nccl_version")
+    raise source.StepError(
+        "training_image_nccl_tests_tag: the base has no nccl.h, which nccl-tests need: set training_image_nccl_version"
+    )
 
 
 def mpi_home(mpirun):
@@ -33,21 +35,34 @@ def mpi_home(mpirun):
     if not mpirun:
         return ""
     # Debian's mpirun is in /usr/bin, and its header is in the second folder.
-    for home in [os.path.dirname(os.path.dirname(os.path.realpath(mpirun)))] + sorted(glob.glob("/usr/lib/*/openmpi")):
+    for home in [os.path.dirname(os.path.dirname(os.path.realpath(mpirun)))] + sorted(
+        glob.glob("/usr/lib/*/openmpi")
+    ):
         if os.path.exists(os.path.join(home, "include", "mpi.h")):
             return home
-    raise source.StepError("training_image_nccl_tests_tag: the base has mpirun but no mpi.h, which nccl-tests need: add mpirun to training_image_tools, or "
-                           "libopenmpi-dev to training_image_apt_packages")
+    raise source.StepError(
+        "training_image_nccl_tests_tag: the base has mpirun but no mpi.h, which nccl-tests need: add mpirun to training_image_tools, or "
+        "libopenmpi-dev to training_image_apt_packages"
+    )
 
 
 def completed(arguments):
     """Return the arguments, completed with the paths and versions in the image."""
     cuda_home = steps.cuda_home()
     if not cuda_home:
-        raise source.StepError("training_image_nccl_tests_tag: the base has no nvcc, which nccl-tests need: use a base with CUDA's development files")
+        raise source.StepError(
+            "training_image_nccl_tests_tag: the base has no nvcc, which nccl-tests need: use a base with CUDA's development files"
+        )
     nccl = nccl_home(cuda_home)
-    return dict(arguments, source="archive", cuda_home=cuda_home, nccl_home=nccl, nccl=source.header_version(os.path.join(nccl, "include", "nccl.h")),
-                mpi_home=mpi_home(shutil.which("mpirun")), make_variables={})
+    return dict(
+        arguments,
+        source="archive",
+        cuda_home=cuda_home,
+        nccl_home=nccl,
+        nccl=source.header_version(os.path.join(nccl, "include", "nccl.h")),
+        mpi_home=mpi_home(shutil.which("mpirun")),
+        make_variables={},
+    )
 
 
 def main():
@@ -55,7 +70,11 @@ def main():
         arguments = json.load(stream)
     steps.use_site()
     asked = completed(arguments)
-    missing = [package for command, package in (("c++", "g++"), ("make", "make")) if not shutil.which(command)]
+    missing = [
+        package
+        for command, package in (("c++", "g++"), ("make", "make"))
+        if not shutil.which(command)
+    ]
     if missing:
         with steps.apt() as call:
             call("install", *missing)

@@ -34,7 +34,13 @@ def place(environment):
     """Return (rank, slot on this host, world size) from the variables of torchrun, Horovod, Open MPI or MPICH."""
     return (
         first_of(environment, "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"),
-        first_of(environment, "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK"),
+        first_of(
+            environment,
+            "HOROVOD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "MPI_LOCALRANKID",
+            "LOCAL_RANK",
+        ),
         first_of(environment, "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE"),
     )
 
@@ -128,7 +134,9 @@ def main():
     job = os.environ.get("TRAINYARD_JOB_DIR")
     rank, slot, world_size = place(os.environ)
     if not command or not job or rank is None:
-        sys.exit("usage: rank COMMAND..., started by a launcher that sets the rank, with TRAINYARD_JOB_DIR set")
+        sys.exit(
+            "usage: rank COMMAND..., started by a launcher that sets the rank, with TRAINYARD_JOB_DIR set"
+        )
     base = os.path.join(job, "rank.%d" % rank)
     report = base + ".report"
     if os.path.exists(report):
@@ -147,8 +155,13 @@ def main():
     write_json(base + ".json", facts)
     with open(base + ".log", "wb", buffering=0) as log:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=dict(os.environ, TRAINYARD_RANK_REPORT=report), preexec_fn=in_own_group)
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(os.environ, TRAINYARD_RANK_REPORT=report),
+            preexec_fn=in_own_group,
+        )
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda received, frame: pass_on(child, received))
         threading.Thread(target=end_without_launcher, args=(child, launcher), daemon=True).start()

@@ -51,7 +51,18 @@ def site_environment(text, ca, pip_conf):
         if equals and key.lower().endswith("_proxy"):
             found[key] = value.strip("\"'")
     if ca:
-        found.update(dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"), ca))
+        found.update(
+            dict.fromkeys(
+                (
+                    "PIP_CERT",
+                    "SSL_CERT_FILE",
+                    "REQUESTS_CA_BUNDLE",
+                    "CURL_CA_BUNDLE",
+                    "GIT_SSL_CAINFO",
+                ),
+                ca,
+            )
+        )
     if pip_conf:
         found["PIP_CONFIG_FILE"] = pip_conf
     return found
@@ -75,7 +86,9 @@ def run_noisy(command, environment):
     """Show the output of a compilation without the long command lines of the compiler. After a failure, show the last lines in full."""
     print("+ " + " ".join(command), flush=True)
     last = collections.deque(maxlen=80)
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
         for line in process.stdout:
             last.append(line)
             if len(line) <= 300:
@@ -92,8 +105,13 @@ def run_noisy(command, environment):
 
 def installed(package):
     """Version of a Debian package, or None."""
-    done = subprocess.run(["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", package],
-                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True, check=False)
+    done = subprocess.run(
+        ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", package],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        universal_newlines=True,
+        check=False,
+    )
     status, _space, version = done.stdout.partition(" ")
     return version if done.returncode == 0 and status == "installed" else None
 
@@ -104,7 +122,9 @@ VENDOR_PIN = "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 600\n"
 
 
 def apt_lists(folder=APT):
-    paths = [os.path.join(folder, "sources.list")] + sorted(glob.glob(os.path.join(folder, "sources.list.d", "*")))
+    paths = [os.path.join(folder, "sources.list")] + sorted(
+        glob.glob(os.path.join(folder, "sources.list.d", "*"))
+    )
     return [path for path in paths if path.endswith((".list", ".sources")) and os.path.isfile(path)]
 
 
@@ -125,19 +145,30 @@ def write_or_remove(path, content):
 def lists_without(unwanted, folder=APT):
     """Return [(path, old content, content without the unwanted entries or None, their URIs)] for the lists that have such entries."""
     import apt_sources
+
     architecture = answer(["dpkg", "--print-architecture"], r"^(\S+)") or ""
     found = []
     for path in apt_lists(folder):
         before = read_bytes(path)
-        rest = apt_sources.without(path, before.decode("utf-8", "surrogateescape"), unwanted, architecture)
+        rest = apt_sources.without(
+            path, before.decode("utf-8", "surrogateescape"), unwanted, architecture
+        )
         if rest["gone"]:
             gone = rest["empty"] and os.path.basename(path) != "sources.list"
-            found.append((path, before, None if gone else rest["text"].encode("utf-8", "surrogateescape"), rest["gone"]))
+            found.append(
+                (
+                    path,
+                    before,
+                    None if gone else rest["text"].encode("utf-8", "surrogateescape"),
+                    rest["gone"],
+                )
+            )
     return found
 
 
 def keys_of(content):
     import openpgp
+
     try:
         return openpgp.keys(content)
     except openpgp.ParseError:
@@ -151,14 +182,22 @@ def remove_retired(vendor, folder=APT):
     """
     current = set(vendor["fingerprints"])
     trusted = set()
-    for path in [os.path.join(folder, "trusted.gpg")] + sorted(glob.glob(os.path.join(folder, "trusted.gpg.d", "*"))):
+    for path in [os.path.join(folder, "trusted.gpg")] + sorted(
+        glob.glob(os.path.join(folder, "trusted.gpg.d", "*"))
+    ):
         if not path.endswith((".gpg", ".asc")) or not os.path.isfile(path):
             continue
         keys = keys_of(read_bytes(path))
-        left = [key for fingerprint, key in keys.items() if fingerprint not in vendor["retired_keys"]]
+        left = [
+            key for fingerprint, key in keys.items() if fingerprint not in vendor["retired_keys"]
+        ]
         trusted.update(set(keys) - set(vendor["retired_keys"]))
         if len(left) < len(keys) and (not left or path.endswith(".gpg")):
-            print("Removed NVIDIA's withdrawn key %s from %s." % (", ".join(sorted(set(keys) & set(vendor["retired_keys"]))), path), flush=True)
+            print(
+                "Removed NVIDIA's withdrawn key %s from %s."
+                % (", ".join(sorted(set(keys) & set(vendor["retired_keys"]))), path),
+                flush=True,
+            )
             write_or_remove(path, b"".join(left) or None)
 
     def retired(entry):
@@ -168,7 +207,11 @@ def remove_retired(vendor, folder=APT):
             return False
         signed_by = entry["signed_by"]
         if "BEGIN PGP" in signed_by:
-            keys = keys_of("\n".join("" if line.strip() == "." else line.strip() for line in signed_by.splitlines()).encode("ascii", "replace"))
+            keys = keys_of(
+                "\n".join(
+                    "" if line.strip() == "." else line.strip() for line in signed_by.splitlines()
+                ).encode("ascii", "replace")
+            )
         elif signed_by:
             keys = set()
             for path in re.split(r"[\s,]+", signed_by):
@@ -178,7 +221,11 @@ def remove_retired(vendor, folder=APT):
         return not current & set(keys)
 
     for path, _before, content, gone in lists_without(retired, folder):
-        print("Removed %s from %s: no current NVIDIA key is trusted for it, and it would break every apt-get update." % (", ".join(gone), path), flush=True)
+        print(
+            "Removed %s from %s: no current NVIDIA key is trusted for it, and it would break every apt-get update."
+            % (", ".join(gone), path),
+            flush=True,
+        )
         write_or_remove(path, content)
 
 
@@ -186,12 +233,18 @@ def remove_retired(vendor, folder=APT):
 def apt(repositories=(), pin=""):
     """Yield a function that runs apt-get with the site's settings. Afterwards the settings and apt's downloads are removed."""
     if not shutil.which("apt-get"):
-        raise StepError("the base has no apt-get: use a base of Debian or Ubuntu, or one with all packages installed")
+        raise StepError(
+            "the base has no apt-get: use a base of Debian or Ubuntu, or one with all packages installed"
+        )
     temporary = tempfile.mkdtemp(prefix="trainyard-apt-")
     os.chmod(temporary, 0o755)  # apt downloads as user _apt
     placed, aside = [], []
     sources = "/etc/apt/sources.list.d"
-    settings = ['Acquire::Retries "3";', 'APT::Install-Recommends "false";', 'Dpkg::Use-Pty "false";']
+    settings = [
+        'Acquire::Retries "3";',
+        'APT::Install-Recommends "false";',
+        'Dpkg::Use-Pty "false";',
+    ]
     if site("apt.conf"):
         with open(site("apt.conf")) as stream:
             settings.append(stream.read())
@@ -208,7 +261,11 @@ def apt(repositories=(), pin=""):
         stream.write("\n".join(settings) + "\n")
 
     def call(*arguments):
-        run(["apt-get", "-c", os.path.join(temporary, "apt.conf"), "--quiet", "--yes"] + list(arguments), dict(os.environ, DEBIAN_FRONTEND="noninteractive"))
+        run(
+            ["apt-get", "-c", os.path.join(temporary, "apt.conf"), "--quiet", "--yes"]
+            + list(arguments),
+            dict(os.environ, DEBIAN_FRONTEND="noninteractive"),
+        )
 
     try:
         if repositories and sources != temporary:
@@ -216,14 +273,24 @@ def apt(repositories=(), pin=""):
             places = repository_places(repositories)
             aside = lists_without(lambda entry: entry["location"] in places)
             for path, _before, content, gone in aside:
-                print("Disabled %s in %s for this step: the build uses the same repository with another key." % (", ".join(gone), path), flush=True)
+                print(
+                    "Disabled %s in %s for this step: the build uses the same repository with another key."
+                    % (", ".join(gone), path),
+                    flush=True,
+                )
                 write_or_remove(path, content)
         for number, repository in enumerate(repositories):
-            key = os.path.join(temporary, "%d.%s" % (number, "gpg" if repository.get("keyring") else "asc"))
+            key = os.path.join(
+                temporary, "%d.%s" % (number, "gpg" if repository.get("keyring") else "asc")
+            )
             path = os.path.join(sources, "trainyard-build-%d.sources" % number)
             placed.append(path)
             with open(key, "wb") as stream:
-                stream.write(base64.b64decode(repository["keyring"]) if repository.get("keyring") else (repository["signed_by"].strip() + "\n").encode())
+                stream.write(
+                    base64.b64decode(repository["keyring"])
+                    if repository.get("keyring")
+                    else (repository["signed_by"].strip() + "\n").encode()
+                )
             with open(path, "w") as stream:
                 stream.write(deb822(repository, key))
         if pin:
@@ -255,7 +322,10 @@ def keys_as_files(text, folder):
     keys = []
 
     def move(found):
-        key = "\n".join("" if line == " ." else line[1:] for line in found.group(1).splitlines()) + "\n"
+        key = (
+            "\n".join("" if line == " ." else line[1:] for line in found.group(1).splitlines())
+            + "\n"
+        )
         keys.append(("site-%d.asc" % len(keys), key))
         return "Signed-By: %s\n" % os.path.join(folder, keys[-1][0])
 
@@ -264,16 +334,33 @@ def keys_as_files(text, folder):
 
 def repository_places(repositories):
     import apt_sources
-    return {apt_sources.location(uri, suite) for repository in repositories for uri in repository["uris"] for suite in repository["suites"]}
+
+    return {
+        apt_sources.location(uri, suite)
+        for repository in repositories
+        for uri in repository["uris"]
+        for suite in repository["suites"]
+    }
 
 
 def deb822(repository, key):
-    words = [word for name in ("types", "uris", "suites", "components", "architectures") for word in repository.get(name) or []]
+    words = [
+        word
+        for name in ("types", "uris", "suites", "components", "architectures")
+        for word in repository.get(name) or []
+    ]
     # The format has no quotes, and a line break would start another field.
     wrong = [word for word in words if not word or re.search(r"\s", word)]
     if wrong:
-        raise StepError("a repository has %r: words in apt's sources must not be empty or contain white space. Correct the repository" % wrong[0])
-    lines = ["Types: " + " ".join(repository.get("types") or ["deb"]), "URIs: " + " ".join(repository["uris"]), "Suites: " + " ".join(repository["suites"])]
+        raise StepError(
+            "a repository has %r: words in apt's sources must not be empty or contain white space. Correct the repository"
+            % wrong[0]
+        )
+    lines = [
+        "Types: " + " ".join(repository.get("types") or ["deb"]),
+        "URIs: " + " ".join(repository["uris"]),
+        "Suites: " + " ".join(repository["suites"]),
+    ]
     for field, name in (("Components", "components"), ("Architectures", "architectures")):
         if repository.get(name):
             lines.append(field + ": " + " ".join(repository[name]))
@@ -284,9 +371,18 @@ def step_apt(arguments):
     """Install the packages of missing commands, and the requested packages."""
     if shutil.which("apt-get") and arguments.get("vendor"):
         remove_retired(arguments["vendor"])
-    wanted = [package for command, packages in sorted(arguments["commands"].items()) if not shutil.which(command) for package in packages]
+    wanted = [
+        package
+        for command, packages in sorted(arguments["commands"].items())
+        if not shutil.which(command)
+        for package in packages
+    ]
     wanted += [package for package in arguments["packages"] if not installed(package)]
-    if subprocess.call([sys.executable, "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+    if subprocess.call(
+        [sys.executable, "-m", "pip", "--version"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ):
         wanted.append("python3-pip")
     if wanted:
         with apt() as call:
@@ -306,8 +402,14 @@ PIP_NEEDED = (20, 3)
 
 def pip(*arguments, runner=run, **variables):
     # PIP_NO_CACHE_DIR: pip before 19 reads 1 as the name of a folder and fails. 0 disables the cache in all versions.
-    environment = dict(os.environ, PIP_BREAK_SYSTEM_PACKAGES="1", PIP_ROOT_USER_ACTION="ignore", PIP_DISABLE_PIP_VERSION_CHECK="1",
-                       PIP_PROGRESS_BAR="off", PIP_NO_CACHE_DIR="0")
+    environment = dict(
+        os.environ,
+        PIP_BREAK_SYSTEM_PACKAGES="1",
+        PIP_ROOT_USER_ACTION="ignore",
+        PIP_DISABLE_PIP_VERSION_CHECK="1",
+        PIP_PROGRESS_BAR="off",
+        PIP_NO_CACHE_DIR="0",
+    )
     environment.update(variables)
     runner([sys.executable, "-m", "pip"] + list(arguments), environment)
 
@@ -317,9 +419,11 @@ def pip_install(variable, packages, *options, **variables):
     try:
         pip("install", *(list(options) + wheels() + packages), **variables)
     except subprocess.CalledProcessError:
-        raise StepError("%s: %s could not be installed for Python %d.%d of the base. See pip's output above. Set %s to versions with a release for this "
-                        "Python, and provide them in the package index or the folder of wheels"
-                        % ((variable, ", ".join(packages)) + sys.version_info[:2] + (variable,))) from None
+        raise StepError(
+            "%s: %s could not be installed for Python %d.%d of the base. See pip's output above. Set %s to versions with a release for this "
+            "Python, and provide them in the package index or the folder of wheels"
+            % ((variable, ", ".join(packages)) + sys.version_info[:2] + (variable,))
+        ) from None
 
 
 def wheels():
@@ -334,7 +438,11 @@ def newer_pip(packages):
     if not packages or not found or tuple(numbers(found)) >= PIP_NEEDED:
         yield
         return
-    print("pip %s of the base is older than %s. This step uses a newer one." % (found, ".".join(str(part) for part in PIP_NEEDED)), flush=True)
+    print(
+        "pip %s of the base is older than %s. This step uses a newer one."
+        % (found, ".".join(str(part) for part in PIP_NEEDED)),
+        flush=True,
+    )
     folder = tempfile.mkdtemp(prefix="trainyard-pip-")
     before = os.environ.get("PYTHONPATH")
     try:
@@ -363,7 +471,10 @@ def step_nccl(arguments):
     """Install exactly this version of both packages in one transaction, because the versions must be equal."""
     version = arguments["version"]
     if not version:
-        print("The NCCL of the base is kept%s." % (": " + arguments["why"] if arguments["why"] else ""))
+        print(
+            "The NCCL of the base is kept%s."
+            % (": " + arguments["why"] if arguments["why"] else "")
+        )
         return
     print("NCCL %s: %s." % (version, arguments["why"]), flush=True)
     names = ["libnccl2", "libnccl-dev"]
@@ -372,20 +483,37 @@ def step_nccl(arguments):
     if any(installed(name) != version for name in names):
         with open(os.path.join(HERE, "repositories.json")) as stream:
             given = json.load(stream)
-        repositories = [dict(each, signed_by=given["keys"].get(each["signed_by"], each["signed_by"])) for each in given["repositories"]]
+        repositories = [
+            dict(each, signed_by=given["keys"].get(each["signed_by"], each["signed_by"]))
+            for each in given["repositories"]
+        ]
         with apt(repositories + given["vendor"], VENDOR_PIN if given["vendor"] else "") as call:
             try:
-                call("install", "--allow-downgrades", "--allow-change-held-packages", *["%s=%s" % (name, version) for name in names])
+                call(
+                    "install",
+                    "--allow-downgrades",
+                    "--allow-change-held-packages",
+                    *["%s=%s" % (name, version) for name in names],
+                )
             except subprocess.CalledProcessError:
                 subprocess.call(["apt-cache", "policy"] + names)
                 places = "the repositories of the base and of training_image_apt_repositories"
                 if given["vendor"]:
-                    places = "NVIDIA's repository %s and those of the base" % given["vendor"][0]["uris"][0]
-                raise StepError("training_image_nccl_version: %s (%s) could not be installed from %s. The lines above list the available versions. Set "
-                                "training_image_nccl_version to one of these" % (version, arguments["why"], places)) from None
+                    places = (
+                        "NVIDIA's repository %s and those of the base"
+                        % given["vendor"][0]["uris"][0]
+                    )
+                raise StepError(
+                    "training_image_nccl_version: %s (%s) could not be installed from %s. The lines above list the available versions. Set "
+                    "training_image_nccl_version to one of these"
+                    % (version, arguments["why"], places)
+                ) from None
     for name in names:
         if installed(name) != version:
-            raise StepError("training_image_nccl_version: the installed version of %s is %s, expected %s" % (name, installed(name), version))
+            raise StepError(
+                "training_image_nccl_version: the installed version of %s is %s, expected %s"
+                % (name, installed(name), version)
+            )
     if not os.path.exists("/var/lib/dpkg/available"):
         # mmdebstrap does not create it, and dpkg before 1.20 cannot hold packages without it.
         run(["dpkg", "--clear-avail"])
@@ -407,19 +535,34 @@ def fits(version, specification):
         left, right = numbers(version), numbers(wanted)
         length = max(len(left), len(right))
         left, right = left + [0] * (length - len(left)), right + [0] * (length - len(right))
-        if not {"<=": left <= right, ">=": left >= right, "==": left == right, "<": left < right, ">": left > right}[relation]:
+        if not {
+            "<=": left <= right,
+            ">=": left >= right,
+            "==": left == right,
+            "<": left < right,
+            ">": left > right,
+        }[relation]:
             return False
     return True
 
 
 def applies(fix, versions):
     """Return whether all conditions of a fix are met. A missing component matches no range."""
-    return all(versions.get(component) and fits(versions[component], specification) for component, specification in fix["when"].items())
+    return all(
+        versions.get(component) and fits(versions[component], specification)
+        for component, specification in fix["when"].items()
+    )
 
 
 def answer(command, pattern):
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, check=False)
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            universal_newlines=True,
+            check=False,
+        )
     except OSError:
         return None
     found = re.search(pattern, done.stdout)
@@ -445,8 +588,15 @@ def distribution_on_path(name):
     """Return the version of a Python distribution from its metadata in the folders of sys.path, or None."""
     wanted = re.sub(r"[-_.]+", "-", name).lower()
     for folder in sys.path:
-        for path in glob.glob(os.path.join(glob.escape(folder or "."), "*.dist-info")) + glob.glob(os.path.join(glob.escape(folder or "."), "*.egg-info")):
-            if re.sub(r"[-_.]+", "-", os.path.basename(path).rpartition(".")[0].partition("-")[0]).lower() != wanted:
+        for path in glob.glob(os.path.join(glob.escape(folder or "."), "*.dist-info")) + glob.glob(
+            os.path.join(glob.escape(folder or "."), "*.egg-info")
+        ):
+            if (
+                re.sub(
+                    r"[-_.]+", "-", os.path.basename(path).rpartition(".")[0].partition("-")[0]
+                ).lower()
+                != wanted
+            ):
                 continue
             for text in (os.path.join(path, "METADATA"), os.path.join(path, "PKG-INFO"), path):
                 if os.path.isfile(text):
@@ -459,7 +609,11 @@ def distribution_on_path(name):
 
 def cuda_home():
     """Folder of the CUDA toolkit, or None."""
-    for path in (os.environ.get("HOROVOD_CUDA_HOME"), os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
+    for path in (
+        os.environ.get("HOROVOD_CUDA_HOME"),
+        os.environ.get("CUDA_HOME"),
+        "/usr/local/cuda",
+    ):
         if path and os.path.exists(os.path.join(path, "bin", "nvcc")):
             return path
     nvcc = shutil.which("nvcc")
@@ -472,8 +626,12 @@ def find_versions(horovod):
         "horovod": horovod,
         "python": "%d.%d.%d" % sys.version_info[:3],
         "torch": distribution(["torch"]),
-        "tensorflow": distribution(["tensorflow", "tensorflow-cpu", "tensorflow-gpu", "nvidia-tensorflow"]),
-        "cuda": answer([os.path.join(home, "bin", "nvcc"), "--version"], r"release (\d+\.\d+)") if home else None,
+        "tensorflow": distribution(
+            ["tensorflow", "tensorflow-cpu", "tensorflow-gpu", "nvidia-tensorflow"]
+        ),
+        "cuda": answer([os.path.join(home, "bin", "nvcc"), "--version"], r"release (\d+\.\d+)")
+        if home
+        else None,
         "gcc": answer(["c++", "-dumpfullversion", "-dumpversion"], r"^(\d[\d.]*)"),
         "cmake": answer(["cmake", "--version"], r"version (\d[\d.]*)"),
     }
@@ -485,15 +643,20 @@ def apply_fixes(fixes, versions, source):
     for fix in fixes:
         if not applies(fix, versions):
             continue
-        print("Source fix %s: %s (%s)" % (fix["name"], fix["reason"], ", ".join(fix["source"])), flush=True)
+        print(
+            "Source fix %s: %s (%s)" % (fix["name"], fix["reason"], ", ".join(fix["source"])),
+            flush=True,
+        )
         variables.update(fix.get("environment") or {})
         for change in fix.get("replace") or []:
             path = os.path.join(source, change["file"])
             with open(path, encoding="utf-8") as stream:
                 text = stream.read()
             if change["from"] not in text:
-                raise StepError("source fix %s: %s does not contain '%s'. The fix is for another source: correct its condition in training_image_source_fixes"
-                                % (fix["name"], change["file"], change["from"]))
+                raise StepError(
+                    "source fix %s: %s does not contain '%s'. The fix is for another source: correct its condition in training_image_source_fixes"
+                    % (fix["name"], change["file"], change["from"])
+                )
             with open(path, "w", encoding="utf-8") as stream:
                 stream.write(text.replace(change["from"], change["to"]))
     return variables
@@ -504,19 +667,32 @@ def fetch_source(arguments, temporary):
     if arguments["url"]:
         path = os.path.join(temporary, "horovod.tar.gz")
         print("+ download " + arguments["url"], flush=True)
-        with urllib.request.urlopen(arguments["url"], context=ssl.create_default_context(cafile=site("ca-bundle.crt"))) as response, open(path, "wb") as stream:
+        with urllib.request.urlopen(
+            arguments["url"], context=ssl.create_default_context(cafile=site("ca-bundle.crt"))
+        ) as response, open(path, "wb") as stream:
             shutil.copyfileobj(response, stream)
     else:
         folder = os.path.join(temporary, "download")
-        pip("download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--dest", folder, *(wheels() + ["horovod==" + arguments["version"]]))
+        pip(
+            "download",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "--no-build-isolation",
+            "--dest",
+            folder,
+            *(wheels() + ["horovod==" + arguments["version"]]),
+        )
         path = os.path.join(folder, os.listdir(folder)[0])
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):
             digest.update(block)
     if digest.hexdigest() != arguments["sha256"]:
-        raise StepError("training_image_horovod_sha256: the downloaded source has '%s', expected '%s'. Check the version and the digest"
-                        % (digest.hexdigest(), arguments["sha256"]))
+        raise StepError(
+            "training_image_horovod_sha256: the downloaded source has '%s', expected '%s'. Check the version and the digest"
+            % (digest.hexdigest(), arguments["sha256"])
+        )
     with tarfile.open(path) as archive:
         # The digest matches, so the content is trusted.
         archive.extractall(temporary)
@@ -529,7 +705,9 @@ def stub_libraries(temporary):
     folder = os.path.join(temporary, "stubs")
     os.makedirs(folder)
     for name in ("libcuda.so", "libnvidia-ml.so"):
-        for path in glob.glob(os.path.join(home, "lib64", "stubs", name)) + glob.glob(os.path.join(home, "targets", "*", "lib", "stubs", name)):
+        for path in glob.glob(os.path.join(home, "lib64", "stubs", name)) + glob.glob(
+            os.path.join(home, "targets", "*", "lib", "stubs", name)
+        ):
             if not os.path.exists(os.path.join(folder, name + ".1")):
                 os.symlink(path, os.path.join(folder, name + ".1"))
     return folder
@@ -537,10 +715,18 @@ def stub_libraries(temporary):
 
 def step_horovod(arguments):
     if not arguments["compile"]:
-        print("The Horovod of the base is kept: it has all required features, or must not be compiled.")
+        print(
+            "The Horovod of the base is kept: it has all required features, or must not be compiled."
+        )
         return
-    missing = [package for command, package in (("c++", "g++"), ("make", "make")) if not shutil.which(command)]
-    if sys.executable == "/usr/bin/python3" and not glob.glob("/usr/include/python%d.%d*/Python.h" % sys.version_info[:2]):
+    missing = [
+        package
+        for command, package in (("c++", "g++"), ("make", "make"))
+        if not shutil.which(command)
+    ]
+    if sys.executable == "/usr/bin/python3" and not glob.glob(
+        "/usr/include/python%d.%d*/Python.h" % sys.version_info[:2]
+    ):
         missing.append("python3-dev")
     if missing:
         with apt() as call:
@@ -555,42 +741,77 @@ def step_horovod(arguments):
 
 def compile_horovod(arguments, temporary):
     # Before the tools, because pip would use one of them (packaging) as installed, and it is not part of the finished image.
-    dependencies = [package for package in arguments["dependencies"] if not distribution([re.split(r"[=<>!~\[; ]", package)[0]])]
+    dependencies = [
+        package
+        for package in arguments["dependencies"]
+        if not distribution([re.split(r"[=<>!~\[; ]", package)[0]])
+    ]
     if dependencies:
         pip_install("training_image_horovod_dependencies", dependencies)
 
     # The build tools are in a separate folder, so that none is left in the image and no installed version changes.
     tools = os.path.join(temporary, "tools")
     # Constraints of the base (NGC has them) are for its own packages.
-    pip_install("training_image_horovod_build_packages", arguments["build_packages"], "--target", tools, PIP_CONSTRAINT="")
+    pip_install(
+        "training_image_horovod_build_packages",
+        arguments["build_packages"],
+        "--target",
+        tools,
+        PIP_CONSTRAINT="",
+    )
     with open(os.path.join(tools, "sitecustomize.py"), "w") as stream:
         # Without this, Python 3.12 and newer do not find setuptools' replacement for distutils.
         stream.write("import os\nimport site\nsite.addsitedir(os.path.dirname(__file__))\n")
-    os.environ["PYTHONPATH"] = os.pathsep.join([tools] + [path for path in [os.environ.get("PYTHONPATH")] if path])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [tools] + [path for path in [os.environ.get("PYTHONPATH")] if path]
+    )
     os.environ["PATH"] = os.path.join(tools, "bin") + os.pathsep + os.environ["PATH"]
 
     source = fetch_source(arguments, temporary)
     versions = find_versions(arguments["version"])
-    print("Found: " + ", ".join("%s %s" % item for item in sorted(versions.items()) if item[1]), flush=True)
+    print(
+        "Found: " + ", ".join("%s %s" % item for item in sorted(versions.items()) if item[1]),
+        flush=True,
+    )
     variables = apply_fixes(arguments["fixes"], versions, source)
     variables.update(arguments["variables"])
     # Horovod's default is 8, which needs too much memory on a machine with few cores.
     variables.setdefault("MAKEFLAGS", "-j%d" % min(len(os.sched_getaffinity(0)), 8))
     if cuda_home():
         variables.setdefault("CUDA_HOME", cuda_home())
-        variables["LD_LIBRARY_PATH"] = os.pathsep.join([path for path in [os.environ.get("LD_LIBRARY_PATH")] if path] + [stub_libraries(temporary)])
+        variables["LD_LIBRARY_PATH"] = os.pathsep.join(
+            [path for path in [os.environ.get("LD_LIBRARY_PATH")] if path]
+            + [stub_libraries(temporary)]
+        )
     for name in sorted(variables):
         print("%s=%s" % (name, variables[name]), flush=True)
 
     if distribution(["horovod"]):
         pip("uninstall", "--yes", "horovod")
-    pip("install", "--verbose", "--no-deps", "--no-build-isolation", source, runner=run_noisy, PIP_CONSTRAINT="", **variables)
+    pip(
+        "install",
+        "--verbose",
+        "--no-deps",
+        "--no-build-isolation",
+        source,
+        runner=run_noisy,
+        PIP_CONSTRAINT="",
+        **variables,
+    )
 
 
 def nccl_header(variables):
     """Return whether the compiler would find NCCL's header."""
     folders = ["/usr/include", "/usr/local/include"] + os.environ.get("CPATH", "").split(os.pathsep)
-    folders += [os.path.join(home, "include") for home in (cuda_home(), variables.get("HOROVOD_NCCL_HOME"), os.environ.get("HOROVOD_NCCL_HOME")) if home]
+    folders += [
+        os.path.join(home, "include")
+        for home in (
+            cuda_home(),
+            variables.get("HOROVOD_NCCL_HOME"),
+            os.environ.get("HOROVOD_NCCL_HOME"),
+        )
+        if home
+    ]
     folders.append(variables.get("HOROVOD_NCCL_INCLUDE", ""))
     return any(folder and os.path.exists(os.path.join(folder, "nccl.h")) for folder in folders)
 
@@ -620,18 +841,28 @@ def os_release(path="/etc/os-release"):
 def step_probe(arguments):
     """Print as JSON what determines whether Horovod can be compiled on this base. Changes nothing."""
     versions = find_versions(None)
-    print(json.dumps({
-        "versions": versions,
-        "frameworks": {"pytorch": bool(versions["torch"]), "tensorflow": bool(versions["tensorflow"]), "mxnet": bool(importlib.util.find_spec("mxnet"))},
-        "torch_cuda": torch_cuda(),
-        "nccl_header": nccl_header(arguments["variables"]),
-        "apt": bool(shutil.which("apt-get")),
-        "mpirun": bool(shutil.which("mpirun")),
-        "mpi_compiler": any(shutil.which(name) for name in ("mpicxx", "mpic++", "mpiCC")),
-        "os": os_release(),
-        "architecture": platform.machine(),
-        "packages": {name: installed(name) for name in ("libnccl2", "libnccl-dev")} if shutil.which("dpkg-query") else {},
-    }))
+    print(
+        json.dumps(
+            {
+                "versions": versions,
+                "frameworks": {
+                    "pytorch": bool(versions["torch"]),
+                    "tensorflow": bool(versions["tensorflow"]),
+                    "mxnet": bool(importlib.util.find_spec("mxnet")),
+                },
+                "torch_cuda": torch_cuda(),
+                "nccl_header": nccl_header(arguments["variables"]),
+                "apt": bool(shutil.which("apt-get")),
+                "mpirun": bool(shutil.which("mpirun")),
+                "mpi_compiler": any(shutil.which(name) for name in ("mpicxx", "mpic++", "mpiCC")),
+                "os": os_release(),
+                "architecture": platform.machine(),
+                "packages": {name: installed(name) for name in ("libnccl2", "libnccl-dev")}
+                if shutil.which("dpkg-query")
+                else {},
+            }
+        )
+    )
 
 
 # --- the collection's files ---
@@ -658,11 +889,21 @@ def main():
             arguments = json.load(stream)
     use_site()
     try:
-        {"apt": step_apt, "python": step_python, "nccl": step_nccl, "horovod": step_horovod, "probe": step_probe, "finish": step_finish}[step](arguments)
+        {
+            "apt": step_apt,
+            "python": step_python,
+            "nccl": step_nccl,
+            "horovod": step_horovod,
+            "probe": step_probe,
+            "finish": step_finish,
+        }[step](arguments)
     except StepError as exc:
         sys.exit("trainyard: %s" % exc)
     except subprocess.CalledProcessError as exc:
-        sys.exit("trainyard: step %s: '%s' ended with %s. Its output is above" % (step, " ".join(exc.cmd), exc.returncode))
+        sys.exit(
+            "trainyard: step %s: '%s' ended with %s. Its output is above"
+            % (step, " ".join(exc.cmd), exc.returncode)
+        )
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ try:
     import torch
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
+
     NO_TORCH = ""
 except ImportError as error:
     NO_TORCH = str(error)
@@ -62,11 +63,22 @@ STORE_TIMEOUT = datetime.timedelta(seconds=600)
 
 # --- facts of the machine ---
 
+
 def facts(with_gpus):
     """Return the hardware that can limit this host: its cards and its GPUs."""
     cards, interface = cards_of(os.environ, with_gpus)
-    gpus = _bandwidth.gpus(output("nvidia-smi", "nvlink", "--status"),
-                           output("nvidia-smi", "--query-gpu=pcie.link.gen.max,pcie.link.width.current", "--format=csv,noheader")) if with_gpus else []
+    gpus = (
+        _bandwidth.gpus(
+            output("nvidia-smi", "nvlink", "--status"),
+            output(
+                "nvidia-smi",
+                "--query-gpu=pcie.link.gen.max,pcie.link.width.current",
+                "--format=csv,noheader",
+            ),
+        )
+        if with_gpus
+        else []
+    )
     return {"cards": cards, "gpus": gpus, "interface": interface}
 
 
@@ -110,7 +122,11 @@ def said(log, since_byte):
 
 def connections(log, since_byte):
     """Return the distinct texts after " via " in NCCL's log from this position on. Empty without a log."""
-    return sorted({line[line.index(" via "):].rstrip() for line in said(log, since_byte) if " via " in line} if log else [])[:CONNECTIONS]
+    return sorted(
+        {line[line.index(" via ") :].rstrip() for line in said(log, since_byte) if " via " in line}
+        if log
+        else []
+    )[:CONNECTIONS]
 
 
 def watch(work, agree, cards, with_gpus):
@@ -119,6 +135,7 @@ def watch(work, agree, cards, with_gpus):
     C(work) makes as many all-reduces as it is told and waits for them. C(agree) returns one number for all ranks, above 0 if that of any rank is, when all of
     them have called it.
     """
+
     def since(begun):
         return agree(time.perf_counter() - begun)
 
@@ -133,14 +150,21 @@ def watch(work, agree, cards, with_gpus):
     done, spent, block = 0, 0.0, 1
     begun = time.perf_counter()
     while spent < WATCH_SECONDS["nccl" if with_gpus else "gloo"] or (
-            with_gpus and spent < WATCH_MOST and agree(float(bool(look and look.is_alive())))):
+        with_gpus and spent < WATCH_MOST and agree(float(bool(look and look.is_alive())))
+    ):
         work(block)
         done += block
         spent = since(begun)
         block = max(1, min(BLOCK, int(ROW_SECONDS * done / spent)))
     after = settled(cards or [])
     grown = [now - then for now, then in zip(after, before)] if before and after else [None, None]
-    return {"iterations": done, "first": cards is not None, "sent_bytes": grown[0], "received_bytes": grown[1], "gpus": look.gpus if look else []}
+    return {
+        "iterations": done,
+        "first": cards is not None,
+        "sent_bytes": grown[0],
+        "received_bytes": grown[1],
+        "gpus": look.gpus if look else [],
+    }
 
 
 def watched(size, hosts, answers, error=""):
@@ -157,6 +181,7 @@ def watched(size, hosts, answers, error=""):
 
 
 # --- the collective ---
+
 
 @contextlib.contextmanager
 def environment(changes):
@@ -213,7 +238,9 @@ def all_reduce_rows(place, ranks, sizes, device):
         dist.all_reduce(buffer)
         block = int(ROW_SECONDS / since(begun, device))
         expected = pattern(count, 0, device) * ranks + ranks * (ranks + 1) / 2.0
-        wrong = torch.tensor([(buffer != expected).sum().item()], dtype=torch.float64, device=device)
+        wrong = torch.tensor(
+            [(buffer != expected).sum().item()], dtype=torch.float64, device=device
+        )
         dist.all_reduce(wrong)
         buffer.zero_()
         done, spent = 0, 0.0
@@ -235,7 +262,11 @@ def all_reduce_rows(place, ranks, sizes, device):
 class Rank(object):
     def __init__(self, plan):
         self.plan = plan
-        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+        self.device = (
+            torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            if torch.cuda.is_available()
+            else torch.device("cpu")
+        )
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         torch.set_num_threads(1)
@@ -247,13 +278,21 @@ class Rank(object):
             self.log = nccl_log()
         self.store, self.rank, self.world = next(rendezvous("env://"))
         self.store.set_timeout(STORE_TIMEOUT)
-        with socket.socket(socket.AF_INET6 if ":" in os.environ["MASTER_ADDR"] else socket.AF_INET, socket.SOCK_DGRAM) as way:
+        with socket.socket(
+            socket.AF_INET6 if ":" in os.environ["MASTER_ADDR"] else socket.AF_INET,
+            socket.SOCK_DGRAM,
+        ) as way:
             # The address in the network on which the ranks meet. This sends nothing.
             way.connect((os.environ["MASTER_ADDR"], 9))
             self.address = way.getsockname()[0]
         places = [(host["name"], slot) for host in plan["hosts"] for slot in range(host["slots"])]
         self.host_of = [name for name, _slot in places]
-        self.ranks_of = {host["name"]: [rank for rank, (name, _slot) in enumerate(places) if name == host["name"]] for host in plan["hosts"]}
+        self.ranks_of = {
+            host["name"]: [
+                rank for rank, (name, _slot) in enumerate(places) if name == host["name"]
+            ]
+            for host in plan["hosts"]
+        }
 
     def put(self, key, value):
         self.store.set(key, json.dumps(value))
@@ -274,14 +313,22 @@ class Rank(object):
             listener.listen(len(firsts))
             self.put("way/%d/%d" % (number, self.rank), listener.getsockname()[:2])
             closed = []
-            for peer in firsts[firsts.index(self.rank) + 1:]:
+            for peer in firsts[firsts.index(self.rank) + 1 :]:
                 try:
-                    socket.create_connection(tuple(self.get("way/%d/%d" % (number, peer))), CONNECT_SECONDS).close()
+                    socket.create_connection(
+                        tuple(self.get("way/%d/%d" % (number, peer))), CONNECT_SECONDS
+                    ).close()
                 except OSError as error:
-                    closed.append("%s cannot connect to %s: %s" % (self.host_of[self.rank], self.host_of[peer], error))
+                    closed.append(
+                        "%s cannot connect to %s: %s"
+                        % (self.host_of[self.rank], self.host_of[peer], error)
+                    )
             self.put("closed/%d/%d" % (number, self.rank), closed)
             if self.rank == firsts[0]:
-                self.put(together, [each for rank in firsts for each in self.get("closed/%d/%d" % (number, rank))])
+                self.put(
+                    together,
+                    [each for rank in firsts for each in self.get("closed/%d/%d" % (number, rank))],
+                )
             # The rank listens until all have tried.
             return self.get(together)
 
@@ -294,7 +341,9 @@ class Rank(object):
             if self.device.type == "cuda":
                 torch.cuda.synchronize()
 
-        return watch(work, lambda value: slowest(value, self.device), self.cards, self.backend == "nccl")
+        return watch(
+            work, lambda value: slowest(value, self.device), self.cards, self.backend == "nccl"
+        )
 
     def measure(self, number, group):
         """Run this rank's part of step `number` and return its answer."""
@@ -308,16 +357,34 @@ class Rank(object):
             # A separate store, so that the next group does not find data of a failed one.
             store = dist.PrefixStore("group/%d/%d" % (number, group["ranks"][0]), self.store)
             with environment(RING if group["watch"] else {}):
-                dist.init_process_group(self.backend, store=store, rank=group["ranks"].index(self.rank), world_size=len(group["ranks"]), timeout=TIMEOUT)
+                dist.init_process_group(
+                    self.backend,
+                    store=store,
+                    rank=group["ranks"].index(self.rank),
+                    world_size=len(group["ranks"]),
+                    timeout=TIMEOUT,
+                )
                 if group["watch"]:
                     answer["watched"] = self.watch(group["sizes"][0])
                     answer["watched"]["via"] = connections(self.log, logged)
                 else:
-                    answer["rows"] = all_reduce_rows(group["ranks"].index(self.rank), len(group["ranks"]), group["sizes"], self.device)
+                    answer["rows"] = all_reduce_rows(
+                        group["ranks"].index(self.rank),
+                        len(group["ranks"]),
+                        group["sizes"],
+                        self.device,
+                    )
         except (RuntimeError, ValueError, OSError) as error:
-            answer["error"] = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            answer["error"] = (
+                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            )
             if self.log:
-                print("\n".join([line for line in said(self.log, logged) if "NCCL WARN" in line][-10:]), flush=True)
+                print(
+                    "\n".join(
+                        [line for line in said(self.log, logged) if "NCCL WARN" in line][-10:]
+                    ),
+                    flush=True,
+                )
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -357,15 +424,20 @@ class Conductor(Rank):
 
     def ask(self, wanted, watch=False):
         """Measure groups in parallel: {name: (ranks, sizes)} to {name: answer}. A watched measurement has one size."""
-        groups = [{"ranks": ranks, "sizes": sizes, "watch": watch} for ranks, sizes in wanted.values()]
+        groups = [
+            {"ranks": ranks, "sizes": sizes, "watch": watch} for ranks, sizes in wanted.values()
+        ]
         self.put("step/%d" % self.number, groups)
         self.take_part(self.number)
         found = {}
         for name, (ranks, _sizes) in wanted.items():
             # Wait for all of them, because a working rank cannot take part in the next step.
             answers = [self.get("answer/%d/%d" % (self.number, rank)) for rank in ranks]
-            found[name] = dict(answers[0], error=next((answer["error"] for answer in answers if answer["error"]), ""),
-                               watched=[answer.get("watched") for answer in answers])
+            found[name] = dict(
+                answers[0],
+                error=next((answer["error"] for answer in answers if answer["error"]), ""),
+                watched=[answer.get("watched") for answer in answers],
+            )
         self.number += 1
         return found
 
@@ -380,18 +452,35 @@ class Conductor(Rank):
         found = {}
         for group in groups:
             name, answer = self.name(group), answers[self.name(group)]
-            run = {"id": name, "hosts": list(group), "ranks": len(self.ranks(group)), "rows": answer["rows"], "seconds": answer["seconds"],
-                   "errors": [answer["error"]] if answer["error"] else [], "transports": []}
+            run = {
+                "id": name,
+                "hosts": list(group),
+                "ranks": len(self.ranks(group)),
+                "rows": answer["rows"],
+                "seconds": answer["seconds"],
+                "errors": [answer["error"]] if answer["error"] else [],
+                "transports": [],
+            }
             if len(group) > 1:
-                cards = sorted({card["name"] for host in group for card in self.facts[host]["cards"]}) or ["an unknown interface"]
-                run["transports"] = ["%s over %s" % ("NCCL" if self.backend == "nccl" else "TCP", ", ".join(cards))]
-            busbw, wrong = _bandwidth.judged_busbw(run["rows"]), _bandwidth.wrong_values(run["rows"])
+                cards = sorted(
+                    {card["name"] for host in group for card in self.facts[host]["cards"]}
+                ) or ["an unknown interface"]
+                run["transports"] = [
+                    "%s over %s" % ("NCCL" if self.backend == "nccl" else "TCP", ", ".join(cards))
+                ]
+            busbw, wrong = (
+                _bandwidth.judged_busbw(run["rows"]),
+                _bandwidth.wrong_values(run["rows"]),
+            )
             self.runs[name] = _bandwidth.better(self.runs[name], run) if name in self.runs else run
             if wrong:
                 self.wrong.append(group)
             # Groups with wrong sums are treated like slow groups.
             found[group] = None if run["errors"] or wrong else busbw
-            told = answer["error"] or "%.3f GB/s%s" % (busbw or 0, ", %d wrong values" % wrong if wrong else "")
+            told = answer["error"] or "%.3f GB/s%s" % (
+                busbw or 0,
+                ", %d wrong values" % wrong if wrong else "",
+            )
             print("%-40s %s" % (name, told), flush=True)
         self.write({"blame": [], "suspect": [], "note": _bandwidth.BROKE_OFF, "rounds": 0})
         return found
@@ -400,13 +489,26 @@ class Conductor(Rank):
         """Let all ranks work once more, as fast as before, and watch them."""
         name = self.name(self.hosts)
         run = self.runs.get(name)
-        if run is None or run["errors"] or not run["rows"] or (len(self.hosts) < 2 and self.backend == "gloo"):
+        if (
+            run is None
+            or run["errors"]
+            or not run["rows"]
+            or (len(self.hosts) < 2 and self.backend == "gloo")
+        ):
             return
         ranks = self.ranks(self.hosts)
-        size = _bandwidth.watched_size(max(row["size_bytes"] for row in run["rows"]), self.backend, len(ranks))
+        size = _bandwidth.watched_size(
+            max(row["size_bytes"] for row in run["rows"]), self.backend, len(ranks)
+        )
         answer = self.ask({name: (ranks, [size])}, watch=True)[name]
-        self.watched = watched(size, [self.host_of[rank] for rank in ranks], answer["watched"], answer["error"])
-        print("%-40s %s" % ("watched", answer["error"] or "%d x %d bytes" % (self.watched["iterations"], size)), flush=True)
+        self.watched = watched(
+            size, [self.host_of[rank] for rank in ranks], answer["watched"], answer["error"]
+        )
+        print(
+            "%-40s %s"
+            % ("watched", answer["error"] or "%d x %d bytes" % (self.watched["iterations"], size)),
+            flush=True,
+        )
 
     def name(self, group):
         group = list(group)
@@ -417,11 +519,22 @@ class Conductor(Rank):
         return "%s:%s" % ("pair" if len(group) == 2 else "group", ",".join(group))
 
     def judged(self):
-        return _bandwidth.judge_runs(list(self.runs.values()), self.facts, self.backend, self.plan["asked"], self.earlier)
+        return _bandwidth.judge_runs(
+            list(self.runs.values()), self.facts, self.backend, self.plan["asked"], self.earlier
+        )
 
     def write(self, verdict):
-        found = {"collective": self.backend, "runs": self.judged(), "watched": self.watched, "facts": self.facts, "blame": verdict["blame"],
-                 "suspect": verdict["suspect"], "note": verdict["note"], "rounds": verdict["rounds"], "seconds": round(time.perf_counter() - self.begun, 2)}
+        found = {
+            "collective": self.backend,
+            "runs": self.judged(),
+            "watched": self.watched,
+            "facts": self.facts,
+            "blame": verdict["blame"],
+            "suspect": verdict["suspect"],
+            "note": verdict["note"],
+            "rounds": verdict["rounds"],
+            "seconds": round(time.perf_counter() - self.begun, 2),
+        }
         write_answer(found)
         return found
 
@@ -431,7 +544,7 @@ class Conductor(Rank):
         sizes = _bandwidth.sizes(int(self.plan["largest"][self.backend]))
         alone = [(host,) for host in self.hosts if len(self.ranks_of[host]) > 1]
         while alone:
-            now, alone = alone[:at_once or None], alone[at_once:] if at_once else []
+            now, alone = alone[: at_once or None], alone[at_once:] if at_once else []
             self.measure_groups(now, sizes)
         verdict = {"blame": [], "suspect": [], "note": "", "rounds": 0}
         if len(self.hosts) > 1:
@@ -439,15 +552,31 @@ class Conductor(Rank):
         self.watch_all()
         runs = {run["id"]: run for run in self.judged()}
         alone = {run["hosts"][0]: run for run in runs.values() if len(run["hosts"]) == 1}
-        bad_alone = [run for run in alone.values() if not run["passed"] and (run["expected"]["bound"] == "peers" or _bandwidth.wrong_values(run["rows"]))]
+        bad_alone = [
+            run
+            for run in alone.values()
+            if not run["passed"]
+            and (run["expected"]["bound"] == "peers" or _bandwidth.wrong_values(run["rows"]))
+        ]
         if "cluster" in runs and (bad_alone or not runs["cluster"]["passed"]):
             required = runs["cluster"]["expected"]["required_gb_s"] or WORKS
-            verdict = self.search(required, {host: 0.0 if _bandwidth.wrong_values(run["rows"]) else run["judged_busbw_gb_s"] or 0.0
-                                             for host, run in alone.items()}, sizes[-2:-1])
+            verdict = self.search(
+                required,
+                {
+                    host: 0.0
+                    if _bandwidth.wrong_values(run["rows"])
+                    else run["judged_busbw_gb_s"] or 0.0
+                    for host, run in alone.items()
+                },
+                sizes[-2:-1],
+            )
             self.tell_wrong(verdict)
         found = self.write(verdict)
         for entry in verdict["blame"]:
-            print("%s %s: %s" % (entry["kind"], ", ".join(entry["names"]), entry["evidence"]), flush=True)
+            print(
+                "%s %s: %s" % (entry["kind"], ", ".join(entry["names"]), entry["evidence"]),
+                flush=True,
+            )
         self.end()
         return found
 
@@ -458,11 +587,15 @@ class Conductor(Rank):
             if count:
                 entry["evidence"] += "; the sums were wrong in %d measurements with it" % count
         if self.wrong and not verdict["blame"]:
-            verdict["note"] = "the sums were wrong in %s: memory, a link or a card that sometimes changes data" % ", ".join(
-                sorted(set(self.name(group) for group in self.wrong)))
+            verdict["note"] = (
+                "the sums were wrong in %s: memory, a link or a card that sometimes changes data"
+                % ", ".join(sorted(set(self.name(group) for group in self.wrong)))
+            )
 
     def search(self, required, alone, sizes):
-        search = _blame.search(self.hosts, required, alone, self.plan["at_once"], self.plan["asked"]["peer_fraction"])
+        search = _blame.search(
+            self.hosts, required, alone, self.plan["at_once"], self.plan["asked"]["peer_fraction"]
+        )
         answers = None
         while True:
             try:
@@ -498,7 +631,9 @@ def report_metrics(found):
 
 def main():
     if NO_TORCH:
-        raise SystemExit("The bandwidth job needs PyTorch, which the training image lacks (%s)." % NO_TORCH)
+        raise SystemExit(
+            "The bandwidth job needs PyTorch, which the training image lacks (%s)." % NO_TORCH
+        )
     plan = read_plan()
     agent = (Conductor if os.environ["RANK"] == "0" else Rank)(plan)
     host = next(name for name, ranks in agent.ranks_of.items() if agent.rank in ranks)

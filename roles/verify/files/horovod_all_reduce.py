@@ -18,7 +18,9 @@ import time
 import _bandwidth
 import all_reduce
 
-NO_SEARCH = "measured with Horovod; the search for the slow host or link needs an image with PyTorch"
+NO_SEARCH = (
+    "measured with Horovod; the search for the slow host or link needs an image with PyTorch"
+)
 NOT_WATCHED = "MPI carries Horovod's data and chooses the algorithm and the cards itself"
 
 
@@ -40,6 +42,7 @@ class Torch(Binding):
     def __init__(self):
         import horovod.torch as hvd
         import torch
+
         self.torch, self.hvd = torch, hvd
 
     def start(self, local_rank):
@@ -47,10 +50,14 @@ class Torch(Binding):
         self.torch.set_num_threads(1)
         if self.gpu:
             self.torch.cuda.set_device(local_rank)
-        self.device = self.torch.device("cuda", local_rank) if self.gpu else self.torch.device("cpu")
+        self.device = (
+            self.torch.device("cuda", local_rank) if self.gpu else self.torch.device("cpu")
+        )
 
     def pattern(self, count, addend):
-        return (self.torch.arange(count, device=self.device) % all_reduce.PATTERN + addend).to(self.torch.float32)
+        return (self.torch.arange(count, device=self.device) % all_reduce.PATTERN + addend).to(
+            self.torch.float32
+        )
 
     def array(self, values):
         return self.torch.tensor(values, dtype=self.torch.float64)
@@ -69,6 +76,7 @@ class TensorFlow(Binding):
     def __init__(self):
         import horovod.tensorflow as hvd
         import tensorflow as tf
+
         self.tf, self.hvd = tf, hvd
         if not tf.executing_eagerly():
             # TensorFlow 1.
@@ -82,7 +90,9 @@ class TensorFlow(Binding):
             self.tf.config.experimental.set_memory_growth(gpus[local_rank], True)
 
     def pattern(self, count, addend):
-        return self.tf.cast(self.tf.range(count) % all_reduce.PATTERN, self.tf.float32) + float(addend)
+        return self.tf.cast(self.tf.range(count) % all_reduce.PATTERN, self.tf.float32) + float(
+            addend
+        )
 
     def array(self, values):
         with self.tf.device("CPU"):
@@ -92,7 +102,11 @@ class TensorFlow(Binding):
         return buffer.numpy().tolist()
 
     def differ(self, buffer, expected):
-        return int(self.tf.reduce_sum(self.tf.cast(self.tf.not_equal(buffer, expected), self.tf.int64)).numpy())
+        return int(
+            self.tf.reduce_sum(
+                self.tf.cast(self.tf.not_equal(buffer, expected), self.tf.int64)
+            ).numpy()
+        )
 
     def wait(self, buffer):
         return float(buffer[0].numpy())
@@ -105,6 +119,7 @@ class MXNet(Binding):
     def __init__(self):
         import horovod.mxnet as hvd
         import mxnet
+
         self.mxnet, self.hvd = mxnet, hvd
 
     def start(self, local_rank):
@@ -112,7 +127,10 @@ class MXNet(Binding):
         self.context = self.mxnet.gpu(local_rank) if self.gpu else self.mxnet.cpu()
 
     def pattern(self, count, addend):
-        return (self.mxnet.nd.arange(count, ctx=self.context, dtype="int32") % all_reduce.PATTERN + addend).astype("float32")
+        return (
+            self.mxnet.nd.arange(count, ctx=self.context, dtype="int32") % all_reduce.PATTERN
+            + addend
+        ).astype("float32")
 
     def array(self, values):
         return self.mxnet.nd.array(values, dtype="float64")
@@ -135,8 +153,14 @@ def load():
             return binding(), reasons
         except (ImportError, AttributeError, OSError, RuntimeError, TypeError, ValueError) as error:
             # A framework that is installed and broken fails in its own ways.
-            reasons.append("%s: %s" % (binding.__name__, (str(error).strip().splitlines() or [type(error).__name__])[0]))
-    raise SystemExit("The bandwidth job needs Horovod, but none of its bindings can be imported: %s" % "; ".join(reasons))
+            reasons.append(
+                "%s: %s"
+                % (binding.__name__, (str(error).strip().splitlines() or [type(error).__name__])[0])
+            )
+    raise SystemExit(
+        "The bandwidth job needs Horovod, but none of its bindings can be imported: %s"
+        % "; ".join(reasons)
+    )
 
 
 class Job(object):
@@ -147,15 +171,25 @@ class Job(object):
         self.everybody = list(range(len(places)))
         self.host_of = [name for name, _slot in places]
         self.first_of = {host: self.host_of.index(host) for host in self.hosts}
-        self.ranks_of = {host: [rank for rank in self.everybody if self.host_of[rank] == host] for host in self.hosts}
+        self.ranks_of = {
+            host: [rank for rank in self.everybody if self.host_of[rank] == host]
+            for host in self.hosts
+        }
         self.sets = {}
         # Position in NCCL's log before all ranks are measured together.
         self.logged = 0
 
     def wanted_sets(self):
         """Return the groups of ranks besides all: those of each host, and the first rank of each host, because without GPUs two would share CPU and card."""
-        groups = [ranks for ranks in self.ranks_of.values() if len(ranks) > 1] + [list(self.first_of.values())]
-        return [list(group) for group in dict.fromkeys(tuple(ranks) for ranks in groups if len(ranks) > 1 and ranks != self.everybody)]
+        groups = [ranks for ranks in self.ranks_of.values() if len(ranks) > 1] + [
+            list(self.first_of.values())
+        ]
+        return [
+            list(group)
+            for group in dict.fromkeys(
+                tuple(ranks) for ranks in groups if len(ranks) > 1 and ranks != self.everybody
+            )
+        ]
 
     def start(self):
         self.log = all_reduce.nccl_log()
@@ -166,7 +200,10 @@ class Job(object):
             self.hvd.init()
         self.rank = self.hvd.rank()
         if self.hvd.size() != len(self.everybody):
-            raise SystemExit("Horovod has started %d ranks, but the plan has %d" % (self.hvd.size(), len(self.everybody)))
+            raise SystemExit(
+                "Horovod has started %d ranks, but the plan has %d"
+                % (self.hvd.size(), len(self.everybody))
+            )
         self.binding.start(self.hvd.local_rank())
         # The bounds of the bandwidth depend on it.
         self.collective = "nccl" if self.binding.gpu else "gloo"
@@ -174,29 +211,62 @@ class Job(object):
 
     def runs(self):
         """Return (id, hosts, ranks) of the possible measurements: each host alone, and all together."""
-        found = [("host:%s" % host, [host], ranks) for host, ranks in self.ranks_of.items() if len(ranks) > 1]
+        found = [
+            ("host:%s" % host, [host], ranks)
+            for host, ranks in self.ranks_of.items()
+            if len(ranks) > 1
+        ]
         if len(self.hosts) > 1:
             firsts = list(self.first_of.values())
-            found.append(("cluster", self.hosts, firsts if self.collective == "gloo" and tuple(firsts) in self.sets else self.everybody))
-        return [(name, hosts, ranks) for name, hosts, ranks in found if ranks == self.everybody or tuple(ranks) in self.sets]
+            found.append(
+                (
+                    "cluster",
+                    self.hosts,
+                    firsts
+                    if self.collective == "gloo" and tuple(firsts) in self.sets
+                    else self.everybody,
+                )
+            )
+        return [
+            (name, hosts, ranks)
+            for name, hosts, ranks in found
+            if ranks == self.everybody or tuple(ranks) in self.sets
+        ]
 
     def sum(self, buffer, ranks, name):
-        return self.binding.reduce(buffer, "trainyard.%s.%s" % ("-".join(map(str, ranks[:1] + ranks[-1:])), name), self.sets.get(tuple(ranks)))
+        return self.binding.reduce(
+            buffer,
+            "trainyard.%s.%s" % ("-".join(map(str, ranks[:1] + ranks[-1:])), name),
+            self.sets.get(tuple(ranks)),
+        )
 
     def mean(self, seconds, ranks):
         """Return the same number on all ranks, so that they continue in the same way."""
-        return self.binding.values(self.sum(self.binding.array([seconds]), ranks, "mean"))[0] / len(ranks)
+        return self.binding.values(self.sum(self.binding.array([seconds]), ranks, "mean"))[0] / len(
+            ranks
+        )
 
     def gather(self, value):
         """Return the values of all ranks in their order, on all ranks: as text, added to zeros. Not every binding can send objects."""
         text = json.dumps(value).encode()
-        lengths = self.sum(self.binding.array([float(len(text)) if rank == self.rank else 0.0 for rank in self.everybody]), self.everybody, "lengths")
+        lengths = self.sum(
+            self.binding.array(
+                [float(len(text)) if rank == self.rank else 0.0 for rank in self.everybody]
+            ),
+            self.everybody,
+            "lengths",
+        )
         lengths = [int(length) for length in self.binding.values(lengths)]
-        place, length = sum(lengths[:self.rank]), sum(lengths)
+        place, length = sum(lengths[: self.rank]), sum(lengths)
         mine = [0.0] * place + [float(byte) for byte in text] + [0.0] * (length - place - len(text))
-        told = bytes(int(byte) for byte in self.binding.values(self.sum(self.binding.array(mine), self.everybody, "text.%d" % length)))
-        ends = [sum(lengths[:rank + 1]) for rank in self.everybody]
-        return [json.loads(told[end - one:end].decode()) for one, end in zip(lengths, ends)]
+        told = bytes(
+            int(byte)
+            for byte in self.binding.values(
+                self.sum(self.binding.array(mine), self.everybody, "text.%d" % length)
+            )
+        )
+        ends = [sum(lengths[: rank + 1]) for rank in self.everybody]
+        return [json.loads(told[end - one : end].decode()) for one, end in zip(lengths, ends)]
 
     def tell(self, value, root):
         """Return the value of rank `root` on all ranks."""
@@ -211,8 +281,12 @@ class Job(object):
             # Checks the sum, warms up, and determines the number of iterations.
             first = time.perf_counter()
             result = self.sum(buffer, ranks, name)
-            expected = self.binding.pattern(count, 0) * len(ranks) + len(ranks) * (len(ranks) + 1) / 2.0
-            wrong = round(self.mean(float(self.binding.differ(result, expected)), ranks) * len(ranks))
+            expected = (
+                self.binding.pattern(count, 0) * len(ranks) + len(ranks) * (len(ranks) + 1) / 2.0
+            )
+            wrong = round(
+                self.mean(float(self.binding.differ(result, expected)), ranks) * len(ranks)
+            )
             once = self.mean(time.perf_counter() - first, ranks)
             block = max(1, min(all_reduce.BLOCK, int(all_reduce.ROW_SECONDS / once)))
             done, spent, since = 0, 0.0, time.perf_counter()
@@ -225,7 +299,9 @@ class Job(object):
                 done += block
                 spent = self.mean(time.perf_counter() - since, ranks)
             rows.append(_bandwidth.row(size, spent / done, len(ranks), wrong))
-            if not all_reduce.measures_next(self.mean(time.perf_counter() - begun, ranks), spent / done):
+            if not all_reduce.measures_next(
+                self.mean(time.perf_counter() - begun, ranks), spent / done
+            ):
                 break
         return rows
 
@@ -237,8 +313,17 @@ class Job(object):
             begun = time.perf_counter()
             self.logged = os.path.getsize(self.log.name)
             rows = self.tell(self.rows(ranks, sizes) if self.rank in ranks else [], ranks[0])
-            measured.append({"id": name, "hosts": hosts, "ranks": len(ranks), "rows": rows, "seconds": round(time.perf_counter() - begun, 2), "errors": [],
-                             "transports": []})
+            measured.append(
+                {
+                    "id": name,
+                    "hosts": hosts,
+                    "ranks": len(ranks),
+                    "rows": rows,
+                    "seconds": round(time.perf_counter() - begun, 2),
+                    "errors": [],
+                    "transports": [],
+                }
+            )
             if self.rank == 0:
                 print("%-40s %.3f GB/s" % (name, _bandwidth.judged_busbw(rows) or 0), flush=True)
         return measured
@@ -246,12 +331,19 @@ class Job(object):
     def watch(self, measured, cards):
         """Let the ranks of the last measurement work once more and watch them. C(cards) are the host's, on the first of its ranks."""
         run = measured[-1] if measured else None
-        if run is None or not run["rows"] or run["hosts"] != self.hosts or (len(self.hosts) < 2 and not self.binding.gpu):
+        if (
+            run is None
+            or not run["rows"]
+            or run["hosts"] != self.hosts
+            or (len(self.hosts) < 2 and not self.binding.gpu)
+        ):
             return {}
         if self.carrier == "mpi":
             return {"error": NOT_WATCHED}
         ranks = next(ranks for name, _hosts, ranks in self.runs() if name == run["id"])
-        size = _bandwidth.watched_size(max(row["size_bytes"] for row in run["rows"]), self.carrier, len(ranks))
+        size = _bandwidth.watched_size(
+            max(row["size_bytes"] for row in run["rows"]), self.carrier, len(ranks)
+        )
         seen = None
         if self.rank in ranks:
             buffer = self.binding.pattern(size // 4, 0)
@@ -263,10 +355,17 @@ class Job(object):
                         self.binding.wait(result)
                 self.binding.wait(result)
 
-            seen = all_reduce.watch(work, lambda value: self.mean(value, ranks), cards, self.binding.gpu)
+            seen = all_reduce.watch(
+                work, lambda value: self.mean(value, ranks), cards, self.binding.gpu
+            )
             seen["via"] = all_reduce.connections(self.log, self.logged)
         answers = self.gather(seen)
-        watched = dict(all_reduce.watched(size, [self.host_of[rank] for rank in ranks], [answers[rank] for rank in ranks]), ring=self.carrier == "gloo")
+        watched = dict(
+            all_reduce.watched(
+                size, [self.host_of[rank] for rank in ranks], [answers[rank] for rank in ranks]
+            ),
+            ring=self.carrier == "gloo",
+        )
         if self.rank == 0:
             print("%-40s %d x %d bytes" % ("watched", watched["iterations"], size), flush=True)
         return watched
@@ -290,13 +389,30 @@ def main():
     told = job.gather(mine)
     facts = {host: told[first] for host, first in job.first_of.items()}
     measured = job.measure()
-    found = {"collective": "horovod", "carrier": job.carrier, "on_gpus": binding.gpu, "binding": type(binding).__name__, "not_loaded": reasons,
-             "runs": _bandwidth.judge_runs(measured, facts, job.collective, plan["asked"], plan["history"].get("horovod", {})), "watched": {}, "facts": facts,
-             "blame": [], "suspect": [], "note": _bandwidth.BROKE_OFF, "rounds": 0, "seconds": round(time.perf_counter() - begun, 2)}
+    found = {
+        "collective": "horovod",
+        "carrier": job.carrier,
+        "on_gpus": binding.gpu,
+        "binding": type(binding).__name__,
+        "not_loaded": reasons,
+        "runs": _bandwidth.judge_runs(
+            measured, facts, job.collective, plan["asked"], plan["history"].get("horovod", {})
+        ),
+        "watched": {},
+        "facts": facts,
+        "blame": [],
+        "suspect": [],
+        "note": _bandwidth.BROKE_OFF,
+        "rounds": 0,
+        "seconds": round(time.perf_counter() - begun, 2),
+    }
     if job.rank == 0:
         all_reduce.write_answer(found)
-    found.update(watched=job.watch(measured, mine["cards"] if mine else None), note=NO_SEARCH if len(job.hosts) > 1 else "",
-                 seconds=round(time.perf_counter() - begun, 2))
+    found.update(
+        watched=job.watch(measured, mine["cards"] if mine else None),
+        note=NO_SEARCH if len(job.hosts) > 1 else "",
+        seconds=round(time.perf_counter() - begun, 2),
+    )
     if job.rank == 0:
         all_reduce.write_answer(found)
         all_reduce.report_metrics(found)

@@ -21,7 +21,13 @@ import all_reduce
 from _job_watch import counters
 
 #: One process that repeats the query, because starting nvidia-smi takes longer than a query, and a short run must not fall between two queries.
-LOOK = ("nvidia-smi", "--query-gpu=index,utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200")
+LOOK = (
+    "nvidia-smi",
+    "--query-gpu=index,utilization.gpu",
+    "--format=csv,noheader,nounits",
+    "-lms",
+    "200",
+)
 #: Address of the watching process, in the abstract namespace, which needs no file.
 ADDRESS = "\0trainyard-verify-host-watch"
 #: Time limit for its answer.
@@ -45,7 +51,9 @@ def look(seconds):
         listener.bind(ADDRESS)
         listener.listen(1)
         listener.settimeout(seconds)
-        smi = subprocess.Popen(LOOK, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True)
+        smi = subprocess.Popen(
+            LOOK, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True
+        )
         lines = []
         reader = threading.Thread(target=lambda: lines.extend(smi.stdout), daemon=True)
         reader.start()
@@ -65,8 +73,13 @@ def begin(seconds):
     # Ends the watcher of an aborted run.
     answer()
     told = all_reduce.facts(True)
-    subprocess.Popen([sys.executable, "-B", os.path.abspath(__file__), "look", str(seconds)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                     stderr=subprocess.DEVNULL, start_new_session=True)
+    subprocess.Popen(
+        [sys.executable, "-B", os.path.abspath(__file__), "look", str(seconds)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     # Data sent before is little compared with the run, so there is no need to wait for slow counters.
     return dict(told, counters=counters(told["cards"]))
 

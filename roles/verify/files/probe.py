@@ -55,10 +55,21 @@ def devices(prefix):
     """Return kind, numbers and error of each device PREFIX<number> by its number."""
     found = {}
     for path in glob.glob(prefix + "[0-9]*"):
-        if path[len(prefix):].isdigit():
+        if path[len(prefix) :].isdigit():
             status = os.stat(path)
-            kind = "c" if stat.S_ISCHR(status.st_mode) else "b" if stat.S_ISBLK(status.st_mode) else "-"
-            found[path[len(prefix):]] = [kind, os.major(status.st_rdev), os.minor(status.st_rdev), opened(path)]
+            kind = (
+                "c"
+                if stat.S_ISCHR(status.st_mode)
+                else "b"
+                if stat.S_ISBLK(status.st_mode)
+                else "-"
+            )
+            found[path[len(prefix) :]] = [
+                kind,
+                os.major(status.st_rdev),
+                os.minor(status.st_rdev),
+                opened(path),
+            ]
     return found
 
 
@@ -173,7 +184,10 @@ def share_problem(folder, token, name):
         with open(os.path.join(folder, "token"), encoding="ascii") as stream:
             same = stream.read() == token
     except OSError as error:
-        return "what was written to %s on the scheduler cannot be read: %s" % (parent, error.strerror)
+        return "what was written to %s on the scheduler cannot be read: %s" % (
+            parent,
+            error.strerror,
+        )
     if not same:
         return "%s has a different content than on the scheduler" % parent
     path = os.path.join(folder, name)
@@ -194,11 +208,17 @@ def task(asked, environment):
         "node": environment.get("SLURMD_NODENAME", ""),
         "uid": os.getuid(),
         "gid": os.getgid(),
-        "gpus": numbers_of(environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or ""),
-        "visible": len([part for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]),
+        "gpus": numbers_of(
+            environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or ""
+        ),
+        "visible": len(
+            [part for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
+        ),
         "devices": devices(asked["device"]),
         "driver": os.path.exists("/proc/driver/nvidia/version"),
-        "share": share_problem(asked["folder"], asked["token"], asked["node"]) if asked["folder"] else "",
+        "share": share_problem(asked["folder"], asked["token"], asked["node"])
+        if asked["folder"]
+        else "",
     }
 
 
@@ -206,14 +226,17 @@ def result_of(output, code):
     """Return the result of the task from its output."""
     for line in output.splitlines():
         if line.startswith(MARK):
-            return json.loads(line[len(MARK):])
-    words = " ".join("".join(character if character.isprintable() else " " for character in output).split())
-    return {"failed": "exit code %s%s" % (code, ": " + words[-TAIL:] if words else " and no output")}
+            return json.loads(line[len(MARK) :])
+    words = " ".join(
+        "".join(character if character.isprintable() else " " for character in output).split()
+    )
+    return {
+        "failed": "exit code %s%s" % (code, ": " + words[-TAIL:] if words else " and no output")
+    }
 
 
 def output_of(options, command, environment, seconds):
-    """Return (output, exit code) of a task, the latter None with a reason in place of the output.
-    """
+    """Return (output, exit code) of a task, the latter None with a reason in place of the output."""
     try:
         child = subprocess.Popen(
             ["srun", "--quiet", "--ntasks=1"] + options + command,
@@ -272,7 +295,9 @@ def run_plain(asked, program, environment):
 
 def comment_of(result):
     # Slurm's commands change quotes and line breaks.
-    return "trainyard:" + base64.urlsafe_b64encode(json.dumps(result).encode("utf-8")).decode("ascii")
+    return "trainyard:" + base64.urlsafe_b64encode(json.dumps(result).encode("utf-8")).decode(
+        "ascii"
+    )
 
 
 def main(environment):
@@ -285,7 +310,15 @@ def main(environment):
         return 0
     result = run(asked, environment[PROGRAM], environment)
     result["plain"] = run_plain(asked, environment[PROGRAM], environment)
-    return subprocess.call(["scontrol", "update", "jobid=" + environment["SLURM_JOB_ID"], "comment=" + comment_of(result)], stdin=subprocess.DEVNULL)
+    return subprocess.call(
+        [
+            "scontrol",
+            "update",
+            "jobid=" + environment["SLURM_JOB_ID"],
+            "comment=" + comment_of(result),
+        ],
+        stdin=subprocess.DEVNULL,
+    )
 
 
 if __name__ == "__main__":

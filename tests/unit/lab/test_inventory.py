@@ -8,7 +8,10 @@ import yaml
 
 def test_environment_wins_over_pip_conf():
     text = "global.cert='/etc/one.pem'\n:env:.cert='/etc/two.pem'\nglobal.index-url='https://pip.example/simple'\n"
-    assert inventory.parse_pip_config(text) == {"cert": "/etc/two.pem", "index-url": "https://pip.example/simple"}
+    assert inventory.parse_pip_config(text) == {
+        "cert": "/etc/two.pem",
+        "index-url": "https://pip.example/simple",
+    }
 
 
 def test_a_machine_without_settings_hands_none_on():
@@ -20,8 +23,11 @@ def test_settings_of_a_site(tmp_path):
     bundle.write_text("")
     found = inventory.package_sources(
         {"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost,.example"},
-        {"cert": str(bundle), "index-url": "https://pip.example/simple",
-         "extra-index-url": "file:///opt/wheels http://plain.example/simple https://more.example/simple"},
+        {
+            "cert": str(bundle),
+            "index-url": "https://pip.example/simple",
+            "extra-index-url": "file:///opt/wheels http://plain.example/simple https://more.example/simple",
+        },
     )
     assert found == {
         "package_sources_ca_certificates": [str(bundle)],
@@ -38,7 +44,9 @@ def test_yaml_keeps_what_it_is_given():
 
 
 def test_an_inventory_follows_the_kind_of_hosts(tmp_path):
-    lab = SimpleNamespace(key="/key", known_hosts="/known", subnet="172.30.77.0/24", hosts={"lab-a": "172.30.77.11"})
+    lab = SimpleNamespace(
+        key="/key", known_hosts="/known", subnet="172.30.77.0/24", hosts={"lab-a": "172.30.77.11"}
+    )
     folder = tmp_path / "inventories" / "lab_3"
     for kind in ("lab", "lab_virtual", "lab"):
         (tmp_path / "inventories" / kind / "group_vars").mkdir(parents=True, exist_ok=True)

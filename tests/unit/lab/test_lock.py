@@ -27,7 +27,10 @@ def holder(state, *prefix):
 
 def test_a_living_run_is_respected(tmp_path):
     process = holder(tmp_path)
-    with pytest.raises(LabError, match="another run is using .* %d" % process.pid), lab.only_one(tmp_path):
+    with (
+        pytest.raises(LabError, match="another run is using .* %d" % process.pid),
+        lab.only_one(tmp_path),
+    ):
         pass
     process.kill()
     process.wait()
@@ -40,4 +43,6 @@ def test_what_is_left_of_a_killed_make_is_ended(tmp_path):
     make.kill()
     make.wait()
     with lab.only_one(tmp_path):
-        assert make.stdout.read() == "", "the orphan has ended, and with it the other end of its output"
+        assert make.stdout.read() == "", (
+            "the orphan has ended, and with it the other end of its output"
+        )

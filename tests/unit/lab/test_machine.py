@@ -48,7 +48,13 @@ def test_apt_sources_of_the_release_only():
     assert "bookworm bookworm-updates" in text
     assert "bookworm-security" in text
     assert "signed-by=/etc/apt/keyrings/site.asc" in text
-    for absent in ("nodistro", "cloud-sdk", "commented.example", "mirror.example/old", "the mirror of this site"):
+    for absent in (
+        "nodistro",
+        "cloud-sdk",
+        "commented.example",
+        "mirror.example/old",
+        "the mirror of this site",
+    ):
         assert absent not in text
 
 
@@ -110,15 +116,27 @@ def dockerd(folder, script):
 
 
 def test_engine_that_ends_is_started_again_and_then_reported_with_its_log(engine, tmp_path):
-    dockerd(tmp_path, "echo started >> %s/starts; echo 'failed to start daemon: iptables not found' >&2; exit 1" % tmp_path)
-    with pytest.raises(LabError, match="dockerd ended 3 times, with exit code 1(.|\n)*iptables not found"):
+    dockerd(
+        tmp_path,
+        "echo started >> %s/starts; echo 'failed to start daemon: iptables not found' >&2; exit 1"
+        % tmp_path,
+    )
+    with pytest.raises(
+        LabError, match="dockerd ended 3 times, with exit code 1(.|\n)*iptables not found"
+    ):
         engine.ensure()
     assert (tmp_path / "starts").read_text() == "started\n" * 3
 
 
 def test_engine_that_comes_at_the_second_start(engine, tmp_path, monkeypatch):
-    dockerd(tmp_path, "echo started >> %s/starts; [ $(wc -l < %s/starts) = 2 ] || exit 1; touch %s/socket; exec sleep 5" % ((tmp_path,) * 3))
-    monkeypatch.setattr(engine, "_find_client", lambda: "docker" if (tmp_path / "socket").exists() else None)
+    dockerd(
+        tmp_path,
+        "echo started >> %s/starts; [ $(wc -l < %s/starts) = 2 ] || exit 1; touch %s/socket; exec sleep 5"
+        % ((tmp_path,) * 3),
+    )
+    monkeypatch.setattr(
+        engine, "_find_client", lambda: "docker" if (tmp_path / "socket").exists() else None
+    )
     engine._start()
     assert engine.client == "docker"
 

@@ -39,34 +39,51 @@ def test_failures_name_host_and_step():
 
 
 def test_a_finding_names_the_host_it_is_about():
-    log = LOG.partition("PLAY RECAP")[0] + """
+    log = (
+        LOG.partition("PLAY RECAP")[0]
+        + """
 TASK [trainyard.gpu.preflight : Check all hosts against the rules] ****************
 [ERROR]: Task failed: Action failed: Preflight found blocking problems; nothing was changed.
 BLOCK image-disk: lab-b, lab-c
 fatal: [lab-a]: FAILED! => {"changed": false}
 """
+    )
     step = "trainyard.gpu.preflight : Check all hosts against the rules"
     assert report.failures(log)[3:] == [("lab-b", step), ("lab-c", step)]
 
 
 def test_failure_text_without_a_failed_host():
-    text = report.failure_text("site.yml", 4, "ERROR! the playbook could not be found\n", "/tmp/site.log")
+    text = report.failure_text(
+        "site.yml", 4, "ERROR! the playbook could not be found\n", "/tmp/site.log"
+    )
     assert "exit code 4" in text
     assert text.endswith("log: /tmp/site.log")
 
 
 def test_summary_ends_with_the_line_that_scripts_read():
     hosts = {"lab-a": "172.30.77.11", "lab-b": "172.30.77.12"}
-    lines = report.summary(hosts, "trainyard/training:0123456789ab", "Horovod v0.28.1:\n", RESULT, {"lab": 3.2, "site.yml": 400.6}).splitlines()
+    lines = report.summary(
+        hosts,
+        "trainyard/training:0123456789ab",
+        "Horovod v0.28.1:\n",
+        RESULT,
+        {"lab": 3.2, "site.yml": 400.6},
+    ).splitlines()
     assert lines[-1] == "lab: ok hosts=2 ranks=2 accuracy=0.97 seconds=404"
-    assert lines.index(next(line for line in lines if "lab-a  " in line)) < lines.index(next(line for line in lines if "lab-b  " in line))
+    assert lines.index(next(line for line in lines if "lab-a  " in line)) < lines.index(
+        next(line for line in lines if "lab-b  " in line)
+    )
 
 
 def test_a_job_that_learned_nothing_is_no_success():
     with pytest.raises(LabError, match="low accuracy: 0.1100"):
-        report.summary({}, "", "", {**RESULT, "metrics": {**RESULT["metrics"], "accuracy": 0.11}}, {})
+        report.summary(
+            {}, "", "", {**RESULT, "metrics": {**RESULT["metrics"], "accuracy": 0.11}}, {}
+        )
 
 
 def test_a_job_without_accuracy_is_no_success():
-    with pytest.raises(LabError, match="20261120t120000z reports no loss and accuracy, only: nothing"):
+    with pytest.raises(
+        LabError, match="20261120t120000z reports no loss and accuracy, only: nothing"
+    ):
         report.summary({}, "", "", {**RESULT, "metrics": {}}, {})

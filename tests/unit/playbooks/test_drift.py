@@ -14,29 +14,72 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-INVENTORY = {"cluster": {
-    "hosts": {
-        "server-a": {"ansible_host": "127.0.0.1", "ansible_connection": "local"},
-        "server-b": {"ansible_host": "127.0.0.2", "ansible_connection": "local"},
-        "server-c": {"ansible_host": "127.0.0.3", "ansible_port": 1},
-    },
-    "vars": {"ansible_become": False, "ansible_python_interpreter": sys.executable},
-}}
+INVENTORY = {
+    "cluster": {
+        "hosts": {
+            "server-a": {"ansible_host": "127.0.0.1", "ansible_connection": "local"},
+            "server-b": {"ansible_host": "127.0.0.2", "ansible_connection": "local"},
+            "server-c": {"ansible_host": "127.0.0.3", "ansible_port": 1},
+        },
+        "vars": {"ansible_become": False, "ansible_python_interpreter": sys.executable},
+    }
+}
 # No such version was ever made.
 NOWHERE = json.dumps({"upgrade_asked": {"libnccl2": "0.1"}})
 
 
-@pytest.mark.parametrize("limit, variables, code, rows", [
-    ("server-a,server-b", "{}", 0, ["server-a - 0 packages as configured", "server-b - 0 packages as configured"]),
-    ("server-b,server-a", NOWHERE, 2, ["server-a libnccl2 0.1 absent", "server-b libnccl2 0.1 absent", "drift on 2 of 2 hosts: server-a, server-b"]),
-    ("all", NOWHERE, 4, ["server-a libnccl2 0.1 absent", "server-b libnccl2 0.1 absent", "server-c - - did not answer"]),
-], ids=["none", "drift", "a host that does not answer"])
+@pytest.mark.parametrize(
+    "limit, variables, code, rows",
+    [
+        (
+            "server-a,server-b",
+            "{}",
+            0,
+            ["server-a - 0 packages as configured", "server-b - 0 packages as configured"],
+        ),
+        (
+            "server-b,server-a",
+            NOWHERE,
+            2,
+            [
+                "server-a libnccl2 0.1 absent",
+                "server-b libnccl2 0.1 absent",
+                "drift on 2 of 2 hosts: server-a, server-b",
+            ],
+        ),
+        (
+            "all",
+            NOWHERE,
+            4,
+            [
+                "server-a libnccl2 0.1 absent",
+                "server-b libnccl2 0.1 absent",
+                "server-c - - did not answer",
+            ],
+        ),
+    ],
+    ids=["none", "drift", "a host that does not answer"],
+)
 def test_every_host_is_in_the_table(tmp_path, limit, variables, code, rows):
     path = tmp_path / "hosts.yml"
     path.write_text(json.dumps(INVENTORY), encoding="utf-8")
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(path), "playbooks/drift.yml", "--limit", limit, "--extra-vars", variables], cwd=ROOT,
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, env=dict(os.environ, ANSIBLE_NOCOLOR="1"),
+        [
+            str(Path(sys.executable).parent / "ansible-playbook"),
+            "-i",
+            str(path),
+            "playbooks/drift.yml",
+            "--limit",
+            limit,
+            "--extra-vars",
+            variables,
+        ],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        env=dict(os.environ, ANSIBLE_NOCOLOR="1"),
     )
     assert done.returncode == code, done.stdout
     for row in rows:

@@ -28,20 +28,43 @@ def play(folder, inventory, *arguments, playbook="playbooks/inventory_check.yml"
     path = folder / "hosts.yml"
     path.write_text(inventory, encoding="utf-8")
     return subprocess.run(
-        [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(path), str(playbook), *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, check=False, env=dict(os.environ, ANSIBLE_NOCOLOR="1"),
+        [
+            str(Path(sys.executable).parent / "ansible-playbook"),
+            "-i",
+            str(path),
+            str(playbook),
+            *arguments,
+        ],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        env=dict(os.environ, ANSIBLE_NOCOLOR="1"),
     )
 
 
-@pytest.mark.parametrize("inventory, arguments", [
-    ("---\n{}\n", []),
-    (GOOD.replace("cluster:", "servers:"), []),
-    (GOOD.replace("cluster:", "servers:"), ["--limit", "server-b"]),
-    (GOOD, ["--limit", "server-b", "--extra-vars", "cluster_ssh_port=0"]),
-    (GOOD.replace("192.0.2.11}", "192.0.2.11, cluster_ssh_port: 0}"), ["--limit", "server-b"]),
-    (GOOD, ["--tags", "docker_engine", "--extra-vars", "cluster_ssh_port=0"]),
-    (GOOD, ["--check", "--extra-vars", "cluster_ssh_port=0"]),
-], ids=["empty inventory", "no cluster", "no cluster, limit", "limit", "limit to the other host", "tags", "check mode"])
+@pytest.mark.parametrize(
+    "inventory, arguments",
+    [
+        ("---\n{}\n", []),
+        (GOOD.replace("cluster:", "servers:"), []),
+        (GOOD.replace("cluster:", "servers:"), ["--limit", "server-b"]),
+        (GOOD, ["--limit", "server-b", "--extra-vars", "cluster_ssh_port=0"]),
+        (GOOD.replace("192.0.2.11}", "192.0.2.11, cluster_ssh_port: 0}"), ["--limit", "server-b"]),
+        (GOOD, ["--tags", "docker_engine", "--extra-vars", "cluster_ssh_port=0"]),
+        (GOOD, ["--check", "--extra-vars", "cluster_ssh_port=0"]),
+    ],
+    ids=[
+        "empty inventory",
+        "no cluster",
+        "no cluster, limit",
+        "limit",
+        "limit to the other host",
+        "tags",
+        "check mode",
+    ],
+)
 def test_nothing_makes_it_do_nothing(tmp_path, inventory, arguments):
     done = play(tmp_path, inventory, *arguments)
     assert done.returncode == 2, done.stdout
@@ -49,12 +72,18 @@ def test_nothing_makes_it_do_nothing(tmp_path, inventory, arguments):
 
 
 def readme_inventory():
-    return re.search(r"```yaml\n(cluster:\n.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL).group(1)
+    return re.search(
+        r"```yaml\n(cluster:\n.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    ).group(1)
 
 
 def getting_started():
     """The inventory of README with each of the settings that docs/getting-started.md shows."""
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/getting-started.md").read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(
+        r"```yaml\n(.*?)```",
+        (ROOT / "docs/getting-started.md").read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
     assert len(blocks) == 2
     for block in blocks:
         inventory = yaml.safe_load(readme_inventory())
@@ -62,17 +91,35 @@ def getting_started():
         yield yaml.safe_dump(inventory)
 
 
-@pytest.mark.parametrize("inventory", [readme_inventory(), ROOT / "inventories/example_infiniband", *getting_started()],
-                         ids=["README", "example_infiniband", "getting-started: NAS", "getting-started: fabric"])
+@pytest.mark.parametrize(
+    "inventory",
+    [readme_inventory(), ROOT / "inventories/example_infiniband", *getting_started()],
+    ids=["README", "example_infiniband", "getting-started: NAS", "getting-started: fabric"],
+)
 def test_inventories_that_are_shown_to_users_are_good(tmp_path, inventory):
     if isinstance(inventory, str):
         (tmp_path / "hosts.yml").write_text(inventory, encoding="utf-8")
         inventory = tmp_path / "hosts.yml"
-    done = subprocess.run([str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(inventory), "playbooks/inventory_check.yml"], cwd=ROOT, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, env=dict(os.environ, ANSIBLE_NOCOLOR="1"))
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).parent / "ansible-playbook"),
+            "-i",
+            str(inventory),
+            "playbooks/inventory_check.yml",
+        ],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        env=dict(os.environ, ANSIBLE_NOCOLOR="1"),
+    )
     assert done.returncode == 0, done.stdout
     assert "WARN" not in done.stdout
-    assert re.search(r"The input is valid: [1-9][0-9]* hosts? and [1-9][0-9]* variables? set by the inventory were checked\.", done.stdout)
+    assert re.search(
+        r"The input is valid: [1-9][0-9]* hosts? and [1-9][0-9]* variables? set by the inventory were checked\.",
+        done.stdout,
+    )
 
 
 def test_it_works_once_for_a_run_of_many_playbooks(tmp_path):
@@ -81,5 +128,8 @@ def test_it_works_once_for_a_run_of_many_playbooks(tmp_path):
     playbook.write_text("---\n" + imported * 2, encoding="utf-8")
     done = play(tmp_path, GOOD, playbook=playbook)
     assert done.returncode == 0, done.stdout
-    assert "localhost                  : ok=2    changed=0    unreachable=0    failed=0    skipped=0" in done.stdout
+    assert (
+        "localhost                  : ok=2    changed=0    unreachable=0    failed=0    skipped=0"
+        in done.stdout
+    )
     assert done.stdout.count("PLAY [") == 2 and done.stdout.count("TASK [Check the inventory") == 1

@@ -42,20 +42,44 @@ def fixture_host(tmp_path, monkeypatch):
     for name in ("source_build", "nccl_from_source"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     import nccl_from_source
+
     source = nccl_from_source.source
-    monkeypatch.setattr(nccl_from_source, "LOADER", str(tmp_path / "ld.so.conf.d/trainyard-nccl.conf"))
+    monkeypatch.setattr(
+        nccl_from_source, "LOADER", str(tmp_path / "ld.so.conf.d/trainyard-nccl.conf")
+    )
     (tmp_path / "ld.so.conf.d").mkdir()
     (tmp_path / "prefix/include").mkdir(parents=True)
     real, called = source.run, []
-    monkeypatch.setattr(source, "run", lambda *command: called.append(command) if command[0] == "ldconfig" else real(*command))
+    monkeypatch.setattr(
+        source,
+        "run",
+        lambda *command: called.append(command) if command[0] == "ldconfig" else real(*command),
+    )
     record = tmp_path / "placed.d/nccl.json"
-    asked = {"version": "2.21.5", "url": (tmp_path / "nccl.tar.gz").as_uri(), "checksum": archive(tmp_path / "nccl.tar.gz"), "cuda_home": "/usr/local/cuda",
-             "prefix": str(tmp_path / "prefix"), "compute_capabilities": ["90"]}
+    asked = {
+        "version": "2.21.5",
+        "url": (tmp_path / "nccl.tar.gz").as_uri(),
+        "checksum": archive(tmp_path / "nccl.tar.gz"),
+        "cuda_home": "/usr/local/cuda",
+        "prefix": str(tmp_path / "prefix"),
+        "compute_capabilities": ["90"],
+    }
 
     def run(step, **changed):
         if step == "remove":
             # In place of ldconfig, a command that leaves a trace.
-            subprocess.run([sys.executable, "-B", str(PROGRAMS / "source_build.py"), "remove", str(record), "touch", str(tmp_path / "ldconfig")], check=True)
+            subprocess.run(
+                [
+                    sys.executable,
+                    "-B",
+                    str(PROGRAMS / "source_build.py"),
+                    "remove",
+                    str(record),
+                    "touch",
+                    str(tmp_path / "ldconfig"),
+                ],
+                check=True,
+            )
             return
         monkeypatch.setenv("TRAINYARD_NCCL", json.dumps(dict(asked, **changed)))
         monkeypatch.setattr(sys, "argv", ["nccl_from_source", str(record)])
@@ -66,22 +90,43 @@ def fixture_host(tmp_path, monkeypatch):
 
 
 def installed(host):
-    return sorted(str(path.relative_to(host.folder / "prefix")) for path in (host.folder / "prefix").glob("**/*") if not path.is_dir())
+    return sorted(
+        str(path.relative_to(host.folder / "prefix"))
+        for path in (host.folder / "prefix").glob("**/*")
+        if not path.is_dir()
+    )
 
 
 def test_built_installed_and_removed(host):
     host("install")
-    assert installed(host) == ["include/nccl.h", "lib/libnccl.so.2", "lib/libnccl.so.2.21.5", "lib/pkgconfig/nccl.pc"]
-    assert "compute_90,code=sm_90" in (host.folder / "prefix/lib/libnccl.so.2").read_text(encoding="utf-8")
+    assert installed(host) == [
+        "include/nccl.h",
+        "lib/libnccl.so.2",
+        "lib/libnccl.so.2.21.5",
+        "lib/pkgconfig/nccl.pc",
+    ]
+    assert "compute_90,code=sm_90" in (host.folder / "prefix/lib/libnccl.so.2").read_text(
+        encoding="utf-8"
+    )
     # Not the folder that it was installed into on the way.
-    assert (host.folder / "prefix/lib/pkgconfig/nccl.pc").read_text(encoding="utf-8") == "prefix=%s\n" % (host.folder / "prefix")
-    assert (host.folder / "ld.so.conf.d/trainyard-nccl.conf").read_text(encoding="utf-8") == "%s/lib\n" % (host.folder / "prefix")
-    assert json.loads(host.record.read_text(encoding="utf-8"))["build"]["version"] == "2.21.5" and host.called == [("ldconfig",)]
+    assert (host.folder / "prefix/lib/pkgconfig/nccl.pc").read_text(
+        encoding="utf-8"
+    ) == "prefix=%s\n" % (host.folder / "prefix")
+    assert (host.folder / "ld.so.conf.d/trainyard-nccl.conf").read_text(
+        encoding="utf-8"
+    ) == "%s/lib\n" % (host.folder / "prefix")
+    assert json.loads(host.record.read_text(encoding="utf-8"))["build"][
+        "version"
+    ] == "2.21.5" and host.called == [("ldconfig",)]
     # Built in another way, it takes the place of the former.
     host("install", compute_capabilities=["80"])
     assert "sm_80" in (host.folder / "prefix/lib/libnccl.so.2").read_text(encoding="utf-8")
     host("remove")
-    assert installed(host) == [] and not host.record.exists() and not list((host.folder / "ld.so.conf.d").iterdir())
+    assert (
+        installed(host) == []
+        and not host.record.exists()
+        and not list((host.folder / "ld.so.conf.d").iterdir())
+    )
     # The folder that was there stays, the one that came goes.
     assert (host.folder / "prefix/include").is_dir() and not (host.folder / "prefix/lib").exists()
     # The loader is told, once.
@@ -97,14 +142,32 @@ def test_what_was_changed_since_stays(host):
     assert installed(host) == ["include/nccl.h"]
 
 
-@pytest.mark.parametrize("content, reason", [("{", "Expecting property name"), ("[]", "a dictionary is expected")])
+@pytest.mark.parametrize(
+    "content, reason", [("{", "Expecting property name"), ("[]", "a dictionary is expected")]
+)
 def test_a_damaged_record_says_what_to_do(host, content, reason):
     host("install")
     host.record.write_text(content, encoding="utf-8")
-    with pytest.raises(host.error, match=r"nccl\.json is damaged \(%s.*Restore it from a backup, or remove it and these files" % reason):
+    with pytest.raises(
+        host.error,
+        match=r"nccl\.json is damaged \(%s.*Restore it from a backup, or remove it and these files"
+        % reason,
+    ):
         host("install", compute_capabilities=["80"])
     with pytest.raises(subprocess.CalledProcessError) as error:
-        subprocess.run([sys.executable, "-B", str(PROGRAMS / "source_build.py"), "remove", str(host.record), "true"], check=True, capture_output=True, text=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-B",
+                str(PROGRAMS / "source_build.py"),
+                "remove",
+                str(host.record),
+                "true",
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
     assert "is damaged" in error.value.stderr and "Traceback" not in error.value.stderr
     assert "lib/libnccl.so.2" in installed(host)
 
@@ -116,14 +179,22 @@ def test_what_is_somebody_else_s_is_not_overwritten(host):
     assert installed(host) == ["include/nccl.h"] and not host.record.exists()
 
 
-@pytest.mark.parametrize("also, makefile, changed, message", [
-    ((), MAKEFILE, {"checksum": "0" * 64}, "has the SHA-256 checksum"),
-    ((), MAKEFILE, {"version": "2.22.3"}, "the archive contains NCCL 2.21.5, but nccl_version is 2.22.3"),
-    ((), "src.build:\n\tfalse\n", {}, "exit code 2"),
-    ((), "src.build:\nsrc.install:\n", {}, "no include/nccl.h"),
-    ([("../outside", "x")], MAKEFILE, {}, "does not belong to source code"),
-    ((), MAKEFILE, {"url": "file:///nowhere.tar.gz"}, "can't be downloaded"),
-])
+@pytest.mark.parametrize(
+    "also, makefile, changed, message",
+    [
+        ((), MAKEFILE, {"checksum": "0" * 64}, "has the SHA-256 checksum"),
+        (
+            (),
+            MAKEFILE,
+            {"version": "2.22.3"},
+            "the archive contains NCCL 2.21.5, but nccl_version is 2.22.3",
+        ),
+        ((), "src.build:\n\tfalse\n", {}, "exit code 2"),
+        ((), "src.build:\nsrc.install:\n", {}, "no include/nccl.h"),
+        ([("../outside", "x")], MAKEFILE, {}, "does not belong to source code"),
+        ((), MAKEFILE, {"url": "file:///nowhere.tar.gz"}, "can't be downloaded"),
+    ],
+)
 def test_builds_that_fail_leave_nothing(host, also, makefile, changed, message):
     checksum = archive(host.folder / "nccl.tar.gz", makefile=makefile, also=also)
     with pytest.raises(host.error, match=message):
@@ -131,7 +202,15 @@ def test_builds_that_fail_leave_nothing(host, also, makefile, changed, message):
     assert installed(host) == [] and not host.record.exists()
 
 
-@pytest.mark.parametrize("target, is_refused", [("/etc", True), ("../../../etc", True), ("src/Makefile", False), ("../nccl-2.21.5-1/src", False)])
+@pytest.mark.parametrize(
+    "target, is_refused",
+    [
+        ("/etc", True),
+        ("../../../etc", True),
+        ("src/Makefile", False),
+        ("../nccl-2.21.5-1/src", False),
+    ],
+)
 def test_a_link_in_the_archive_leads_nowhere_else(host, target, is_refused):
     path = host.folder / "nccl.tar.gz"
     archive(path)

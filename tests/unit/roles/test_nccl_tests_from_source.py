@@ -23,11 +23,21 @@ default:
 \tcp build/all_reduce_perf build/sendrecv_perf
 \ttouch build/common.o
 """
-LINKED = {"libnccl.so.2": "/usr/lib/libnccl.so.2", "libc.so.6": "/lib/libc.so.6", "libcuda.so.1": ""}
+LINKED = {
+    "libnccl.so.2": "/usr/lib/libnccl.so.2",
+    "libc.so.6": "/lib/libc.so.6",
+    "libcuda.so.1": "",
+}
 
 
 def archive(path, makefile=MAKEFILE, header=HEADER, also=()):
-    texts = [("Makefile", makefile), ("src/Makefile", ""), ("src/common.h", header), ("src/all_reduce.cu", ""), *also]
+    texts = [
+        ("Makefile", makefile),
+        ("src/Makefile", ""),
+        ("src/common.h", header),
+        ("src/all_reduce.cu", ""),
+        *also,
+    ]
     with tarfile.open(path, "w:gz") as tar:
         for name, text in texts:
             info = tarfile.TarInfo("nccl-tests-2.17.10/" + name)
@@ -43,6 +53,7 @@ def fixture_program(monkeypatch):
     for name in ("source_build", "nccl_tests_from_source"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     import nccl_tests_from_source
+
     return nccl_tests_from_source
 
 
@@ -54,9 +65,22 @@ def fixture_host(program, tmp_path, monkeypatch):
     for name in ("prefix", "cuda/lib64", "mpi/lib", "nccl/lib"):
         (tmp_path / name).mkdir(parents=True)
     record = tmp_path / "placed.d/nccl_tests.json"
-    asked = {"tag": "v2.17.10", "source": "archive", "url": (tmp_path / "nccl-tests.tar.gz").as_uri(), "checksum": archive(tmp_path / "nccl-tests.tar.gz"),
-             "commit": "", "cuda_home": str(tmp_path / "cuda"), "cuda": "12.4.131", "nccl_home": "/usr", "nccl": "2.21.5", "nccl_package": "", "mpi_home": "",
-             "compute_capabilities": [], "make_variables": {}, "prefix": str(tmp_path / "prefix")}
+    asked = {
+        "tag": "v2.17.10",
+        "source": "archive",
+        "url": (tmp_path / "nccl-tests.tar.gz").as_uri(),
+        "checksum": archive(tmp_path / "nccl-tests.tar.gz"),
+        "commit": "",
+        "cuda_home": str(tmp_path / "cuda"),
+        "cuda": "12.4.131",
+        "nccl_home": "/usr",
+        "nccl": "2.21.5",
+        "nccl_package": "",
+        "mpi_home": "",
+        "compute_capabilities": [],
+        "make_variables": {},
+        "prefix": str(tmp_path / "prefix"),
+    }
 
     def run(**changed):
         monkeypatch.setenv("TRAINYARD_NCCL_TESTS", json.dumps(dict(asked, **changed)))
@@ -64,16 +88,39 @@ def fixture_host(program, tmp_path, monkeypatch):
         program.main()
 
     def remove():
-        done = subprocess.run([sys.executable, "-B", str(ROLES / "nccl/files/source_build.py"), "remove", str(record)], check=False, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-B",
+                str(ROLES / "nccl/files/source_build.py"),
+                "remove",
+                str(record),
+            ],
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         assert done.returncode == 0, done.stdout
         return done.stdout
 
-    return SimpleNamespace(run=run, remove=remove, folder=tmp_path, record=record, linked=linked, version=version, error=program.source.StepError)
+    return SimpleNamespace(
+        run=run,
+        remove=remove,
+        folder=tmp_path,
+        record=record,
+        linked=linked,
+        version=version,
+        error=program.source.StepError,
+    )
 
 
 def installed(host):
-    return sorted(str(path.relative_to(host.folder / "prefix")) for path in (host.folder / "prefix").glob("**/*") if not path.is_dir())
+    return sorted(
+        str(path.relative_to(host.folder / "prefix"))
+        for path in (host.folder / "prefix").glob("**/*")
+        if not path.is_dir()
+    )
 
 
 def told(host):
@@ -85,10 +132,16 @@ def test_built_installed_and_removed(host):
     assert installed(host) == ["bin/all_reduce_perf", "bin/sendrecv_perf"]
     assert told(host) == "0  {0}/cuda /usr   {0}/cuda/lib64".format(host.folder)
     record = json.loads(host.record.read_text(encoding="utf-8"))
-    assert record["build"]["tag"] == "v2.17.10" and record["folders"] == [str(host.folder / "prefix/bin")]
+    assert record["build"]["tag"] == "v2.17.10" and record["folders"] == [
+        str(host.folder / "prefix/bin")
+    ]
     assert not list(Path("/var/tmp").glob("trainyard-nccl-tests.*"))
     host.remove()
-    assert installed(host) == [] and not (host.folder / "prefix/bin").exists() and not host.record.exists()
+    assert (
+        installed(host) == []
+        and not (host.folder / "prefix/bin").exists()
+        and not host.record.exists()
+    )
     assert host.remove() == ""
 
 
@@ -96,9 +149,16 @@ def test_mpi_and_what_else_is_asked_reach_make_and_the_linker(host):
     host.run()
     host.linked["libmpi.so.40"] = "/usr/lib/libmpi.so.40"
     home, nccl = host.folder / "mpi", host.folder / "nccl"
-    host.run(mpi_home=str(home), nccl_home=str(nccl), compute_capabilities=["80", "90"], make_variables={"CXXSTD": "-std=c++17"})
-    assert told(host) == ("1 {0}/mpi {0}/cuda {0}/nccl -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90 -std=c++17 "
-                          "{0}/nccl/lib:{0}/mpi/lib:{0}/cuda/lib64").format(host.folder)
+    host.run(
+        mpi_home=str(home),
+        nccl_home=str(nccl),
+        compute_capabilities=["80", "90"],
+        make_variables={"CXXSTD": "-std=c++17"},
+    )
+    assert told(host) == (
+        "1 {0}/mpi {0}/cuda {0}/nccl -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90 -std=c++17 "
+        "{0}/nccl/lib:{0}/mpi/lib:{0}/cuda/lib64"
+    ).format(host.folder)
 
 
 def test_the_record_tells_whose_a_file_is(host):
@@ -118,22 +178,47 @@ def test_the_record_tells_whose_a_file_is(host):
 def test_another_build_takes_the_place_of_the_former(host):
     host.run()
     # A tag without one of the programs, and another folder.
-    host.run(checksum=archive(host.folder / "nccl-tests.tar.gz", makefile=MAKEFILE.replace("cp build/all_reduce_perf build/sendrecv_perf", "true")))
+    host.run(
+        checksum=archive(
+            host.folder / "nccl-tests.tar.gz",
+            makefile=MAKEFILE.replace("cp build/all_reduce_perf build/sendrecv_perf", "true"),
+        )
+    )
     assert installed(host) == ["bin/all_reduce_perf"]
     (host.folder / "other").mkdir()
     host.run(checksum=archive(host.folder / "nccl-tests.tar.gz"), prefix=str(host.folder / "other"))
     assert installed(host) == [] and (host.folder / "other/bin/sendrecv_perf").exists()
 
 
-@pytest.mark.parametrize("linked, version, changed, message", [
-    ({"libmpi.so.40": "/usr/lib/libmpi.so.40"}, "2.21.5", {}, "built with MPI, contrary to nccl_tests_mpi"),
-    # As it happens where MPI=1 didn't reach the compiler: each rank would measure itself.
-    ({}, "2.21.5", {"mpi_home": "/mpi"}, "built without MPI, contrary to nccl_tests_mpi"),
-    ({"libmpi.so.40": ""}, "2.21.5", {"mpi_home": "/mpi"}, "the loader does not find libmpi.so.40"),
-    ({"libnccl.so.2": ""}, "2.21.5", {}, "the loader does not find libnccl.so.2"),
-    ({}, "2.20.3", {}, "built with NCCL 2.21.5, but the loader finds 2.20.3 in /usr/lib/libnccl.so.2"),
-])
-def test_a_build_that_is_not_what_was_asked_for_is_not_installed(host, linked, version, changed, message):
+@pytest.mark.parametrize(
+    "linked, version, changed, message",
+    [
+        (
+            {"libmpi.so.40": "/usr/lib/libmpi.so.40"},
+            "2.21.5",
+            {},
+            "built with MPI, contrary to nccl_tests_mpi",
+        ),
+        # As it happens where MPI=1 didn't reach the compiler: each rank would measure itself.
+        ({}, "2.21.5", {"mpi_home": "/mpi"}, "built without MPI, contrary to nccl_tests_mpi"),
+        (
+            {"libmpi.so.40": ""},
+            "2.21.5",
+            {"mpi_home": "/mpi"},
+            "the loader does not find libmpi.so.40",
+        ),
+        ({"libnccl.so.2": ""}, "2.21.5", {}, "the loader does not find libnccl.so.2"),
+        (
+            {},
+            "2.20.3",
+            {},
+            "built with NCCL 2.21.5, but the loader finds 2.20.3 in /usr/lib/libnccl.so.2",
+        ),
+    ],
+)
+def test_a_build_that_is_not_what_was_asked_for_is_not_installed(
+    host, linked, version, changed, message
+):
     host.linked.update(linked)
     host.version.append(version)
     with pytest.raises(host.error, match=message):
@@ -141,14 +226,22 @@ def test_a_build_that_is_not_what_was_asked_for_is_not_installed(host, linked, v
     assert installed(host) == [] and not host.record.exists()
 
 
-@pytest.mark.parametrize("also, makefile, changed, message", [
-    ((), MAKEFILE, {"checksum": "0" * 64}, "nccl_tests_checksum: .* has the SHA-256 checksum"),
-    ((), MAKEFILE, {"tag": "v2.17.9"}, "the sources are those of nccl-tests 2.17.10, but nccl_tests_tag is v2.17.9"),
-    ((), "default:\n\tfalse\n", {}, "exit code 2"),
-    ((), "default:\n", {}, "no build/all_reduce_perf"),
-    ([("../../outside", "x")], MAKEFILE, {}, "does not belong to source code"),
-    ((), MAKEFILE, {"url": "file:///nowhere.tar.gz"}, "can't be downloaded"),
-])
+@pytest.mark.parametrize(
+    "also, makefile, changed, message",
+    [
+        ((), MAKEFILE, {"checksum": "0" * 64}, "nccl_tests_checksum: .* has the SHA-256 checksum"),
+        (
+            (),
+            MAKEFILE,
+            {"tag": "v2.17.9"},
+            "the sources are those of nccl-tests 2.17.10, but nccl_tests_tag is v2.17.9",
+        ),
+        ((), "default:\n\tfalse\n", {}, "exit code 2"),
+        ((), "default:\n", {}, "no build/all_reduce_perf"),
+        ([("../../outside", "x")], MAKEFILE, {}, "does not belong to source code"),
+        ((), MAKEFILE, {"url": "file:///nowhere.tar.gz"}, "can't be downloaded"),
+    ],
+)
 def test_builds_that_fail_leave_what_was_there(host, also, makefile, changed, message):
     host.run()
     before = told(host)
@@ -180,7 +273,9 @@ def test_by_git_at_the_tags_commit(host, monkeypatch):
         (repository / name).write_text(text, encoding="utf-8")
 
     def git(*words):
-        return subprocess.run(["git", "-C", str(repository), *words], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(repository), *words], check=True, stdout=subprocess.PIPE, text=True
+        ).stdout.strip()
 
     git("init", "--quiet")
     git("add", ".")
@@ -194,22 +289,34 @@ def test_by_git_at_the_tags_commit(host, monkeypatch):
     (repository / "Makefile").write_text("default:\n\tfalse\n", encoding="utf-8")
     git("commit", "--quiet", "--all", "--message", "second")
     git("tag", "--force", "--annotate", "--message", "tag", "v2.17.10")
-    with pytest.raises(host.error, match="nccl_tests_commit: tag v2.17.10 of .* is commit %s, expected %s" % (git("rev-parse", "HEAD"), first)):
+    with pytest.raises(
+        host.error,
+        match="nccl_tests_commit: tag v2.17.10 of .* is commit %s, expected %s"
+        % (git("rev-parse", "HEAD"), first),
+    ):
         host.run(**asked)
     with pytest.raises(host.error, match="git clone: exit code 128"):
         host.run(**dict(asked, tag="v9.9.9"))
 
 
 def test_what_the_loader_says(program):
-    said = ("\tlinux-vdso.so.1 (0x00007ffd)\n\tlibnccl.so.2 => /usr/lib/x86_64-linux-gnu/libnccl.so.2 (0x00007f1c4c000000)\n"
-            "\tlibmpi.so.40 => not found\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f1c)\n")
-    assert program.source.parse_libraries(said) == {"libnccl.so.2": "/usr/lib/x86_64-linux-gnu/libnccl.so.2", "libmpi.so.40": ""}
+    said = (
+        "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibnccl.so.2 => /usr/lib/x86_64-linux-gnu/libnccl.so.2 (0x00007f1c4c000000)\n"
+        "\tlibmpi.so.40 => not found\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f1c)\n"
+    )
+    assert program.source.parse_libraries(said) == {
+        "libnccl.so.2": "/usr/lib/x86_64-linux-gnu/libnccl.so.2",
+        "libmpi.so.40": "",
+    }
     assert program.source.parse_libraries("\tnot a dynamic executable\n") == {}
 
 
-@pytest.mark.parametrize("code, version", [(22105, "2.21.5"), (2804, "2.8.4"), (20903, "2.9.3"), (22902, "2.29.2")])
+@pytest.mark.parametrize(
+    "code, version", [(22105, "2.21.5"), (2804, "2.8.4"), (20903, "2.9.3"), (22902, "2.29.2")]
+)
 def test_nccls_version_by_its_number(program, monkeypatch, code, version):
     def tell(pointer):
         pointer._obj.value = code
+
     monkeypatch.setattr(program.ctypes, "CDLL", lambda path: SimpleNamespace(ncclGetVersion=tell))
     assert program.nccl_version("/nowhere") == version

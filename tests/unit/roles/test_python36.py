@@ -44,8 +44,12 @@ FILES = [
     "roles/jobs/files/services.py",
     "roles/job_container/files/trainyard_root.py",
 ]
-EXAMPLES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "roles/train/files/examples").glob("*.py"))
-CASES = re.findall(r"\w+", PROGRAM.read_text(encoding="utf-8").partition("\nCASES = (")[2].partition(")")[0])
+EXAMPLES = sorted(
+    str(path.relative_to(ROOT)) for path in (ROOT / "roles/train/files/examples").glob("*.py")
+)
+CASES = re.findall(
+    r"\w+", PROGRAM.read_text(encoding="utf-8").partition("\nCASES = (")[2].partition(")")[0]
+)
 needs_python = pytest.mark.python36
 
 
@@ -61,8 +65,16 @@ job = load("roles/train/files/trainyard_job.py", "trainyard_job")
 
 def run(*arguments, text=None, python=None, **environment):
     # Nothing of the tests' own Python: no coverage, no path.
-    done = subprocess.run([python or old_python(), "-E", *arguments], input=text, env=dict({"PATH": os.environ["PATH"]}, **environment),
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        [python or old_python(), "-E", *arguments],
+        input=text,
+        env=dict({"PATH": os.environ["PATH"]}, **environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -76,9 +88,20 @@ def work_done(python):
 
 def test_the_list_is_whole():
     """What the roles put into images and beside the ranks, and what their programs import of the collection."""
-    given = "".join((ROOT / path).read_text(encoding="utf-8") for path in ("roles/training_image/vars/main.yml", "roles/verify/vars/main.yml"))
-    names = {name.lstrip("_") for name in re.findall(r"'(?:[^'\n]*/)?(\w+\.py)'", given) + [name + ".py" for name in job.WATCH_FILES]}
-    assert {"steps.py", "openpgp.py", "all_reduce.py", "job_watch.py"} <= names <= {os.path.basename(path).lstrip("_") for path in FILES}
+    given = "".join(
+        (ROOT / path).read_text(encoding="utf-8")
+        for path in ("roles/training_image/vars/main.yml", "roles/verify/vars/main.yml")
+    )
+    names = {
+        name.lstrip("_")
+        for name in re.findall(r"'(?:[^'\n]*/)?(\w+\.py)'", given)
+        + [name + ".py" for name in job.WATCH_FILES]
+    }
+    assert (
+        {"steps.py", "openpgp.py", "all_reduce.py", "job_watch.py"}
+        <= names
+        <= {os.path.basename(path).lstrip("_") for path in FILES}
+    )
 
 
 @needs_python
@@ -94,8 +117,14 @@ def test_it_compiles():
 def test_the_probe_answers():
     """As role training_image runs it in a base: through standard input, with nothing mounted."""
     steps = (ROOT / "roles/training_image/files/steps.py").read_text(encoding="utf-8")
-    found = json.loads(run("-", "probe", json.dumps({"variables": {}}), text=steps).splitlines()[-1])
-    assert found["versions"]["python"].startswith("3.6.") and set(found["frameworks"]) == {"pytorch", "tensorflow", "mxnet"}
+    found = json.loads(
+        run("-", "probe", json.dumps({"variables": {}}), text=steps).splitlines()[-1]
+    )
+    assert found["versions"]["python"].startswith("3.6.") and set(found["frameworks"]) == {
+        "pytorch",
+        "tensorflow",
+        "mxnet",
+    }
 
 
 @needs_python
@@ -103,12 +132,16 @@ def test_the_probe_answers():
 def test_work_is_done_as_by_a_new_python(case):
     """By 3.6 and by the Python of the tests, on the same input: builds of sources, the probe's parts, both bandwidth jobs, the watcher."""
     old, new = work_done(old_python()), work_done(sys.executable)
-    assert old["python"] == [3, 6] and old["cases"][case] == new["cases"][case] and old["cases"][case]
+    assert (
+        old["python"] == [3, 6] and old["cases"][case] == new["cases"][case] and old["cases"][case]
+    )
 
 
 @needs_python
 def test_what_a_job_has_left_is_swept():
-    left = subprocess.Popen(["sleep", "60"], env={"TRAINYARD_JOB_ID": "python36-1", "PATH": os.environ["PATH"]})
+    left = subprocess.Popen(
+        ["sleep", "60"], env={"TRAINYARD_JOB_ID": "python36-1", "PATH": os.environ["PATH"]}
+    )
     try:
         assert run("-", "python36-1", text=job.SWEEP) == "1\n"
         assert left.wait(10) == -15
@@ -120,17 +153,35 @@ def test_what_a_job_has_left_is_swept():
 @needs_python
 def test_the_version_of_a_package_is_read(tmp_path):
     (tmp_path / "horovod").mkdir()
-    (tmp_path / "horovod/__init__.py").write_text("from horovod.nothing import x\n__version__ = '0.19.2'\n", encoding="utf-8")
+    (tmp_path / "horovod/__init__.py").write_text(
+        "from horovod.nothing import x\n__version__ = '0.19.2'\n", encoding="utf-8"
+    )
     program = "import sys; sys.path.insert(0, %r)\n" % str(tmp_path) + job.VERSION
-    assert run("-", "horovod", text=program) == "0.19.2\n" and run("-", "no_such_package", text=program) == ""
+    assert (
+        run("-", "horovod", text=program) == "0.19.2\n"
+        and run("-", "no_such_package", text=program) == ""
+    )
 
 
 @needs_python
 def test_a_host_is_watched_until_the_input_ends():
     """As the runner starts it: both modules come by the input, and nothing of them lies there."""
-    sources = [(name, next(ROOT / path for path in FILES if path.endswith("/%s.py" % name)).read_text(encoding="utf-8")) for name in job.WATCH_FILES]
+    sources = [
+        (
+            name,
+            next(ROOT / path for path in FILES if path.endswith("/%s.py" % name)).read_text(
+                encoding="utf-8"
+            ),
+        )
+        for name in job.WATCH_FILES
+    ]
     program = job.watch_program(sources, False)
-    seen = [json.loads(line) for line in run("-c", job.WATCH_START, str(len(program.encode())), text=program).splitlines()]
+    seen = [
+        json.loads(line)
+        for line in run(
+            "-c", job.WATCH_START, str(len(program.encode())), text=program
+        ).splitlines()
+    ]
     assert seen and set(seen[-1]) >= {"interface", "sent_bytes", "received_bytes", "peaks"}
 
 
@@ -138,10 +189,19 @@ def test_a_host_is_watched_until_the_input_ends():
 def test_a_host_is_watched_from_begin_to_end(tmp_path):
     """The program itself, beside its modules, in an image without PyTorch. The process that looks at the GPUs ends with it."""
     for path in FILES:
-        if path.endswith(("host_watch.py", "/all_reduce.py", "_bandwidth.py", "_blame.py", "_job_watch.py")):
-            (tmp_path / os.path.basename(path)).write_text((ROOT / path).read_text(encoding="utf-8"), encoding="utf-8")
+        if path.endswith(
+            ("host_watch.py", "/all_reduce.py", "_bandwidth.py", "_blame.py", "_job_watch.py")
+        ):
+            (tmp_path / os.path.basename(path)).write_text(
+                (ROOT / path).read_text(encoding="utf-8"), encoding="utf-8"
+            )
     program = str(tmp_path / "host_watch.py")
-    assert set(json.loads(run("-B", program, "begin", "20"))) == {"cards", "gpus", "interface", "counters"}
+    assert set(json.loads(run("-B", program, "begin", "20"))) == {
+        "cards",
+        "gpus",
+        "interface",
+        "counters",
+    }
     assert set(json.loads(run("-B", program, "end"))) == {"cards", "counters", "peaks"}
     # On a busy machine the watcher is still there for a moment.
     deadline = time.monotonic() + 10
@@ -152,8 +212,16 @@ def test_a_host_is_watched_from_begin_to_end(tmp_path):
 
 @needs_python
 def test_a_rank_is_run_and_leaves_its_result(tmp_path):
-    run(str(ROOT / "roles/training_image/files/rank.py"), "/bin/sh", "-c", "echo hello", TRAINYARD_JOB_DIR=str(tmp_path), RANK="0", WORLD_SIZE="1",
-        LOCAL_RANK="0")
+    run(
+        str(ROOT / "roles/training_image/files/rank.py"),
+        "/bin/sh",
+        "-c",
+        "echo hello",
+        TRAINYARD_JOB_DIR=str(tmp_path),
+        RANK="0",
+        WORLD_SIZE="1",
+        LOCAL_RANK="0",
+    )
     assert (tmp_path / "rank.0.log").read_text() == "hello\n"
     assert json.loads((tmp_path / "rank.0.json").read_text())["exit_code"] == 0
 
@@ -162,13 +230,29 @@ def test_without_a_cpython_3_6_the_report_says_so(monkeypatch):
     """Where there is none, what needs it is deselected, as nothing that was not run counts as passed, and named at the end."""
     conftest = load("tests/conftest.py", "conftest_of_tests")
     monkeypatch.setattr(conftest, "old_python", lambda: "")
-    there = SimpleNamespace(nodeid="tests/unit/x.py::there", name="there", path=pathlib.Path("x.py"), get_closest_marker=lambda name: None)
-    needs = SimpleNamespace(nodeid="tests/unit/x.py::needs", name="needs", path=there.path, get_closest_marker=lambda name: name == "python36" or None)
+    there = SimpleNamespace(
+        nodeid="tests/unit/x.py::there",
+        name="there",
+        path=pathlib.Path("x.py"),
+        get_closest_marker=lambda name: None,
+    )
+    needs = SimpleNamespace(
+        nodeid="tests/unit/x.py::needs",
+        name="needs",
+        path=there.path,
+        get_closest_marker=lambda name: name == "python36" or None,
+    )
     items, deselected, lines = [needs, there], [], []
-    config = SimpleNamespace(hook=SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items)))
+    config = SimpleNamespace(
+        hook=SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
+    )
     conftest.pytest_collection_modifyitems(config, items)
     conftest.pytest_terminal_summary(SimpleNamespace(write_line=lines.append), config)
-    assert items == [there] and deselected == [needs] and lines == ["not run here, as %s:" % NONE, "  tests/unit/x.py::needs"]
+    assert (
+        items == [there]
+        and deselected == [needs]
+        and lines == ["not run here, as %s:" % NONE, "  tests/unit/x.py::needs"]
+    )
     # Where there is one, all are run.
     monkeypatch.setattr(conftest, "old_python", lambda: "/usr/bin/python3.6")
     conftest.MISSING.clear()
@@ -181,10 +265,20 @@ def test_the_pins_have_one_release_for_each_python():
     """pip evaluates the markers by itself; here it is seen that exactly one pin of each package is for each Python, 3.6 included."""
     from packaging.requirements import Requirement
 
-    given = yaml.safe_load((ROOT / "roles/training_image/defaults/main.yml").read_text(encoding="utf-8"))
-    for variable in ("training_image_horovod_build_packages", "training_image_horovod_dependencies", "training_image_pip_packages"):
+    given = yaml.safe_load(
+        (ROOT / "roles/training_image/defaults/main.yml").read_text(encoding="utf-8")
+    )
+    for variable in (
+        "training_image_horovod_build_packages",
+        "training_image_horovod_dependencies",
+        "training_image_pip_packages",
+    ):
         for python in ("3.6", "3.7", "3.8", "3.9", "3.12", "3.13"):
-            chosen = [wish.name for wish in map(Requirement, given[variable]) if not wish.marker or wish.marker.evaluate({"python_version": python})]
+            chosen = [
+                wish.name
+                for wish in map(Requirement, given[variable])
+                if not wish.marker or wish.marker.evaluate({"python_version": python})
+            ]
             assert len(chosen) == len(set(chosen)), (variable, python, chosen)
             names = {wish.name for wish in map(Requirement, given[variable])}
             assert names - set(chosen) <= {"pyparsing"}, (variable, python)

@@ -24,13 +24,22 @@ class Build(build_ext):
         compiler, flags, libraries = "c++", ["-shared", "-fPIC", "-std=c++" + standard], []
         if "HOROVOD_WITHOUT_GLOO" not in VARIABLES:
             flags.append("-DHAVE_GLOO=1")
-        if "HOROVOD_WITHOUT_MPI" not in VARIABLES and ("HOROVOD_WITH_MPI" in VARIABLES or shutil.which("mpicxx")):
+        if "HOROVOD_WITHOUT_MPI" not in VARIABLES and (
+            "HOROVOD_WITH_MPI" in VARIABLES or shutil.which("mpicxx")
+        ):
             compiler = "mpicxx"
             flags.append("-DHAVE_MPI=1")
         if VARIABLES.get("HOROVOD_GPU_OPERATIONS") == "NCCL":
             home = VARIABLES.get("HOROVOD_NCCL_HOME")
-            flags += ["-DHAVE_NCCL=1"] + (["-I%s/include" % home, "-L%s/lib" % home] if home else [])
-            libraries = ["-Wl,--no-as-needed", "-lnccl" if VARIABLES.get("HOROVOD_NCCL_LINK") == "SHARED" else "-l:libnccl_static.a"]
+            flags += ["-DHAVE_NCCL=1"] + (
+                ["-I%s/include" % home, "-L%s/lib" % home] if home else []
+            )
+            libraries = [
+                "-Wl,--no-as-needed",
+                "-lnccl"
+                if VARIABLES.get("HOROVOD_NCCL_LINK") == "SHARED"
+                else "-l:libnccl_static.a",
+            ]
         target = self.get_ext_fullpath(ext.name)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         subprocess.run([compiler] + flags + ext.sources + ["-o", target] + libraries, check=True)
@@ -38,5 +47,11 @@ class Build(build_ext):
             json.dump(VARIABLES, stream)
 
 
-setup(name="horovod", version="0.28.1", packages=["horovod", "horovod.torch"], scripts=["bin/horovodrun"], cmdclass={"build_ext": Build},
-      ext_modules=[Extension("horovod.torch.mpi_lib_v2", ["horovod/torch/mpi_lib.cc"])])
+setup(
+    name="horovod",
+    version="0.28.1",
+    packages=["horovod", "horovod.torch"],
+    scripts=["bin/horovodrun"],
+    cmdclass={"build_ext": Build},
+    ext_modules=[Extension("horovod.torch.mpi_lib_v2", ["horovod/torch/mpi_lib.cc"])],
+)

@@ -14,8 +14,10 @@ try:
     import horovod.torch as hvd
     import torch
 except ImportError as error:
-    raise SystemExit("This example needs PyTorch and Horovod built for it in the training image (%s). Set training_image_requires.frameworks to [pytorch], "
-                     "or set train_command to a command of your own." % error) from error
+    raise SystemExit(
+        "This example needs PyTorch and Horovod built for it in the training image (%s). Set training_image_requires.frameworks to [pytorch], "
+        "or set train_command to a command of your own." % error
+    ) from error
 
 # Python must not write bytecode into the folder of the examples.
 sys.dont_write_bytecode = True
@@ -38,18 +40,28 @@ source, *parts = example_tools.digits(args.data)
 x_train, x_test = (torch.tensor(part, dtype=torch.float32) for part in parts[::2])
 y_train, y_test = (torch.tensor(part, dtype=torch.long) for part in parts[1::2])
 train = torch.utils.data.TensorDataset(x_train, y_train)
-sampler = torch.utils.data.DistributedSampler(train, num_replicas=size, rank=rank, shuffle=True, seed=args.seed)
+sampler = torch.utils.data.DistributedSampler(
+    train, num_replicas=size, rank=rank, shuffle=True, seed=args.seed
+)
 loader = torch.utils.data.DataLoader(train, batch_size=args.batch_size, sampler=sampler)
 
 # Each rank starts with other parameters, to check the broadcast.
 torch.manual_seed(args.seed + rank)
 model = torch.nn.Sequential(
     torch.nn.Unflatten(1, (1, 8, 8)),
-    torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-    torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(),
+    torch.nn.Conv2d(1, 16, 3, padding=1),
+    torch.nn.ReLU(),
+    torch.nn.MaxPool2d(2),
+    torch.nn.Conv2d(16, 32, 3, padding=1),
+    torch.nn.ReLU(),
+    torch.nn.Flatten(),
     torch.nn.Linear(512, 10),
 ).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate * (1 if args.no_averaging else min(size, 4)), momentum=0.9)
+optimizer = torch.optim.SGD(
+    model.parameters(),
+    lr=args.learning_rate * (1 if args.no_averaging else min(size, 4)),
+    momentum=0.9,
+)
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 if not args.no_averaging:
@@ -67,13 +79,21 @@ def accuracy():
     """Each rank tests its share of the images. The counts are summed over all ranks."""
     model.eval()
     with torch.no_grad():
-        right = (model(x_test[rank::size].to(device)).argmax(dim=1).cpu() == y_test[rank::size]).sum().item()
+        right = (
+            (model(x_test[rank::size].to(device)).argmax(dim=1).cpu() == y_test[rank::size])
+            .sum()
+            .item()
+        )
     model.train()
     return average(float(right), "right") * size / len(y_test)
 
 
 if rank == 0:
-    print("%d ranks, %s digits: %d to train on, %d to test on" % (size, source, len(x_train), len(x_test)), flush=True)
+    print(
+        "%d ranks, %s digits: %d to train on, %d to test on"
+        % (size, source, len(x_train), len(x_test)),
+        flush=True,
+    )
 metrics = {}
 for epoch in range(1, epochs + 1):
     sampler.set_epoch(epoch)
@@ -85,16 +105,26 @@ for epoch in range(1, epochs + 1):
         optimizer.step()
         total += loss.item()
     schedule.step()
-    metrics = {"loss": round(average(total / len(loader), "loss"), 4), "accuracy": round(accuracy(), 4)}
+    metrics = {
+        "loss": round(average(total / len(loader), "loss"), 4),
+        "accuracy": round(accuracy(), 4),
+    }
     if rank == 0:
-        print("epoch %d of %d: loss %.4f, test accuracy %.4f" % (epoch, epochs, metrics["loss"], metrics["accuracy"]), flush=True)
+        print(
+            "epoch %d of %d: loss %.4f, test accuracy %.4f"
+            % (epoch, epochs, metrics["loss"], metrics["accuracy"]),
+            flush=True,
+        )
 metrics["seconds"] = round(time.monotonic() - started, 2)
 
 state = model.state_dict()
 checksum = example_tools.checksum(state)
 if rank == 0:
     checkpoint = {"model": state, "epoch": epochs, "metrics": metrics}
-    example_tools.save_atomically(lambda stream: torch.save(checkpoint, stream), os.path.join(example_tools.job_folder(), "checkpoint.pt"))
+    example_tools.save_atomically(
+        lambda stream: torch.save(checkpoint, stream),
+        os.path.join(example_tools.job_folder(), "checkpoint.pt"),
+    )
 example_tools.report(checksum, metrics)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
 hvd.shutdown()

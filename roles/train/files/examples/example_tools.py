@@ -30,12 +30,30 @@ GLYPHS = [[line.split()[digit] for line in FONT.split("\n") if line] for digit i
 def digits_arguments(description, more=()):
     """Parse the options of the digits examples, which train the same network with each framework; `more` has (name, what add_argument takes) of others."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--epochs", type=int, help="default: 12 for up to 4 ranks, more for more ranks, which take fewer steps in an epoch")
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        help="default: 12 for up to 4 ranks, more for more ranks, which take fewer steps in an epoch",
+    )
     parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step")
-    parser.add_argument("--learning-rate", type=float, default=0.05, help="for one rank; 4 and more ranks use four times as much")
+    parser.add_argument(
+        "--learning-rate",
+        type=float,
+        default=0.05,
+        help="for one rank; 4 and more ranks use four times as much",
+    )
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--data", choices=["auto", "sklearn", "generated"], default="auto", help="auto: those of scikit-learn if it is installed")
-    parser.add_argument("--no-averaging", action="store_true", help="each rank trains alone, so that the parameters must differ")
+    parser.add_argument(
+        "--data",
+        choices=["auto", "sklearn", "generated"],
+        default="auto",
+        help="auto: those of scikit-learn if it is installed",
+    )
+    parser.add_argument(
+        "--no-averaging",
+        action="store_true",
+        help="each rank trains alone, so that the parameters must differ",
+    )
     for name, options in more:
         parser.add_argument(name, **options)
     return parser.parse_args()
@@ -88,11 +106,19 @@ def digits(source="auto"):
             from sklearn.model_selection import train_test_split
         except ImportError as error:
             if source == "sklearn":
-                raise SystemExit("--data sklearn: scikit-learn cannot be imported (%s). Add it to training_image_python_packages, "
-                                 "or use --data generated." % error) from error
+                raise SystemExit(
+                    "--data sklearn: scikit-learn cannot be imported (%s). Add it to training_image_python_packages, "
+                    "or use --data generated." % error
+                ) from error
         else:
             found = load_digits()
-            split = train_test_split(found.data / 16.0, found.target, test_size=0.2, random_state=0, stratify=found.target)
+            split = train_test_split(
+                found.data / 16.0,
+                found.target,
+                test_size=0.2,
+                random_state=0,
+                stratify=found.target,
+            )
             x_train, x_test, y_train, y_test = (part.tolist() for part in split)
             return "sklearn", x_train, y_train, x_test, y_test
     images, labels = generated_digits()
@@ -105,7 +131,9 @@ def checksum(parameters):
     """Return the sha256 of torch tensors in the order of their names. A double represents float32 and smaller types exactly, so NumPy is not needed."""
     digest = hashlib.sha256()
     for name in sorted(parameters):
-        digest.update(array.array("d", parameters[name].detach().cpu().double().flatten().tolist()).tobytes())
+        digest.update(
+            array.array("d", parameters[name].detach().cpu().double().flatten().tolist()).tobytes()
+        )
     return digest.hexdigest()
 
 
@@ -116,8 +144,16 @@ def report_path(environment):
     """
     path = environment.get("TRAINYARD_RANK_REPORT")
     of_worker = re.search(r"rank\.(\d+)\.report$", path or "")
-    ranks = [environment[name] for name in ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK") if environment.get(name, "").isdigit()]
-    return "%s.%s" % (path, ranks[0]) if of_worker and ranks and ranks[0] != of_worker.group(1) else path
+    ranks = [
+        environment[name]
+        for name in ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
+        if environment.get(name, "").isdigit()
+    ]
+    return (
+        "%s.%s" % (path, ranks[0])
+        if of_worker and ranks and ranks[0] != of_worker.group(1)
+        else path
+    )
 
 
 def report(parameters_checksum, metrics):

@@ -24,20 +24,45 @@ sys.dont_write_bytecode = True
 import example_tools
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--data", help="folder of CIFAR-10, or the parent folder of cifar-10-batches-py. Default: random images")
-parser.add_argument("--random-images", type=int, default=50000, help="number of random images without --data")
-parser.add_argument("--output-dir", default=example_tools.job_folder(), help="folder of checkpoint.pt, the same on all hosts; default: the job's own folder")
-parser.add_argument("--resume", nargs="?", const="", metavar="CHECKPOINT",
-                    help="continue from this file; without a value from checkpoint.pt in --output-dir if it exists")
+parser.add_argument(
+    "--data",
+    help="folder of CIFAR-10, or the parent folder of cifar-10-batches-py. Default: random images",
+)
+parser.add_argument(
+    "--random-images", type=int, default=50000, help="number of random images without --data"
+)
+parser.add_argument(
+    "--output-dir",
+    default=example_tools.job_folder(),
+    help="folder of checkpoint.pt, the same on all hosts; default: the job's own folder",
+)
+parser.add_argument(
+    "--resume",
+    nargs="?",
+    const="",
+    metavar="CHECKPOINT",
+    help="continue from this file; without a value from checkpoint.pt in --output-dir if it exists",
+)
 parser.add_argument("--epochs", type=int, default=30)
 parser.add_argument("--batch-size", type=int, default=128, help="images per rank and step")
-parser.add_argument("--learning-rate", type=float, default=0.05, help="for one rank; grows with the number of ranks over the first epochs")
-parser.add_argument("--width", type=int, default=64, help="channels of the first stage; 64 is ResNet18")
-parser.add_argument("--log-time", type=float, default=10, help="seconds between two lines of progress")
+parser.add_argument(
+    "--learning-rate",
+    type=float,
+    default=0.05,
+    help="for one rank; grows with the number of ranks over the first epochs",
+)
+parser.add_argument(
+    "--width", type=int, default=64, help="channels of the first stage; 64 is ResNet18"
+)
+parser.add_argument(
+    "--log-time", type=float, default=10, help="seconds between two lines of progress"
+)
 parser.add_argument("--seed", type=int, default=7)
 args = parser.parse_args()
 if "RANK" not in os.environ:
-    raise SystemExit("RANK is not set: start this example with torchrun, or with train_launcher: torchrun.")
+    raise SystemExit(
+        "RANK is not set: start this example with torchrun, or with train_launcher: torchrun."
+    )
 
 started = time.monotonic()
 local_rank = int(os.environ["LOCAL_RANK"])
@@ -55,7 +80,13 @@ rank, size = dist.get_rank(), dist.get_world_size()
 class ArraysOnly(pickle.Unpickler):
     """CIFAR-10 consists of pickles, which can run any code. Only arrays, text and numbers are allowed here."""
 
-    ALLOWED = {("numpy", "_reconstruct"), ("numpy", "_frombuffer"), ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
+    ALLOWED = {
+        ("numpy", "_reconstruct"),
+        ("numpy", "_frombuffer"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("_codecs", "encode"),
+    }
 
     def find_class(self, module, name):
         if (module.split(".")[0], name) in self.ALLOWED:
@@ -89,7 +120,10 @@ if args.data:
         train_set = cifar10(data_folder, ["data_batch_%d" % number for number in range(1, 6)])
         test_set = cifar10(data_folder, ["test_batch"])
     except OSError as error:
-        raise SystemExit("--data: '%s' is not the folder of CIFAR-10 (%s). Unpack cifar-10-python.tar.gz on the share." % (args.data, error)) from error
+        raise SystemExit(
+            "--data: '%s' is not the folder of CIFAR-10 (%s). Unpack cifar-10-python.tar.gz on the share."
+            % (args.data, error)
+        ) from error
 else:
     train_set = random_images(args.random_images, args.seed)
     test_set = random_images(max(size, args.random_images // 5), args.seed + 1)
@@ -105,7 +139,7 @@ def augmented(images):
     """Shift every image of the batch by up to 4 pixels, and mirror every second batch."""
     moved = nn.functional.pad(images, (4, 4, 4, 4))
     top, left = torch.randint(0, 9, (2,)).tolist()
-    moved = moved[:, :, top:top + 32, left:left + 32]
+    moved = moved[:, :, top : top + 32, left : left + 32]
     return moved.flip(3) if torch.rand(1).item() < 0.5 else moved
 
 
@@ -113,11 +147,17 @@ class Block(nn.Module):
     def __init__(self, inside, outside, stride):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(inside, outside, 3, stride, 1, bias=False), nn.BatchNorm2d(outside), nn.ReLU(inplace=True),
-            nn.Conv2d(outside, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside))
+            nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outside),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outside),
+        )
         self.shortcut = nn.Sequential()
         if stride != 1 or inside != outside:
-            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
 
     def forward(self, images):
         return nn.functional.relu(self.body(images) + self.shortcut(images))
@@ -125,7 +165,11 @@ class Block(nn.Module):
 
 def resnet18(width):
     """ResNet18 for CIFAR: no pooling before the first stage, because 32x32 images are small."""
-    layers = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+    layers = [
+        nn.Conv2d(3, width, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(inplace=True),
+    ]
     inside = width
     for stage in range(4):
         outside = width << stage
@@ -135,16 +179,28 @@ def resnet18(width):
 
 
 train = torch.utils.data.TensorDataset(*train_set)
-sampler = torch.utils.data.DistributedSampler(train, num_replicas=size, rank=rank, shuffle=True, seed=args.seed)
-loader = torch.utils.data.DataLoader(train, batch_size=args.batch_size, sampler=sampler, pin_memory=device.type == "cuda")
+sampler = torch.utils.data.DistributedSampler(
+    train, num_replicas=size, rank=rank, shuffle=True, seed=args.seed
+)
+loader = torch.utils.data.DataLoader(
+    train, batch_size=args.batch_size, sampler=sampler, pin_memory=device.type == "cuda"
+)
 
 torch.manual_seed(args.seed + rank)
 model = resnet18(args.width).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate * size, momentum=0.9, weight_decay=5e-4)
+optimizer = torch.optim.SGD(
+    model.parameters(), lr=args.learning_rate * size, momentum=0.9, weight_decay=5e-4
+)
 # The learning rate of all ranks is reached after some epochs and then decreases.
 warm_up = min(5, args.epochs)
 schedule = torch.optim.lr_scheduler.LambdaLR(
-    optimizer, lambda epoch: (epoch + 1) / warm_up if epoch < warm_up else 1 - (epoch - warm_up) / max(1, args.epochs - warm_up))
+    optimizer,
+    lambda epoch: (
+        (epoch + 1) / warm_up
+        if epoch < warm_up
+        else 1 - (epoch - warm_up) / max(1, args.epochs - warm_up)
+    ),
+)
 loss_of = nn.CrossEntropyLoss()
 
 checkpoint_path = os.path.join(args.output_dir, "checkpoint.pt")
@@ -169,9 +225,16 @@ if args.resume is not None:
         schedule.load_state_dict(holder[0]["schedule"])
         first_epoch = holder[0]["epoch"] + 1
     if rank == 0:
-        print("continues after epoch %d of %s" % (first_epoch - 1, source) if holder[0] else "no %s: starts anew" % source, flush=True)
+        print(
+            "continues after epoch %d of %s" % (first_epoch - 1, source)
+            if holder[0]
+            else "no %s: starts anew" % source,
+            flush=True,
+        )
 # DDP broadcasts rank 0's parameters and averages the gradients while they are computed.
-replica = nn.parallel.DistributedDataParallel(model, device_ids=[local_rank] if device.type == "cuda" else None)
+replica = nn.parallel.DistributedDataParallel(
+    model, device_ids=[local_rank] if device.type == "cuda" else None
+)
 
 
 def add_up(*values):
@@ -187,14 +250,24 @@ def accuracy():
     images, labels = (part[rank::size] for part in test_set)
     with torch.no_grad():
         for start in range(0, len(labels), 500):
-            right += (model(prepared(images[start:start + 500])).argmax(dim=1).cpu() == labels[start:start + 500]).sum().item()
+            right += (
+                (
+                    model(prepared(images[start : start + 500])).argmax(dim=1).cpu()
+                    == labels[start : start + 500]
+                )
+                .sum()
+                .item()
+            )
     model.train()
     return add_up(float(right))[0] / len(test_set[1])
 
 
 if rank == 0:
-    print("%d ranks on %s, %s: %d images to train on, %d to test on" % (
-        size, device.type, args.data or "random images", len(train), len(test_set[1])), flush=True)
+    print(
+        "%d ranks on %s, %s: %d images to train on, %d to test on"
+        % (size, device.type, args.data or "random images", len(train), len(test_set[1])),
+        flush=True,
+    )
 metrics = {"first_epoch": first_epoch}
 shown = time.monotonic()
 for epoch in range(first_epoch, args.epochs + 1):
@@ -210,16 +283,39 @@ for epoch in range(first_epoch, args.epochs + 1):
         total += loss.detach()
         if rank == 0 and time.monotonic() - shown >= args.log_time:
             shown = time.monotonic()
-            print("epoch %d, step %d of %d: loss %.4f" % (epoch, number, len(loader), loss.item()), flush=True)
+            print(
+                "epoch %d, step %d of %d: loss %.4f" % (epoch, number, len(loader), loss.item()),
+                flush=True,
+            )
     schedule.step()
     loss_sum, seconds = add_up(total.item() / len(loader), time.monotonic() - begin)
-    metrics.update(epoch=epoch, loss=round(loss_sum / size, 4), accuracy=round(accuracy(), 4),
-                   images_per_second=round(len(sampler) * size / (seconds / size), 1))
+    metrics.update(
+        epoch=epoch,
+        loss=round(loss_sum / size, 4),
+        accuracy=round(accuracy(), 4),
+        images_per_second=round(len(sampler) * size / (seconds / size), 1),
+    )
     if rank == 0:
-        print("epoch %d of %d: loss %.4f, test accuracy %.4f, %.1f images/s" % (
-            epoch, args.epochs, metrics["loss"], metrics["accuracy"], metrics["images_per_second"]), flush=True)
-        checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "schedule": schedule.state_dict(), "epoch": epoch}
-        example_tools.save_atomically(lambda stream, content=checkpoint: torch.save(content, stream), checkpoint_path)
+        print(
+            "epoch %d of %d: loss %.4f, test accuracy %.4f, %.1f images/s"
+            % (
+                epoch,
+                args.epochs,
+                metrics["loss"],
+                metrics["accuracy"],
+                metrics["images_per_second"],
+            ),
+            flush=True,
+        )
+        checkpoint = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "schedule": schedule.state_dict(),
+            "epoch": epoch,
+        }
+        example_tools.save_atomically(
+            lambda stream, content=checkpoint: torch.save(content, stream), checkpoint_path
+        )
 metrics["seconds"] = round(time.monotonic() - started, 2)
 
 # Only of the parameters, because each rank has its own batch norm averages.

@@ -19,28 +19,50 @@ try:
     from monai.losses import DiceLoss
     from monai.networks.nets import UNet
 except ImportError as error:
-    raise SystemExit("This example needs PyTorch, Horovod built for it, NumPy and MONAI in the training image (%s). "
-                     "Add monai with a version to training_image_python_packages, such as monai==1.3.2." % error) from error
+    raise SystemExit(
+        "This example needs PyTorch, Horovod built for it, NumPy and MONAI in the training image (%s). "
+        "Add monai with a version to training_image_python_packages, such as monai==1.3.2." % error
+    ) from error
 
 # Python must not write bytecode into the folder of the examples.
 sys.dont_write_bytecode = True
 import example_tools
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--volumes", type=int, default=64, help="to train on; a quarter as many are made for the test")
+parser.add_argument(
+    "--volumes", type=int, default=64, help="to train on; a quarter as many are made for the test"
+)
 parser.add_argument("--size", type=int, default=96, help="edge of a volume in voxels")
-parser.add_argument("--channels", type=int, nargs="+", default=[16, 32, 64, 128, 256], help="of the UNet's levels; each halves the edge")
+parser.add_argument(
+    "--channels",
+    type=int,
+    nargs="+",
+    default=[16, 32, 64, 128, 256],
+    help="of the UNet's levels; each halves the edge",
+)
 parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--batch-size", type=int, default=2, help="volumes of one rank in one step")
-parser.add_argument("--learning-rate", type=float, default=1e-3, help="for one rank; grows with the number of ranks")
-parser.add_argument("--output-dir", default=example_tools.job_folder(), help="folder of checkpoint.pt; default: the job's own folder")
+parser.add_argument(
+    "--learning-rate", type=float, default=1e-3, help="for one rank; grows with the number of ranks"
+)
+parser.add_argument(
+    "--output-dir",
+    default=example_tools.job_folder(),
+    help="folder of checkpoint.pt; default: the job's own folder",
+)
 parser.add_argument("--seed", type=int, default=7)
-parser.add_argument("--no-averaging", action="store_true", help="each rank trains alone, so that the parameters must differ")
+parser.add_argument(
+    "--no-averaging",
+    action="store_true",
+    help="each rank trains alone, so that the parameters must differ",
+)
 args = parser.parse_args()
 halvings = len(args.channels) - 1
-if halvings < 1 or args.size % 2 ** halvings or args.size // 2 ** halvings < 2 or args.size < 16:
-    raise SystemExit("--size: %d does not fit %d levels; use at least 16, and a multiple of %d of at least %d."
-                     % (args.size, len(args.channels), 2 ** halvings, 2 ** (halvings + 1)))
+if halvings < 1 or args.size % 2**halvings or args.size // 2**halvings < 2 or args.size < 16:
+    raise SystemExit(
+        "--size: %d does not fit %d levels; use at least 16, and a multiple of %d of at least %d."
+        % (args.size, len(args.channels), 2**halvings, 2 ** (halvings + 1))
+    )
 
 started = time.monotonic()
 hvd.init()
@@ -65,14 +87,27 @@ class Volumes(torch.utils.data.Dataset):
     def __getitem__(self, number):
         if number not in self.made:
             image, mask = create_test_image_3d(
-                args.size, args.size, args.size, num_objs=6, rad_max=max(4, args.size // 6), rad_min=max(2, args.size // 16), noise_max=0.5,
-                num_seg_classes=1, random_state=numpy.random.RandomState(self.first + number))
-            self.made[number] = tuple(torch.from_numpy(numpy.asarray(part, dtype=numpy.float32))[None] for part in (image, mask))
+                args.size,
+                args.size,
+                args.size,
+                num_objs=6,
+                rad_max=max(4, args.size // 6),
+                rad_min=max(2, args.size // 16),
+                noise_max=0.5,
+                num_seg_classes=1,
+                random_state=numpy.random.RandomState(self.first + number),
+            )
+            self.made[number] = tuple(
+                torch.from_numpy(numpy.asarray(part, dtype=numpy.float32))[None]
+                for part in (image, mask)
+            )
         return self.made[number]
 
 
 def loader_of(data, batch_size, shuffle):
-    sampler = torch.utils.data.DistributedSampler(data, num_replicas=size, rank=rank, shuffle=shuffle, seed=args.seed)
+    sampler = torch.utils.data.DistributedSampler(
+        data, num_replicas=size, rank=rank, shuffle=shuffle, seed=args.seed
+    )
     return sampler, torch.utils.data.DataLoader(data, batch_size=batch_size, sampler=sampler)
 
 
@@ -81,8 +116,17 @@ _sampler, test_loader = loader_of(Volumes(max(size, args.volumes // 4), 1000000)
 
 # Each rank starts with other parameters, to check the broadcast. UNet's first argument is named dimensions in MONAI before 0.7.
 torch.manual_seed(args.seed + rank)
-model = UNet(3, in_channels=1, out_channels=1, channels=tuple(args.channels), strides=(2,) * halvings, num_res_units=2).to(device)
-optimizer = torch.optim.Adam(model.parameters(), lr=args.learning_rate * (1 if args.no_averaging else size))
+model = UNet(
+    3,
+    in_channels=1,
+    out_channels=1,
+    channels=tuple(args.channels),
+    strides=(2,) * halvings,
+    num_res_units=2,
+).to(device)
+optimizer = torch.optim.Adam(
+    model.parameters(), lr=args.learning_rate * (1 if args.no_averaging else size)
+)
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 if not args.no_averaging:
@@ -101,14 +145,19 @@ def dice():
     with torch.no_grad():
         for images, masks in test_loader:
             found = (model(images.to(device)).cpu() > 0).float()
-            scores.append((2 * (found * masks).sum() / (found.sum() + masks.sum()).clamp(min=1)).item())
+            scores.append(
+                (2 * (found * masks).sum() / (found.sum() + masks.sum()).clamp(min=1)).item()
+            )
     model.train()
     return average(sum(scores) / len(scores), "dice")
 
 
 if rank == 0:
-    print("%d ranks on %s: %d volumes of %d^3 voxels to train on, %d to test on" % (
-        size, device.type, args.volumes, args.size, len(test_loader.dataset)), flush=True)
+    print(
+        "%d ranks on %s: %d volumes of %d^3 voxels to train on, %d to test on"
+        % (size, device.type, args.volumes, args.size, len(test_loader.dataset)),
+        flush=True,
+    )
 metrics = {}
 for epoch in range(1, args.epochs + 1):
     sampler.set_epoch(epoch)
@@ -121,7 +170,11 @@ for epoch in range(1, args.epochs + 1):
         total += loss.item()
     metrics = {"loss": round(average(total / len(loader), "loss"), 4), "dice": round(dice(), 4)}
     if rank == 0:
-        print("epoch %d of %d: loss %.4f, test Dice %.4f" % (epoch, args.epochs, metrics["loss"], metrics["dice"]), flush=True)
+        print(
+            "epoch %d of %d: loss %.4f, test Dice %.4f"
+            % (epoch, args.epochs, metrics["loss"], metrics["dice"]),
+            flush=True,
+        )
 metrics["seconds"] = round(time.monotonic() - started, 2)
 
 state = model.state_dict()
@@ -129,7 +182,10 @@ checksum = example_tools.checksum(state)
 if rank == 0:
     os.makedirs(args.output_dir, exist_ok=True)
     checkpoint = {"model": state, "epoch": args.epochs, "metrics": metrics}
-    example_tools.save_atomically(lambda stream: torch.save(checkpoint, stream), os.path.join(args.output_dir, "checkpoint.pt"))
+    example_tools.save_atomically(
+        lambda stream: torch.save(checkpoint, stream),
+        os.path.join(args.output_dir, "checkpoint.pt"),
+    )
 example_tools.report(checksum, metrics)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
 hvd.shutdown()

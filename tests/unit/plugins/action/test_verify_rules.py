@@ -20,9 +20,11 @@ TABLE = yaml.safe_load(RULES.read_text(encoding="utf-8"))
 BY_ID = {rule["id"]: rule for rule in TABLE["host_rules"]}
 GPU_IDS = {rule["id"] for rule in TABLE["host_rules"] if rule.get("applies_to") == "gpus"}
 GPUS = parse_query(eight_gpus()).gpus
-PATHS = {"/": {"free_bytes": 50 << 30, "inodes": 1000000, "inodes_free": 900000, "error": ""},
-         # Some file systems have no limit.
-         "/data1/share": {"free_bytes": 50 << 30, "inodes": 0, "inodes_free": 0, "error": ""}}
+PATHS = {
+    "/": {"free_bytes": 50 << 30, "inodes": 1000000, "inodes_free": 900000, "error": ""},
+    # Some file systems have no limit.
+    "/data1/share": {"free_bytes": 50 << 30, "inodes": 0, "inodes_free": 0, "error": ""},
+}
 
 
 JOBS_FIREWALL = "trainyard-jobs-firewall.service"
@@ -36,19 +38,50 @@ def guarded(**changes: object) -> dict:
 
 def an_answer(**changes):
     """What host_health_info says of a host in order."""
-    return dict({"gpu_errors": [], "kernel_log": {"source": "journalctl", "error": ""}, "clock": {"synchronized": True, "source": "timedatectl", "error": ""},
-                 "file_systems": PATHS, "docker_config_error": "", "docker_config_warnings": [],
-                 "firewalls": {JOBS_FIREWALL: {"fault": "", "active": True, "enabled": True}},
-                 "certificates": {"/etc/trainyard/registry/tls/registry.pem": {"ends": "2027-12-29", "days": 30, "error": ""}}}, **changes)
+    return dict(
+        {
+            "gpu_errors": [],
+            "kernel_log": {"source": "journalctl", "error": ""},
+            "clock": {"synchronized": True, "source": "timedatectl", "error": ""},
+            "file_systems": PATHS,
+            "docker_config_error": "",
+            "docker_config_warnings": [],
+            "firewalls": {JOBS_FIREWALL: {"fault": "", "active": True, "enabled": True}},
+            "certificates": {
+                "/etc/trainyard/registry/tls/registry.pem": {
+                    "ends": "2027-12-29",
+                    "days": 30,
+                    "error": "",
+                }
+            },
+        },
+        **changes,
+    )
 
 
 def ending(days, ends="2027-01-02", error=""):
-    return {"answer": an_answer(certificates={"/etc/trainyard/tls/hub.pem": {"ends": ends, "days": days, "error": error}})}
+    return {
+        "answer": an_answer(
+            certificates={
+                "/etc/trainyard/tls/hub.pem": {"ends": ends, "days": days, "error": error}
+            }
+        )
+    }
 
 
 def a_smi(gpus=None, **changes):
     gpus = copy.deepcopy(GPUS) if gpus is None else gpus
-    return dict({"available": True, "cause": None, "fix": None, "gpu_count": len(gpus), "gpus": gpus, "error_gpus": []}, **changes)
+    return dict(
+        {
+            "available": True,
+            "cause": None,
+            "fix": None,
+            "gpu_count": len(gpus),
+            "gpus": gpus,
+            "error_gpus": [],
+        },
+        **changes,
+    )
 
 
 def a_gpu(number, **changes):
@@ -59,21 +92,54 @@ def a_gpu(number, **changes):
 
 
 def a_stack(**changes):
-    return dict({"packages": {"libnccl2": {"version": "2.21.5-1+cuda12.4", "held": True, "broken": False}}, "library": "535.54.03", "record": {},
-                 "reboot_required_reason": "", "will_break_on_next_boot": ""}, **changes)
+    return dict(
+        {
+            "packages": {
+                "libnccl2": {"version": "2.21.5-1+cuda12.4", "held": True, "broken": False}
+            },
+            "library": "535.54.03",
+            "record": {},
+            "reboot_required_reason": "",
+            "will_break_on_next_boot": "",
+        },
+        **changes,
+    )
 
 
 def a_port(device="mlx5_0", port=1, **changes):
-    good = {"port": port, "state": "active", "physical_state": "link_up", "rate_gb_s": 400.0, "link_layer": "infiniband"}
+    good = {
+        "port": port,
+        "state": "active",
+        "physical_state": "link_up",
+        "rate_gb_s": 400.0,
+        "link_layer": "infiniband",
+    }
     return {"name": device, "ports": [dict(good, **changes)]}
 
 
 def fabric(*devices, **changes):
-    return {"__verify_infiniband": dict({"available": True, "fix": None, "adapters": [{"bus_id": "0000:17:00.0"}], "devices": list(devices)}, **changes)}
+    return {
+        "__verify_infiniband": dict(
+            {
+                "available": True,
+                "fix": None,
+                "adapters": [{"bus_id": "0000:17:00.0"}],
+                "devices": list(devices),
+            },
+            **changes,
+        )
+    }
 
 
 def a_session(container, **changes):
-    good = {"hostname": "", "container_id": container, "memlock": "unlimited", "way_back": "open", "environment": {}, "clock_ahead_s": [-0.2, 0.1]}
+    good = {
+        "hostname": "",
+        "container_id": container,
+        "memlock": "unlimited",
+        "way_back": "open",
+        "environment": {},
+        "clock_ahead_s": [-0.2, 0.1],
+    }
     return dict(good, **changes)
 
 
@@ -86,35 +152,92 @@ def a_mesh(memlock="unlimited", cause="", **sessions):
         for target, identifier in ids.items():
             changes = dict(sessions.get("%s_from_%s" % (target, source), {}))
             failed = changes.pop("cause", "")
-            logins.append({"name": target, "ok": not failed, "cause": failed, "fix": "mend it", "evidence": "seen",
-                           "session": {} if failed else a_session(identifier, **changes)})
-        proofs[source] = {"available": not cause, "cause": cause, "fix": "start it", "logins": logins,
-                          "container": {"id": ids[source], "memlock": memlock if source == "b" else "unlimited", "environment": {}}}
+            logins.append(
+                {
+                    "name": target,
+                    "ok": not failed,
+                    "cause": failed,
+                    "fix": "mend it",
+                    "evidence": "seen",
+                    "session": {} if failed else a_session(identifier, **changes),
+                }
+            )
+        proofs[source] = {
+            "available": not cause,
+            "cause": cause,
+            "fix": "start it",
+            "logins": logins,
+            "container": {
+                "id": ids[source],
+                "memlock": memlock if source == "b" else "unlimited",
+                "environment": {},
+            },
+        }
     members = [{"name": name, "in_play": True} for name in ids]
-    return dict(mesh_problems(proofs, members, [{"name": name, "host_key": "ssh-ed25519 AAAA"} for name in ids]), proofs=proofs)
+    return dict(
+        mesh_problems(
+            proofs, members, [{"name": name, "host_key": "ssh-ed25519 AAAA"} for name in ids]
+        ),
+        proofs=proofs,
+    )
 
 
 def a_node(name, states=("idle",), models=(), reason="", reason_user=""):
     """As slurm_info returns it."""
     base, *flags = states
-    return {"name": name, "states": list(states), "flags": flags, "available_for_jobs": base in ("idle", "mixed", "allocated") and not flags,
-            "gpus": [{"model": model, "total": number, "used": 0} for model, number in models], "reason": reason, "reason_user": reason_user}
+    return {
+        "name": name,
+        "states": list(states),
+        "flags": flags,
+        "available_for_jobs": base in ("idle", "mixed", "allocated") and not flags,
+        "gpus": [{"model": model, "total": number, "used": 0} for model, number in models],
+        "reason": reason,
+        "reason_user": reason_user,
+    }
 
 
 def scheduled(*nodes, cause="", fix="", **changes):
     """The scheduler as host b sees it. Host a is in order."""
-    answer = {"available": not cause, "cause": cause or None, "fix": fix or None, "nodes": [a_node("a"), *nodes]}
-    return dict({"cluster_scheduler": "slurm", "cluster_scheduler_host": "a", "__verify_scheduler": answer,
-                 "slurm_accounts_difference": {"changes": []}}, **changes)
+    answer = {
+        "available": not cause,
+        "cause": cause or None,
+        "fix": fix or None,
+        "nodes": [a_node("a"), *nodes],
+    }
+    return dict(
+        {
+            "cluster_scheduler": "slurm",
+            "cluster_scheduler_host": "a",
+            "__verify_scheduler": answer,
+            "slurm_accounts_difference": {"changes": []},
+        },
+        **changes,
+    )
 
 
 def plain(name="a", address="10.0.0.11", answer=None, mesh=None, facts=None, **changes):
     """A host without GPUs that is in order."""
-    host = a_host(name, address, **{"facts_" + key: value for key, value in dict({"container": False}, **(facts or {})).items()})
-    host.update({"asked": answer or an_answer(), "training_sshd_proof": mesh or a_mesh(), "cluster_head": "a",
-                 "shared_storage_proof": {"verdict": "pass"}, "__verify_failed": {},
-                 "verify_clock_step": 1.0, "verify_free_mib": 1024, "verify_free_inodes": 10000,
-                 "__verify_horovod": {"available": True, "missing": [], "import_errors": {}}})
+    host = a_host(
+        name,
+        address,
+        **{
+            "facts_" + key: value
+            for key, value in dict({"container": False}, **(facts or {})).items()
+        },
+    )
+    host.update(
+        {
+            "asked": answer or an_answer(),
+            "training_sshd_proof": mesh or a_mesh(),
+            "cluster_head": "a",
+            "shared_storage_proof": {"verdict": "pass"},
+            "__verify_failed": {},
+            "verify_clock_step": 1.0,
+            "verify_free_mib": 1024,
+            "verify_free_inodes": 10000,
+            "__verify_horovod": {"available": True, "missing": [], "import_errors": {}},
+        }
+    )
     # What the test's own hosts have beside these.
     host["asked"].setdefault("resolved", {})
     return dict(host, **changes)
@@ -122,9 +245,20 @@ def plain(name="a", address="10.0.0.11", answer=None, mesh=None, facts=None, **c
 
 def gpu_host(name="a", address="10.0.0.11", facts=None, **changes):
     """A host with eight GPUs that is in order."""
-    base = {"__verify_gpus": a_smi(), "__verify_container_gpus": a_smi(), "__verify_stack": a_stack(), "training_container_gpus": "all",
-            "upgrade_asked": {"libnccl2": "2.21.5-1+cuda12.4"}, "nvidia_driver_asked": "535"}
-    return plain(name, address, facts=dict({"nvidia_devices": 8, "gpus": 8}, **(facts or {})), **dict(base, **changes))
+    base = {
+        "__verify_gpus": a_smi(),
+        "__verify_container_gpus": a_smi(),
+        "__verify_stack": a_stack(),
+        "training_container_gpus": "all",
+        "upgrade_asked": {"libnccl2": "2.21.5-1+cuda12.4"},
+        "nvidia_driver_asked": "535",
+    }
+    return plain(
+        name,
+        address,
+        facts=dict({"nvidia_devices": 8, "gpus": 8}, **(facts or {})),
+        **dict(base, **changes),
+    )
 
 
 def verdicts(*hosts, **options):
@@ -143,8 +277,21 @@ def bad(findings):
 @pytest.mark.parametrize("kind", [plain, gpu_host])
 def test_a_cluster_in_order(kind):
     findings = verdicts(kind("a", "10.0.0.11"), kind("b", "10.0.0.12"))
-    assert {(entry["id"], entry["verdict"]) for entry in findings if entry["verdict"] != "pass"} == (
-        {(check_id, "skipped") for check_id in {"ib-ports", "scheduler-answers", "scheduler-nodes", "scheduler-quota", "scheduler-ports"} | (GPU_IDS if kind is plain else set())})
+    assert {
+        (entry["id"], entry["verdict"]) for entry in findings if entry["verdict"] != "pass"
+    } == (
+        {
+            (check_id, "skipped")
+            for check_id in {
+                "ib-ports",
+                "scheduler-answers",
+                "scheduler-nodes",
+                "scheduler-quota",
+                "scheduler-ports",
+            }
+            | (GPU_IDS if kind is plain else set())
+        }
+    )
     assert {entry["host"] for entry in findings} == {"a", "b"}
     assert {entry["id"] for entry in findings} == set(BY_ID)
     # Why, in words.
@@ -152,110 +299,338 @@ def test_a_cluster_in_order(kind):
 
 
 def xid(code=79, text="GPU has fallen off the bus.", kind="Xid", **changes):
-    error = {"kind": kind, "device": "0000:3b:00", "code": code, "text": text, "count": 3, "first_s": 1.0, "last_s": 90.0}
+    error = {
+        "kind": kind,
+        "device": "0000:3b:00",
+        "code": code,
+        "text": text,
+        "count": 3,
+        "first_s": 1.0,
+        "last_s": 90.0,
+    }
     return an_answer(gpu_errors=[dict(error, **changes)])
 
 
 def ecc(volatile=0, aggregate=0):
-    return {"volatile": {"correctable": 5, "uncorrectable": volatile}, "aggregate": {"correctable": 5, "uncorrectable": aggregate}}
+    return {
+        "volatile": {"correctable": 5, "uncorrectable": volatile},
+        "aggregate": {"correctable": 5, "uncorrectable": aggregate},
+    }
 
 
 def free(path="/", **changes):
     return {"answer": an_answer(file_systems=dict(PATHS, **{path: dict(PATHS["/"], **changes)}))}
 
 
-FAILED = {check_id: (plain, {"__verify_failed": {check_id: "a: it is not there"}}, "it is not there")
-          for check_id in ("image-identical", "container-running", "horovod-build", "shared-storage", "ssh-mesh")}
+FAILED = {
+    check_id: (plain, {"__verify_failed": {check_id: "a: it is not there"}}, "it is not there")
+    for check_id in (
+        "image-identical",
+        "container-running",
+        "horovod-build",
+        "shared-storage",
+        "ssh-mesh",
+    )
+}
 
 # By check: hosts of which it alone says that they are broken (or warns, where that is written), and what it has found.
 FIRING = {
     **{check_id: [case] for check_id, case in FAILED.items()},
     "stack-drift": [
-        (gpu_host, {"upgrade_asked": {"libnccl2": "2.22.3-1+cuda12.5"}}, "libnccl2: 2.21.5-1+cuda12.4"),
-        (gpu_host, {"__verify_stack": a_stack(will_break_on_next_boot="no module for kernel 6.1.0-25-amd64")}, "no module for kernel"),
+        (
+            gpu_host,
+            {"upgrade_asked": {"libnccl2": "2.22.3-1+cuda12.5"}},
+            "libnccl2: 2.21.5-1+cuda12.4",
+        ),
+        (
+            gpu_host,
+            {
+                "__verify_stack": a_stack(
+                    will_break_on_next_boot="no module for kernel 6.1.0-25-amd64"
+                )
+            },
+            "no module for kernel",
+        ),
         (gpu_host, {"nvidia_driver_asked": "550"}, "driver: 535.54.03"),
     ],
     "gpus-present": [
         (gpu_host, {"facts": {"nvidia_devices": 9}}, "8 GPUs"),
-        (gpu_host, {"training_container_gpus": [0, 8], "__verify_container_gpus": a_smi(GPUS[:2])}, "8 GPUs: 0, 1"),
-        (gpu_host, {"__verify_gpus": a_smi(available=False, cause="gpu_lost", fix="reboot it")}, "gpu_lost"),
+        (
+            gpu_host,
+            {"training_container_gpus": [0, 8], "__verify_container_gpus": a_smi(GPUS[:2])},
+            "8 GPUs: 0, 1",
+        ),
+        (
+            gpu_host,
+            {"__verify_gpus": a_smi(available=False, cause="gpu_lost", fix="reboot it")},
+            "gpu_lost",
+        ),
         (plain, {"training_container_gpus": "all"}, "no NVIDIA GPU is on this host's PCI bus"),
     ],
     "gpu-ecc": [
-        (gpu_host, a_gpu(3, ecc_errors=ecc(volatile=2, aggregate=2)), "GPU 3 (00000000:03:00.0): 2 uncorrectable errors since"),
+        (
+            gpu_host,
+            a_gpu(3, ecc_errors=ecc(volatile=2, aggregate=2)),
+            "GPU 3 (00000000:03:00.0): 2 uncorrectable errors since",
+        ),
         (gpu_host, a_gpu(3, remapped_rows_pending=True), "pending retirement until a reset"),
         (gpu_host, a_gpu(3, retired_pages_pending=True), "pending retirement until a reset"),
         (gpu_host, a_gpu(3, remapped_rows_failure=True), "could not be retired"),
-        (gpu_host, a_gpu(3, ecc_errors=ecc(aggregate=1)), "warn: GPU 3 (00000000:03:00.0): 1 in its lifetime"),
+        (
+            gpu_host,
+            a_gpu(3, ecc_errors=ecc(aggregate=1)),
+            "warn: GPU 3 (00000000:03:00.0): 1 in its lifetime",
+        ),
     ],
     "gpu-xid": [
-        (gpu_host, {"answer": xid()}, "Xid 79 of 0000:3b:00, 3 times, last 90 s after the boot: the GPU has fallen off the bus"),
-        (gpu_host, {"answer": xid(149, "NETIR_LINK_EVT Fatal XC0", last_s=None, count=1)}, "Xid 149 of 0000:3b:00, once: an NVLink failed"),
-        (gpu_host, {"answer": xid(20034, "Fatal, Link 30 LTSSM Fault Up", "SXid")}, "an NVSwitch reports an error (Fatal, Link 30"),
-        (gpu_host, {"answer": xid(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")}, "Node Reboot Required"),
-        (gpu_host, {"answer": xid(31, "Ch 0000000b")}, "warn: Xid 31 of 0000:3b:00, 3 times, last 90 s after the boot: a program used memory"),
+        (
+            gpu_host,
+            {"answer": xid()},
+            "Xid 79 of 0000:3b:00, 3 times, last 90 s after the boot: the GPU has fallen off the bus",
+        ),
+        (
+            gpu_host,
+            {"answer": xid(149, "NETIR_LINK_EVT Fatal XC0", last_s=None, count=1)},
+            "Xid 149 of 0000:3b:00, once: an NVLink failed",
+        ),
+        (
+            gpu_host,
+            {"answer": xid(20034, "Fatal, Link 30 LTSSM Fault Up", "SXid")},
+            "an NVSwitch reports an error (Fatal, Link 30",
+        ),
+        (
+            gpu_host,
+            {
+                "answer": xid(
+                    154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+                )
+            },
+            "Node Reboot Required",
+        ),
+        (
+            gpu_host,
+            {"answer": xid(31, "Ch 0000000b")},
+            "warn: Xid 31 of 0000:3b:00, 3 times, last 90 s after the boot: a program used memory",
+        ),
         (gpu_host, {"answer": xid(145, "RLW_RXPIPE Nonfatal XC0 i0 Link 13")}, "warn: Xid 145"),
-        (gpu_host, {"answer": xid(154, "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)")}, "warn: Xid 154"),
-        (gpu_host, {"answer": xid(22013, "Non-fatal, Link 44 Minion Link DLREQ interrupt", "SXid")}, "warn: SXid 22013"),
+        (
+            gpu_host,
+            {
+                "answer": xid(
+                    154, "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)"
+                )
+            },
+            "warn: Xid 154",
+        ),
+        (
+            gpu_host,
+            {"answer": xid(22013, "Non-fatal, Link 44 Minion Link DLREQ interrupt", "SXid")},
+            "warn: SXid 22013",
+        ),
         (gpu_host, {"answer": xid(999, "")}, "warn: Xid 999"),
     ],
     "gpu-pcie-width": [(gpu_host, a_gpu(5, pcie_width=8), "GPU 5 (00000000:05:00.0) has 8")],
     "gpu-throttle": [
-        (gpu_host, a_gpu(0, throttle_reasons=["hw_slowdown", "hw_power_brake_slowdown"]), "hw_slowdown, hw_power_brake_slowdown"),
+        (
+            gpu_host,
+            a_gpu(0, throttle_reasons=["hw_slowdown", "hw_power_brake_slowdown"]),
+            "hw_slowdown, hw_power_brake_slowdown",
+        ),
         (gpu_host, a_gpu(0, throttle_reasons=["hw_thermal_slowdown"]), "hw_thermal_slowdown"),
         (gpu_host, a_gpu(0, throttle_reasons=["sw_thermal_slowdown"]), "warn: GPU 0"),
     ],
-    "gpu-persistence": [(gpu_host, a_gpu(7, persistence_mode=False), "warn: GPU 7 (00000000:07:00.0): off")],
-    "toolkit-container": [
-        (gpu_host, {"__verify_failed": {"toolkit-container": "could not select device driver"}}, "could not select device driver"),
-        (gpu_host, {"__verify_container_gpus": a_smi([], available=False, cause="unknown", fix="restart it")}, "unknown"),
-        (gpu_host, {"__verify_container_gpus": a_smi(GPUS[:7])}, "7 GPUs"),
-        (gpu_host, {"training_container_gpus": [0, 1, 2], "__verify_container_gpus": a_smi(GPUS[:2])}, "2 GPUs"),
+    "gpu-persistence": [
+        (gpu_host, a_gpu(7, persistence_mode=False), "warn: GPU 7 (00000000:07:00.0): off")
     ],
-    "horovod-build": [FAILED["horovod-build"], (plain, {"__verify_horovod": {
-        "available": True, "missing": ["frameworks.pytorch"], "import_errors": {"pytorch": "No module named 'packaging'"}}},
-        "behind port 12345, Horovod lacks frameworks.pytorch; No module named 'packaging'"),
-        (plain, {"__verify_horovod": {"available": False, "cause": "not_installed", "missing": ["frameworks.pytorch"], "fix": "install it"}},
-         "lacks frameworks.pytorch (not_installed)")],
-    "ssh-mesh": [FAILED["ssh-mesh"], (plain, {"mesh": a_mesh(b_from_a={"cause": "connection_refused"})}, "a cannot log in to b (connection_refused)")],
+    "toolkit-container": [
+        (
+            gpu_host,
+            {"__verify_failed": {"toolkit-container": "could not select device driver"}},
+            "could not select device driver",
+        ),
+        (
+            gpu_host,
+            {
+                "__verify_container_gpus": a_smi(
+                    [], available=False, cause="unknown", fix="restart it"
+                )
+            },
+            "unknown",
+        ),
+        (gpu_host, {"__verify_container_gpus": a_smi(GPUS[:7])}, "7 GPUs"),
+        (
+            gpu_host,
+            {"training_container_gpus": [0, 1, 2], "__verify_container_gpus": a_smi(GPUS[:2])},
+            "2 GPUs",
+        ),
+    ],
+    "horovod-build": [
+        FAILED["horovod-build"],
+        (
+            plain,
+            {
+                "__verify_horovod": {
+                    "available": True,
+                    "missing": ["frameworks.pytorch"],
+                    "import_errors": {"pytorch": "No module named 'packaging'"},
+                }
+            },
+            "behind port 12345, Horovod lacks frameworks.pytorch; No module named 'packaging'",
+        ),
+        (
+            plain,
+            {
+                "__verify_horovod": {
+                    "available": False,
+                    "cause": "not_installed",
+                    "missing": ["frameworks.pytorch"],
+                    "fix": "install it",
+                }
+            },
+            "lacks frameworks.pytorch (not_installed)",
+        ),
+    ],
+    "ssh-mesh": [
+        FAILED["ssh-mesh"],
+        (
+            plain,
+            {"mesh": a_mesh(b_from_a={"cause": "connection_refused"})},
+            "a cannot log in to b (connection_refused)",
+        ),
+    ],
     "memlock": [
-        (plain, {"mesh": a_mesh(b_from_a={"memlock": "64"}, b_from_b={"memlock": "64"})}, "ulimit -l 64 in a session"),
+        (
+            plain,
+            {"mesh": a_mesh(b_from_a={"memlock": "64"}, b_from_b={"memlock": "64"})},
+            "ulimit -l 64 in a session",
+        ),
         # Enough for hosts without InfiniBand.
-        (plain, {"mesh": a_mesh(memlock="8192", b_from_a={"memlock": "8192"}, b_from_b={"memlock": "8192"}), **fabric(a_port())}, "ulimit -l 8192"),
+        (
+            plain,
+            {
+                "mesh": a_mesh(
+                    memlock="8192", b_from_a={"memlock": "8192"}, b_from_b={"memlock": "8192"}
+                ),
+                **fabric(a_port()),
+            },
+            "ulimit -l 8192",
+        ),
     ],
     "clock-step": [
-        (plain, {"mesh": a_mesh(b_from_a={"clock_ahead_s": [4.8, 5.1]})}, "5.0 s ahead of the others"),
-        (plain, {"mesh": a_mesh(b_from_a={"clock_ahead_s": [-61.3, -61.0]})}, "61.1 s behind the others"),
-        (plain, {"answer": an_answer(clock={"synchronized": False, "source": "chronyc", "error": ""})}, "warn: not synchronized"),
+        (
+            plain,
+            {"mesh": a_mesh(b_from_a={"clock_ahead_s": [4.8, 5.1]})},
+            "5.0 s ahead of the others",
+        ),
+        (
+            plain,
+            {"mesh": a_mesh(b_from_a={"clock_ahead_s": [-61.3, -61.0]})},
+            "61.1 s behind the others",
+        ),
+        (
+            plain,
+            {"answer": an_answer(clock={"synchronized": False, "source": "chronyc", "error": ""})},
+            "warn: not synchronized",
+        ),
     ],
     "docker-config": [
-        (plain, {"answer": an_answer(docker_config_error="/etc/docker/daemon.json: the file is empty")}, "daemon.json: the file is empty"),
-        (plain, {"answer": an_answer(docker_config_warnings=["/etc/docker/daemon.json: mtu: 1 is not from 68"])}, "warn: /etc/docker/daemon.json: mtu: 1"),
+        (
+            plain,
+            {"answer": an_answer(docker_config_error="/etc/docker/daemon.json: the file is empty")},
+            "daemon.json: the file is empty",
+        ),
+        (
+            plain,
+            {
+                "answer": an_answer(
+                    docker_config_warnings=["/etc/docker/daemon.json: mtu: 1 is not from 68"]
+                )
+            },
+            "warn: /etc/docker/daemon.json: mtu: 1",
+        ),
     ],
     "free-space": [
         (plain, free(free_bytes=100 << 20), "/: 100 MiB, 900000 files"),
         (plain, free(inodes_free=12), "12 files"),
-        (plain, free("/data1/share", free_bytes=None, error="no end after 10 s"), "/data1/share: no end after 10 s"),
+        (
+            plain,
+            free("/data1/share", free_bytes=None, error="no end after 10 s"),
+            "/data1/share: no end after 10 s",
+        ),
     ],
     "certificate-end": [
-        (plain, ending(29), "warn: /etc/trainyard/tls/hub.pem: ends on 2027-01-02"), (plain, ending(0), "warn: /etc/trainyard/tls/hub.pem: ends on"),
+        (plain, ending(29), "warn: /etc/trainyard/tls/hub.pem: ends on 2027-01-02"),
+        (plain, ending(0), "warn: /etc/trainyard/tls/hub.pem: ends on"),
         (plain, ending(-1), "/etc/trainyard/tls/hub.pem: ended on 2027-01-02"),
-        (plain, ending(None, ends=None, error="unable to load certificate"), "/etc/trainyard/tls/hub.pem: unable to load certificate"),
+        (
+            plain,
+            ending(None, ends=None, error="unable to load certificate"),
+            "/etc/trainyard/tls/hub.pem: unable to load certificate",
+        ),
     ],
     "scheduler-answers": [
         (plain, scheduled(cause="auth_key", fix="copy the key"), "auth_key"),
-        (plain, scheduled(a_node("b"), __verify_failed={"scheduler-answers": "scontrol: line 3 is incomplete"}), "line 3 is incomplete"),
+        (
+            plain,
+            scheduled(
+                a_node("b"), __verify_failed={"scheduler-answers": "scontrol: line 3 is incomplete"}
+            ),
+            "line 3 is incomplete",
+        ),
     ],
     "scheduler-quota": [
-        (plain, scheduled(a_node("b"), cluster_scheduler_host="b", slurm_accounts_difference={"changes": [
-            {"what": "account vision", "action": "change", "before": {"gpus": 4}, "after": {"gpus": 8}}]}), "account vision: {'gpus': 4}"),
-        (plain, scheduled(a_node("b"), cluster_scheduler_host="b", slurm_accounts_difference={"changes": [
-            {"what": "member vision anna", "action": "add", "before": {}, "after": {"gpus": 2}}]}), "member vision anna: not in Slurm"),
-        (plain, scheduled(a_node("b"), cluster_scheduler_host="b", __verify_failed={"scheduler-quota": "the database does not answer"}),
-         "the database does not answer"),
+        (
+            plain,
+            scheduled(
+                a_node("b"),
+                cluster_scheduler_host="b",
+                slurm_accounts_difference={
+                    "changes": [
+                        {
+                            "what": "account vision",
+                            "action": "change",
+                            "before": {"gpus": 4},
+                            "after": {"gpus": 8},
+                        }
+                    ]
+                },
+            ),
+            "account vision: {'gpus': 4}",
+        ),
+        (
+            plain,
+            scheduled(
+                a_node("b"),
+                cluster_scheduler_host="b",
+                slurm_accounts_difference={
+                    "changes": [
+                        {
+                            "what": "member vision anna",
+                            "action": "add",
+                            "before": {},
+                            "after": {"gpus": 2},
+                        }
+                    ]
+                },
+            ),
+            "member vision anna: not in Slurm",
+        ),
+        (
+            plain,
+            scheduled(
+                a_node("b"),
+                cluster_scheduler_host="b",
+                __verify_failed={"scheduler-quota": "the database does not answer"},
+            ),
+            "the database does not answer",
+        ),
     ],
     "scheduler-ports": [
-        (plain, scheduled(a_node("b"), job_container_firewall=False), "warn: it is off, and everybody who reaches this host"),
+        (
+            plain,
+            scheduled(a_node("b"), job_container_firewall=False),
+            "warn: it is off, and everybody who reaches this host",
+        ),
         (plain, scheduled(a_node("b"), job_container_enabled=False), "warn: it is off"),
         (plain, guarded(fault="not loaded"), "not loaded"),
         (plain, guarded(fault="chain people is changed", active=False), "chain people is changed"),
@@ -265,91 +640,276 @@ FIRING = {
     "scheduler-nodes": [
         (plain, scheduled(), "the scheduler has no node of this name"),
         (plain, scheduled(a_node("b", ["down", "not_responding"])), "down, not_responding"),
-        (plain, scheduled(a_node("b", ["idle", "drain"], reason="Kill task failed", reason_user="slurm")), "idle, drain: Kill task failed"),
-        (plain, scheduled(a_node("b", ["down", "drain"], reason="maintenance", reason_user="root")), "down, drain: maintenance"),
-        (plain, scheduled(a_node("b", ["mixed", "drain"], reason="new disk", reason_user="root")), "warn: mixed, drain: new disk"),
-        (plain, scheduled(a_node("b", ["idle", "drain"], reason="trainyard: verify: gpu-xid", reason_user="root")), "warn: idle, drain: trainyard: verify"),
-        (plain, scheduled(a_node("b", ["idle", "maintenance", "reserved"])), "warn: idle, maintenance, reserved"),
+        (
+            plain,
+            scheduled(
+                a_node("b", ["idle", "drain"], reason="Kill task failed", reason_user="slurm")
+            ),
+            "idle, drain: Kill task failed",
+        ),
+        (
+            plain,
+            scheduled(a_node("b", ["down", "drain"], reason="maintenance", reason_user="root")),
+            "down, drain: maintenance",
+        ),
+        (
+            plain,
+            scheduled(a_node("b", ["mixed", "drain"], reason="new disk", reason_user="root")),
+            "warn: mixed, drain: new disk",
+        ),
+        (
+            plain,
+            scheduled(
+                a_node(
+                    "b", ["idle", "drain"], reason="trainyard: verify: gpu-xid", reason_user="root"
+                )
+            ),
+            "warn: idle, drain: trainyard: verify",
+        ),
+        (
+            plain,
+            scheduled(a_node("b", ["idle", "maintenance", "reserved"])),
+            "warn: idle, maintenance, reserved",
+        ),
         (gpu_host, scheduled(a_node("b", models=[("h100", 7)])), "7 GPUs"),
-        (plain, dict(scheduled(a_node("b", models=[("ascend910b1", 7)])), facts={"npus": 8}), "7 GPUs"),
+        (
+            plain,
+            dict(scheduled(a_node("b", models=[("ascend910b1", 7)])), facts={"npus": 8}),
+            "7 GPUs",
+        ),
     ],
     "ib-ports": [
         (plain, fabric(a_port(state="init")), "mlx5_0 port 1: init, link_up"),
-        (plain, fabric(a_port(state="down", physical_state="polling")), "mlx5_0 port 1: down, polling"),
+        (
+            plain,
+            fabric(a_port(state="down", physical_state="polling")),
+            "mlx5_0 port 1: down, polling",
+        ),
         (plain, fabric(a_port(rate_gb_s=100.0)), "100.0 Gb/s"),
     ],
 }
 
 
-@pytest.mark.parametrize("check_id, kind, changes, found", [(check_id, *case) for check_id, cases in FIRING.items() for case in cases])
+@pytest.mark.parametrize(
+    "check_id, kind, changes, found",
+    [(check_id, *case) for check_id, cases in FIRING.items() for case in cases],
+)
 def test_each_defect_fails_exactly_its_check(check_id, kind, changes, found):
     """On the second of two hosts, the first of which is in order."""
-    other = fabric(a_port()) if "__verify_infiniband" in changes else scheduled(a_node("b")) if "__verify_scheduler" in changes else {}
+    other = (
+        fabric(a_port())
+        if "__verify_infiniband" in changes
+        else scheduled(a_node("b"))
+        if "__verify_scheduler" in changes
+        else {}
+    )
     if other and kind is gpu_host:
         other["__verify_scheduler"]["nodes"][0]["gpus"] = [{"model": "h100", "total": 8, "used": 0}]
-    findings = verdicts(kind("a", "10.0.0.11", **other) if kind is plain and "training_container_gpus" not in changes else gpu_host("a", "10.0.0.11"),
-                        kind("b", "10.0.0.12", **changes))
+    findings = verdicts(
+        kind("a", "10.0.0.11", **other)
+        if kind is plain and "training_container_gpus" not in changes
+        else gpu_host("a", "10.0.0.11"),
+        kind("b", "10.0.0.12", **changes),
+    )
     entries = bad(findings)
     assert {entry["id"] for entry in entries} == {check_id}, entries
-    verdict, expected = ("warn", found[len("warn: "):]) if found.startswith("warn: ") else ("fail", found)
-    assert {entry["verdict"] for entry in entries} == {verdict} and all("b" in entry["host"] for entry in entries)
-    assert expected in entries[-1]["found"] and entries[-1]["expected"] and entries[-1]["source"] and entries[-1]["fix"]
+    verdict, expected = (
+        ("warn", found[len("warn: ") :]) if found.startswith("warn: ") else ("fail", found)
+    )
+    assert {entry["verdict"] for entry in entries} == {verdict} and all(
+        "b" in entry["host"] for entry in entries
+    )
+    assert (
+        expected in entries[-1]["found"]
+        and entries[-1]["expected"]
+        and entries[-1]["source"]
+        and entries[-1]["fix"]
+    )
 
 
 # In order, though it may look otherwise.
 SILENT = [
-    (gpu_host, a_gpu(0, throttle_reasons=["gpu_idle", "sw_power_cap", "applications_clocks_setting"])),
+    (
+        gpu_host,
+        a_gpu(0, throttle_reasons=["gpu_idle", "sw_power_cap", "applications_clocks_setting"]),
+    ),
     (gpu_host, a_gpu(0, throttle_reasons=None)),
-    (gpu_host, a_gpu(0, pcie_width=None)), (gpu_host, a_gpu(0, pcie_generation=1, pcie_generation_max=5)),
+    (gpu_host, a_gpu(0, pcie_width=None)),
+    (gpu_host, a_gpu(0, pcie_generation=1, pcie_generation_max=5)),
     (gpu_host, a_gpu(0, ecc_errors=ecc(), persistence_mode=None)),
-    (gpu_host, {"training_container_gpus": ["0", GPUS[1]["uuid"]], "__verify_container_gpus": a_smi(GPUS[:2])}),
+    (
+        gpu_host,
+        {
+            "training_container_gpus": ["0", GPUS[1]["uuid"]],
+            "__verify_container_gpus": a_smi(GPUS[:2]),
+        },
+    ),
     (gpu_host, {"upgrade_asked": {}, "nvidia_driver_asked": ""}),
-    (plain, {"mesh": a_mesh(b_from_a={"clock_ahead_s": [-0.5, 3.0]})}), (plain, {"mesh": a_mesh(b_from_a={"clock_ahead_s": [0.2, 1.1]})}),
+    (plain, {"mesh": a_mesh(b_from_a={"clock_ahead_s": [-0.5, 3.0]})}),
+    (plain, {"mesh": a_mesh(b_from_a={"clock_ahead_s": [0.2, 1.1]})}),
     (plain, {"mesh": a_mesh(b_from_a={"clock_ahead_s": [4.8, 5.1]}), "verify_clock_step": "10"}),
     # Its clock is the machine's.
-    (plain, {"facts": {"container": True}, "answer": an_answer(clock={"synchronized": False, "source": "timedatectl", "error": ""})}),
-    (plain, {"answer": an_answer(clock={"synchronized": None, "source": "", "error": "nothing tells"})}),
+    (
+        plain,
+        {
+            "facts": {"container": True},
+            "answer": an_answer(
+                clock={"synchronized": False, "source": "timedatectl", "error": ""}
+            ),
+        },
+    ),
+    (
+        plain,
+        {"answer": an_answer(clock={"synchronized": None, "source": "", "error": "nothing tells"})},
+    ),
     (plain, {**free(free_bytes=100 << 20), "verify_free_mib": "50"}),
     # Configured in this run.
-    (plain, {key: value for key, value in scheduled(
-        a_node("b"), cluster_scheduler_host="b", slurm_accounts_result={"changes": [{"what": "account vision"}]}).items() if key != "slurm_accounts_difference"}),
+    (
+        plain,
+        {
+            key: value
+            for key, value in scheduled(
+                a_node("b"),
+                cluster_scheduler_host="b",
+                slurm_accounts_result={"changes": [{"what": "account vision"}]},
+            ).items()
+            if key != "slurm_accounts_difference"
+        },
+    ),
     # The device nodes of a lab, without hardware.
     (plain, scheduled(a_node("b", ["mixed"], models=[("h100", 2)]))),
     # A second port that no host has a cable in.
     (plain, fabric(a_port(), a_port("mlx5_1", state="down", physical_state="polling"))),
-    (plain, {"training_image_requires": {"frameworks": [], "controllers": [], "tensor_operations": []}, "__verify_horovod": {"skipped": True}}),
+    (
+        plain,
+        {
+            "training_image_requires": {
+                "frameworks": [],
+                "controllers": [],
+                "tensor_operations": [],
+            },
+            "__verify_horovod": {"skipped": True},
+        },
+    ),
 ]
 
 
 def test_horovod_of_which_nothing_is_required():
-    findings = verdicts(plain(), plain("b", "10.0.0.12", training_image_requires={"frameworks": []}, __verify_horovod={"skipped": True}))
-    assert [(entry["host"], entry["verdict"]) for entry in findings if entry["id"] == "horovod-build"] == [("a", "pass"), ("b", "skipped")]
+    findings = verdicts(
+        plain(),
+        plain(
+            "b",
+            "10.0.0.12",
+            training_image_requires={"frameworks": []},
+            __verify_horovod={"skipped": True},
+        ),
+    )
+    assert [
+        (entry["host"], entry["verdict"]) for entry in findings if entry["id"] == "horovod-build"
+    ] == [("a", "pass"), ("b", "skipped")]
 
 
 @pytest.mark.parametrize("kind, changes", SILENT)
 def test_harmless_differences_fail_no_check(kind, changes):
-    other = fabric(a_port()) if "__verify_infiniband" in changes else scheduled(a_node("b")) if "__verify_scheduler" in changes else {}
+    other = (
+        fabric(a_port())
+        if "__verify_infiniband" in changes
+        else scheduled(a_node("b"))
+        if "__verify_scheduler" in changes
+        else {}
+    )
     assert bad(verdicts(kind("a", "10.0.0.11", **other), kind("b", "10.0.0.12", **changes))) == []
 
 
-@pytest.mark.parametrize("check_id, kind, changes, found", [
-    ("gpu-xid", gpu_host, {"answer": an_answer(gpu_errors=None, kernel_log={"source": "", "error": "dmesg: Operation not permitted"})},
-     "Operation not permitted"),
-    ("gpu-ecc", gpu_host, {"__verify_gpus": a_smi([], gpu_count=8)}, "gpus-present"),
-    ("stack-drift", gpu_host, {"__verify_stack": {"failed": True}, "__verify_failed": {"stack-drift": "half an answer"}}, "half an answer"),
-    ("free-space", plain, {"answer": {"failed": True}, "__verify_failed": {"free-space": "garbage of stat"}}, "garbage of stat"),
-    ("memlock", plain, {"mesh": a_mesh(b_from_a={"cause": "timeout"}, b_from_b={"cause": "timeout"})}, "no login to this host succeeded"),
-    ("horovod-build", plain, {"__verify_horovod": {"available": False, "cause": "container_not_running", "missing": ["frameworks.pytorch"]}},
-     "container_not_running"),
-    ("horovod-build", plain, {"mesh": a_mesh(b_from_b={"cause": "timeout"}), "__verify_horovod": {"skipped": True}},
-     "not checked, because the login through port 12345 fails (timeout)"),
-    ("ib-ports", plain, fabric(available=False, fix="load mlx5_ib"), "load mlx5_ib"),
-    ("scheduler-answers", plain, scheduled(__verify_scheduler={"skipped": True}), "the scheduler was not asked"),
-    ("scheduler-nodes", plain, scheduled(cause="controller_down"), "Check scheduler-answers gives the reason"),
-    ("scheduler-quota", plain, scheduled(a_node("b"), cluster_scheduler_host="b", slurm_accounts_difference={"skipped": True}), "the accounts were not read"),
-    ("scheduler-quota", plain, {key: value for key, value in scheduled(
-        a_node("b"), cluster_scheduler_host="b", slurm_accounts_result={"skipped": True}).items() if key != "slurm_accounts_difference"}, "the accounts were not read"),
-])
+@pytest.mark.parametrize(
+    "check_id, kind, changes, found",
+    [
+        (
+            "gpu-xid",
+            gpu_host,
+            {
+                "answer": an_answer(
+                    gpu_errors=None,
+                    kernel_log={"source": "", "error": "dmesg: Operation not permitted"},
+                )
+            },
+            "Operation not permitted",
+        ),
+        ("gpu-ecc", gpu_host, {"__verify_gpus": a_smi([], gpu_count=8)}, "gpus-present"),
+        (
+            "stack-drift",
+            gpu_host,
+            {
+                "__verify_stack": {"failed": True},
+                "__verify_failed": {"stack-drift": "half an answer"},
+            },
+            "half an answer",
+        ),
+        (
+            "free-space",
+            plain,
+            {"answer": {"failed": True}, "__verify_failed": {"free-space": "garbage of stat"}},
+            "garbage of stat",
+        ),
+        (
+            "memlock",
+            plain,
+            {"mesh": a_mesh(b_from_a={"cause": "timeout"}, b_from_b={"cause": "timeout"})},
+            "no login to this host succeeded",
+        ),
+        (
+            "horovod-build",
+            plain,
+            {
+                "__verify_horovod": {
+                    "available": False,
+                    "cause": "container_not_running",
+                    "missing": ["frameworks.pytorch"],
+                }
+            },
+            "container_not_running",
+        ),
+        (
+            "horovod-build",
+            plain,
+            {"mesh": a_mesh(b_from_b={"cause": "timeout"}), "__verify_horovod": {"skipped": True}},
+            "not checked, because the login through port 12345 fails (timeout)",
+        ),
+        ("ib-ports", plain, fabric(available=False, fix="load mlx5_ib"), "load mlx5_ib"),
+        (
+            "scheduler-answers",
+            plain,
+            scheduled(__verify_scheduler={"skipped": True}),
+            "the scheduler was not asked",
+        ),
+        (
+            "scheduler-nodes",
+            plain,
+            scheduled(cause="controller_down"),
+            "Check scheduler-answers gives the reason",
+        ),
+        (
+            "scheduler-quota",
+            plain,
+            scheduled(
+                a_node("b"), cluster_scheduler_host="b", slurm_accounts_difference={"skipped": True}
+            ),
+            "the accounts were not read",
+        ),
+        (
+            "scheduler-quota",
+            plain,
+            {
+                key: value
+                for key, value in scheduled(
+                    a_node("b"), cluster_scheduler_host="b", slurm_accounts_result={"skipped": True}
+                ).items()
+                if key != "slurm_accounts_difference"
+            },
+            "the accounts were not read",
+        ),
+    ],
+)
 def test_what_cannot_be_told_is_not_passed(check_id, kind, changes, found):
     findings = verdicts(kind("a", "10.0.0.11"), kind("b", "10.0.0.12", **changes))
     (entry,) = [entry for entry in findings if (entry["id"], entry["host"]) == (check_id, "b")]
@@ -357,38 +917,84 @@ def test_what_cannot_be_told_is_not_passed(check_id, kind, changes, found):
 
 
 def test_check_mode_on_bare_hosts_judges_what_is_there():
-    bare = {"mesh": dict(a_mesh(), proofs={}, clocks={}), "__verify_horovod": {"available": False, "missing": ["frameworks.pytorch"]},
-            "__verify_container_gpus": {"available": False, "cause": "engine_unavailable", "fix": "", "gpu_count": 0}}
-    findings = verdicts(gpu_host("a", "10.0.0.11", **copy.deepcopy(bare)), gpu_host("b", "10.0.0.12", **bare), check_mode=True)
+    bare = {
+        "mesh": dict(a_mesh(), proofs={}, clocks={}),
+        "__verify_horovod": {"available": False, "missing": ["frameworks.pytorch"]},
+        "__verify_container_gpus": {
+            "available": False,
+            "cause": "engine_unavailable",
+            "fix": "",
+            "gpu_count": 0,
+        },
+    }
+    findings = verdicts(
+        gpu_host("a", "10.0.0.11", **copy.deepcopy(bare)),
+        gpu_host("b", "10.0.0.12", **bare),
+        check_mode=True,
+    )
     assert bad(findings) == []
     assert {entry["id"] for entry in findings if entry["verdict"] == "not_evaluated"} == {
-        "toolkit-container", "image-identical", "container-running", "horovod-build", "ssh-mesh", "shared-storage", "clock-step"}
+        "toolkit-container",
+        "image-identical",
+        "container-running",
+        "horovod-build",
+        "ssh-mesh",
+        "shared-storage",
+        "clock-step",
+    }
 
 
 def test_a_host_that_fell_out_on_the_way():
-    members = [{"name": name, "address": "", "fabric_address": "", "interface": "", "slots": 1, "reachable": True, "in_play": True} for name in ("a", "b")]
+    members = [
+        {
+            "name": name,
+            "address": "",
+            "fabric_address": "",
+            "interface": "",
+            "slots": 1,
+            "reachable": True,
+            "in_play": True,
+        }
+        for name in ("a", "b")
+    ]
     (entry,) = bad(verdicts(plain(), members=members))
     assert (entry["id"], entry["host"], entry["verdict"]) == ("host-unreachable", "b", "fail")
 
 
 def test_every_rule_is_tried_and_says_what_to_do():
     assert set(FIRING) == set(BY_ID) and len(BY_ID) == len(TABLE["host_rules"])
-    assert {entry["fix"] for entry in [*TABLE["data"]["xid"].values(), TABLE["data"]["unknown"], TABLE["data"]["switch"]]} == set(TABLE["data"]["fixes"])
+    assert {
+        entry["fix"]
+        for entry in [
+            *TABLE["data"]["xid"].values(),
+            TABLE["data"]["unknown"],
+            TABLE["data"]["switch"],
+        ]
+    } == set(TABLE["data"]["fixes"])
 
 
 def test_every_row_is_complete_for_the_report_and_an_id_is_there_once():
     rows = TABLE["host_rules"] + TABLE["other_checks"]
     assert len({row["id"] for row in rows}) == len(rows) == len(published_checks(TABLE))
-    assert [row["id"] for row in rows if not {"title", "checked", "required", "stage"} <= set(row)] == []
+    assert [
+        row["id"] for row in rows if not {"title", "checked", "required", "stage"} <= set(row)
+    ] == []
     # What the hosts do not answer comes first, what the job measures last.
     ids = [check["id"] for check in published_checks(TABLE)]
-    assert ids[:3] == ["host-unreachable", "python-version", TABLE["host_rules"][0]["id"]] and ids[-1] == "nccl-transport"
+    assert (
+        ids[:3] == ["host-unreachable", "python-version", TABLE["host_rules"][0]["id"]]
+        and ids[-1] == "nccl-transport"
+    )
 
 
 def test_a_site_may_overrule():
     broken = gpu_host("b", "10.0.0.12", **a_gpu(5, pcie_width=8))
     (entry,) = bad(verdicts(gpu_host(), broken, overrule={"gpu-pcie-width": "warn"}))
     assert entry["verdict"] == "warn"
-    (entry,) = bad(verdicts(gpu_host(), gpu_host("b", "10.0.0.12", answer=xid(31)), overrule={"gpu-xid": "block"}))
+    (entry,) = bad(
+        verdicts(
+            gpu_host(), gpu_host("b", "10.0.0.12", answer=xid(31)), overrule={"gpu-xid": "block"}
+        )
+    )
     assert entry["verdict"] == "fail"
     assert bad(verdicts(gpu_host(), broken, overrule={"gpu-pcie-width": "skip"})) == []

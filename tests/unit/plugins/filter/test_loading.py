@@ -15,11 +15,25 @@ assert filter_loader.get("trainyard.gpu.quoted")
 print(*sorted(name.rpartition(".")[2] for name in sys.modules if name.startswith("ansible_collections.trainyard.gpu.plugins.")))
 """
 # Modules with long regular expressions, or that import them. Their filters import them when they are called.
-HEAVY = {"_all_reduce", "_run_log", "_epilogues", "_compat", "_gpu_stack", "_bandwidth", "_error_signatures", "_driver_plan"}
+HEAVY = {
+    "_all_reduce",
+    "_run_log",
+    "_epilogues",
+    "_compat",
+    "_gpu_stack",
+    "_bandwidth",
+    "_error_signatures",
+    "_driver_plan",
+}
 
 
 def test_no_filter_makes_the_others_slow():
-    done = subprocess.run([sys.executable, "-c", LOAD % str(ROOT / ".dev")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD % str(ROOT / ".dev")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     loaded = set(done.stdout.split())
     assert "quoted" in loaded and "shared_storage" in loaded
     assert loaded & HEAVY == set()

@@ -16,9 +16,15 @@ def test_a_release_for_a_cuda():
 
 def test_the_pin_names_both_and_wins_over_everything():
     lines = nccl_pair("2.21.5-1+cuda12.4")["preferences"].splitlines()
-    assert lines[1:] == ["Package: libnccl2 libnccl-dev", "Pin: version 2.21.5-1+cuda12.4", "Pin-Priority: 1001"]
+    assert lines[1:] == [
+        "Package: libnccl2 libnccl-dev",
+        "Pin: version 2.21.5-1+cuda12.4",
+        "Pin-Priority: 1001",
+    ]
     # The image recipe has the very text.
-    assert nccl_pair("2.21.5", "12.4")["preferences"] == nccl_pair("2.21.5-1+cuda12.4")["preferences"]
+    assert (
+        nccl_pair("2.21.5", "12.4")["preferences"] == nccl_pair("2.21.5-1+cuda12.4")["preferences"]
+    )
 
 
 def test_a_pair_that_the_facts_do_not_have():
@@ -33,9 +39,18 @@ def test_a_directory_without_it():
 
 
 def test_an_empty_request_has_an_empty_answer():
-    assert nccl_pair("") == {"version": "", "known": False, "nearest": [], "packages": [], "preferences": ""}
+    assert nccl_pair("") == {
+        "version": "",
+        "known": False,
+        "nearest": [],
+        "packages": [],
+        "preferences": "",
+    }
 
 
 def test_a_version_that_preferences_cannot_hold():
-    with pytest.raises(AnsibleFilterError, match="^nccl_pair: '2.21.5 x-1.cuda12.4' cannot be written as field: it is empty or has white space"):
+    with pytest.raises(
+        AnsibleFilterError,
+        match="^nccl_pair: '2.21.5 x-1.cuda12.4' cannot be written as field: it is empty or has white space",
+    ):
         nccl_pair("2.21.5 x", "12.4")

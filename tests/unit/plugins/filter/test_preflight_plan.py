@@ -9,16 +9,23 @@ from ansible_collections.trainyard.gpu.plugins.filter.preflight import FilterMod
 
 def member(number, **more):
     address = "10.0.0.1%d" % number
-    return dict({"name": "abcd"[number], "address": address, "fabric_address": address, "reachable": True}, **more)
+    return dict(
+        {"name": "abcd"[number], "address": address, "fabric_address": address, "reachable": True},
+        **more,
+    )
 
 
 def plan(members=None, host="a", storage="b", **asked):
     those = [member(0), member(1)] if members is None else members
-    return FilterModule().filters()["preflight_plan"](those, host, asked.pop("port", 12345), storage, asked)
+    return FilterModule().filters()["preflight_plan"](
+        those, host, asked.pop("port", 12345), storage, asked
+    )
 
 
 def ssh(number, network="10.0.0", **more):
-    return dict({"name": "abcd"[number], "address": "%s.1%d" % (network, number), "port": 12345}, **more)
+    return dict(
+        {"name": "abcd"[number], "address": "%s.1%d" % (network, number), "port": 12345}, **more
+    )
 
 
 def test_every_other_host():
@@ -30,53 +37,98 @@ def test_every_other_host():
     assert plan(port="2222")["connect"] == [ssh(1, port=2222)]
 
 
-@pytest.mark.parametrize("changes, names, connect", [
-    # That it does not answer is a finding already.
-    ({"reachable": False}, ["b"], []), ({"address": "", "fabric_address": ""}, [], []),
-])
+@pytest.mark.parametrize(
+    "changes, names, connect",
+    [
+        # That it does not answer is a finding already.
+        ({"reachable": False}, ["b"], []),
+        ({"address": "", "fabric_address": ""}, [], []),
+    ],
+)
 def test_a_host_that_cannot_be_reached_is_not_connected_to(changes, names, connect):
     found = plan([member(0), member(1, **changes)])
     assert (found["names"], found["connect"]) == (names, connect)
 
 
-@pytest.mark.parametrize("own, peers, connect", [
-    ("10.1.0.10", "10.1.0.11", [ssh(1), ssh(1, "10.1.0", source="10.1.0.10")]),
-    # A host without an address on the fabric has a finding of its own.
-    ("", "10.1.0.11", [ssh(1)]), ("10.1.0.10", "", [ssh(1)]),
-    # The fabric network is the cluster network.
-    ("10.0.0.10", "10.0.0.11", [ssh(1)]),
-])
+@pytest.mark.parametrize(
+    "own, peers, connect",
+    [
+        ("10.1.0.10", "10.1.0.11", [ssh(1), ssh(1, "10.1.0", source="10.1.0.10")]),
+        # A host without an address on the fabric has a finding of its own.
+        ("", "10.1.0.11", [ssh(1)]),
+        ("10.1.0.10", "", [ssh(1)]),
+        # The fabric network is the cluster network.
+        ("10.0.0.10", "10.0.0.11", [ssh(1)]),
+    ],
+)
 def test_the_fabric_is_tried_from_the_host_s_own_address(own, peers, connect):
-    assert plan([member(0, fabric_address=own), member(1, fabric_address=peers)])["connect"] == connect
+    assert (
+        plan([member(0, fabric_address=own), member(1, fabric_address=peers)])["connect"] == connect
+    )
 
 
-@pytest.mark.parametrize("mount, options, connect", [
-    ({"server": "nas"}, ["hard"], ("nas", "nas", 2049)), ({"server": "fd00::5", "options": ["port=2050", "port=1"]}, [], ("fd00::5", "fd00::5", 2050)),
-    # The host's options replace those of all mounts. None are no options.
-    ({"server": "nas", "options": ["hard"]}, ["port=2050"], ("nas", "nas", 2049)), ({"server": "nas", "options": []}, ["port=2050"], ("nas", "nas", 2050)),
-    ({"server": "nas"}, ["hard", "port=2050"], ("nas", "nas", 2050)), ({"server": "nas"}, ["mountport=3", "port=x"], ("nas", "nas", 2049)),
-    # A host of the cluster, by name or by address.
-    ({"server": "c"}, [], ("c", "10.0.0.12", 2049)), ({"server": "10.0.0.12"}, [], ("10.0.0.12", "10.0.0.12", 2049)),
-    # The storage host may not be a server yet, and nobody mounts from himself.
-    ({"server": "b"}, [], None), ({"server": "10.0.0.11"}, [], None), ({"server": "a"}, [], None), ({"server": "10.0.0.10"}, [], None),
-])
+@pytest.mark.parametrize(
+    "mount, options, connect",
+    [
+        ({"server": "nas"}, ["hard"], ("nas", "nas", 2049)),
+        (
+            {"server": "fd00::5", "options": ["port=2050", "port=1"]},
+            [],
+            ("fd00::5", "fd00::5", 2050),
+        ),
+        # The host's options replace those of all mounts. None are no options.
+        ({"server": "nas", "options": ["hard"]}, ["port=2050"], ("nas", "nas", 2049)),
+        ({"server": "nas", "options": []}, ["port=2050"], ("nas", "nas", 2050)),
+        ({"server": "nas"}, ["hard", "port=2050"], ("nas", "nas", 2050)),
+        ({"server": "nas"}, ["mountport=3", "port=x"], ("nas", "nas", 2049)),
+        # A host of the cluster, by name or by address.
+        ({"server": "c"}, [], ("c", "10.0.0.12", 2049)),
+        ({"server": "10.0.0.12"}, [], ("10.0.0.12", "10.0.0.12", 2049)),
+        # The storage host may not be a server yet, and nobody mounts from himself.
+        ({"server": "b"}, [], None),
+        ({"server": "10.0.0.11"}, [], None),
+        ({"server": "a"}, [], None),
+        ({"server": "10.0.0.10"}, [], None),
+    ],
+)
 def test_nfs_servers(mount, options, connect):
     members = [member(number, reachable=False) for number in range(3)]
     found = plan(members, mounts=[dict(mount, path="/x")] * 2, options=options)["connect"]
-    assert found == ([{"name": "NFS server " + connect[0], "address": connect[1], "port": connect[2]}] if connect else [])
+    assert found == (
+        [{"name": "NFS server " + connect[0], "address": connect[1], "port": connect[2]}]
+        if connect
+        else []
+    )
 
 
 def test_nfs_clients_that_the_server_must_resolve():
-    exports = [{"path": "/x", "clients": ["*.site", "10.0.0.0/8", "Node1"]}, {"path": "/y"}, {"path": "/z", "clients": None}]
+    exports = [
+        {"path": "/x", "clients": ["*.site", "10.0.0.0/8", "Node1"]},
+        {"path": "/y"},
+        {"path": "/z", "clients": None},
+    ]
     clients = ["node1", "fd00::/8", "10.0.0.3", "@net", "fe80::1"]
-    assert plan(host="b", clients=clients, exports=exports)["names"] == ["a", "node1", "@net", "*.site"]
+    assert plan(host="b", clients=clients, exports=exports)["names"] == [
+        "a",
+        "node1",
+        "@net",
+        "*.site",
+    ]
     # Only the server has to.
     assert plan(host="a", clients=clients, exports=exports)["names"] == ["b"]
 
 
 def test_groups_and_users_without_groups():
-    users = [{"name": "anna", "uid": 2001, "groups": ["vision"]}, {"name": "ben", "uid": 2002}, {"name": "eva", "uid": 2003, "groups": []}]
-    assert plan(users=users, groups=[{"name": "vision", "gid": 3001}])["groups"] == {"ben": 2002, "eva": 2003, "vision": 3001}
+    users = [
+        {"name": "anna", "uid": 2001, "groups": ["vision"]},
+        {"name": "ben", "uid": 2002},
+        {"name": "eva", "uid": 2003, "groups": []},
+    ]
+    assert plan(users=users, groups=[{"name": "vision", "gid": 3001}])["groups"] == {
+        "ben": 2002,
+        "eva": 2003,
+        "vision": 3001,
+    }
     # A group that is listed has the listed number.
     assert plan(users=users, groups=[{"name": "ben", "gid": 3002}])["groups"]["ben"] == 3002
 
@@ -85,22 +137,40 @@ def versions(driver, nccl):
     return {"driver": driver, "nccl": {"version": nccl}}
 
 
-@pytest.mark.parametrize("gpus, differences", [
-    ([], []), ([versions("550.54.15", "2.21.5-1+cuda12.4")], []), ([versions("550.54.15", "1"), versions("550.90.07", "1")], []),
-    ([versions("550.54.15", "1"), versions("570.86.15", "1")], ["driver"]), ([versions("550.54.15", "1"), versions("550.54.15", "2")], ["nccl"]),
-    ([versions("550.54.15", "1"), versions("570", "2")], ["driver", "nccl"]), ([versions("550.54.15", ""), versions("", "2")], []),
-])
+@pytest.mark.parametrize(
+    "gpus, differences",
+    [
+        ([], []),
+        ([versions("550.54.15", "2.21.5-1+cuda12.4")], []),
+        ([versions("550.54.15", "1"), versions("550.90.07", "1")], []),
+        ([versions("550.54.15", "1"), versions("570.86.15", "1")], ["driver"]),
+        ([versions("550.54.15", "1"), versions("550.54.15", "2")], ["nccl"]),
+        ([versions("550.54.15", "1"), versions("570", "2")], ["driver", "nccl"]),
+        ([versions("550.54.15", ""), versions("", "2")], []),
+    ],
+)
 def test_what_the_hosts_do_not_have_in_common(gpus, differences):
     assert FilterModule().filters()["preflight_differences"](gpus) == differences
 
 
-@pytest.mark.parametrize("addresses, wrong", [
-    # Its own address, also beside others, an address of no member, or none.
-    (["10.0.0.11"], False), (["127.0.1.1", "10.0.0.11"], False), (["192.168.9.9"], False), ([], False),
-    (["127.0.1.1"], True), (["::1"], True), (["192.168.9.9", "10.0.0.12"], True), (["10.0.0.10"], True),
-])
+@pytest.mark.parametrize(
+    "addresses, wrong",
+    [
+        # Its own address, also beside others, an address of no member, or none.
+        (["10.0.0.11"], False),
+        (["127.0.1.1", "10.0.0.11"], False),
+        (["192.168.9.9"], False),
+        ([], False),
+        (["127.0.1.1"], True),
+        (["::1"], True),
+        (["192.168.9.9", "10.0.0.12"], True),
+        (["10.0.0.10"], True),
+    ],
+)
 def test_names_of_members_with_a_wrong_address(addresses, wrong):
     members = [member(0), member(1), member(2), member(3, address="")]
     resolved = {"b": {"addresses": addresses}, "c": {"addresses": []}}
-    found = FilterModule().filters()["preflight_wrong_names"](members, "a", resolved, r"(127\.|::1$)")
+    found = FilterModule().filters()["preflight_wrong_names"](
+        members, "a", resolved, r"(127\.|::1$)"
+    )
     assert [each["name"] for each in found] == (["b"] if wrong else [])

@@ -20,15 +20,26 @@ ROWS = [
     ({"http": "", "https": "", "no": []}, {}),
     ({"http": PROXY}, {"http_proxy": PROXY}),
     ({"https": PROXY}, {"https_proxy": PROXY}),
-    ({"http": PROXY, "https": "http://other:1", "no": ["10.0.0.0/8", ".example.org"]},
-     {"http_proxy": PROXY, "https_proxy": "http://other:1", "no_proxy": "10.0.0.0/8,.example.org"}),
+    (
+        {"http": PROXY, "https": "http://other:1", "no": ["10.0.0.0/8", ".example.org"]},
+        {
+            "http_proxy": PROXY,
+            "https_proxy": "http://other:1",
+            "no_proxy": "10.0.0.0/8,.example.org",
+        },
+    ),
     ({"no": ["*"]}, {"no_proxy": "*"}),
 ]
 
 
 @pytest.mark.parametrize("given, environment", ROWS)
 def test_only_what_has_a_value_is_set(given, environment):
-    assert FilterModule().filters()["proxy_environment"](given.get("http", ""), given.get("https", ""), given.get("no", [])) == environment
+    assert (
+        FilterModule().filters()["proxy_environment"](
+            given.get("http", ""), given.get("https", ""), given.get("no", [])
+        )
+        == environment
+    )
 
 
 def test_without_the_other_two():
@@ -38,5 +49,13 @@ def test_without_the_other_two():
 @pytest.mark.parametrize("given, environment", ROWS)
 @pytest.mark.parametrize("role", ["cuda_toolkit", "nccl", "nccl_tests", "train", "training_image"])
 def test_roles_also_run_without_package_sources(role, given, environment):
-    text = yaml.safe_load((ROLES / role / "vars/main.yml").read_text(encoding="utf-8"))["__%s_proxies" % role]
-    assert Templar(DataLoader(), {"package_sources_%s_proxy" % name: value for name, value in given.items()}).template(trusted(text)) == environment
+    text = yaml.safe_load((ROLES / role / "vars/main.yml").read_text(encoding="utf-8"))[
+        "__%s_proxies" % role
+    ]
+    assert (
+        Templar(
+            DataLoader(),
+            {"package_sources_%s_proxy" % name: value for name, value in given.items()},
+        ).template(trusted(text))
+        == environment
+    )

@@ -13,6 +13,7 @@ from simulated_hosts import REQUIRED, SimulatedHosts
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _blame
 
+
 def named(verdict):
     return sorted((entry["kind"], *entry["names"]) for entry in verdict["blame"])
 
@@ -30,29 +31,49 @@ def test_every_pair_is_in_exactly_one_round(count):
     rounds = _blame.circle(hosts)
     assert len(rounds) == (count - 1 if count % 2 == 0 else count)
     assert all(len({host for pair in pairs for host in pair}) == 2 * len(pairs) for pairs in rounds)
-    assert sorted(tuple(sorted(pair)) for pairs in rounds for pair in pairs) == [(one, other) for one in hosts for other in hosts[one + 1:]]
+    assert sorted(tuple(sorted(pair)) for pairs in rounds for pair in pairs) == [
+        (one, other) for one in hosts for other in hosts[one + 1 :]
+    ]
 
 
 def test_one_link_of_four_hosts():
     verdict = SimulatedHosts(4, links=[(1, 2)]).blamed()
-    assert verdict["blame"] == [{"kind": "link", "names": ["node-01", "node-02"], "evidence": "this pair reaches 0.1 GB/s (required: 0.8); with other hosts "
-                                 "node-01 reaches 1 and node-02 reaches 1: the path between the two"}]
+    assert verdict["blame"] == [
+        {
+            "kind": "link",
+            "names": ["node-01", "node-02"],
+            "evidence": "this pair reaches 0.1 GB/s (required: 0.8); with other hosts "
+            "node-01 reaches 1 and node-02 reaches 1: the path between the two",
+        }
+    ]
     # The head is the first, and launches the jobs.
     assert verdict["suspect"] == ["node-02"] and verdict["note"] == ""
 
 
 def test_one_card_of_four_hosts():
     verdict = SimulatedHosts(4, cards=[0]).blamed()
-    assert verdict["blame"] == [{"kind": "host", "names": ["node-00"], "evidence": "each of the 3 pairs measured with it reaches at most 0.1 GB/s "
-                                 "(required: 0.8); links between others reach 1 or more: its network card, cable or switch port"}]
+    assert verdict["blame"] == [
+        {
+            "kind": "host",
+            "names": ["node-00"],
+            "evidence": "each of the 3 pairs measured with it reaches at most 0.1 GB/s "
+            "(required: 0.8); links between others reach 1 or more: its network card, cable or switch port",
+        }
+    ]
     assert verdict["suspect"] == ["node-00"]
 
 
 def test_a_host_that_is_slow_alone_needs_no_pairs():
     cluster = SimulatedHosts(4, alone=[2])
     verdict = cluster.blamed()
-    assert verdict["blame"] == [{"kind": "host", "names": ["node-02"], "evidence": "alone, without the network, it reaches 0.1 GB/s, but the others 1: its "
-                                 "CPU, memory, PCIe or GPUs"}]
+    assert verdict["blame"] == [
+        {
+            "kind": "host",
+            "names": ["node-02"],
+            "evidence": "alone, without the network, it reaches 0.1 GB/s, but the others 1: its "
+            "CPU, memory, PCIe or GPUs",
+        }
+    ]
     # Once more itself, and then the others, who are as they should be without it.
     assert cluster.rounds == [[("node-02",)], [("node-00", "node-01", "node-03")]]
 
@@ -65,7 +86,9 @@ def test_the_slower_one_of_two_hosts(slow):
 def test_two_hosts_whose_card_is_slow_cannot_be_told_apart():
     verdict = SimulatedHosts(2, cards=[0]).blamed()
     assert named(verdict) == [("link", "node-00", "node-01")] and verdict["suspect"] == ["node-01"]
-    assert verdict["blame"][0]["evidence"].endswith("A third host is needed to distinguish the link from the two hosts")
+    assert verdict["blame"][0]["evidence"].endswith(
+        "A third host is needed to distinguish the link from the two hosts"
+    )
 
 
 def test_pair_that_fails_is_slower_than_any():
@@ -79,7 +102,12 @@ def test_pair_that_fails_is_slower_than_any():
 
 def test_disturbed_once():
     verdict = SimulatedHosts(4).blamed()
-    assert verdict == {"blame": [], "suspect": [], "note": "in a second measurement the cluster reached 1 GB/s: the first one was disturbed", "rounds": 1}
+    assert verdict == {
+        "blame": [],
+        "suspect": [],
+        "note": "in a second measurement the cluster reached 1 GB/s: the first one was disturbed",
+        "rounds": 1,
+    }
 
 
 class Oversubscribed(SimulatedHosts):
@@ -91,8 +119,10 @@ class Oversubscribed(SimulatedHosts):
 def test_short_only_together(count):
     verdict = Oversubscribed(count).blamed()
     assert verdict["blame"] == verdict["suspect"] == []
-    assert verdict["note"] == ("%d hosts together reach 0.5 GB/s (required: 0.8), each pair of them 1 to 1: they are too slow only together, so check "
-                               "what they share: the switch, its uplinks (oversubscription)" % count)
+    assert verdict["note"] == (
+        "%d hosts together reach 0.5 GB/s (required: 0.8), each pair of them 1 to 1: they are too slow only together, so check "
+        "what they share: the switch, its uplinks (oversubscription)" % count
+    )
 
 
 @pytest.mark.parametrize("count", [3, 8, 64])
@@ -119,7 +149,10 @@ def test_one_at_a_time():
 def test_a_pair_is_measured_again_before_it_is_blamed():
     class Once(SimulatedHosts):
         def busbw(self, group):
-            first = group == ("node-01", "node-02") and sum(groups.count(group) for groups in self.rounds) == 1
+            first = (
+                group == ("node-01", "node-02")
+                and sum(groups.count(group) for groups in self.rounds) == 1
+            )
             return 0.1 if first or len(group) == 4 else 1.0
 
     verdict = Once(4).blamed()
@@ -129,7 +162,9 @@ def test_a_pair_is_measured_again_before_it_is_blamed():
 def test_a_good_host_that_only_bad_ones_were_measured_with():
     """So many bad ones that halving leaves few to ask, and some of these are asked by bad ones only."""
     cards = [3, 4, 5, 14, 17, 19, 21, 22]
-    assert named(SimulatedHosts(29, cards=cards).blamed()) == [("host", "node-%02d" % number) for number in cards]
+    assert named(SimulatedHosts(29, cards=cards).blamed()) == [
+        ("host", "node-%02d" % number) for number in cards
+    ]
 
 
 def test_of_two_measurements_the_better_one_counts():
@@ -145,13 +180,25 @@ def test_of_two_measurements_the_better_one_counts():
 @settings(max_examples=300, deadline=None)
 def test_a_single_culprit_is_found_whoever_it_is(count, data):
     host = data.draw(st.integers(0, count - 1))
-    kind = data.draw(st.sampled_from(["cards", "links", "alone"] if count > 2 else ["links", "alone"]))
+    kind = data.draw(
+        st.sampled_from(["cards", "links", "alone"] if count > 2 else ["links", "alone"])
+    )
     # Of links only those that the ring uses make the cluster fall short.
-    cluster = SimulatedHosts(count, **{kind: [(host, (host + 1) % count)] if kind == "links" else [host]})
+    cluster = SimulatedHosts(
+        count, **{kind: [(host, (host + 1) % count)] if kind == "links" else [host]}
+    )
     verdict = cluster.blamed()
-    expected = sorted({cluster.hosts[host], cluster.hosts[(host + 1) % count]}) if kind == "links" else [cluster.hosts[host]]
+    expected = (
+        sorted({cluster.hosts[host], cluster.hosts[(host + 1) % count]})
+        if kind == "links"
+        else [cluster.hosts[host]]
+    )
     assert named(verdict) == [("link" if kind == "links" else "host", *expected)]
-    assert verdict["rounds"] == len(cluster.rounds) <= (math.log2(count) + 10 if count >= _blame.BISECT_FROM else 2 * count + 1)
+    assert (
+        verdict["rounds"]
+        == len(cluster.rounds)
+        <= (math.log2(count) + 10 if count >= _blame.BISECT_FROM else 2 * count + 1)
+    )
 
 
 @given(st.integers(6, 64), st.data())
@@ -164,7 +211,9 @@ def test_several_culprits(count, data):
     verdict = cluster.blamed()
     left = tuple(host for host in cluster.hosts if host not in verdict["suspect"])
     assert cluster.busbw(left) >= REQUIRED
-    assert {name for entry in verdict["blame"] for name in entry["names"]} == cluster.cards | cluster.alone
+    assert {
+        name for entry in verdict["blame"] for name in entry["names"]
+    } == cluster.cards | cluster.alone
     assert {entry["kind"] for entry in verdict["blame"]} <= {"host"}
     # Halving, or all pairs where it tells nothing, and what is measured again.
     assert verdict["rounds"] <= 2 * count + 2 * math.log2(count) + 8

@@ -7,13 +7,18 @@ import stat
 
 import pytest
 from ansible_collections.trainyard.gpu.plugins.module_utils import _container_files
-from ansible_collections.trainyard.gpu.plugins.module_utils._container_files import changed_in_layers, parse_diff
+from ansible_collections.trainyard.gpu.plugins.module_utils._container_files import (
+    changed_in_layers,
+    parse_diff,
+)
 
 
 @pytest.fixture(name="layers")
 def fixture_layers(tmp_path, monkeypatch):
     opaque = set()
-    monkeypatch.setattr(_container_files, "_is_whiteout", lambda found: stat.S_ISFIFO(found.st_mode))
+    monkeypatch.setattr(
+        _container_files, "_is_whiteout", lambda found: stat.S_ISFIFO(found.st_mode)
+    )
     monkeypatch.setattr(_container_files, "_is_opaque", lambda path: path in opaque)
 
     def write(layer, path, content="", mode=0o755):
@@ -27,7 +32,9 @@ def fixture_layers(tmp_path, monkeypatch):
         return file
 
     def changed():
-        return changed_in_layers(str(tmp_path / "container"), [str(tmp_path / "last"), str(tmp_path / "base")])
+        return changed_in_layers(
+            str(tmp_path / "container"), [str(tmp_path / "last"), str(tmp_path / "base")]
+        )
 
     write("base", "usr/local/bin/horovodrun", "the program")
     write("base", "opt/conda/lib/python3.8/site.py", "import sys")
@@ -41,21 +48,28 @@ def test_an_unchanged_container_has_no_changed_files(layers):
     assert layers.changed() == []
 
 
-@pytest.mark.parametrize("path, content, found", [
-    ("usr/local/bin/horovodrun", None, [("/usr/local/bin/horovodrun", "deleted")]),
-    ("usr/local/bin/horovodrun", "another program", [("/usr/local/bin/horovodrun", "modified")]),
-    ("opt/conda/lib", None, [("/opt/conda/lib", "deleted")]),
-    # Touched, and as it was.
-    ("usr/local/bin/horovodrun", "the program", []),
-    # Added.
-    ("usr/local/bin/other", "a program", []),
-    ("opt/conda/lib/python3.8/new/module.py", "", []),
-    # What a running container writes.
-    ("usr/share/mime/cache", "x", []),
-    ("root/.cache/pip/x", "x", []),
-    ("tmp/x", "x", []),
-    ("etc/ld.so.cache", "x", []),
-])
+@pytest.mark.parametrize(
+    "path, content, found",
+    [
+        ("usr/local/bin/horovodrun", None, [("/usr/local/bin/horovodrun", "deleted")]),
+        (
+            "usr/local/bin/horovodrun",
+            "another program",
+            [("/usr/local/bin/horovodrun", "modified")],
+        ),
+        ("opt/conda/lib", None, [("/opt/conda/lib", "deleted")]),
+        # Touched, and as it was.
+        ("usr/local/bin/horovodrun", "the program", []),
+        # Added.
+        ("usr/local/bin/other", "a program", []),
+        ("opt/conda/lib/python3.8/new/module.py", "", []),
+        # What a running container writes.
+        ("usr/share/mime/cache", "x", []),
+        ("root/.cache/pip/x", "x", []),
+        ("tmp/x", "x", []),
+        ("etc/ld.so.cache", "x", []),
+    ],
+)
 def test_a_single_change_is_found(layers, path, content, found):
     for name in ("usr/share/mime/cache", "etc/ld.so.cache", "tmp/x"):
         layers("base", name, "before")
@@ -68,8 +82,17 @@ def test_what_may_no_longer_be_run(layers):
     assert layers.changed() == [("/usr/local/bin/horovodrun", "modified")]
 
 
-@pytest.mark.parametrize("path", ["opt/conda/lib/__pycache__/a.cpython-38.pyc", "usr/lib/python3/a.pyc", "usr/lib/x86_64-linux-gnu/libcuda.so.1",
-                                  "usr/bin/nvidia-smi", "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "opt/conda/lib/__pycache__/a.cpython-38.pyc",
+        "usr/lib/python3/a.pyc",
+        "usr/lib/x86_64-linux-gnu/libcuda.so.1",
+        "usr/bin/nvidia-smi",
+        "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+        "usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache",
+    ],
+)
 def test_caches_and_the_driver_s_files(layers, path):
     layers("base", path, "before")
     layers("container", path, "after")
@@ -115,6 +138,11 @@ def test_as_many_as_are_read(layers):
 
 
 def test_docker_diff():
-    said = ("C /root\nA /root/.ssh\nC /usr\nC /usr/local\nC /usr/local/bin\nD /usr/local/bin/horovodrun\nA /usr/local/bin/mine\nC /usr/lib\n"
-            "C /usr/lib/x.so\nC /usr/lib/python3\nA /usr/lib/python3/__pycache__\nC /etc\nC /etc/hosts\n")
-    assert parse_diff(said) == [("/usr/local/bin/horovodrun", "deleted"), ("/usr/lib/x.so", "modified")]
+    said = (
+        "C /root\nA /root/.ssh\nC /usr\nC /usr/local\nC /usr/local/bin\nD /usr/local/bin/horovodrun\nA /usr/local/bin/mine\nC /usr/lib\n"
+        "C /usr/lib/x.so\nC /usr/lib/python3\nA /usr/lib/python3/__pycache__\nC /etc\nC /etc/hosts\n"
+    )
+    assert parse_diff(said) == [
+        ("/usr/local/bin/horovodrun", "deleted"),
+        ("/usr/lib/x.so", "modified"),
+    ]

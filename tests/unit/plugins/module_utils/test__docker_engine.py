@@ -9,8 +9,17 @@ import json
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import (
-    ParseError, changed_options, cli_needs_buildx, dump_daemon_config, failure_reason, merge, parse_daemon_config, parse_installed, parse_policy,
-    tool_version, upstream_version,
+    ParseError,
+    changed_options,
+    cli_needs_buildx,
+    dump_daemon_config,
+    failure_reason,
+    merge,
+    parse_daemon_config,
+    parse_installed,
+    parse_policy,
+    tool_version,
+    upstream_version,
 )
 
 USERS = {"log-level": "warn", "log-opts": {"max-size": "100m"}, "dns": ["10.0.0.1"]}
@@ -51,14 +60,25 @@ def test_the_users_indentation_is_kept(indent):
 
 def test_new_keys_are_added_at_any_depth_and_the_users_stay():
     merged = merge(USERS, {"live-restore": True, "log-opts": {"max-file": "3"}}, [])
-    assert merged.options == {"log-level": "warn", "log-opts": {"max-size": "100m", "max-file": "3"}, "dns": ["10.0.0.1"], "live-restore": True}
+    assert merged.options == {
+        "log-level": "warn",
+        "log-opts": {"max-size": "100m", "max-file": "3"},
+        "dns": ["10.0.0.1"],
+        "live-restore": True,
+    }
     assert list(merged.options) == ["log-level", "log-opts", "dns", "live-restore"]
-    assert merged.placed == [{"path": ["live-restore"], "value": True}, {"path": ["log-opts", "max-file"], "value": "3"}]
+    assert merged.placed == [
+        {"path": ["live-restore"], "value": True},
+        {"path": ["log-opts", "max-file"], "value": "3"},
+    ]
     assert merged.kept == []
 
 
 def test_neither_argument_is_changed():
-    current, wanted = json.loads(json.dumps(USERS)), {"log-opts": {"max-file": "3"}, "labels": ["a=b"]}
+    current, wanted = (
+        json.loads(json.dumps(USERS)),
+        {"log-opts": {"max-file": "3"}, "labels": ["a=b"]},
+    )
     merge(current, wanted, []).options["labels"].append("c=d")
     assert current == USERS
     assert wanted["labels"] == ["a=b"]
@@ -87,13 +107,23 @@ def test_ours_wins_where_that_is_asked_and_the_former_is_noted(override):
 
 
 def test_true_is_not_one():
-    assert merge({"debug": 1}, {"debug": True}, []).kept == [{"option": "debug", "value": 1, "asked": True}]
+    assert merge({"debug": 1}, {"debug": True}, []).kept == [
+        {"option": "debug", "value": 1, "asked": True}
+    ]
     assert changed_options({"debug": 1}, {"debug": True}) == ["debug"]
 
 
 def test_a_second_merge_changes_nothing():
     first = merge(USERS, {"live-restore": True, "log-opts": {"max-size": "10m"}}, [], ["log-opts"])
-    assert merge(first.options, {"live-restore": True, "log-opts": {"max-size": "10m"}}, first.placed, ["log-opts"]) == first
+    assert (
+        merge(
+            first.options,
+            {"live-restore": True, "log-opts": {"max-size": "10m"}},
+            first.placed,
+            ["log-opts"],
+        )
+        == first
+    )
 
 
 def test_what_we_placed_follows_what_is_asked():
@@ -104,7 +134,11 @@ def test_what_we_placed_follows_what_is_asked():
 
 
 def test_what_is_not_asked_any_more_is_taken_back_exactly():
-    wanted = {"live-restore": True, "log-opts": {"max-size": "10m", "max-file": "3"}, "builder": {"gc": {"enabled": True}}}
+    wanted = {
+        "live-restore": True,
+        "log-opts": {"max-size": "10m", "max-file": "3"},
+        "builder": {"gc": {"enabled": True}},
+    }
     first = merge(USERS, wanted, [], ["log-opts"])
     assert first.options != USERS
     assert merge(first.options, {}, first.placed) == (USERS, [], [])
@@ -114,13 +148,17 @@ def test_what_the_user_changed_since_is_the_users():
     first = merge(USERS, {"shutdown-timeout": 20}, [])
     edited = dict(first.options, **{"shutdown-timeout": 60})
     assert merge(edited, {}, first.placed).options == edited
-    assert merge(edited, {"shutdown-timeout": 20}, first.placed).kept == [{"option": "shutdown-timeout", "value": 60, "asked": 20}]
+    assert merge(edited, {"shutdown-timeout": 20}, first.placed).kept == [
+        {"option": "shutdown-timeout", "value": 60, "asked": 20}
+    ]
 
 
 def test_an_object_does_not_replace_a_users_value_unasked():
     merged = merge({"features": "odd"}, {"features": {"buildkit": True}}, [])
     assert merged.options == {"features": "odd"}
-    assert merge({"features": "odd"}, {"features": {"buildkit": True}}, [], ["features"]).options == {"features": {"buildkit": True}}
+    assert merge(
+        {"features": "odd"}, {"features": {"buildkit": True}}, [], ["features"]
+    ).options == {"features": {"buildkit": True}}
 
 
 # --- versions and packages -----------------------------------------------------------------------------------------------
@@ -144,14 +182,21 @@ def test_versions_out_of_what_the_tools_print(printed, version):
 
 @pytest.mark.parametrize(
     ("package", "version"),
-    [("5:28.5.1-1~debian.12~bookworm", "28.5.1"), ("20.10.24+dfsg1-1+deb12u1+b6", "20.10.24"), ("5:29.0.0~rc.1-1~debian.12~bookworm", "29.0.0~rc.1"),
-     ("v0.29.1", "0.29.1"), ("none", "")],
+    [
+        ("5:28.5.1-1~debian.12~bookworm", "28.5.1"),
+        ("20.10.24+dfsg1-1+deb12u1+b6", "20.10.24"),
+        ("5:29.0.0~rc.1-1~debian.12~bookworm", "29.0.0~rc.1"),
+        ("v0.29.1", "0.29.1"),
+        ("none", ""),
+    ],
 )
 def test_upstream_version_of_a_package(package, version):
     assert upstream_version(package) == version
 
 
-@pytest.mark.parametrize(("cli", "needed"), [("20.10.24+dfsg1", False), ("23.0.0", True), ("28.5.1", True), ("", False)])
+@pytest.mark.parametrize(
+    ("cli", "needed"), [("20.10.24+dfsg1", False), ("23.0.0", True), ("28.5.1", True), ("", False)]
+)
 def test_the_command_line_needs_buildx_from_23_on(cli, needed):
     assert cli_needs_buildx(cli) is needed
 
@@ -186,12 +231,15 @@ local:
 def test_what_apt_knows():
     assert parse_policy(POLICY) == {
         "docker.io": {
-            "installed": "20.10.24+dfsg1-1+deb12u1", "candidate": "20.10.24+dfsg1-1+deb12u1+b6",
+            "installed": "20.10.24+dfsg1-1+deb12u1",
+            "candidate": "20.10.24+dfsg1-1+deb12u1+b6",
             "origin": "http://security.example.org bookworm-security/main amd64 Packages",
             "versions": ["20.10.24+dfsg1-1+deb12u1+b6", "20.10.24+dfsg1-1+deb12u1"],
         },
         "docker-ce": {
-            "installed": "", "candidate": "5:28.5.0-1~debian.12~bookworm", "origin": "",
+            "installed": "",
+            "candidate": "5:28.5.0-1~debian.12~bookworm",
+            "origin": "",
             "versions": ["5:28.5.1-1~debian.12~bookworm", "5:28.5.0-1~debian.12~bookworm"],
         },
         "local": {"installed": "1.0", "candidate": "1.0", "origin": "", "versions": ["1.0"]},
@@ -207,4 +255,11 @@ def test_the_reason_is_found_in_the_journal_and_said_once():
 
 def test_dpkg_tells_what_is_installed_and_not_what_was_removed():
     text = "docker.io 20.10.24+dfsg1-1+deb12u1+b2 installed\ncontainerd 1.6.20~ds1-1+deb12u1 config-files\n"
-    assert parse_installed(text) == {"docker.io": {"installed": "20.10.24+dfsg1-1+deb12u1+b2", "candidate": "", "origin": "", "versions": []}}
+    assert parse_installed(text) == {
+        "docker.io": {
+            "installed": "20.10.24+dfsg1-1+deb12u1+b2",
+            "candidate": "",
+            "origin": "",
+            "versions": [],
+        }
+    }

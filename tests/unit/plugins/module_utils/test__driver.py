@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._driver import (
-    branch_of, closure, expand, fits, is_driver, lacking_components, parse_nvidia_detect, parse_simulated_versions, parse_ubuntu_drivers, pin, resolve,
+    branch_of,
+    closure,
+    expand,
+    fits,
+    is_driver,
+    lacking_components,
+    parse_nvidia_detect,
+    parse_simulated_versions,
+    parse_ubuntu_drivers,
+    pin,
+    resolve,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_madison
 
@@ -45,22 +55,42 @@ Newer driver releases may be available in backports, unstable or experimental.
 """
 
 
-@pytest.mark.parametrize("text, package", [
-    (H100, "nvidia-driver"), (H100 + A100, "nvidia-driver"), (K40, "nvidia-tesla-470-driver"), (UNKNOWN, ""), (H100 + K40, ""), (H100 + UNKNOWN, ""),
-    ("", ""), ("No NVIDIA GPU detected.\n", ""), ("nvidia-driver\n", ""),
-])
+@pytest.mark.parametrize(
+    "text, package",
+    [
+        (H100, "nvidia-driver"),
+        (H100 + A100, "nvidia-driver"),
+        (K40, "nvidia-tesla-470-driver"),
+        (UNKNOWN, ""),
+        (H100 + K40, ""),
+        (H100 + UNKNOWN, ""),
+        ("", ""),
+        ("No NVIDIA GPU detected.\n", ""),
+        ("nvidia-driver\n", ""),
+    ],
+)
 def test_what_nvidia_detect_recommends(text, package):
     assert parse_nvidia_detect(text) == package
 
 
-@pytest.mark.parametrize("text, package", [
-    ("nvidia-driver-535-server, (kernel modules provided by linux-modules-nvidia-535-server-generic)\n", "nvidia-driver-535-server"),
-    ("nvidia-driver-570-server-open\n", "nvidia-driver-570-server-open"),
-    ("== /sys/devices/pci0000:00/0000:00:1e.0 ==\nvendor   : NVIDIA Corporation\ndriver   : nvidia-driver-550 - third-party non-free\n"
-     "driver   : nvidia-driver-535-server - distro non-free recommended\ndriver   : xserver-xorg-video-nouveau - distro free builtin\n",
-     "nvidia-driver-535-server"),
-    ("driver   : nvidia-driver-550 - distro non-free\n", ""), ("", ""), ("ERROR:root:could not open aplay -l\n", ""),
-])
+@pytest.mark.parametrize(
+    "text, package",
+    [
+        (
+            "nvidia-driver-535-server, (kernel modules provided by linux-modules-nvidia-535-server-generic)\n",
+            "nvidia-driver-535-server",
+        ),
+        ("nvidia-driver-570-server-open\n", "nvidia-driver-570-server-open"),
+        (
+            "== /sys/devices/pci0000:00/0000:00:1e.0 ==\nvendor   : NVIDIA Corporation\ndriver   : nvidia-driver-550 - third-party non-free\n"
+            "driver   : nvidia-driver-535-server - distro non-free recommended\ndriver   : xserver-xorg-video-nouveau - distro free builtin\n",
+            "nvidia-driver-535-server",
+        ),
+        ("driver   : nvidia-driver-550 - distro non-free\n", ""),
+        ("", ""),
+        ("ERROR:root:could not open aplay -l\n", ""),
+    ],
+)
 def test_what_ubuntu_drivers_recommends(text, package):
     assert parse_ubuntu_drivers(text) == package
 
@@ -69,32 +99,65 @@ def test_offers_of_one_repository_and_of_the_others():
     assert parse_madison(MADISON)["nvidia-smi"] == ["570.172.08-1", "550.54.15-1", "535.261.03-1"]
     assert parse_madison(MADISON, NVIDIA + "/") == {"nvidia-smi": ["570.172.08-1", "550.54.15-1"]}
     assert parse_madison(MADISON, NVIDIA, there=False)["nvidia-smi"] == ["535.261.03-1"]
-    assert "nvidia-persistenced" not in parse_madison(MADISON, without=["http://mirror.example/debian/ bookworm"])
-    assert parse_madison(MADISON, without=["http://mirror.example/debian bookworm-backports", NVIDIA + "/debian12/x86_64 /"])["nvidia-smi"] == ["535.261.03-1"]
-    assert parse_madison(MADISON + " nvidia-smi | 999-1 | file:/srv/ppa ./ Packages\n", NVIDIA, there=False, without=["file:///srv/ppa/ ./"])["nvidia-smi"] == [
-        "535.261.03-1"]
+    assert "nvidia-persistenced" not in parse_madison(
+        MADISON, without=["http://mirror.example/debian/ bookworm"]
+    )
+    assert parse_madison(
+        MADISON,
+        without=["http://mirror.example/debian bookworm-backports", NVIDIA + "/debian12/x86_64 /"],
+    )["nvidia-smi"] == ["535.261.03-1"]
+    assert parse_madison(
+        MADISON + " nvidia-smi | 999-1 | file:/srv/ppa ./ Packages\n",
+        NVIDIA,
+        there=False,
+        without=["file:///srv/ppa/ ./"],
+    )["nvidia-smi"] == ["535.261.03-1"]
     assert parse_madison("N: Unable to locate package nvidia-smi\n") == {}
 
 
-@pytest.mark.parametrize("version, asked, good", [
-    ("570.172.08-0ubuntu1", "570", True), ("570.172.08-0ubuntu1", "570.172.08", True), ("570.172.08-0ubuntu1", "570.172.08-0ubuntu1", True),
-    ("1:570.172.08-1", "570.172", True), ("570.172.08-1", "57", False), ("570.172.08-1", "570.17", False), ("570.172.08-1", "570.172.08-0ubuntu1", False),
-    ("570.172.08-1", "", True), ("(none)", "570", False),
-])
+@pytest.mark.parametrize(
+    "version, asked, good",
+    [
+        ("570.172.08-0ubuntu1", "570", True),
+        ("570.172.08-0ubuntu1", "570.172.08", True),
+        ("570.172.08-0ubuntu1", "570.172.08-0ubuntu1", True),
+        ("1:570.172.08-1", "570.172", True),
+        ("570.172.08-1", "57", False),
+        ("570.172.08-1", "570.17", False),
+        ("570.172.08-1", "570.172.08-0ubuntu1", False),
+        ("570.172.08-1", "", True),
+        ("(none)", "570", False),
+    ],
+)
 def test_versions_that_fit(version, asked, good):
     assert fits(version, asked) is good
 
 
 def test_branches():
-    texts = ("570", "570.172.08-1", "1:570.172.08-1", "nvidia-driver-535-server", "nvidia-tesla-470-driver", "nvidia-driver", "")
+    texts = (
+        "570",
+        "570.172.08-1",
+        "1:570.172.08-1",
+        "nvidia-driver-535-server",
+        "nvidia-tesla-470-driver",
+        "nvidia-driver",
+        "",
+    )
     assert [branch_of(text) for text in texts] == ["570", "570", "570", "535", "470", "", ""]
     families = [["nvidia-smi"], ["nvidia-tesla-<BR>-smi", "nvidia-persistenced"]]
-    assert expand(families, "470.256.02") == [["nvidia-smi"], ["nvidia-tesla-470-smi", "nvidia-persistenced"]]
+    assert expand(families, "470.256.02") == [
+        ["nvidia-smi"],
+        ["nvidia-tesla-470-smi", "nvidia-persistenced"],
+    ]
     assert expand(families, "") == [["nvidia-smi"]]
 
 
 def test_the_family_that_is_whole_wins():
-    offers = {"nvidia-smi": ["570.172.08-1", "550.54.15-1"], "nvidia-open": ["570.172.08-1"], "nvidia-open-550": ["535.1-1"]}
+    offers = {
+        "nvidia-smi": ["570.172.08-1", "550.54.15-1"],
+        "nvidia-open": ["570.172.08-1"],
+        "nvidia-open-550": ["535.1-1"],
+    }
     first, second = ["nvidia-smi", "nvidia-open-570"], ["nvidia-smi", "nvidia-open"]
     assert resolve([first, second], offers, "570") == {"names": second, "version": "570.172.08-1"}
     # Where none is whole the first one is told of, as what is missing of it is the problem.
@@ -113,17 +176,35 @@ def test_all_that_belongs_to_the_driver_is_named():
     simulated = parse_simulated_versions(
         "Inst libnvidia-ml1 [550.54.15-1] (570.172.08-1 NVIDIA:1.0 [amd64])\nInst nvidia-smi (570.172.08-1 NVIDIA:1.0 [amd64]) []\n"
         "Inst nvidia-persistenced (535.171.04-1~deb12u1 Debian:12.15/oldstable [amd64])\nInst dkms (3.0.10-8 Debian [all])\n"
-        "Remv nvidia-kernel-dkms [550.54.15-1]\nConf nvidia-smi (570.172.08-1 NVIDIA:1.0 [amd64])\n")
+        "Remv nvidia-kernel-dkms [550.54.15-1]\nConf nvidia-smi (570.172.08-1 NVIDIA:1.0 [amd64])\n"
+    )
     assert simulated["libnvidia-ml1"] == "570.172.08-1" and "nvidia-kernel-dkms" not in simulated
-    installed = {"libcuda1": "570.172.08-1", "libnvidia-cfg1": "550.54.15-1", "nvidia-container-toolkit": "1.17.7-1", "libnvidia-container1": "1.17.7-1"}
+    installed = {
+        "libcuda1": "570.172.08-1",
+        "libnvidia-cfg1": "550.54.15-1",
+        "nvidia-container-toolkit": "1.17.7-1",
+        "libnvidia-container1": "1.17.7-1",
+    }
     names = ["nvidia-smi", "nvidia-persistenced", "libcuda1"]
-    assert closure(names, {"nvidia-smi": ["570.172.08-1"]}, "570.172.08-1", simulated, installed) == {
-        "libcuda1": "570.172.08-1", "libnvidia-ml1": "570.172.08-1", "nvidia-persistenced": "535.171.04-1~deb12u1", "nvidia-smi": "570.172.08-1"}
+    assert closure(
+        names, {"nvidia-smi": ["570.172.08-1"]}, "570.172.08-1", simulated, installed
+    ) == {
+        "libcuda1": "570.172.08-1",
+        "libnvidia-ml1": "570.172.08-1",
+        "nvidia-persistenced": "535.171.04-1~deb12u1",
+        "nvidia-smi": "570.172.08-1",
+    }
 
 
 def test_a_pin_takes_one_version_alone():
-    assert "Pin: version /^([0-9]+:)?570[.]172[.]08[-+~]/\nPin-Priority: 1001\n" in pin("1:570.172.08-0ubuntu1")
-    assert is_driver("libnvcuvid1") and is_driver("linux-modules-nvidia-535-server-generic") and not is_driver("cuda-toolkit-12-4")
+    assert "Pin: version /^([0-9]+:)?570[.]172[.]08[-+~]/\nPin-Priority: 1001\n" in pin(
+        "1:570.172.08-0ubuntu1"
+    )
+    assert (
+        is_driver("libnvcuvid1")
+        and is_driver("linux-modules-nvidia-535-server-generic")
+        and not is_driver("cuda-toolkit-12-4")
+    )
 
 
 DEB822 = """Types: deb
@@ -147,23 +228,44 @@ Components: main
 def test_components_are_added_for_the_hosts_own_mirror():
     assert lacking_components({"debian.sources": DEB822}, "bookworm", ["contrib", "non-free"]) == (
         "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\nComponents: contrib non-free\n"
-        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n")
-    ours = DEB822 + "\nTypes: deb\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\nComponents: contrib non-free\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+    )
+    ours = (
+        DEB822
+        + "\nTypes: deb\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\nComponents: contrib non-free\n"
+    )
     assert lacking_components({"debian.sources": ours}, "bookworm", ["contrib", "non-free"]) == ""
-    assert lacking_components({"debian.sources": "Enabled: no\n" + DEB822.replace("# comment\n", "")}, "bookworm", ["contrib"]) == ""
+    assert (
+        lacking_components(
+            {"debian.sources": "Enabled: no\n" + DEB822.replace("# comment\n", "")},
+            "bookworm",
+            ["contrib"],
+        )
+        == ""
+    )
 
 
 def test_components_of_a_host_with_the_former_format():
-    text = ("deb [arch=amd64 signed-by=/usr/share/keyrings/k.gpg] http://mirror.example/ubuntu jammy main universe # here\n"
-            "deb http://mirror.example/ubuntu jammy-security main restricted\n# deb http://other.example/ubuntu jammy main\n"
-            "deb-src http://x/ubuntu jammy main\n"
-            "deb http://ppa.example/graphics jammy main\n")
+    text = (
+        "deb [arch=amd64 signed-by=/usr/share/keyrings/k.gpg] http://mirror.example/ubuntu jammy main universe # here\n"
+        "deb http://mirror.example/ubuntu jammy-security main restricted\n# deb http://other.example/ubuntu jammy main\n"
+        "deb-src http://x/ubuntu jammy main\n"
+        "deb http://ppa.example/graphics jammy main\n"
+    )
     found = lacking_components({"/etc/apt/sources.list": text}, "jammy", ["restricted"])
-    assert found.startswith("Types: deb\nURIs: http://mirror.example/ubuntu\nSuites: jammy\nComponents: restricted\nArchitectures: amd64\n"
-                            "Signed-By: /usr/share/keyrings/k.gpg\n")
+    assert found.startswith(
+        "Types: deb\nURIs: http://mirror.example/ubuntu\nSuites: jammy\nComponents: restricted\nArchitectures: amd64\n"
+        "Signed-By: /usr/share/keyrings/k.gpg\n"
+    )
     assert "jammy-security" not in found and "other.example" not in found and "ppa" not in found
 
 
 def test_a_key_inside_the_entry_comes_along():
-    text = DEB822.replace("Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg", "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n -----END")
-    assert "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n -----END\n" in lacking_components({"a.sources": text}, "bookworm", ["contrib"])
+    text = DEB822.replace(
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg",
+        "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n -----END",
+    )
+    assert (
+        "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n -----END\n"
+        in lacking_components({"a.sources": text}, "bookworm", ["contrib"])
+    )

@@ -320,7 +320,9 @@ def test_a_good_run_may_end_with_it(who):
         assert passes(put(PLAIN, line, "end")), line
     assert passes(put(TAGGED, "\n".join(lines), "end"))
     # Nothing of it may interrupt the table, and nothing of it hides what follows.
-    assert not passes(put(PLAIN, lines[0], "within")) and not passes(put(PLAIN, "\n".join(lines), "end") + "\nKilled\n")
+    assert not passes(put(PLAIN, lines[0], "within")) and not passes(
+        put(PLAIN, "\n".join(lines), "end") + "\nKilled\n"
+    )
 
 
 @pytest.mark.parametrize("line", BAD)
@@ -330,25 +332,38 @@ def test_the_same_of_a_run_that_failed(line):
 
 
 def test_nothing_that_ends_a_run_is_an_ending():
-    assert [line for line in ENDS + BAD if is_ending(line.strip()) and not line.startswith("===")] == []
+    assert [
+        line for line in ENDS + BAD if is_ending(line.strip()) and not line.startswith("===")
+    ] == []
 
 
 def test_ucx_pads():
     """PIDs in containers are small."""
     for place in ("within", "end"):
-        for line in ("[1612345678.123456] [n1:77   :0]  mpool.c:43 UCX WARN object 0x55d0 was not returned to mpool ucp_requests",
-                     "[1612345678.123456] [n1:77   :0 ]         mpool.c:43   UCX  WARN  object 0x55d0 was not returned to mpool ucp_requests",
-                     "[1612345678.123456] [   n1:   77: a]  mpool.c:43   UCX  WARN  x", "[1612345678.123456] [n1:7    :0]    tl_ucp.c:43   TL_UCP WARN  x",
-                     "n1:77   :80   [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "n1:   77:   80 [ 0] misc/ibvwrap.cc:120 NCCL WARN x",
-                     "libfabric:   77:1720540000::core:core:ofi_hmem_init():421<warn> x"):
+        for line in (
+            "[1612345678.123456] [n1:77   :0]  mpool.c:43 UCX WARN object 0x55d0 was not returned to mpool ucp_requests",
+            "[1612345678.123456] [n1:77   :0 ]         mpool.c:43   UCX  WARN  object 0x55d0 was not returned to mpool ucp_requests",
+            "[1612345678.123456] [   n1:   77: a]  mpool.c:43   UCX  WARN  x",
+            "[1612345678.123456] [n1:7    :0]    tl_ucp.c:43   TL_UCP WARN  x",
+            "n1:77   :80   [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+            "n1:   77:   80 [ 0] misc/ibvwrap.cc:120 NCCL WARN x",
+            "libfabric:   77:1720540000::core:core:ofi_hmem_init():421<warn> x",
+        ):
             assert passes(put(PLAIN, line, place)), line
 
 
 def test_the_report_of_lsf():
     assert passes(PLAIN + REPORT)
-    for old, new in (("Successfully completed.", "Exited with exit code 137."), ("> Done", "> Exited"), ("> Done", "> Done\nOh dear"),
-                     ("Resource usage", "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\nResource usage"),
-                     ("Successfully completed.\n", "")):
+    for old, new in (
+        ("Successfully completed.", "Exited with exit code 137."),
+        ("> Done", "> Exited"),
+        ("> Done", "> Done\nOh dear"),
+        (
+            "Resource usage",
+            "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\nResource usage",
+        ),
+        ("Successfully completed.\n", ""),
+    ):
         assert REPORT.count(old) and not passes(PLAIN + REPORT.replace(old, new))
     # Its script is its own.
     assert not passes(PLAIN + REPORT + "trap 'kill 0' ERR\n")
@@ -357,18 +372,37 @@ def test_the_report_of_lsf():
 def test_compose_ends_the_others_once_one_has_ended():
     down = "Aborting on container exit...\n Container x-worker-1  Stopping\n Container x-worker-1  Stopped\n"
     assert passes(PLAIN + "\nx-launcher-1 exited with code 0\n" + down)
-    assert not passes(PLAIN + "\n" + down) and not passes(PLAIN + "\nx-launcher-1 exited with code 1\n" + down)
+    assert not passes(PLAIN + "\n" + down) and not passes(
+        PLAIN + "\nx-launcher-1 exited with code 1\n" + down
+    )
 
 
-@pytest.mark.parametrize("begin", ["Post job cleanup.", "##[group]Run actions/upload-artifact@v4", "Running after_script"])
+@pytest.mark.parametrize(
+    "begin",
+    ["Post job cleanup.", "##[group]Run actions/upload-artifact@v4", "Running after_script"],
+)
 def test_another_step_prints_what_it_likes(begin):
     assert passes(PLAIN + "\n" + begin + "\nTemporarily overriding HOME='/home/runner/work'\n")
     assert not passes(PLAIN + "\n" + begin + "\n##[error]Process completed with exit code 137.\n")
 
 
-@pytest.mark.parametrize("line", ["> " * 2000, "[1] " * 1000 + "x", "a" * 4000, "0 of " * 800, "Script done on " + "1 " * 2000, "\u2705" * 4000,
-                                  "INFO: " * 600 + "x",
-                                  "[" + " " * 4000, "n1:1   :" * 500, "ok " * 1300, "1) a " * 800, "Removed " * 500])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "> " * 2000,
+        "[1] " * 1000 + "x",
+        "a" * 4000,
+        "0 of " * 800,
+        "Script done on " + "1 " * 2000,
+        "\u2705" * 4000,
+        "INFO: " * 600 + "x",
+        "[" + " " * 4000,
+        "n1:1   :" * 500,
+        "ok " * 1300,
+        "1) a " * 800,
+        "Removed " * 500,
+    ],
+)
 def test_no_line_takes_long(line):
     began = time.process_time()
     answer(PLAIN + "\n" + line + "\n")

@@ -21,6 +21,7 @@ def _statvfs(monkeypatch):
 def failing(number):
     def call(path):
         raise OSError(number, os.strerror(number), path)
+
     return call
 
 
@@ -30,13 +31,20 @@ def test_one_that_answers(tmp_path):
 
 def test_a_path_that_does_not_exist(tmp_path):
     cause, error = ask_file_system(str(tmp_path / "none"), 5)
-    assert cause == "fails" and error.startswith("FileNotFoundError: [Errno 2] No such file or directory")
+    assert cause == "fails" and error.startswith(
+        "FileNotFoundError: [Errno 2] No such file or directory"
+    )
 
 
-@pytest.mark.parametrize("number, cause", [(errno.ESTALE, "stale"), (errno.EIO, "fails"), (errno.EHOSTDOWN, "fails")])
+@pytest.mark.parametrize(
+    "number, cause", [(errno.ESTALE, "stale"), (errno.EIO, "fails"), (errno.EHOSTDOWN, "fails")]
+)
 def test_an_error_of_the_server(statvfs, number, cause):
     statvfs(failing(number))
-    assert ask_file_system("/share", 5) == (cause, "OSError: [Errno %d] %s: '/share'" % (number, os.strerror(number)))
+    assert ask_file_system("/share", 5) == (
+        cause,
+        "OSError: [Errno %d] %s: '/share'" % (number, os.strerror(number)),
+    )
 
 
 def test_one_that_hangs_is_not_waited_for(statvfs):
@@ -50,4 +58,7 @@ def test_one_that_hangs_is_not_waited_for(statvfs):
 
 def test_a_process_that_is_killed_before_it_answers(statvfs):
     statvfs(lambda path: os.kill(os.getpid(), signal.SIGKILL))
-    assert ask_file_system("/share", 5) == ("fails", "the process that asked it ended with status 9")
+    assert ask_file_system("/share", 5) == (
+        "fails",
+        "the process that asked it ended with status 9",
+    )

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import KEYS, ParseError, missing, parse_check_build, why_no_table
+from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import (
+    KEYS,
+    ParseError,
+    missing,
+    parse_check_build,
+    why_no_table,
+)
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/horovod"
 with open(FIXTURES / "INDEX.tsv", encoding="utf-8", newline="") as index:
@@ -19,7 +25,12 @@ LABELS = {
     "controllers": ["MPI", "Gloo"],
     "tensor_operations": ["NCCL", "DDL", "CCL", "MPI", "Gloo"],
 }
-TICKED = {"frameworks.pytorch", "controllers.gloo", "tensor_operations.nccl", "tensor_operations.gloo"}
+TICKED = {
+    "frameworks.pytorch",
+    "controllers.gloo",
+    "tensor_operations.nccl",
+    "tensor_operations.gloo",
+}
 TABLE = """\
 Horovod v0.28.1:
 
@@ -67,7 +78,12 @@ _queue.Empty
 
 
 def ticked(build):
-    return {f"{section}.{key}" for section, keys in KEYS.items() for key in keys if getattr(build, section)[key]}
+    return {
+        f"{section}.{key}"
+        for section, keys in KEYS.items()
+        for key in keys
+        if getattr(build, section)[key]
+    }
 
 
 def read(name):
@@ -75,15 +91,27 @@ def read(name):
 
 
 def test_index_lists_every_fixture():
-    assert {name: row["sha256"] for name, row in ROWS.items()} == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in FIXTURES.glob("*.txt")}
+    assert {name: row["sha256"] for name, row in ROWS.items()} == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in FIXTURES.glob("*.txt")
+    }
 
 
-@pytest.mark.parametrize("name", [name for name, facts in FACTS.items() if "ticked frameworks=" in facts])
+@pytest.mark.parametrize(
+    "name", [name for name, facts in FACTS.items() if "ticked frameworks=" in facts]
+)
 def test_posted_table(name):
-    facts = dict(re.findall(r"(horovod|ticked frameworks|controllers|tensor_ops|entries)=([^;]*)", FACTS[name]))
+    facts = dict(
+        re.findall(
+            r"(horovod|ticked frameworks|controllers|tensor_ops|entries)=([^;]*)", FACTS[name]
+        )
+    )
     expected = {
         f"{section}.{ {'mlsl': 'ccl'}.get(label.lower(), label.lower()) }"
-        for section, fact in (("frameworks", "ticked frameworks"), ("controllers", "controllers"), ("tensor_operations", "tensor_ops"))
+        for section, fact in (
+            ("frameworks", "ticked frameworks"),
+            ("controllers", "controllers"),
+            ("tensor_operations", "tensor_ops"),
+        )
         for label in facts[fact].split(",")
         if label != "-"
     }
@@ -95,20 +123,50 @@ def test_posted_table(name):
 
 
 FAILURES = [
-    ("err-check-build-verbose-mpi-lib-TRUNCATED.txt", 0, "truncated", "_gcd_import(name[level:], package, level)"),
-    ("err-extension-not-built-0.16.txt", 1, "import_error", "ImportError: Extension horovod.tensorflow has not been built."),
+    (
+        "err-check-build-verbose-mpi-lib-TRUNCATED.txt",
+        0,
+        "truncated",
+        "_gcd_import(name[level:], package, level)",
+    ),
+    (
+        "err-extension-not-built-0.16.txt",
+        1,
+        "import_error",
+        "ImportError: Extension horovod.tensorflow has not been built.",
+    ),
     ("err-gloo-not-built.txt", 1, "import_error", "Gloo support has not been built"),
-    ("err-neither-mpi-nor-gloo.txt", 1, "import_error", "Neither MPI nor Gloo support has been built"),
-    ("err-ssh-timeout-runtimeerror.txt", 1, "import_error", "RuntimeError: could not connect to some hosts via ssh"),
+    (
+        "err-neither-mpi-nor-gloo.txt",
+        1,
+        "import_error",
+        "Neither MPI nor Gloo support has been built",
+    ),
+    (
+        "err-ssh-timeout-runtimeerror.txt",
+        1,
+        "import_error",
+        "RuntimeError: could not connect to some hosts via ssh",
+    ),
     ("err-task-function-not-successful-TRUNCATED.txt", 1, "truncated", "raise Exception"),
-    ("err-timeout-tasks-to-start-ray-prefixed.txt", 1, "import_error", "Timed out waiting for tasks to start"),
+    (
+        "err-timeout-tasks-to-start-ray-prefixed.txt",
+        1,
+        "import_error",
+        "Timed out waiting for tasks to start",
+    ),
     ("err-unrecognized-arguments-0.16.1.txt", 2, "option_unsupported", "unrecognized arguments"),
 ]
-SOMETHING_ELSE = ["err-ssh-permission-denied-0.19.txt", "err-ssh-permission-denied-old-no-remote-line.txt"]
+SOMETHING_ELSE = [
+    "err-ssh-permission-denied-0.19.txt",
+    "err-ssh-permission-denied-old-no-remote-line.txt",
+]
 
 
 def test_every_posted_failure_is_judged():
-    assert {name for name, facts in FACTS.items() if "ticked frameworks=" not in facts} == {name for name, *_rest in FAILURES} | set(SOMETHING_ELSE)
+    assert {name for name, facts in FACTS.items() if "ticked frameworks=" not in facts} == {
+        name for name, *_rest in FAILURES
+    } | set(SOMETHING_ELSE)
 
 
 @pytest.mark.parametrize(("name", "rc", "cause", "evidence"), FAILURES)
@@ -168,16 +226,28 @@ SHAPES = {
     "command line": "# check build\nhorovodrun --check-build\n\n" + TABLE,
     "noise before": NOISE + TRACEBACK + TABLE,
     "noise after": TABLE + "\n" + TRACEBACK + NOISE,
-    "noise between": TABLE.replace("\nAvailable Controllers", NOISE + TRACEBACK + "\nAvailable Controllers"),
+    "noise between": TABLE.replace(
+        "\nAvailable Controllers", NOISE + TRACEBACK + "\nAvailable Controllers"
+    ),
     "a crash on the way out": TABLE + "\n" + QUEUE_EMPTY + "Segmentation fault (core dumped)\n",
     "another version's install before": "Successfully installed Horovod v0.19.0\n" + TABLE,
     "words like a heading before": "The Available Frameworks:\n" + TABLE,
     "its version again after": TABLE + "\nHorovod v0.28.1\n",
-    "two ranks' lines between each other": "\n".join(f"[1,0]<stdout>:{line}\n[1,1]<stdout>:{line}" for line in LINES),
-    "entries we don't know": TABLE.replace("    [ ] MXNet\n", "    [ ] MXNet\n    [X] JAX\n").rstrip() + "\n    [X] XCCL\n    [ ] UCC 2\n",
-    "an unknown section": TABLE.replace("Available Controllers", "Available Launchers:\n    [X] Slurm\n    [ ] Gloo\n\nAvailable Controllers"),
+    "two ranks' lines between each other": "\n".join(
+        f"[1,0]<stdout>:{line}\n[1,1]<stdout>:{line}" for line in LINES
+    ),
+    "entries we don't know": TABLE.replace(
+        "    [ ] MXNet\n", "    [ ] MXNet\n    [X] JAX\n"
+    ).rstrip()
+    + "\n    [X] XCCL\n    [ ] UCC 2\n",
+    "an unknown section": TABLE.replace(
+        "Available Controllers",
+        "Available Launchers:\n    [X] Slurm\n    [ ] Gloo\n\nAvailable Controllers",
+    ),
     "sections in another order": "\n".join(LINES[:2] + LINES[11:] + [""] + LINES[2:10]),
-    "an earlier table that was cut": "\n".join(LINES[:9]) + "\n$ horovodrun --check-build\n" + TABLE,
+    "an earlier table that was cut": "\n".join(LINES[:9])
+    + "\n$ horovodrun --check-build\n"
+    + TABLE,
     "an earlier table of another build": TABLE.replace("[X]", "[ ]") + TABLE,
 }
 
@@ -188,7 +258,9 @@ def test_a_table_in_other_layouts(text):
     assert (build.version, ticked(build)) == ("0.28.1", TICKED)
 
 
-@pytest.mark.parametrize("version", ["0.28.1", "0.20.0.dev1", "0.28.1+nv24.03", "1.0.0rc1", "0.19.1-3-gdeadbee"])
+@pytest.mark.parametrize(
+    "version", ["0.28.1", "0.20.0.dev1", "0.28.1+nv24.03", "1.0.0rc1", "0.19.1-3-gdeadbee"]
+)
 def test_version(version):
     for colon in (":", ""):
         assert parse_check_build(TABLE.replace("0.28.1:", version + colon)).version == version
@@ -199,7 +271,9 @@ def test_each_entry_can_be_ticked_alone():
         for label in labels:
             heading = "Available " + section.replace("_", " ").title() + ":\n"
             head, tail = TABLE.replace("[X]", "[ ]").split(heading)
-            assert ticked(parse_check_build(head + heading + tail.replace(f"[ ] {label}", f"[X] {label}", 1))) == {f"{section}.{label.lower()}"}
+            assert ticked(
+                parse_check_build(head + heading + tail.replace(f"[ ] {label}", f"[X] {label}", 1))
+            ) == {f"{section}.{label.lower()}"}
 
 
 def test_nothing_ticked_is_a_table():
@@ -207,7 +281,9 @@ def test_nothing_ticked_is_a_table():
 
 
 def test_mlsl_is_ccl():
-    assert ticked(parse_check_build(TABLE.replace("[ ] CCL", "[X] MLSL"))) == TICKED | {"tensor_operations.ccl"}
+    assert ticked(parse_check_build(TABLE.replace("[ ] CCL", "[X] MLSL"))) == TICKED | {
+        "tensor_operations.ccl"
+    }
 
 
 @pytest.mark.parametrize("rest", ["\n\nAvailable Frame", "\nAvailable\n"])
@@ -234,7 +310,7 @@ def test_every_lost_line_is_refused():
     for number, line in enumerate(LINES):
         if line.strip():
             with pytest.raises(ParseError, match="line"):
-                parse_check_build("\n".join(LINES[:number] + LINES[number + 1:]))
+                parse_check_build("\n".join(LINES[:number] + LINES[number + 1 :]))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +322,10 @@ def test_every_lost_line_is_refused():
         (TABLE.replace("[X] NCCL", "- NCCL"), "line 13: '- NCCL'"),
         (TABLE.replace("[X] NCCL", "[X] NCCL\n    [ ] NCCL"), "line 14: '[ ] NCCL' contradicts"),
         (TABLE.split("\n", 1)[1], "line 2: 'Available Frameworks:'"),
-        (TABLE + "\n".join(LINES[:9]), "tensor_operations has no entry for nccl, ddl, ccl, mpi, gloo|controllers has no entry for gloo"),
+        (
+            TABLE + "\n".join(LINES[:9]),
+            "tensor_operations has no entry for nccl, ddl, ccl, mpi, gloo|controllers has no entry for gloo",
+        ),
     ],
 )
 def test_unreadable_line_is_named(broken, line):
@@ -267,13 +346,23 @@ horovodrun: error: {}
     ("rc", "stdout", "stderr", "cause"),
     [
         (2, "", USAGE.format("unrecognized arguments: --check-build"), "option_unsupported"),
-        (2, "", USAGE.format("the following arguments are required: -np/--num-proc"), "option_unsupported"),
+        (
+            2,
+            "",
+            USAGE.format("the following arguments are required: -np/--num-proc"),
+            "option_unsupported",
+        ),
         (2, "", USAGE.format("argument -np is required"), "option_unsupported"),
         (1, "", QUEUE_EMPTY, "import_error"),
         (1, NOISE + TRACEBACK + "Extension torch was NOT built.\n", QUEUE_EMPTY, "import_error"),
         (1, "", "ModuleNotFoundError: No module named 'horovod'\n", "import_error"),
         (1, "", "/usr/bin/python3: No module named horovod\n", "import_error"),
-        (127, "", "python3: error while loading shared libraries: libpython3.8.so.1.0: cannot open shared object file\n", "import_error"),
+        (
+            127,
+            "",
+            "python3: error while loading shared libraries: libpython3.8.so.1.0: cannot open shared object file\n",
+            "import_error",
+        ),
         (127, "", "bash: line 1: horovodrun: command not found\n", "not_installed"),
         (127, "", "sh: 1: horovodrun: not found\n", "not_installed"),
         (127, "", "", "not_installed"),
@@ -281,7 +370,12 @@ horovodrun: error: {}
         (0, "", "", "no_output"),
         (0, "\n \r\n", "", "no_output"),
         (-11, "", "", "no_output"),
-        (139, "", "2020-10-21 21:28:31.314100: I tensorflow/stream_executor/platform/default/dso_loader.cc:48] Successfully opened\n", "no_output"),
+        (
+            139,
+            "",
+            "2020-10-21 21:28:31.314100: I tensorflow/stream_executor/platform/default/dso_loader.cc:48] Successfully opened\n",
+            "no_output",
+        ),
         (0, NOISE, "", "truncated"),
         (0, NOISE + TRACEBACK, "", "truncated"),
         (0, TRACEBACK.rsplit("\n", 2)[0], "", "truncated"),
@@ -296,7 +390,9 @@ def test_why_no_table(rc, stdout, stderr, cause):
     assert evidence and "\n" not in evidence
 
 
-@pytest.mark.parametrize("text", ["--check-build\n", "hello\n", "{}", "pip 24.0 from /usr/lib\n", "\x00\x01\ufffdELF\n"])
+@pytest.mark.parametrize(
+    "text", ["--check-build\n", "hello\n", "{}", "pip 24.0 from /usr/lib\n", "\x00\x01\ufffdELF\n"]
+)
 def test_something_else_is_refused(text):
     with pytest.raises(ParseError, match="is not the output of horovodrun"):
         why_no_table(0, text, "")
@@ -304,7 +400,14 @@ def test_something_else_is_refused(text):
 
 def test_missing_in_the_tables_order():
     build = parse_check_build(TABLE)
-    assert missing({"tensor_operations": ["mpi", "nccl", "ddl"], "controllers": ["mpi"], "frameworks": ["pytorch"]}, build) == [
+    assert missing(
+        {
+            "tensor_operations": ["mpi", "nccl", "ddl"],
+            "controllers": ["mpi"],
+            "frameworks": ["pytorch"],
+        },
+        build,
+    ) == [
         "controllers.mpi",
         "tensor_operations.ddl",
         "tensor_operations.mpi",

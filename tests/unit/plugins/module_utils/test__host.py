@@ -34,32 +34,61 @@ fe800000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
 """
 
 
-@pytest.mark.parametrize("text, expected", [
-    ('PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n',
-     {"id": "debian", "version_id": "12", "codename": "bookworm", "id_like": []}),
-    ("ID=ubuntu\nID_LIKE=debian\nVERSION_ID='24.04'\nVERSION_CODENAME=noble\n# ID=no\n",
-     {"id": "ubuntu", "version_id": "24.04", "codename": "noble", "id_like": ["debian"]}),
-    ('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n', {"id": "rocky", "version_id": "9.4", "codename": "", "id_like": ["rhel", "centos", "fedora"]}),
-    ("", {"id": "linux", "version_id": "", "codename": "", "id_like": []}),
-])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (
+            'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n',
+            {"id": "debian", "version_id": "12", "codename": "bookworm", "id_like": []},
+        ),
+        (
+            "ID=ubuntu\nID_LIKE=debian\nVERSION_ID='24.04'\nVERSION_CODENAME=noble\n# ID=no\n",
+            {"id": "ubuntu", "version_id": "24.04", "codename": "noble", "id_like": ["debian"]},
+        ),
+        (
+            'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n',
+            {
+                "id": "rocky",
+                "version_id": "9.4",
+                "codename": "",
+                "id_like": ["rhel", "centos", "fedora"],
+            },
+        ),
+        ("", {"id": "linux", "version_id": "", "codename": "", "id_like": []}),
+    ],
+)
 def test_os_release(text, expected):
     assert _host.parse_os_release(text) == expected
 
 
 def test_temporary_addresses_are_left_out() -> None:
     """The kernel replaces them every day."""
-    entries = [{"local": "fd00::1", "prefixlen": 64}, {"local": "fd00::abcd", "prefixlen": 64, "temporary": True}]
-    (found,) = _host.parse_ip_addresses(json.dumps([{"ifname": "eth0", "flags": ["UP"], "addr_info": entries}]))
+    entries = [
+        {"local": "fd00::1", "prefixlen": 64},
+        {"local": "fd00::abcd", "prefixlen": 64, "temporary": True},
+    ]
+    (found,) = _host.parse_ip_addresses(
+        json.dumps([{"ifname": "eth0", "flags": ["UP"], "addr_info": entries}])
+    )
     assert found["addresses"] == [{"address": "fd00::1", "prefix": 64}]
 
 
 def test_interfaces():
-    text = json.dumps([
-        {"ifname": "eth0@if12", "flags": ["BROADCAST", "UP"], "addr_info": [{"family": "inet", "local": "10.0.0.1", "prefixlen": 24}, {"family": "inet6"}]},
-        {"ifname": "ib0", "flags": ["BROADCAST"], "addr_info": []},
-        {"ifname": "eth1", "flags": ["NO-CARRIER", "BROADCAST", "UP"], "addr_info": []},
-        {},
-    ])
+    text = json.dumps(
+        [
+            {
+                "ifname": "eth0@if12",
+                "flags": ["BROADCAST", "UP"],
+                "addr_info": [
+                    {"family": "inet", "local": "10.0.0.1", "prefixlen": 24},
+                    {"family": "inet6"},
+                ],
+            },
+            {"ifname": "ib0", "flags": ["BROADCAST"], "addr_info": []},
+            {"ifname": "eth1", "flags": ["NO-CARRIER", "BROADCAST", "UP"], "addr_info": []},
+            {},
+        ]
+    )
     assert _host.parse_ip_addresses(text) == [
         {"name": "eth0", "addresses": [{"address": "10.0.0.1", "prefix": 24}], "up": True},
         {"name": "ib0", "addresses": [], "up": False},
@@ -69,35 +98,67 @@ def test_interfaces():
         _host.parse_ip_addresses('Option "-j" is unknown')
 
 
-@pytest.mark.parametrize("name, virtual", [
-    ("lo", True), ("docker0", True), ("br-0123456789ab", True), ("br-train", True), ("veth1a2b", True), ("virbr0", True), ("cni0", True), ("flannel.1", True),
-    ("eth0", False), ("bond0", False), ("ib0", False), ("br0", False), ("enp1s0f0np0", False), ("vlan.100", False),
-])
+@pytest.mark.parametrize(
+    "name, virtual",
+    [
+        ("lo", True),
+        ("docker0", True),
+        ("br-0123456789ab", True),
+        ("br-train", True),
+        ("veth1a2b", True),
+        ("virbr0", True),
+        ("cni0", True),
+        ("flannel.1", True),
+        ("eth0", False),
+        ("bond0", False),
+        ("ib0", False),
+        ("br0", False),
+        ("enp1s0f0np0", False),
+        ("vlan.100", False),
+    ],
+)
 def test_virtual_interfaces(name, virtual):
     assert _host.is_virtual_interface(name) is virtual
 
 
-@pytest.mark.parametrize("route, route6, expected", [
-    (ROUTE, ROUTE6, "eth0"),
-    (ROUTE.splitlines()[0], ROUTE6, "ens5"),
-    ("", "", ""),
-])
+@pytest.mark.parametrize(
+    "route, route6, expected",
+    [
+        (ROUTE, ROUTE6, "eth0"),
+        (ROUTE.splitlines()[0], ROUTE6, "ens5"),
+        ("", "", ""),
+    ],
+)
 def test_default_interface(route, route6, expected):
     assert _host.default_interface(route, route6) == expected
 
 
 def test_listening_sockets():
-    assert _host.listening_sockets(TCP, [12345]) == [{"address": "0.0.0.0", "port": 12345, "inode": "4711"}]
-    assert _host.listening_sockets(TCP, [22, 80]) == [{"address": "172.29.0.31", "port": 22, "inode": "4712"}]
-    assert [entry["address"] for entry in _host.listening_sockets(TCP6, [12345])] == ["::", "172.29.0.31"]
+    assert _host.listening_sockets(TCP, [12345]) == [
+        {"address": "0.0.0.0", "port": 12345, "inode": "4711"}
+    ]
+    assert _host.listening_sockets(TCP, [22, 80]) == [
+        {"address": "172.29.0.31", "port": 22, "inode": "4712"}
+    ]
+    assert [entry["address"] for entry in _host.listening_sockets(TCP6, [12345])] == [
+        "::",
+        "172.29.0.31",
+    ]
     assert _host.listening_sockets("", [22]) == []
 
 
-@pytest.mark.parametrize("cgroup, expected", [
-    ("0::/system.slice/docker-%s.scope\n" % INNER, [INNER]),
-    ("4:memory:/docker/%s/docker/%s\n1:name=systemd:/docker/%s/docker/%s\n" % (OUTER, INNER, OUTER, INNER), [OUTER, INNER]),
-    ("0::/system.slice/ssh.service\n", []),
-])
+@pytest.mark.parametrize(
+    "cgroup, expected",
+    [
+        ("0::/system.slice/docker-%s.scope\n" % INNER, [INNER]),
+        (
+            "4:memory:/docker/%s/docker/%s\n1:name=systemd:/docker/%s/docker/%s\n"
+            % (OUTER, INNER, OUTER, INNER),
+            [OUTER, INNER],
+        ),
+        ("0::/system.slice/ssh.service\n", []),
+    ],
+)
 def test_container_ids(cgroup, expected):
     assert _host.container_ids(cgroup) == expected
 
@@ -108,10 +169,16 @@ def test_memory():
         _host.memory_mib("garbage")
 
 
-@pytest.mark.parametrize("text, addresses", [
-    ("127.0.0.1 localhost\n127.0.1.1\tserver-a.example server-a # ours\n10.0.0.11 server-a\n", ["127.0.1.1", "10.0.0.11"]),
-    ("# 127.0.1.1 server-a\n10.0.0.12 server-ab\n", []),
-    ("", []),
-])
+@pytest.mark.parametrize(
+    "text, addresses",
+    [
+        (
+            "127.0.0.1 localhost\n127.0.1.1\tserver-a.example server-a # ours\n10.0.0.11 server-a\n",
+            ["127.0.1.1", "10.0.0.11"],
+        ),
+        ("# 127.0.1.1 server-a\n10.0.0.12 server-ab\n", []),
+        ("", []),
+    ],
+)
 def test_own_name(text, addresses):
     assert _host.own_name_addresses(text, "server-a") == addresses

@@ -26,8 +26,16 @@ MACHINE = """\
 """
 
 
-@pytest.mark.parametrize("path, kind", [("/", "overlay"), ("/var/lib/trainyard", "overlay"), ("/var/lib/trainyard/containers/images", "ext4"),
-                                        ("/var/lib/trainyard/containers2", "overlay"), ("/data1/my share/x", "nfs4")])
+@pytest.mark.parametrize(
+    "path, kind",
+    [
+        ("/", "overlay"),
+        ("/var/lib/trainyard", "overlay"),
+        ("/var/lib/trainyard/containers/images", "ext4"),
+        ("/var/lib/trainyard/containers2", "overlay"),
+        ("/data1/my share/x", "nfs4"),
+    ],
+)
 def test_file_system(path, kind):
     assert parsers.file_system_of(path, DOCKER) == kind
 
@@ -37,15 +45,23 @@ def test_mounts():
     assert parsers.file_system_of("/", "") == "" and parsers.file_system_of("/", "damaged") == ""
 
 
-@pytest.mark.parametrize("path, found", [("/scratch/containers", True), ("/scratch2", False), ("/fast/x", True), ("/", False)])
+@pytest.mark.parametrize(
+    "path, found",
+    [("/scratch/containers", True), ("/scratch2", False), ("/fast/x", True), ("/", False)],
+)
 def test_project_quotas(path, found):
-    text = ("21 1 8:1 / / rw - ext4 /dev/sda1 rw,errors=remount-ro\n22 21 8:2 / /scratch rw,noatime - xfs /dev/sdb rw,attr2,prjquota\n"
-            "23 21 8:3 / /fast rw - ext4 /dev/sdc rw,prjquota\n")
+    text = (
+        "21 1 8:1 / / rw - ext4 /dev/sda1 rw,errors=remount-ro\n22 21 8:2 / /scratch rw,noatime - xfs /dev/sdb rw,attr2,prjquota\n"
+        "23 21 8:3 / /fast rw - ext4 /dev/sdc rw,prjquota\n"
+    )
     assert parsers.has_project_quota(path, text) is found
 
 
 def test_masks():
-    assert parsers.masked_paths(DOCKER) == ["/proc/acpi", "/proc/sys"] and parsers.masked_paths(MACHINE) == []
+    assert (
+        parsers.masked_paths(DOCKER) == ["/proc/acpi", "/proc/sys"]
+        and parsers.masked_paths(MACHINE) == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +84,11 @@ def test_the_name_of_a_mount_changes_nothing(separator):
 
 def test_images_of_the_store():
     text = '[{"id": "ab", "names": ["localhost/a:1"], "layer": "x"}, {"id": "cd"}]'
-    assert parsers.parse_store(text) == [{"id": "ab", "names": ["localhost/a:1"]}, {"id": "cd", "names": []}] and parsers.parse_store("") == []
+    assert (
+        parsers.parse_store(text)
+        == [{"id": "ab", "names": ["localhost/a:1"]}, {"id": "cd", "names": []}]
+        and parsers.parse_store("") == []
+    )
 
 
 @pytest.mark.parametrize("text", ["[{", '{"a": 1}', '[{"names": []}]', "[1]"])
@@ -78,19 +98,29 @@ def test_a_damaged_store_is_shown(text):
 
 
 def test_images_of_docker():
-    assert parsers.parse_docker_images("a:1 sha256:%s\n" % ("0" * 64)) == {"a:1": "sha256:" + "0" * 64}
+    assert parsers.parse_docker_images("a:1 sha256:%s\n" % ("0" * 64)) == {
+        "a:1": "sha256:" + "0" * 64
+    }
     with pytest.raises(parsers.ParseError, match="docker image"):
         parsers.parse_docker_images("a:1 Cannot connect\n")
 
 
-@pytest.mark.parametrize("text, kind", [
-    ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": []}', "nvidia.com/gpu"),
-    ('{\n  "kind": "nvidia.com/gpu"\n}', "nvidia.com/gpu"), ("---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n", "nvidia.com/gpu"),
-    ("kind: 'vendor.com/net'\n", "vendor.com/net"), ("# kind: nvidia.com/gpu\n", ""), ("", ""),
-])
+@pytest.mark.parametrize(
+    "text, kind",
+    [
+        ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": []}', "nvidia.com/gpu"),
+        ('{\n  "kind": "nvidia.com/gpu"\n}', "nvidia.com/gpu"),
+        ("---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n", "nvidia.com/gpu"),
+        ("kind: 'vendor.com/net'\n", "vendor.com/net"),
+        ("# kind: nvidia.com/gpu\n", ""),
+        ("", ""),
+    ],
+)
 def test_kind_of_a_specification(text, kind):
     assert parsers.cdi_kind(text) == kind
 
 
 def test_numbers_of_devices():
-    assert [parsers.device_number("/dev/nvidia" + end) for end in ("0", "12", "ctl", "-uvm", "-caps")] == [0, 12, None, None, None]
+    assert [
+        parsers.device_number("/dev/nvidia" + end) for end in ("0", "12", "ctl", "-uvm", "-caps")
+    ] == [0, 12, None, None, None]

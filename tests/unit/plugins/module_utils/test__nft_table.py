@@ -54,7 +54,9 @@ LISTED = """table inet trainyard_jobs {
 }
 """
 #: After nft flush table.
-EMPTIED = "\n".join(line for line in LISTED.splitlines() if not line.startswith("\t\t") or "hook" in line)
+EMPTIED = "\n".join(
+    line for line in LISTED.splitlines() if not line.startswith("\t\t") or "hook" in line
+)
 
 
 def without(part: str) -> str:

@@ -12,9 +12,15 @@ def state(version, status="ii", automatic=False):
 
 
 def test_states_of_what_dpkg_prints():
-    text = "bash\t5.2-1\tii \nlibc6:amd64\t2.36\tii \nlibnccl2\t2.21.5-1+cuda12.4\thi \nold\t1\trc \n"
+    text = (
+        "bash\t5.2-1\tii \nlibc6:amd64\t2.36\tii \nlibnccl2\t2.21.5-1+cuda12.4\thi \nold\t1\trc \n"
+    )
     assert parse_states(text, ["libc6"]) == {
-        "bash": state("5.2-1"), "libc6:amd64": state("2.36", automatic=True), "libnccl2": state("2.21.5-1+cuda12.4", "hi"), "old": state("1", "rc")}
+        "bash": state("5.2-1"),
+        "libc6:amd64": state("2.36", automatic=True),
+        "libnccl2": state("2.21.5-1+cuda12.4", "hi"),
+        "old": state("1", "rc"),
+    }
 
 
 def test_what_the_change_did_not_touch_stays():
@@ -25,10 +31,26 @@ def test_what_the_change_did_not_touch_stays():
 
 
 def test_versions_holds_and_marks_come_back_and_what_is_new_goes():
-    before = {"a": state("1", "hi"), "b": state("1", automatic=True), "c": state("1"), "d": state("1")}
-    after = {"a": state("2", "hi"), "b": state("2"), "c": state("1", "hi"), "e": state("5", automatic=True)}
+    before = {
+        "a": state("1", "hi"),
+        "b": state("1", automatic=True),
+        "c": state("1"),
+        "d": state("1"),
+    }
+    after = {
+        "a": state("2", "hi"),
+        "b": state("2"),
+        "c": state("1", "hi"),
+        "e": state("5", automatic=True),
+    }
     assert way_back(before, after, after) == dict(
-        NOTHING, install=["a=1", "b=1", "d=1"], remove=["e"], hold=["a"], unhold=["c"], automatic=["b"])
+        NOTHING,
+        install=["a=1", "b=1", "d=1"],
+        remove=["e"],
+        hold=["a"],
+        unhold=["c"],
+        automatic=["b"],
+    )
 
 
 def test_what_somebody_changed_since_then_stays_and_is_named():

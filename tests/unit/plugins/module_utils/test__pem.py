@@ -9,7 +9,11 @@ import hashlib
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._pem import ParseError, certificates, check
+from ansible_collections.trainyard.gpu.plugins.module_utils._pem import (
+    ParseError,
+    certificates,
+    check,
+)
 
 # Any bytes do where only the text is read.
 FIRST, SECOND = bytes(range(100)), bytes(range(50, 200))
@@ -17,12 +21,14 @@ FIRST, SECOND = bytes(range(100)), bytes(range(50, 200))
 
 def pem(der, kind="CERTIFICATE", width=64):
     text = base64.b64encode(der).decode()
-    body = "\n".join(text[start:start + width] for start in range(0, len(text), width))
+    body = "\n".join(text[start : start + width] for start in range(0, len(text), width))
     return f"-----BEGIN {kind}-----\n{body}\n-----END {kind}-----\n"
 
 
 def test_every_certificate_is_found_once_and_named_by_its_fingerprint():
-    found = certificates("# first\n" + pem(FIRST) + "subject=/CN=second\n" + pem(SECOND) + pem(FIRST))
+    found = certificates(
+        "# first\n" + pem(FIRST) + "subject=/CN=second\n" + pem(SECOND) + pem(FIRST)
+    )
     assert list(found) == [hashlib.sha256(FIRST).hexdigest(), hashlib.sha256(SECOND).hexdigest()]
 
 
@@ -47,7 +53,12 @@ def test_invalid_certificates_are_rejected(text, message):
 
 
 def test_beside_the_certificates_of_the_system_may_stand_anything():
-    text = pem(FIRST, kind="TRUSTED CERTIFICATE") + pem(FIRST).replace("AAEC", "A*EC") + pem(SECOND) + pem(FIRST)[:90]
+    text = (
+        pem(FIRST, kind="TRUSTED CERTIFICATE")
+        + pem(FIRST).replace("AAEC", "A*EC")
+        + pem(SECOND)
+        + pem(FIRST)[:90]
+    )
     assert certificates(text, strict=False) == certificates(pem(SECOND))
     assert certificates("", strict=False) == {}
 

@@ -26,8 +26,19 @@ NCCL = {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations":
 
 def recipe(**changes):
     parts = {
-        "base": "example/base:1", "base_archive": "", "requires": LAB, "rebuild": "auto", "apt": {}, "python_packages": ["torch==2.13.0"], "nccl": "",
-        "horovod": "0.28.1", "horovod_sha256": "92a4", "horovod_packages": [], "source_fixes": [], "cuda_architectures": [], "build_variables": {},
+        "base": "example/base:1",
+        "base_archive": "",
+        "requires": LAB,
+        "rebuild": "auto",
+        "apt": {},
+        "python_packages": ["torch==2.13.0"],
+        "nccl": "",
+        "horovod": "0.28.1",
+        "horovod_sha256": "92a4",
+        "horovod_packages": [],
+        "source_fixes": [],
+        "cuda_architectures": [],
+        "build_variables": {},
         "files": {"Dockerfile": "FROM"},
     }
     return image_recipe(dict(parts, **changes))
@@ -35,9 +46,20 @@ def recipe(**changes):
 
 def probe(**changes):
     found = {
-        "versions": {"horovod": None, "python": "3.11.2", "torch": None, "tensorflow": None, "cuda": None, "gcc": "12.2.0", "cmake": None},
+        "versions": {
+            "horovod": None,
+            "python": "3.11.2",
+            "torch": None,
+            "tensorflow": None,
+            "cuda": None,
+            "gcc": "12.2.0",
+            "cmake": None,
+        },
         "frameworks": {"pytorch": False, "tensorflow": False, "mxnet": False},
-        "torch_cuda": None, "nccl_header": False, "apt": True, "mpirun": False,
+        "torch_cuda": None,
+        "nccl_header": False,
+        "apt": True,
+        "mpirun": False,
     }
     found["versions"].update(changes.pop("versions", {}))
     found["frameworks"].update(changes.pop("frameworks", {}))
@@ -45,7 +67,15 @@ def probe(**changes):
 
 
 def problems(found, requires, packages=(), nccl_version="", variables=None, apt_packages=()):
-    return base_problems("example/base:1", found, requires, variables or {}, list(packages), list(apt_packages), nccl_version)
+    return base_problems(
+        "example/base:1",
+        found,
+        requires,
+        variables or {},
+        list(packages),
+        list(apt_packages),
+        nccl_version,
+    )
 
 
 def save(path, images):
@@ -54,7 +84,10 @@ def save(path, images):
     with tarfile.open(path, "w") as archive:
         for number, (name, layers) in enumerate(images.items()):
             manifest.append({"Config": "%d.json" % number, "RepoTags": [name]})
-            for member, value in (("%d.json" % number, {"rootfs": {"diff_ids": layers}}), ("%d/layer.tar" % number, "layer")):
+            for member, value in (
+                ("%d.json" % number, {"rootfs": {"diff_ids": layers}}),
+                ("%d/layer.tar" % number, "layer"),
+            ):
                 data = json.dumps(value).encode()
                 info = tarfile.TarInfo(member)
                 info.size = len(data)
@@ -72,17 +105,21 @@ def test_the_same_recipe_has_the_same_hash_whatever_the_order_of_its_keys():
     assert recipe()["name"] == "trainyard/training:" + recipe()["hash"][:12]
 
 
-@pytest.mark.parametrize("changes", [
-    {"base": "example/base:2"},
-    {"nccl": "2.28.9-1+cuda13.0"},
-    {"horovod_sha256": "beef"},
-    {"source_fixes": [{"name": "more"}]},
-    {"build_variables": {"HOROVOD_DEBUG": "1"}},
-    {"requires": NCCL},
-    {"cuda_architectures": ["90"]},
-    {"python_packages": ["torch==2.12.0"]},
-    {"files": {"Dockerfile": "FROM scratch"}},
-], ids=lambda changes: "+".join(changes))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"base": "example/base:2"},
+        {"nccl": "2.28.9-1+cuda13.0"},
+        {"horovod_sha256": "beef"},
+        {"source_fixes": [{"name": "more"}]},
+        {"build_variables": {"HOROVOD_DEBUG": "1"}},
+        {"requires": NCCL},
+        {"cuda_architectures": ["90"]},
+        {"python_packages": ["torch==2.12.0"]},
+        {"files": {"Dockerfile": "FROM scratch"}},
+    ],
+    ids=lambda changes: "+".join(changes),
+)
 def test_whatever_decides_what_is_in_the_image_changes_the_hash(changes):
     assert recipe(**changes)["hash"] != recipe()["hash"]
 
@@ -97,12 +134,17 @@ def test_base_in_an_archive_counts_by_what_it_is_not_by_its_path(tmp_path):
 
 
 def test_archive_without_a_tag_in_the_name_means_latest(tmp_path):
-    assert archive_image(save(tmp_path / "x.tar", {"registry:5000/base:latest": ["sha256:a"]}), "registry:5000/base")["layers"] == ["sha256:a"]
+    assert archive_image(
+        save(tmp_path / "x.tar", {"registry:5000/base:latest": ["sha256:a"]}), "registry:5000/base"
+    )["layers"] == ["sha256:a"]
 
 
 def test_archive_without_the_base_names_what_it_has(tmp_path):
     path = save(tmp_path / "x.tar", {"example/base:2": ["sha256:a"]})
-    with pytest.raises(AnsibleFilterError, match=r"training_image_base_archive: .* no image named 'example/base:1' .* It has: example/base:2"):
+    with pytest.raises(
+        AnsibleFilterError,
+        match=r"training_image_base_archive: .* no image named 'example/base:1' .* It has: example/base:2",
+    ):
         recipe(base_archive=path)
 
 
@@ -116,12 +158,20 @@ def test_file_that_is_no_archive_is_refused(tmp_path, content):
 
 def test_variables_of_the_lab():
     assert horovod_variables(LAB, [], {}) == {
-        "HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_TENSORFLOW": "1", "HOROVOD_WITHOUT_MXNET": "1", "HOROVOD_WITHOUT_MPI": "1", "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITHOUT_MPI": "1",
+        "HOROVOD_WITH_GLOO": "1",
     }
 
 
 def test_variables_for_nccl_and_mpi():
-    variables = horovod_variables({"frameworks": ["tensorflow"], "controllers": ["mpi"], "tensor_operations": ["nccl"]}, ["80", "90"], {})
+    variables = horovod_variables(
+        {"frameworks": ["tensorflow"], "controllers": ["mpi"], "tensor_operations": ["nccl"]},
+        ["80", "90"],
+        {},
+    )
     assert variables["HOROVOD_GPU"] == "CUDA"
     assert variables["HOROVOD_GPU_OPERATIONS"] == "NCCL"
     assert variables["HOROVOD_NCCL_LINK"] == "SHARED"
@@ -131,7 +181,15 @@ def test_variables_for_nccl_and_mpi():
 
 
 def test_given_variables_come_last_and_null_takes_away():
-    variables = horovod_variables(NCCL, [], {"HOROVOD_NCCL_LINK": "STATIC", "HOROVOD_WITHOUT_MPI": None, "HOROVOD_NCCL_HOME": "/opt/nccl"})
+    variables = horovod_variables(
+        NCCL,
+        [],
+        {
+            "HOROVOD_NCCL_LINK": "STATIC",
+            "HOROVOD_WITHOUT_MPI": None,
+            "HOROVOD_NCCL_HOME": "/opt/nccl",
+        },
+    )
     assert variables["HOROVOD_NCCL_LINK"] == "STATIC"
     assert variables["HOROVOD_NCCL_HOME"] == "/opt/nccl"
     assert "HOROVOD_WITHOUT_MPI" not in variables
@@ -139,7 +197,10 @@ def test_given_variables_come_last_and_null_takes_away():
 
 def test_layers_digest_knows_order_and_count():
     assert layers_digest(["a", "b"]) == layers_digest(("a", "b"))
-    assert len({layers_digest(each) for each in (["a", "b"], ["b", "a"], ["a", "b", "c"], ["a"], [])}) == 5
+    assert (
+        len({layers_digest(each) for each in (["a", "b"], ["b", "a"], ["a", "b", "c"], ["a"], [])})
+        == 5
+    )
 
 
 def test_framework_from_the_package_list_is_no_problem():
@@ -149,12 +210,25 @@ def test_framework_from_the_package_list_is_no_problem():
 def test_framework_that_is_nowhere():
     assert problems(probe(), LAB, packages=["torchvision==0.20"]) == [
         "training_image_requires.frameworks has pytorch, but example/base:1 does not have it: add it to training_image_python_packages with its version "
-        "(torch==...), or set a base that has it"]
+        "(torch==...), or set a base that has it"
+    ]
 
 
-@pytest.mark.parametrize("version, good", [("2.15.1", True), ("2.16.1", False), ("2.17.0+nv25.2", False), ("1.15.5+nv23.3", True), (None, True)])
+@pytest.mark.parametrize(
+    "version, good",
+    [
+        ("2.15.1", True),
+        ("2.16.1", False),
+        ("2.17.0+nv25.2", False),
+        ("1.15.5+nv23.3", True),
+        (None, True),
+    ],
+)
 def test_tensorflow_that_no_published_horovod_works_with_is_refused(version, good):
-    found = problems(probe(versions={"tensorflow": version}, frameworks={"tensorflow": True}), dict(LAB, frameworks=["tensorflow"]))
+    found = problems(
+        probe(versions={"tensorflow": version}, frameworks={"tensorflow": True}),
+        dict(LAB, frameworks=["tensorflow"]),
+    )
     assert (found == []) is good
     assert good or "TensorFlow %s" % version in found[0]
 
@@ -167,34 +241,75 @@ def test_nccl_on_a_cpu_base_is_refused():
 
 
 def test_nccl_with_a_cpu_build_of_pytorch_is_refused():
-    found = problems(probe(versions={"torch": "2.13.0+cpu", "cuda": "13.0"}, frameworks={"pytorch": True}, nccl_header=True), NCCL)
+    found = problems(
+        probe(
+            versions={"torch": "2.13.0+cpu", "cuda": "13.0"},
+            frameworks={"pytorch": True},
+            nccl_header=True,
+        ),
+        NCCL,
+    )
     assert len(found) == 1
     assert "is a CPU build" in found[0]
 
 
 def test_nccl_needs_a_header_or_a_version():
-    gpu = {"versions": {"torch": "2.11.0", "cuda": "13.0"}, "frameworks": {"pytorch": True}, "torch_cuda": "13.0"}
+    gpu = {
+        "versions": {"torch": "2.11.0", "cuda": "13.0"},
+        "frameworks": {"pytorch": True},
+        "torch_cuda": "13.0",
+    }
     assert "no nccl.h" in problems(probe(**gpu), NCCL)[0]
-    assert problems(probe(nccl_header=True, versions={"torch": "2.11.0", "cuda": "13.0"}, frameworks={"pytorch": True}, torch_cuda="13.0"), NCCL) == []
+    assert (
+        problems(
+            probe(
+                nccl_header=True,
+                versions={"torch": "2.11.0", "cuda": "13.0"},
+                frameworks={"pytorch": True},
+                torch_cuda="13.0",
+            ),
+            NCCL,
+        )
+        == []
+    )
 
 
 def test_nccl_for_another_cuda_is_refused():
-    found = problems(probe(versions={"torch": "2.4.0", "cuda": "12.6"}, frameworks={"pytorch": True}, torch_cuda="12.6"), NCCL, nccl_version="2.28.9-1+cuda13.0")
-    assert found == ["training_image_nccl_version: '2.28.9-1+cuda13.0' is for CUDA 13, but example/base:1 has CUDA 12.6: set a build for that CUDA"]
+    found = problems(
+        probe(
+            versions={"torch": "2.4.0", "cuda": "12.6"},
+            frameworks={"pytorch": True},
+            torch_cuda="12.6",
+        ),
+        NCCL,
+        nccl_version="2.28.9-1+cuda13.0",
+    )
+    assert found == [
+        "training_image_nccl_version: '2.28.9-1+cuda13.0' is for CUDA 13, but example/base:1 has CUDA 12.6: set a build for that CUDA"
+    ]
 
 
 def test_base_without_apt():
-    assert "no apt-get" in problems(probe(apt=False), LAB, packages=["torch==2.13.0"], apt_packages=["git"])[0]
+    assert (
+        "no apt-get"
+        in problems(probe(apt=False), LAB, packages=["torch==2.13.0"], apt_packages=["git"])[0]
+    )
 
 
 def test_ddl_only_where_the_user_says_how():
     requires = dict(LAB, tensor_operations=["ddl"])
     assert "ddl" in problems(probe(), requires, packages=["torch==2"])[0]
-    assert problems(probe(), requires, packages=["torch==2"], variables={"HOROVOD_GPU_ALLREDUCE": "DDL"}) == []
+    assert (
+        problems(
+            probe(), requires, packages=["torch==2"], variables={"HOROVOD_GPU_ALLREDUCE": "DDL"}
+        )
+        == []
+    )
 
 
 def test_a_pinned_nccl_has_to_be_for_the_bases_cuda_also_where_horovod_is_not_compiled():
     found = probe(versions={"cuda": "12.6"})
     assert problems(found, {}, nccl_version="2.25.1-1+cuda12.8") == []
     assert problems(found, {}, nccl_version="2.28.9-1+cuda13.0") == [
-        "training_image_nccl_version: '2.28.9-1+cuda13.0' is for CUDA 13, but example/base:1 has CUDA 12.6: set a build for that CUDA"]
+        "training_image_nccl_version: '2.28.9-1+cuda13.0' is for CUDA 13, but example/base:1 has CUDA 12.6: set a build for that CUDA"
+    ]

@@ -41,7 +41,10 @@ def test_what_an_interrupted_run_left_is_neither_read_nor_kept(module, tmp_path)
     (tmp_path / "role.json.unfinished").chmod(0o644)
     assert record.read() == {}
     record.write({"a": 1})
-    assert os.listdir(tmp_path) == ["role.json"] and stat.S_IMODE(os.stat(record.path).st_mode) == 0o600
+    assert (
+        os.listdir(tmp_path) == ["role.json"]
+        and stat.S_IMODE(os.stat(record.path).st_mode) == 0o600
+    )
 
 
 def test_check_mode_writes_and_removes_nothing(module, tmp_path):
@@ -55,12 +58,15 @@ def test_check_mode_writes_and_removes_nothing(module, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("content, reason", [
-    (b"{", "is damaged (Expecting property name"),
-    (b"[]", "is damaged (a dictionary is expected)"),
-    (b"null", "is damaged (a dictionary is expected)"),
-    (b"\xff{}", "is damaged ('utf-8' codec can't decode"),
-])
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (b"{", "is damaged (Expecting property name"),
+        (b"[]", "is damaged (a dictionary is expected)"),
+        (b"null", "is damaged (a dictionary is expected)"),
+        (b"\xff{}", "is damaged ('utf-8' codec can't decode"),
+    ],
+)
 def test_a_damaged_record_is_an_error_that_says_what_to_do(module, tmp_path, content, reason):
     (tmp_path / "role.json").write_bytes(content)
     with pytest.raises(Failed) as error:
@@ -68,12 +74,16 @@ def test_a_damaged_record_is_an_error_that_says_what_to_do(module, tmp_path, con
     assert str(error.value).startswith(str(tmp_path / "role.json")) and reason in str(error.value)
     assert "Restore it from a backup, or remove it" in str(error.value)
     with pytest.raises(AnsibleFilterError) as of_filter:
-        recorded({"content": base64.b64encode(content).decode(), "source": str(tmp_path / "role.json")})
+        recorded(
+            {"content": base64.b64encode(content).decode(), "source": str(tmp_path / "role.json")}
+        )
     assert str(of_filter.value) == str(error.value)
 
 
 def test_a_role_reads_its_record_by_a_filter():
-    assert recorded({"content": base64.b64encode(b'{"account": true}').decode(), "source": "/r.json"}) == {"account": True}
+    assert recorded(
+        {"content": base64.b64encode(b'{"account": true}').decode(), "source": "/r.json"}
+    ) == {"account": True}
     assert recorded({"content": "", "source": "/r.json"}) == {}
 
 

@@ -114,7 +114,9 @@ libfabric:4711:1720540000::core:core:ofi_hmem_init():421<warn> Failed to initial
 Warning: Permanently added '[10.0.0.2]:12345' (ED25519) to the list of known hosts.
 """.strip("\n").split("\n")
 # Below its summary: libraries that close down, scripts, shells, schedulers.
-AFTER = WITHIN + """
+AFTER = (
+    WITHIN
+    + """
 gx1:4711:4711 [0] NCCL INFO comm 0x7f9c0c000f60 rank 1 nranks 2 cudaDev 0 busId f5000 - Destroy COMPLETE
 [1720540000.123456] [gx1:4711:0]           mpool.c:55   UCX  WARN  object 0x55d0 was not returned to mpool ucp_requests
 ==========================================
@@ -152,6 +154,7 @@ bash-5.2# exit
 (base) ops@gx1:~$ ls
 ```
 """.strip("\n").split("\n")
+)
 WARNING = """--------------------------------------------------------------------------
 WARNING: Open MPI accepted a TCP connection from what appears to be a
 another Open MPI process but cannot find a corresponding process
@@ -171,8 +174,16 @@ def put(text, line, place):
     lines = text.split("\n")
     header = next(number for number, each in enumerate(lines) if "algbw" in each)
     footer = next(number for number, each in enumerate(lines) if "Avg bus bandwidth" in each)
-    at = {"before": 0, "above": header, "below the header": header + 1, "within": header + 6, "above the summary": footer - 1, "in the summary": footer,
-          "after": footer + 1, "end": len(lines)}[place]
+    at = {
+        "before": 0,
+        "above": header,
+        "below the header": header + 1,
+        "within": header + 6,
+        "above the summary": footer - 1,
+        "in the summary": footer,
+        "after": footer + 1,
+        "end": len(lines),
+    }[place]
     tag = lines[header].partition("#")[0]
     return "\n".join(lines[:at] + [tag + each for each in line.split("\n")] + lines[at:])
 
@@ -184,7 +195,14 @@ def reasons(text):
 @pytest.mark.parametrize("line", [line for line in ENDS if not line.startswith("====")] + [ABORT])
 def test_what_ends_a_run_fails_it(line):
     for text in (PLAIN, TAGGED):
-        for place in ("below the header", "within", "above the summary", "in the summary", "after", "end"):
+        for place in (
+            "below the header",
+            "within",
+            "above the summary",
+            "in the summary",
+            "after",
+            "end",
+        ):
             told = answer(put(text, line, place))
             assert not told["passed"] and told["reasons"], place
     # Whatever else is in the log: a later run, or a shell's prompt.
@@ -193,8 +211,17 @@ def test_what_ends_a_run_fails_it(line):
     assert answer(put(PLAIN, "Oh dear", "after"), rc=0)["passed"]
 
 
-@pytest.mark.parametrize("place, lines", [("before", BEFORE + ENDS), ("above", WITHIN), ("within", WITHIN + [WARNING]), ("in the summary", WITHIN + [WARNING]),
-                                          ("after", AFTER + [WARNING]), ("end", AFTER + [WARNING])])
+@pytest.mark.parametrize(
+    "place, lines",
+    [
+        ("before", BEFORE + ENDS),
+        ("above", WITHIN),
+        ("within", WITHIN + [WARNING]),
+        ("in the summary", WITHIN + [WARNING]),
+        ("after", AFTER + [WARNING]),
+        ("end", AFTER + [WARNING]),
+    ],
+)
 def test_what_surrounds_a_good_run_does_not(place, lines):
     for text in (PLAIN, TAGGED, MANY, all_reduce_output.text()):
         for line in lines:
@@ -205,10 +232,14 @@ def test_what_surrounds_a_good_run_does_not(place, lines):
 
 def test_the_line_is_named():
     told = answer(put(PLAIN, "Oh dear", "after"))
-    assert [(reason["id"], reason["line"]) for reason in told["reasons"]] == [("unexpected_output", "Oh dear")] and told["complete"]
+    assert [(reason["id"], reason["line"]) for reason in told["reasons"]] == [
+        ("unexpected_output", "Oh dear")
+    ] and told["complete"]
 
 
-@pytest.mark.parametrize("glued", ["Killed", "Killed ", "[gx1:04711] *** Process received signal *** "])
+@pytest.mark.parametrize(
+    "glued", ["Killed", "Killed ", "[gx1:04711] *** Process received signal *** "]
+)
 def test_text_attached_to_a_line_fails_the_run(glued):
     for mark in ("1048576 ", "# Out of bounds", "# Avg bus"):
         line = next(line for line in PLAIN.split("\n") if line.strip().startswith(mark))
@@ -221,14 +252,23 @@ def test_behind_a_prompt_only_failures_count():
     assert answer(prompt)["passed"]
     for line in ("Killed", "Aborted (core dumped)", "exit code 137"):
         assert reasons(prompt + line + "\n") == ["unexpected_output"]
-    assert reasons(put(SESSION, "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0.", "end")) == ["unexpected_output"]
+    assert reasons(
+        put(SESSION, "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0.", "end")
+    ) == ["unexpected_output"]
 
 
-@pytest.mark.parametrize("before, line, expected", [
-    ("pod/worker-7 INFO ", "pod/worker-12 INFO ", None), ("pod/worker-7 INFO ", "pod/worker-12 INFO # ", None),
-    ("pod/worker-7 INFO ", "pod/worker-12 INFO Killed", "pod/worker-12 INFO Killed"), ("", "Killed:", "Killed:"), ("", "Killed |", "Killed |"),
-    ("[1,0]<stdout>:#", "[1,3]<stderr>:", None), ("gx1: ", "gx2: gx2:1:2 [0] NCCL INFO x", None),
-])
+@pytest.mark.parametrize(
+    "before, line, expected",
+    [
+        ("pod/worker-7 INFO ", "pod/worker-12 INFO ", None),
+        ("pod/worker-7 INFO ", "pod/worker-12 INFO # ", None),
+        ("pod/worker-7 INFO ", "pod/worker-12 INFO Killed", "pod/worker-12 INFO Killed"),
+        ("", "Killed:", "Killed:"),
+        ("", "Killed |", "Killed |"),
+        ("[1,0]<stdout>:#", "[1,3]<stderr>:", None),
+        ("gx1: ", "gx2: gx2:1:2 [0] NCCL INFO x", None),
+    ],
+)
 def test_tags(before, line, expected):
     around = Around(before)
     around.add(line, True, False)

@@ -21,16 +21,36 @@ def recorded(version, name):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_associations(version):
-    found = {(row.account, row.user, row.partition): row for row in sacctmgr.parse_associations(recorded(version, "assoc"))}
+    found = {
+        (row.account, row.user, row.partition): row
+        for row in sacctmgr.parse_associations(recorded(version, "assoc"))
+    }
     assert len(found) == 11 and {row.cluster for row in found.values()} == {"trainyard"}
     vision, hand = found[("vision", "", "")], found[("hand", "", "")]
-    assert (vision.limits, vision.minutes, vision.qos, vision.inherits, vision.default_qos, vision.parent) == (
-        {"gres/gpu": 4}, 600, ("high", "low", "normal"), False, "normal", "root")
+    assert (
+        vision.limits,
+        vision.minutes,
+        vision.qos,
+        vision.inherits,
+        vision.default_qos,
+        vision.parent,
+    ) == ({"gres/gpu": 4}, 600, ("high", "low", "normal"), False, "normal", "root")
     # A limit in seconds is stored in minutes, rounded up.
-    assert (hand.limits, hand.minutes, hand.qos, hand.inherits) == ({"cpu": 50, "gres/gpu": 1, "mem": 4000}, 2 * 1440 + 31, ("special",), True)
+    assert (hand.limits, hand.minutes, hand.qos, hand.inherits) == (
+        {"cpu": 50, "gres/gpu": 1, "mem": 4000},
+        2 * 1440 + 31,
+        ("special",),
+        True,
+    )
     # Without inherited limits.
     alice = found[("vision", "alice", "")]
-    assert (alice.limits, alice.minutes, alice.qos, alice.default_qos, alice.submit) == ({"gres/gpu": 3}, None, (), "", None)
+    assert (alice.limits, alice.minutes, alice.qos, alice.default_qos, alice.submit) == (
+        {"gres/gpu": 3},
+        None,
+        (),
+        "",
+        None,
+    )
     assert ("hand", "dave", "train") in found and ("hand", "dave", "") in found
 
 
@@ -38,14 +58,26 @@ def test_associations(version):
 def test_other_tables(version):
     assert sacctmgr.parse_clusters(recorded(version, "cluster")) == ["trainyard"]
     assert sacctmgr.parse_accounts(recorded(version, "account"))["hand"] == "two words | a bar"
-    assert sacctmgr.parse_accounts(recorded(version, "account"))["vision"] == "computer vision: a, b & c = (x)"
-    assert {"cpu", "mem", "gres/gpu", "gres/gpu:h100", "fs/disk"} <= sacctmgr.parse_tres(recorded(version, "tres"))
+    assert (
+        sacctmgr.parse_accounts(recorded(version, "account"))["vision"]
+        == "computer vision: a, b & c = (x)"
+    )
+    assert {"cpu", "mem", "gres/gpu", "gres/gpu:h100", "fs/disk"} <= sacctmgr.parse_tres(
+        recorded(version, "tres")
+    )
     users = sacctmgr.parse_users(recorded(version, "user"), "trainyard")
-    assert users["bob"] == sacctmgr.User("vision", "None") and users["dave"].admin == "Operator" and users["root"].admin == "Administrator"
+    assert (
+        users["bob"] == sacctmgr.User("vision", "None")
+        and users["dave"].admin == "Operator"
+        and users["root"].admin == "Administrator"
+    )
     assert sacctmgr.parse_users(recorded(version, "user"), "other") == {}
     qos = sacctmgr.parse_qos(recorded(version, "qos"))
     assert qos["high"] == sacctmgr.Qos(100, ("low", "normal"), "cluster", ("DenyOnLimit",))
-    assert qos["low"] == sacctmgr.Qos(0, (), "requeue", ("DenyOnLimit",)) and "OverPartQOS" in qos["special"].flags
+    assert (
+        qos["low"] == sacctmgr.Qos(0, (), "requeue", ("DenyOnLimit",))
+        and "OverPartQOS" in qos["special"].flags
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -56,14 +88,18 @@ def test_jobs(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["nothing-added", "nothing-account", "nothing-deleted", "nothing-qos"])
+@pytest.mark.parametrize(
+    "name", ["nothing-added", "nothing-account", "nothing-deleted", "nothing-qos"]
+)
 def test_nothing_left_to_do(version, name):
     text = recorded(version, name)
     assert sacctmgr.is_done_already(text) and not sacctmgr.is_busy(text)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["delete-with-jobs", "qos-in-use", "no-tres", "no-parent", "no-slurmdbd"])
+@pytest.mark.parametrize(
+    "name", ["delete-with-jobs", "qos-in-use", "no-tres", "no-parent", "no-slurmdbd"]
+)
 def test_failures(version, name):
     text = recorded(version, name)
     assert not sacctmgr.is_done_already(text)
@@ -72,30 +108,45 @@ def test_failures(version, name):
 
 
 def test_busy():
-    assert sacctmgr.is_busy(" Adding Cluster(s)\n  Name           = other\n Database is busy or waiting for lock from other user.\n")
+    assert sacctmgr.is_busy(
+        " Adding Cluster(s)\n  Name           = other\n Database is busy or waiting for lock from other user.\n"
+    )
     assert sacctmgr.message("\n \n") == "no message"
 
 
-@pytest.mark.parametrize(("text", "minutes"), [("", None), ("10:00", 10), ("10:00:00", 600), ("1-00:00:00", 1440), ("00:00:30", 1), ("365-23:59:59", 527040)])
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("", None),
+        ("10:00", 10),
+        ("10:00:00", 600),
+        ("1-00:00:00", 1440),
+        ("00:00:30", 1),
+        ("365-23:59:59", 527040),
+    ],
+)
 def test_times(text, minutes):
     assert sacctmgr.parse_minutes(text) == minutes
 
 
-@pytest.mark.parametrize(("parse", "text"), [
-    (sacctmgr.parse_associations, "trainyard|root||||||normal|"),
-    (sacctmgr.parse_associations, "trainyard|root||||||normal||\n"),
-    (sacctmgr.parse_associations, "trainyard|root||||||normal||||\n"),
-    (sacctmgr.parse_associations, "|root||||||normal|||\n"),
-    (sacctmgr.parse_associations, "c|a||||gres/gpu||||\n"),
-    (sacctmgr.parse_associations, "c|a||||gres/gpu=x|||||\n"),
-    (sacctmgr.parse_associations, "c|a||||gres/gpu=1,gres/gpu=2|||||\n"),
-    (sacctmgr.parse_associations, "c|a|||||tomorrow||||\n"),
-    (sacctmgr.parse_associations, "c|a||||||||x|\n"),
-    (sacctmgr.parse_accounts, "vision\n"),
-    (sacctmgr.parse_qos, "normal|high|||\n"),
-    (sacctmgr.parse_jobs, "squeue: error: nothing\n"),
-    (sacctmgr.parse_tres, "cpu\n"),
-])
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (sacctmgr.parse_associations, "trainyard|root||||||normal|"),
+        (sacctmgr.parse_associations, "trainyard|root||||||normal||\n"),
+        (sacctmgr.parse_associations, "trainyard|root||||||normal||||\n"),
+        (sacctmgr.parse_associations, "|root||||||normal|||\n"),
+        (sacctmgr.parse_associations, "c|a||||gres/gpu||||\n"),
+        (sacctmgr.parse_associations, "c|a||||gres/gpu=x|||||\n"),
+        (sacctmgr.parse_associations, "c|a||||gres/gpu=1,gres/gpu=2|||||\n"),
+        (sacctmgr.parse_associations, "c|a|||||tomorrow||||\n"),
+        (sacctmgr.parse_associations, "c|a||||||||x|\n"),
+        (sacctmgr.parse_accounts, "vision\n"),
+        (sacctmgr.parse_qos, "normal|high|||\n"),
+        (sacctmgr.parse_jobs, "squeue: error: nothing\n"),
+        (sacctmgr.parse_tres, "cpu\n"),
+    ],
+)
 def test_broken_output_is_refused(parse, text):
     with pytest.raises(sacctmgr.ParseError):
         parse(text)
@@ -105,19 +156,26 @@ def test_broken_output_is_refused(parse, text):
 @given(st.sampled_from(VERSIONS), st.data())
 def test_output_that_was_cut_is_refused_or_whole_lines(version, data):
     text = recorded(version, "assoc")
-    cut = text[:data.draw(st.integers(0, len(text)))]
+    cut = text[: data.draw(st.integers(0, len(text)))]
     try:
         found = sacctmgr.parse_associations(cut)
     except sacctmgr.ParseError:
         return
     assert not cut or cut.endswith("\n")
-    assert found == sacctmgr.parse_associations(text)[:len(found)]
+    assert found == sacctmgr.parse_associations(text)[: len(found)]
 
 
 @STEADY
 @given(st.text(alphabet="ab|,=-+:1\n gres/pu", max_size=60))
 def test_any_text_is_parsed_or_refused(text):
-    for parse in (sacctmgr.parse_associations, sacctmgr.parse_accounts, sacctmgr.parse_qos, sacctmgr.parse_clusters, sacctmgr.parse_tres, sacctmgr.parse_jobs):
+    for parse in (
+        sacctmgr.parse_associations,
+        sacctmgr.parse_accounts,
+        sacctmgr.parse_qos,
+        sacctmgr.parse_clusters,
+        sacctmgr.parse_tres,
+        sacctmgr.parse_jobs,
+    ):
         try:
             assert len(parse(text)) <= text.count("\n")
         except sacctmgr.ParseError as error:

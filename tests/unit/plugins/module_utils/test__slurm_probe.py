@@ -10,22 +10,62 @@ import pytest
 from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm_probe as probe
 
 ANNA = {"name": "anna", "uid": 2001, "gid": 2001}
-ASKED = {"node": "n1", "gpus": 1, "contained": False, "partition": "train", "qos": "", "problem": ""}
+ASKED = {
+    "node": "n1",
+    "gpus": 1,
+    "contained": False,
+    "partition": "train",
+    "qos": "",
+    "problem": "",
+}
 DEVICES = {"0": ["c", 195, 0, ""], "1": ["c", 195, 1, ""]}
-SEEN = {"node": "n1", "uid": 2001, "gid": 2001, "gpus": [0], "visible": 1, "devices": DEVICES, "driver": True, "share": ""}
+SEEN = {
+    "node": "n1",
+    "uid": 2001,
+    "gid": 2001,
+    "gpus": [0],
+    "visible": 1,
+    "devices": DEVICES,
+    "driver": True,
+    "share": "",
+}
 
 
 def a_node(*states, name="n1", gpus=4, reason=""):
-    return {"name": name, "states": list(states or ("idle",)), "reason": reason, "gpus": [{"model": "h100", "total": gpus, "used": 0}] if gpus else []}
+    return {
+        "name": name,
+        "states": list(states or ("idle",)),
+        "reason": reason,
+        "gpus": [{"model": "h100", "total": gpus, "used": 0}] if gpus else [],
+    }
 
 
 def a_partition(name="train", **changes):
-    return dict({"name": name, "nodes": ["n1", "n2"], "state": "up", "allow_accounts": None, "allow_qos": None}, **changes)
+    return dict(
+        {
+            "name": name,
+            "nodes": ["n1", "n2"],
+            "state": "up",
+            "allow_accounts": None,
+            "allow_qos": None,
+        },
+        **changes,
+    )
 
 
 def a_job(result=None, state="COMPLETED", reason="", nodes=("n1",)):
-    comment = "trainyard:" + base64.urlsafe_b64encode(json.dumps(result).encode()).decode() if result else ""
-    return {"id": 7, "comment": comment, "state": state.lower(), "reason": reason, "nodes": list(nodes)}
+    comment = (
+        "trainyard:" + base64.urlsafe_b64encode(json.dumps(result).encode()).decode()
+        if result
+        else ""
+    )
+    return {
+        "id": 7,
+        "comment": comment,
+        "state": state.lower(),
+        "reason": reason,
+        "nodes": list(nodes),
+    }
 
 
 def judged(job, refused="", **changes):
@@ -45,53 +85,121 @@ ConstrainRAMSpace       = yes
 """
 
 
-@pytest.mark.parametrize("plugin, devices, constrained", [
-    ("task/cgroup,task/affinity", "yes", True), ("task/affinity,task/cgroup", "yes", True), ("task/affinity", "yes", False), ("task/cgroup", "no", False)])
+@pytest.mark.parametrize(
+    "plugin, devices, constrained",
+    [
+        ("task/cgroup,task/affinity", "yes", True),
+        ("task/affinity,task/cgroup", "yes", True),
+        ("task/affinity", "yes", False),
+        ("task/cgroup", "no", False),
+    ],
+)
 def test_whether_slurm_constrains_devices(plugin, devices, constrained):
     assert probe.constrains_devices(CONFIG % (plugin, devices)) is constrained
     assert probe.constrains_devices("TaskPlugin = task/cgroup\n") is False
 
 
-@pytest.mark.parametrize("node, said", [
-    (a_node(), ""), (a_node("idle", "maintenance", "reserved"), ""), (a_node("mixed", "planned"), ""),
-    (a_node("idle", "drain", reason="new disk"), "the node is idle, drain: new disk"), (a_node("down", "not_responding"), "the node is down, not_responding"),
-    (a_node("idle", "not_responding", "maintenance"), "the node is idle, not_responding, maintenance")])
+@pytest.mark.parametrize(
+    "node, said",
+    [
+        (a_node(), ""),
+        (a_node("idle", "maintenance", "reserved"), ""),
+        (a_node("mixed", "planned"), ""),
+        (a_node("idle", "drain", reason="new disk"), "the node is idle, drain: new disk"),
+        (a_node("down", "not_responding"), "the node is down, not_responding"),
+        (
+            a_node("idle", "not_responding", "maintenance"),
+            "the node is idle, not_responding, maintenance",
+        ),
+    ],
+)
 def test_nodes_that_start_no_jobs(node, said):
     assert probe.unavailable(node) == said
 
 
-@pytest.mark.parametrize("partitions, changes", [
-    ([a_partition()], {}),
-    ([a_partition("other", nodes=["n2"]), a_partition("late", state="drain"), a_partition("theirs", allow_accounts=["language"]),
-      a_partition("ours", allow_accounts=["vision"], allow_qos=["low", "high"])], {"partition": "ours", "qos": "low"}),
-    ([a_partition(allow_qos=["high", "normal"])], {}),
-    ([], {"partition": "", "problem": "the node is in no partition"}),
-    ([a_partition(state="down"), a_partition("theirs", allow_accounts=["language"])],
-     {"partition": "", "problem": "account vision may not use its partitions (train: down, theirs: up)"})])
+@pytest.mark.parametrize(
+    "partitions, changes",
+    [
+        ([a_partition()], {}),
+        (
+            [
+                a_partition("other", nodes=["n2"]),
+                a_partition("late", state="drain"),
+                a_partition("theirs", allow_accounts=["language"]),
+                a_partition("ours", allow_accounts=["vision"], allow_qos=["low", "high"]),
+            ],
+            {"partition": "ours", "qos": "low"},
+        ),
+        ([a_partition(allow_qos=["high", "normal"])], {}),
+        ([], {"partition": "", "problem": "the node is in no partition"}),
+        (
+            [a_partition(state="down"), a_partition("theirs", allow_accounts=["language"])],
+            {
+                "partition": "",
+                "problem": "account vision may not use its partitions (train: down, theirs: up)",
+            },
+        ),
+    ],
+)
 def test_the_partition_of_a_job(partitions, changes):
     assert probe.request(a_node(), partitions, "vision", False) == dict(ASKED, **changes)
 
 
 def test_a_node_without_gpus():
     asked = probe.request(a_node(gpus=0), [a_partition()], "vision", True)
-    assert asked["gpus"] == 0 and not [word for word in probe.submission(asked, "vision", "", 60) if "gres" in word or "reservation" in word]
+    assert asked["gpus"] == 0 and not [
+        word
+        for word in probe.submission(asked, "vision", "", 60)
+        if "gres" in word or "reservation" in word
+    ]
 
 
 def test_the_command():
     command = probe.submission(dict(ASKED, qos="low"), "vision", "trainyard-verify", 120)
-    assert {"--nodelist=n1", "--gres=gpu:1", "--account=vision", "--partition=train", "--qos=low", "--reservation=trainyard-verify", "--no-requeue"} <= set(command)
+    assert {
+        "--nodelist=n1",
+        "--gres=gpu:1",
+        "--account=vision",
+        "--partition=train",
+        "--qos=low",
+        "--reservation=trainyard-verify",
+        "--no-requeue",
+    } <= set(command)
     # It does not stay in the queue, and does not run on, if nobody cancels it.
     assert {"--time=4", "--deadline=now+420"} <= set(command)
 
 
-@pytest.mark.parametrize("state, active", [("PENDING", True), ("RUNNING", True), ("COMPLETING", True), ("COMPLETED", False), ("NODE_FAIL", False)])
+@pytest.mark.parametrize(
+    "state, active",
+    [
+        ("PENDING", True),
+        ("RUNNING", True),
+        ("COMPLETING", True),
+        ("COMPLETED", False),
+        ("NODE_FAIL", False),
+    ],
+)
 def test_the_end_of_a_job(state, active):
-    assert probe.is_active(state.lower()) is active and probe.has_ended(a_job(state=state)) is not active
+    assert (
+        probe.is_active(state.lower()) is active
+        and probe.has_ended(a_job(state=state)) is not active
+    )
     # With a result nothing else is waited for, except by the clean-up.
     assert probe.has_ended(a_job(SEEN, state))
 
 
-@pytest.mark.parametrize("comment", ["", "of a person", "trainyard:", "trainyard:%%%", "trainyard:W10=", "trainyard:e30", "trainyard:\u00e9"])
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "",
+        "of a person",
+        "trainyard:",
+        "trainyard:%%%",
+        "trainyard:W10=",
+        "trainyard:e30",
+        "trainyard:\u00e9",
+    ],
+)
 def test_a_comment_without_a_result(comment):
     assert probe.result_of(comment) == {}
 
@@ -101,39 +209,101 @@ def test_a_job_in_order():
     assert judged(a_job(dict(SEEN, gpus=[], visible=0)), gpus=0) == ("pass", "job 7 of anna ran")
     # Other GPUs are hidden: by the container, or by the control group.
     assert judged(a_job(dict(SEEN, devices={"0": DEVICES["0"]})), contained=True)[0] == "pass"
-    assert judged(a_job(dict(SEEN, devices=dict(DEVICES, **{"1": ["c", 195, 1, "EPERM"]}))), contained=True)[0] == "pass"
+    assert (
+        judged(
+            a_job(dict(SEEN, devices=dict(DEVICES, **{"1": ["c", 195, 1, "EPERM"]}))),
+            contained=True,
+        )[0]
+        == "pass"
+    )
     # Without a driver, on a virtual machine and on a host that is a container.
-    assert judged(a_job(dict(SEEN, driver=False, devices={"0": ["c", 195, 0, "ENXIO"], "1": ["c", 195, 1, "EPERM"]})), contained=True)[0] == "pass"
-    assert judged(a_job(dict(SEEN, driver=False, devices={key: value[:3] + ["EPERM"] for key, value in DEVICES.items()})))[0] == "pass"
+    assert (
+        judged(
+            a_job(
+                dict(
+                    SEEN,
+                    driver=False,
+                    devices={"0": ["c", 195, 0, "ENXIO"], "1": ["c", 195, 1, "EPERM"]},
+                )
+            ),
+            contained=True,
+        )[0]
+        == "pass"
+    )
+    assert (
+        judged(
+            a_job(
+                dict(
+                    SEEN,
+                    driver=False,
+                    devices={key: value[:3] + ["EPERM"] for key, value in DEVICES.items()},
+                )
+            )
+        )[0]
+        == "pass"
+    )
 
 
 def on_device(kind="c", major=195, minor=0, error=""):
     return dict(SEEN, devices=dict(DEVICES, **{"0": [kind, major, minor, error]}))
 
 
-@pytest.mark.parametrize("result, changes, said", [
-    (dict(SEEN, node="n2"), {}, "it ran on n2"),
-    (dict(SEEN, uid=0), {}, "it ran as user 0 and group 2001, and anna is 2001 and 2001"),
-    (dict(SEEN, gid=100), {}, "it ran as user 2001 and group 100, and anna is 2001 and 2001"),
-    (dict(SEEN, gpus=[0, 1], visible=2), {}, "it has GPUs 0, 1 and sees 2, not 1"),
-    (dict(SEEN, visible=2), {}, "it has GPUs 0 and sees 2, not 1"),
-    (dict(SEEN, gpus=[], visible=0), {}, "it has GPUs none and sees 0, not 1"),
-    (dict(SEEN, devices={"1": DEVICES["1"]}), {}, "it got /dev/nvidia0, which does not exist"),
-    (on_device(minor=7), {}, "it got /dev/nvidia0, which is the device c 195:7 and not c 195:0"),
-    (on_device(major=1, minor=3), {}, "it got /dev/nvidia0, which is the device c 1:3 and not c 195:0"),
-    (on_device("-", 0, 0), {}, "it got /dev/nvidia0, which is the device - 0:0 and not c 195:0"),
-    # With a driver, a GPU that has fallen off the bus, or one that Slurm hides.
-    (on_device(error="ENXIO"), {}, "it cannot open /dev/nvidia0: ENXIO"),
-    (on_device(error="EPERM"), {}, "it cannot open /dev/nvidia0: EPERM"),
-    (dict(on_device(error="EPERM"), driver=False), {}, "it cannot open /dev/nvidia0: EPERM"),
-    (SEEN, {"contained": True}, "it can open GPUs of other jobs: /dev/nvidia1"),
-    (dict(SEEN, driver=False, devices={"0": ["c", 195, 0, "ENXIO"], "1": ["c", 195, 1, "ENXIO"]}), {"contained": True},
-     "it can open GPUs of other jobs: /dev/nvidia1"),
-    (dict(SEEN, gpus=[], visible=0), {"gpus": 0, "contained": True}, "it can open GPUs of other jobs: /dev/nvidia0, /dev/nvidia1"),
-    (dict(SEEN, share="/data1/share/user/anna cannot be written: Read-only file system"), {},
-     "it cannot use the share: /data1/share/user/anna cannot be written: Read-only file system"),
-    ({"failed": "exit code 125: trainyard-run: image 'x' is not on this host"}, {}, "its task failed: exit code 125: trainyard-run: image 'x' is not on this host"),
-])
+@pytest.mark.parametrize(
+    "result, changes, said",
+    [
+        (dict(SEEN, node="n2"), {}, "it ran on n2"),
+        (dict(SEEN, uid=0), {}, "it ran as user 0 and group 2001, and anna is 2001 and 2001"),
+        (dict(SEEN, gid=100), {}, "it ran as user 2001 and group 100, and anna is 2001 and 2001"),
+        (dict(SEEN, gpus=[0, 1], visible=2), {}, "it has GPUs 0, 1 and sees 2, not 1"),
+        (dict(SEEN, visible=2), {}, "it has GPUs 0 and sees 2, not 1"),
+        (dict(SEEN, gpus=[], visible=0), {}, "it has GPUs none and sees 0, not 1"),
+        (dict(SEEN, devices={"1": DEVICES["1"]}), {}, "it got /dev/nvidia0, which does not exist"),
+        (
+            on_device(minor=7),
+            {},
+            "it got /dev/nvidia0, which is the device c 195:7 and not c 195:0",
+        ),
+        (
+            on_device(major=1, minor=3),
+            {},
+            "it got /dev/nvidia0, which is the device c 1:3 and not c 195:0",
+        ),
+        (
+            on_device("-", 0, 0),
+            {},
+            "it got /dev/nvidia0, which is the device - 0:0 and not c 195:0",
+        ),
+        # With a driver, a GPU that has fallen off the bus, or one that Slurm hides.
+        (on_device(error="ENXIO"), {}, "it cannot open /dev/nvidia0: ENXIO"),
+        (on_device(error="EPERM"), {}, "it cannot open /dev/nvidia0: EPERM"),
+        (dict(on_device(error="EPERM"), driver=False), {}, "it cannot open /dev/nvidia0: EPERM"),
+        (SEEN, {"contained": True}, "it can open GPUs of other jobs: /dev/nvidia1"),
+        (
+            dict(
+                SEEN,
+                driver=False,
+                devices={"0": ["c", 195, 0, "ENXIO"], "1": ["c", 195, 1, "ENXIO"]},
+            ),
+            {"contained": True},
+            "it can open GPUs of other jobs: /dev/nvidia1",
+        ),
+        (
+            dict(SEEN, gpus=[], visible=0),
+            {"gpus": 0, "contained": True},
+            "it can open GPUs of other jobs: /dev/nvidia0, /dev/nvidia1",
+        ),
+        (
+            dict(SEEN, share="/data1/share/user/anna cannot be written: Read-only file system"),
+            {},
+            "it cannot use the share: /data1/share/user/anna cannot be written: Read-only file system",
+        ),
+        (
+            {"failed": "exit code 125: trainyard-run: image 'x' is not on this host"},
+            {},
+            "its task failed: exit code 125: trainyard-run: image 'x' is not on this host",
+        ),
+    ],
+)
 def test_what_is_wrong_with_a_job(result, changes, said):
     assert judged(a_job(result), **changes) == ("fail", "job 7 of anna: " + said)
 
@@ -142,44 +312,108 @@ def test_a_job_on_a_different_node_than_the_controller_says():
     assert judged(a_job(SEEN, nodes=["n2"])) == ("fail", "job 7 of anna: it ran on n1")
 
 
-@pytest.mark.parametrize("job, verdict, said", [
-    (a_job(state="PENDING", reason="Resources", nodes=()), "fail", "job 7 of anna did not start within 60 s: Resources"),
-    (a_job(state="PENDING", reason="ReqNodeNotAvail, UnavailableNodes:n1", nodes=()), "fail", "job 7 of anna did not start within 60 s: ReqNodeNotAvail, "
-                                                                                              "UnavailableNodes:n1"),
-    (a_job(state="PENDING", reason="", nodes=()), "fail", "job 7 of anna did not start within 60 s"),
-    (a_job(state="PENDING", reason="launch failed requeued held", nodes=()), "fail", "job 7 of anna did not start within 60 s: launch failed requeued held"),
-    # The node is not the reason.
-    (a_job(state="PENDING", reason="AssocGrpGRES", nodes=()), "not_made", "job 7 of anna did not start within 60 s: AssocGrpGRES"),
-    (a_job(state="PENDING", reason="QOSMaxJobsPerUserLimit", nodes=()), "not_made", "job 7 of anna did not start within 60 s: QOSMaxJobsPerUserLimit"),
-    (a_job(state="RUNNING"), "fail", "job 7 of anna did not end within 60 s"),
-    (a_job(state="NODE_FAIL"), "fail", "job 7 of anna ended without a result: node_fail"),
-    (a_job(state="FAILED", reason="NonZeroExitCode"), "fail", "job 7 of anna ended without a result: failed, NonZeroExitCode"),
-    (None, "not_made", "Slurm has forgotten the job of anna before its result was read; raise MinJobAge"),
-])
+@pytest.mark.parametrize(
+    "job, verdict, said",
+    [
+        (
+            a_job(state="PENDING", reason="Resources", nodes=()),
+            "fail",
+            "job 7 of anna did not start within 60 s: Resources",
+        ),
+        (
+            a_job(state="PENDING", reason="ReqNodeNotAvail, UnavailableNodes:n1", nodes=()),
+            "fail",
+            "job 7 of anna did not start within 60 s: ReqNodeNotAvail, UnavailableNodes:n1",
+        ),
+        (
+            a_job(state="PENDING", reason="", nodes=()),
+            "fail",
+            "job 7 of anna did not start within 60 s",
+        ),
+        (
+            a_job(state="PENDING", reason="launch failed requeued held", nodes=()),
+            "fail",
+            "job 7 of anna did not start within 60 s: launch failed requeued held",
+        ),
+        # The node is not the reason.
+        (
+            a_job(state="PENDING", reason="AssocGrpGRES", nodes=()),
+            "not_made",
+            "job 7 of anna did not start within 60 s: AssocGrpGRES",
+        ),
+        (
+            a_job(state="PENDING", reason="QOSMaxJobsPerUserLimit", nodes=()),
+            "not_made",
+            "job 7 of anna did not start within 60 s: QOSMaxJobsPerUserLimit",
+        ),
+        (a_job(state="RUNNING"), "fail", "job 7 of anna did not end within 60 s"),
+        (a_job(state="NODE_FAIL"), "fail", "job 7 of anna ended without a result: node_fail"),
+        (
+            a_job(state="FAILED", reason="NonZeroExitCode"),
+            "fail",
+            "job 7 of anna ended without a result: failed, NonZeroExitCode",
+        ),
+        (
+            None,
+            "not_made",
+            "Slurm has forgotten the job of anna before its result was read; raise MinJobAge",
+        ),
+    ],
+)
 def test_a_job_without_a_result(job, verdict, said):
     assert judged(job) == (verdict, said)
 
 
-@pytest.mark.parametrize("node, said", [
-    (a_node("idle", "drain", reason="Prolog error"), "; the node is idle, drain: Prolog error"),
-    (a_node("down", "not_responding", reason="Not responding"), "; the node is down, not_responding: Not responding"),
-    # The reason of before, of a node that trainyard has drained, and of one that was resumed.
-    (a_node("idle", "drain", reason="trainyard: verify: bad"), ""), (a_node("idle", reason="Prolog error"), ""), (a_node("idle", "drain"), ""), (None, "")])
+@pytest.mark.parametrize(
+    "node, said",
+    [
+        (a_node("idle", "drain", reason="Prolog error"), "; the node is idle, drain: Prolog error"),
+        (
+            a_node("down", "not_responding", reason="Not responding"),
+            "; the node is down, not_responding: Not responding",
+        ),
+        # The reason of before, of a node that trainyard has drained, and of one that was resumed.
+        (a_node("idle", "drain", reason="trainyard: verify: bad"), ""),
+        (a_node("idle", reason="Prolog error"), ""),
+        (a_node("idle", "drain"), ""),
+        (None, ""),
+    ],
+)
 def test_a_job_after_which_slurm_drains_the_node(node, said):
     told = probe.outcome(ASKED, a_job(state="FAILED"), "", ANNA, 60, node)
-    assert (told["verdict"], told["found"]) == ("fail", "job 7 of anna ended without a result: failed" + said)
+    assert (told["verdict"], told["found"]) == (
+        "fail",
+        "job 7 of anna ended without a result: failed" + said,
+    )
     # Not of this job.
     assert probe.outcome(ASKED, a_job(SEEN), "", ANNA, 60, node)["found"] == "job 7 of anna ran"
 
 
-@pytest.mark.parametrize("text, verdict, said", [
-    ("sbatch: error: Batch job submission failed: Requested node configuration is not available\n", "fail", "Requested node configuration is not available"),
-    ("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)\n", "not_made",
-     "Job violates accounting/QOS policy (job submit limit)"),
-    ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified", "not_made",
-     "Invalid account or account/partition combination specified"),
-    ("sbatch: error: Batch job submission failed: Access denied to requested reservation", "not_made", "Access denied to requested reservation"),
-])
+@pytest.mark.parametrize(
+    "text, verdict, said",
+    [
+        (
+            "sbatch: error: Batch job submission failed: Requested node configuration is not available\n",
+            "fail",
+            "Requested node configuration is not available",
+        ),
+        (
+            "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)\n",
+            "not_made",
+            "Job violates accounting/QOS policy (job submit limit)",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+            "not_made",
+            "Invalid account or account/partition combination specified",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Access denied to requested reservation",
+            "not_made",
+            "Access denied to requested reservation",
+        ),
+    ],
+)
 def test_a_job_that_slurm_refuses(text, verdict, said):
     assert judged(None, refused=text) == (verdict, "Slurm refuses the job of anna: " + said)
 

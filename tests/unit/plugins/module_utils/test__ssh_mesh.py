@@ -16,16 +16,35 @@ CLIENT = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIELzV8t/sj3AyZIJ3Sstc18kQi5vxDVjnh
 
 
 def member(name, in_play=True, reachable=True, address=None):
-    return {"name": name, "address": f"10.0.0.{ord(name)}" if address is None else address, "interface": "eth0" if reachable else "",
-            "slots": 8 if reachable else 0, "reachable": reachable, "in_play": in_play}
+    return {
+        "name": name,
+        "address": f"10.0.0.{ord(name)}" if address is None else address,
+        "interface": "eth0" if reachable else "",
+        "slots": 8 if reachable else 0,
+        "reachable": reachable,
+        "in_play": in_play,
+    }
 
 
 def entry(name, host_key=OLD, public_key=CLIENT, **more):
-    return {"name": name, "address": f"10.0.0.{ord(name)}", "interface": "eth0", "slots": 8, "host_key": host_key, "public_key": public_key, **more}
+    return {
+        "name": name,
+        "address": f"10.0.0.{ord(name)}",
+        "interface": "eth0",
+        "slots": 8,
+        "host_key": host_key,
+        "public_key": public_key,
+        **more,
+    }
 
 
 def answer(*recorded, host_key=OLD, public_key=CLIENT, rotated=False):
-    return {"host_key": host_key, "public_key": public_key, "rotated": rotated, "recorded": {"hosts": list(recorded)} if recorded else {}}
+    return {
+        "host_key": host_key,
+        "public_key": public_key,
+        "rotated": rotated,
+        "recorded": {"hosts": list(recorded)} if recorded else {},
+    }
 
 
 def test_fingerprint_is_what_ssh_keygen_prints():
@@ -39,8 +58,16 @@ def test_fingerprint_of_something_else(text):
 
 
 def test_the_keys_of_a_new_cluster():
-    mesh = _ssh_mesh.mesh_members([member("a"), member("b")], {"b": answer(host_key=NEW), "a": answer()})
-    assert mesh == {"hosts": [entry("a"), entry("b", host_key=NEW)], "kept": [], "unknown": [], "changed": [], "behind": []}
+    mesh = _ssh_mesh.mesh_members(
+        [member("a"), member("b")], {"b": answer(host_key=NEW), "a": answer()}
+    )
+    assert mesh == {
+        "hosts": [entry("a"), entry("b", host_key=NEW)],
+        "kept": [],
+        "unknown": [],
+        "changed": [],
+        "behind": [],
+    }
 
 
 def test_check_mode_before_there_are_keys():
@@ -49,58 +76,90 @@ def test_check_mode_before_there_are_keys():
 
 
 def test_key_that_changed_by_itself_is_named_with_both_fingerprints():
-    mesh = _ssh_mesh.mesh_members([member("a"), member("b")], {"a": answer(entry("a"), entry("b")), "b": answer(entry("a"), entry("b"), host_key=NEW)})
+    mesh = _ssh_mesh.mesh_members(
+        [member("a"), member("b")],
+        {"a": answer(entry("a"), entry("b")), "b": answer(entry("a"), entry("b"), host_key=NEW)},
+    )
     assert mesh["changed"] == [
-        {"name": "b", "kind": "host_key", "found": KEYS[NEW], "recorded": _ssh_mesh.fingerprint(OLD), "recorded_on": "b",
-         "problem": "b: its host key is %s, but the recorded key is %s (b:/etc/trainyard/cluster.json)." % (KEYS[NEW], _ssh_mesh.fingerprint(OLD))},
+        {
+            "name": "b",
+            "kind": "host_key",
+            "found": KEYS[NEW],
+            "recorded": _ssh_mesh.fingerprint(OLD),
+            "recorded_on": "b",
+            "problem": "b: its host key is %s, but the recorded key is %s (b:/etc/trainyard/cluster.json)."
+            % (KEYS[NEW], _ssh_mesh.fingerprint(OLD)),
+        },
     ]
 
 
 def test_machine_that_was_replaced_is_named_by_what_the_others_have_on_record():
-    mesh = _ssh_mesh.mesh_members([member("a"), member("b")], {"a": answer(entry("a"), entry("b")), "b": answer(host_key=NEW)})
+    mesh = _ssh_mesh.mesh_members(
+        [member("a"), member("b")], {"a": answer(entry("a"), entry("b")), "b": answer(host_key=NEW)}
+    )
     assert [(key["name"], key["recorded_on"]) for key in mesh["changed"]] == [("b", "a")]
 
 
 def test_client_key_counts_too():
     mesh = _ssh_mesh.mesh_members([member("a")], {"a": answer(entry("a"), public_key=NEW)})
     assert [(key["kind"], key["found"]) for key in mesh["changed"]] == [("public_key", KEYS[NEW])]
-    assert mesh["changed"][0]["problem"].startswith("a: its client key is %s, but the recorded key is " % KEYS[NEW])
+    assert mesh["changed"][0]["problem"].startswith(
+        "a: its client key is %s, but the recorded key is " % KEYS[NEW]
+    )
 
 
 def test_asked_rotation_is_no_change_by_itself():
-    answers = {"a": answer(entry("a"), entry("b")), "b": answer(entry("a"), entry("b"), host_key=NEW, rotated=True)}
+    answers = {
+        "a": answer(entry("a"), entry("b")),
+        "b": answer(entry("a"), entry("b"), host_key=NEW, rotated=True),
+    }
     mesh = _ssh_mesh.mesh_members([member("a"), member("b")], answers)
     assert mesh["changed"] == [] and mesh["hosts"][1]["host_key"] == NEW
 
 
 def test_host_that_was_away_during_a_rotation_learns_without_an_alarm():
     """b rotated and has that on record; a still has the old key."""
-    answers = {"a": answer(entry("a"), entry("b")), "b": answer(entry("a"), entry("b", host_key=NEW), host_key=NEW)}
+    answers = {
+        "a": answer(entry("a"), entry("b")),
+        "b": answer(entry("a"), entry("b", host_key=NEW), host_key=NEW),
+    }
     mesh = _ssh_mesh.mesh_members([member("a"), member("b")], answers)
     assert mesh["changed"] == [] and mesh["hosts"][1]["host_key"] == NEW
 
 
 def test_limit_keeps_what_is_on_record_about_a_host_that_is_down():
-    mesh = _ssh_mesh.mesh_members([member("a"), member("b", in_play=False, reachable=False, address="")], {"a": answer(entry("a"), entry("b", host_key=NEW))})
+    mesh = _ssh_mesh.mesh_members(
+        [member("a"), member("b", in_play=False, reachable=False, address="")],
+        {"a": answer(entry("a"), entry("b", host_key=NEW))},
+    )
     assert mesh["hosts"] == [entry("a"), entry("b", host_key=NEW)]
     assert (mesh["kept"], mesh["unknown"], mesh["behind"]) == (["b"], [], [])
 
 
 def test_limit_on_a_new_cluster_does_not_know_the_others():
-    mesh = _ssh_mesh.mesh_members([member("a"), member("b", in_play=False)], {"a": answer(), "b": answer(host_key="", public_key="")})
+    mesh = _ssh_mesh.mesh_members(
+        [member("a"), member("b", in_play=False)],
+        {"a": answer(), "b": answer(host_key="", public_key="")},
+    )
     assert (mesh["unknown"], mesh["behind"]) == (["b"], [])
     assert mesh["hosts"][1]["host_key"] is None and mesh["hosts"][1]["address"] == "10.0.0.98"
 
 
-@pytest.mark.parametrize("recorded, behind", [
-    ([entry("a"), entry("b")], []),
-    ([entry("a", slots=4), entry("b", interface="bond0")], []),
-    ([entry("a", host_key=NEW), entry("b")], ["b"]),
-    ([entry("b")], ["b"]),
-    ([], []),
-])
+@pytest.mark.parametrize(
+    "recorded, behind",
+    [
+        ([entry("a"), entry("b")], []),
+        ([entry("a", slots=4), entry("b", interface="bond0")], []),
+        ([entry("a", host_key=NEW), entry("b")], ["b"]),
+        ([entry("b")], ["b"]),
+        ([], []),
+    ],
+)
 def test_host_outside_of_the_play_is_told_what_it_lacks(recorded, behind):
-    mesh = _ssh_mesh.mesh_members([member("a"), member("b", in_play=False)], {"a": answer(entry("a"), entry("b")), "b": answer(*recorded)})
+    mesh = _ssh_mesh.mesh_members(
+        [member("a"), member("b", in_play=False)],
+        {"a": answer(entry("a"), entry("b")), "b": answer(*recorded)},
+    )
     assert mesh["behind"] == behind
 
 
@@ -113,21 +172,33 @@ Host key verification failed.
 """
 
 
-@pytest.mark.parametrize("stderr, cause", [
-    (CHANGED, "host_key_changed"),
-    ("No ED25519 host key is known for [10.0.0.2]:12345 and you have requested strict checking.\nHost key verification failed.\n", "host_key_unknown"),
-    ("root@10.0.0.2: Permission denied (publickey).\n", "login_refused"),
-    ("ssh: Could not resolve hostname b: Name or service not known\n", "name_unresolved"),
-    ("ssh: connect to host 10.0.0.2 port 12345: Connection refused\n", "connection_refused"),
-    ("ssh: connect to host 10.0.0.2 port 12345: Connection timed out\n", "timeout"),
-    ("Connection timed out during banner exchange\n", "no_banner"),
-    ("Connection timed out during banner exchange\r\nConnection to 10.0.0.2 port 12345 timed out\r\n", "no_banner"),
-    ("ssh: connect to host 10.0.0.2 port 12345: No route to host\n", "unreachable"),
-    ("kex_exchange_identification: Connection closed by remote host\nConnection closed by 10.0.0.2 port 12345\n", "connection_closed"),
-    ("sh: 8: /usr/local/lib/trainyard/bin/ssh: not found\n", "ssh_missing"),
-    ("something new\n", "unknown"),
-    ("", "unknown"),
-])
+@pytest.mark.parametrize(
+    "stderr, cause",
+    [
+        (CHANGED, "host_key_changed"),
+        (
+            "No ED25519 host key is known for [10.0.0.2]:12345 and you have requested strict checking.\nHost key verification failed.\n",
+            "host_key_unknown",
+        ),
+        ("root@10.0.0.2: Permission denied (publickey).\n", "login_refused"),
+        ("ssh: Could not resolve hostname b: Name or service not known\n", "name_unresolved"),
+        ("ssh: connect to host 10.0.0.2 port 12345: Connection refused\n", "connection_refused"),
+        ("ssh: connect to host 10.0.0.2 port 12345: Connection timed out\n", "timeout"),
+        ("Connection timed out during banner exchange\n", "no_banner"),
+        (
+            "Connection timed out during banner exchange\r\nConnection to 10.0.0.2 port 12345 timed out\r\n",
+            "no_banner",
+        ),
+        ("ssh: connect to host 10.0.0.2 port 12345: No route to host\n", "unreachable"),
+        (
+            "kex_exchange_identification: Connection closed by remote host\nConnection closed by 10.0.0.2 port 12345\n",
+            "connection_closed",
+        ),
+        ("sh: 8: /usr/local/lib/trainyard/bin/ssh: not found\n", "ssh_missing"),
+        ("something new\n", "unknown"),
+        ("", "unknown"),
+    ],
+)
 def test_cause_of_a_login_that_failed(stderr, cause):
     found, fix, evidence = _ssh_mesh.judge_login("b", 255, stderr)
     assert found == cause and fix and evidence
@@ -139,33 +210,56 @@ def test_login_that_worked():
 
 def test_logins_are_told_apart():
     # The second one's date doesn't know %N.
-    assert _ssh_mesh.parse_logins("T 0 1700000000.5 1700000001.25\no hostname=a\no \nT 255 1700000000.%N 1700000000.%N\ne refused\n", "T") == [
-        {"rc": 0, "stdout": "hostname=a\n\n", "stderr": "", "began": 1700000000.5, "ended": 1700000001.25},
+    assert _ssh_mesh.parse_logins(
+        "T 0 1700000000.5 1700000001.25\no hostname=a\no \nT 255 1700000000.%N 1700000000.%N\ne refused\n",
+        "T",
+    ) == [
+        {
+            "rc": 0,
+            "stdout": "hostname=a\n\n",
+            "stderr": "",
+            "began": 1700000000.5,
+            "ended": 1700000001.25,
+        },
         {"rc": 255, "stdout": "", "stderr": "refused\n", "began": None, "ended": None},
     ]
 
 
-@pytest.mark.parametrize("began, ended, clock, ahead", [
-    (100.0, 100.5, 100.2, [-0.3, 0.2]),
-    (100.0, 100.5, 160.0, [59.5, 60.0]),
-    (100.0, None, 100.2, None),
-    (100.0, 100.5, None, None),
-])
+@pytest.mark.parametrize(
+    "began, ended, clock, ahead",
+    [
+        (100.0, 100.5, 100.2, [-0.3, 0.2]),
+        (100.0, 100.5, 160.0, [59.5, 60.0]),
+        (100.0, None, 100.2, None),
+        (100.0, 100.5, None, None),
+    ],
+)
 def test_a_clock_was_read_at_some_time_during_the_login(began, ended, clock, ahead):
     assert _ssh_mesh.clock_ahead({"began": began, "ended": ended}, clock) == ahead
 
 
-@pytest.mark.parametrize("spans, expected", [
-    # Of two, it is the other one that differs.
-    ({"a": [-0.1, 0.1], "b": [4.8, 5.2]}, {"a": 0.0, "b": 5.0}),
-    ({"a": [-0.1, 0.1], "b": [-5.2, -4.8]}, {"a": 0.0, "b": -5.0}),
-    # Of three, the one that is alone; also where that is the one that was asked.
-    ({"a": [-0.1, 0.1], "b": [4.8, 5.2], "c": [4.9, 5.1]}, {"a": -5.0, "b": 0.0, "c": 0.0}),
-    ({"a": [-0.1, 0.1], "b": None}, {"a": 0.0}),
-    ({"a": None}, {}),
-])
+@pytest.mark.parametrize(
+    "spans, expected",
+    [
+        # Of two, it is the other one that differs.
+        ({"a": [-0.1, 0.1], "b": [4.8, 5.2]}, {"a": 0.0, "b": 5.0}),
+        ({"a": [-0.1, 0.1], "b": [-5.2, -4.8]}, {"a": 0.0, "b": -5.0}),
+        # Of three, the one that is alone; also where that is the one that was asked.
+        ({"a": [-0.1, 0.1], "b": [4.8, 5.2], "c": [4.9, 5.1]}, {"a": -5.0, "b": 0.0, "c": 0.0}),
+        ({"a": [-0.1, 0.1], "b": None}, {"a": 0.0}),
+        ({"a": None}, {}),
+    ],
+)
 def test_clocks_are_compared_with_the_middle_one(spans, expected):
-    proofs = {"down": {"logins": []}, "a": {"logins": [{"name": name, "session": {"clock_ahead_s": span} if span else {}} for name, span in spans.items()]}}
+    proofs = {
+        "down": {"logins": []},
+        "a": {
+            "logins": [
+                {"name": name, "session": {"clock_ahead_s": span} if span else {}}
+                for name, span in spans.items()
+            ]
+        },
+    }
     told = _ssh_mesh.clocks(proofs)
     assert {name: clock["ahead_s"] for name, clock in told.items()} == expected
     assert all(clock["uncertain_s"] > 0 for clock in told.values())
@@ -190,65 +284,126 @@ PATH = "/usr/local/lib/trainyard/bin:/usr/bin"
 
 
 def session(container="c" * 64, memlock="unlimited", path=PATH, way_back="open"):
-    return {"hostname": "b", "container_id": container, "memlock": memlock, "way_back": way_back, "environment": {"PATH": path}}
+    return {
+        "hostname": "b",
+        "container_id": container,
+        "memlock": memlock,
+        "way_back": way_back,
+        "environment": {"PATH": path},
+    }
 
 
 def proof(*logins, container="c" * 64, cause=""):
-    return {"cause": cause, "fix": "fix", "logins": list(logins), "container": {"id": container, "memlock": "unlimited", "environment": {"PATH": PATH}}}
+    return {
+        "cause": cause,
+        "fix": "fix",
+        "logins": list(logins),
+        "container": {"id": container, "memlock": "unlimited", "environment": {"PATH": PATH}},
+    }
 
 
 def login(name, cause="", **found):
-    return {"name": name, "cause": cause, "fix": "mend", "evidence": "seen", "session": {} if cause else session(**found)}
+    return {
+        "name": name,
+        "cause": cause,
+        "fix": "mend",
+        "evidence": "seen",
+        "session": {} if cause else session(**found),
+    }
 
 
-@pytest.mark.parametrize("found, about, words", [
-    (login("b"), None, []),
-    (login("b", memlock="64"), "memlock", ["ulimit -l is 64", "unlimited"]),
-    (login("b", path="/usr/bin:/bin"), "session", ["PATH is '/usr/bin:/bin'"]),
-    (login("b", way_back=""), None, []),
-    (login("b", way_back="[Errno 111] Connection refused"), "way_back",
-     ["the container of b cannot connect to a on another port than sshd's ([Errno 111] Connection refused)"]),
-    (login("b", container="d" * 64), "session", ["logs in to container dddddddddddd", "two hosts share an address"]),
-    (login("b", cause="connection_refused"), "login", ["a cannot log in to b (connection_refused)"]),
-    (login("b", cause="host_key_changed"), "login", ["a cannot log in to b (host_key_changed)", KEYS[NEW]]),
-])
+@pytest.mark.parametrize(
+    "found, about, words",
+    [
+        (login("b"), None, []),
+        (login("b", memlock="64"), "memlock", ["ulimit -l is 64", "unlimited"]),
+        (login("b", path="/usr/bin:/bin"), "session", ["PATH is '/usr/bin:/bin'"]),
+        (login("b", way_back=""), None, []),
+        (
+            login("b", way_back="[Errno 111] Connection refused"),
+            "way_back",
+            [
+                "the container of b cannot connect to a on another port than sshd's ([Errno 111] Connection refused)"
+            ],
+        ),
+        (
+            login("b", container="d" * 64),
+            "session",
+            ["logs in to container dddddddddddd", "two hosts share an address"],
+        ),
+        (
+            login("b", cause="connection_refused"),
+            "login",
+            ["a cannot log in to b (connection_refused)"],
+        ),
+        (
+            login("b", cause="host_key_changed"),
+            "login",
+            ["a cannot log in to b (host_key_changed)", KEYS[NEW]],
+        ),
+    ],
+)
 def test_problem_of_the_mesh_is_named(found, about, words):
     members, hosts = [member("a"), member("b")], [entry("a"), entry("b", host_key=NEW)]
-    said = _ssh_mesh.mesh_problems({"a": proof(found, container="a" * 64), "b": proof()}, members, hosts)
+    said = _ssh_mesh.mesh_problems(
+        {"a": proof(found, container="a" * 64), "b": proof()}, members, hosts
+    )
     assert len(said["problems"]) == (1 if words else 0) and said["absent"] == []
     assert all(word in said["problems"][0] for word in words)
-    assert said["findings"] == [{"hosts": ["a", "b"], "about": about, "problem": problem} for problem in said["problems"]]
+    assert said["findings"] == [
+        {"hosts": ["a", "b"], "about": about, "problem": problem} for problem in said["problems"]
+    ]
 
 
-@pytest.mark.parametrize("found, good", [
-    ("/opt/lib:/opt/hpcx/lib", True),
-    ("/usr/local/cuda/compat/lib.real:/opt/lib:/opt/hpcx/lib", True),
-    ("/opt/hpcx/lib:/opt/lib", False),
-    ("/opt/lib", False),
-    ("", False),
-])
+@pytest.mark.parametrize(
+    "found, good",
+    [
+        ("/opt/lib:/opt/hpcx/lib", True),
+        ("/usr/local/cuda/compat/lib.real:/opt/lib:/opt/hpcx/lib", True),
+        ("/opt/hpcx/lib:/opt/lib", False),
+        ("/opt/lib", False),
+        ("", False),
+    ],
+)
 def test_library_path_of_a_session_has_what_the_container_has(found, good):
-    container = {"id": "c" * 64, "memlock": None, "environment": {"LD_LIBRARY_PATH": "/opt/lib:/opt/hpcx/lib"}}
+    container = {
+        "id": "c" * 64,
+        "memlock": None,
+        "environment": {"LD_LIBRARY_PATH": "/opt/lib:/opt/hpcx/lib"},
+    }
     there = {"container_id": "c" * 64, "memlock": "64", "environment": {"LD_LIBRARY_PATH": found}}
     assert (_ssh_mesh._differences("a", "b", there, container) == []) is good
 
 
 def test_container_that_can_not_be_asked():
-    said = _ssh_mesh.mesh_problems({"a": proof(cause="container_not_running")}, [member("a")], [entry("a")])
+    said = _ssh_mesh.mesh_problems(
+        {"a": proof(cause="container_not_running")}, [member("a")], [entry("a")]
+    )
     assert said["problems"] == ["a: its container does not answer (container_not_running): fix"]
 
 
-@pytest.mark.parametrize("cause, problems, absent", [
-    ("timeout", 0, ["b"]),
-    ("connection_refused", 0, ["b"]),
-    ("host_key_changed", 1, []),
-    ("login_refused", 1, []),
-])
+@pytest.mark.parametrize(
+    "cause, problems, absent",
+    [
+        ("timeout", 0, ["b"]),
+        ("connection_refused", 0, ["b"]),
+        ("host_key_changed", 1, []),
+        ("login_refused", 1, []),
+    ],
+)
 def test_host_outside_of_the_play_may_be_away_but_not_be_another(cause, problems, absent):
-    said = _ssh_mesh.mesh_problems({"a": proof(login("b", cause=cause))}, [member("a"), member("b", in_play=False)], [entry("a"), entry("b")])
+    said = _ssh_mesh.mesh_problems(
+        {"a": proof(login("b", cause=cause))},
+        [member("a"), member("b", in_play=False)],
+        [entry("a"), entry("b")],
+    )
     assert (len(said["problems"]), said["absent"]) == (problems, absent)
 
 
 def test_limit_has_nothing_to_compare_a_session_outside_of_the_play_with():
-    said = _ssh_mesh.mesh_problems({"a": proof(login("b", memlock="64"))}, [member("a"), member("b", in_play=False)], [entry("a"), entry("b")])
+    said = _ssh_mesh.mesh_problems(
+        {"a": proof(login("b", memlock="64"))},
+        [member("a"), member("b", in_play=False)],
+        [entry("a"), entry("b")],
+    )
     assert (said["problems"], said["findings"], said["absent"]) == ([], [], [])

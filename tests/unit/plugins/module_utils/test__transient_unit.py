@@ -23,10 +23,24 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _transient_un
         pytest.param(b"one\ntwo\nthr", False, ["one", "two"], 8, id="whole lines first"),
         pytest.param(b"one\r\ntwo\r\n", False, ["one", "two"], 10, id="CRLF"),
         pytest.param(b"one\r", False, [], 0, id="a carriage return may be half of a CRLF"),
-        pytest.param(b" 10%\r 20%\r 30%", False, [" 20%"], 10, id="a growing progress bar shows its last whole state"),
-        pytest.param(b" 10%\r 20%\rdone\n", False, ["done"], 15, id="a finished progress bar shows its end"),
+        pytest.param(
+            b" 10%\r 20%\r 30%",
+            False,
+            [" 20%"],
+            10,
+            id="a growing progress bar shows its last whole state",
+        ),
+        pytest.param(
+            b" 10%\r 20%\rdone\n", False, ["done"], 15, id="a finished progress bar shows its end"
+        ),
         pytest.param(b"caf\xe9\n", False, ["caf\ufffd"], 5, id="not UTF-8"),
-        pytest.param(b"\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07x\n", False, ["red x"], 26, id="terminal escapes"),
+        pytest.param(
+            b"\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07x\n",
+            False,
+            ["red x"],
+            26,
+            id="terminal escapes",
+        ),
         pytest.param(b"a\tb\n\n", False, ["a\tb", ""], 5, id="tab and empty line stay"),
         pytest.param("größer\n".encode("utf-8"), False, ["größer"], 9, id="UTF-8 stays"),
     ],
@@ -54,19 +68,42 @@ def test_abridge_counts_what_it_leaves_out():
 
 def test_start_script_passes_values_as_they_are(tmp_path):
     value = "a b$HOME 'x' \"y\" `id` %h\nsecond line"
-    script = unit.start_script("u", str(tmp_path), ["sh", "-c", 'printf %s "$VALUE$1"', "sh", value], {"VALUE": value}, "/", 0)
-    assert subprocess.run(["sh", "-c", script], check=True, stdout=subprocess.PIPE).stdout.decode() == value * 2
+    script = unit.start_script(
+        "u",
+        str(tmp_path),
+        ["sh", "-c", 'printf %s "$VALUE$1"', "sh", value],
+        {"VALUE": value},
+        "/",
+        0,
+    )
+    assert (
+        subprocess.run(["sh", "-c", script], check=True, stdout=subprocess.PIPE).stdout.decode()
+        == value * 2
+    )
 
 
 def test_start_script_without_its_directory(tmp_path):
     script = unit.start_script("u", str(tmp_path), ["true"], {}, str(tmp_path / "absent"), 0)
-    assert subprocess.run(["sh", "-c", script], check=False, stderr=subprocess.PIPE).returncode == 200
+    assert (
+        subprocess.run(["sh", "-c", script], check=False, stderr=subprocess.PIPE).returncode == 200
+    )
 
 
 def test_stop_script_writes_the_result_after_the_stop_command(tmp_path):
-    script = unit.stop_script(str(tmp_path), {"WHO": "me"}, ["sh", "-c", "echo $WHO; ls %s" % tmp_path], 5)
-    out = subprocess.run(["sh", "-c", script], check=True, stdout=subprocess.PIPE,
-                         env={"SERVICE_RESULT": "exit-code", "EXIT_CODE": "exited", "EXIT_STATUS": "7", "PATH": "/usr/bin:/bin"}).stdout
+    script = unit.stop_script(
+        str(tmp_path), {"WHO": "me"}, ["sh", "-c", "echo $WHO; ls %s" % tmp_path], 5
+    )
+    out = subprocess.run(
+        ["sh", "-c", script],
+        check=True,
+        stdout=subprocess.PIPE,
+        env={
+            "SERVICE_RESULT": "exit-code",
+            "EXIT_CODE": "exited",
+            "EXIT_STATUS": "7",
+            "PATH": "/usr/bin:/bin",
+        },
+    ).stdout
     assert out == b"me\n"
     end = unit.parse_result((tmp_path / "result").read_text())
     assert (end["rc"], end["result"], end["signal"]) == (7, "exit-code", None)
@@ -82,7 +119,12 @@ def test_stop_script_writes_the_result_after_the_stop_command(tmp_path):
         ("timeout killed TERM 12.5\n", 143, "timeout", "was stopped after its timeout of 60 s"),
         ("success killed TERM 12.5\n", 143, "stopped", "was stopped on the host"),
         ("core-dump dumped SEGV 12.5\n", 139, "core-dump", "was ended by SIGSEGV"),
-        ("oom-kill killed KILL 12.5\n", 137, "oom-kill", "was killed by the kernel because memory was full"),
+        (
+            "oom-kill killed KILL 12.5\n",
+            137,
+            "oom-kill",
+            "was killed by the kernel because memory was full",
+        ),
     ],
 )
 def test_results_of_units(text, rc, result, words):
@@ -105,7 +147,13 @@ def look(tmp_path, monkeypatch):
         (tmp_path / "active").write_text(active)
         (folder / "look").write_text(unit.look_script("u", str(folder), str(log), lease))
         command = unit.look_command("u", inode if inode is not None else log.stat().st_ino, offset)
-        done = subprocess.run(["sh", "-c", command], check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={"PATH": "%s:/usr/bin:/bin" % tmp_path})
+        done = subprocess.run(
+            ["sh", "-c", command],
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"PATH": "%s:/usr/bin:/bin" % tmp_path},
+        )
         assert done.stderr == b""
         return unit.parse_look(done.stdout.decode())
 
@@ -117,7 +165,13 @@ def test_look_brings_new_bytes_as_they_are(look):
     data = bytes(range(256)) * 20 + b"trainyard-seen\n"
     look.log.write_bytes(b"old\n" + data)
     seen = look(offset=4)
-    assert seen == {"end": None, "inode": look.log.stat().st_ino, "offset": 4, "skipped": 0, "data": data}
+    assert seen == {
+        "end": None,
+        "inode": look.log.stat().st_ino,
+        "offset": 4,
+        "skipped": 0,
+        "data": data,
+    }
 
 
 def test_look_waits_for_output_and_then_for_more(look, monkeypatch):
@@ -135,7 +189,9 @@ def test_look_waits_for_output_and_then_for_more(look, monkeypatch):
 def test_look_ends_when_the_unit_has_ended(look, monkeypatch):
     monkeypatch.setattr(unit, "SILENT_SECONDS", 20)
     look.log.write_bytes(b"")
-    writer = threading.Timer(0.5, (look.folder / "result").write_text, ["exit-code exited 3 12.5\n"])
+    writer = threading.Timer(
+        0.5, (look.folder / "result").write_text, ["exit-code exited 3 12.5\n"]
+    )
     writer.start()
     begun = time.monotonic()
     assert look()["end"] == {"rc": 3, "result": "exit-code", "signal": None, "uptime": 12.5}
@@ -152,20 +208,30 @@ def test_look_tells_a_lapsed_lease(look):
 
 def test_look_on_a_host_that_was_restarted(tmp_path, monkeypatch):
     monkeypatch.setattr(unit, "RUN_DIRECTORY", str(tmp_path))
-    seen = unit.parse_look(subprocess.run(["sh", "-c", unit.look_command("u", 1, 2)], check=True, stdout=subprocess.PIPE).stdout.decode())
+    seen = unit.parse_look(
+        subprocess.run(
+            ["sh", "-c", unit.look_command("u", 1, 2)], check=True, stdout=subprocess.PIPE
+        ).stdout.decode()
+    )
     assert (seen["end"]["rc"], seen["end"]["result"], seen["data"]) == (255, "lost", b"")
 
 
 def test_look_tells_a_unit_that_is_gone_and_its_last_bytes(look):
     look.log.write_bytes(b"last words\n")
     seen = look(active="inactive")
-    assert (seen["end"]["rc"], seen["end"]["result"], seen["data"]) == (255, "lost", b"last words\n")
+    assert (seen["end"]["rc"], seen["end"]["result"], seen["data"]) == (
+        255,
+        "lost",
+        b"last words\n",
+    )
     assert seen["end"]["uptime"] > 0
 
 
 def test_look_on_a_systemctl_that_does_not_answer(look):
     look.log.write_bytes(b"")
-    with pytest.raises(ValueError, match="systemctl cannot tell whether it runs: Failed to connect [*]"):
+    with pytest.raises(
+        ValueError, match="systemctl cannot tell whether it runs: Failed to connect [*]"
+    ):
         look(active="Failed to\nconnect *")
 
 
@@ -186,7 +252,13 @@ def test_look_after_rotation_and_truncation(look):
     assert (look(inode=1, offset=3)["offset"], look(inode=1, offset=3)["data"]) == (0, b"new\n")
     assert (look(offset=100)["offset"], look(offset=100)["data"]) == (0, b"new\n")
     look.log.unlink()
-    assert look(inode=1, offset=3) == {"end": None, "inode": 1, "offset": 3, "skipped": 0, "data": b""}
+    assert look(inode=1, offset=3) == {
+        "end": None,
+        "inode": 1,
+        "offset": 3,
+        "skipped": 0,
+        "data": b"",
+    }
 
 
 def test_look_skips_what_is_too_much(look, monkeypatch):

@@ -71,29 +71,42 @@ STATES = "nvidia-smi\t570.172.08-1\thi \nlibnvidia-ml1:amd64\t570.172.08-1\tiU \
 ANSWERS = {
     _gpu_stack.parse_nvrm: [
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Sat Feb 24 00:04:01 UTC 2024\nGCC version:  gcc version 12.2.0\n",
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build  (dvs-builder@U22)  Wed Feb\n"],
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build  (dvs-builder@U22)  Wed Feb\n",
+    ],
     _gpu_stack.parse_dkms_status: [
         "nvidia/535.183.01, 6.1.0-18-amd64, x86_64: installed (WARNING! Diff between built and installed module!)\n"
-        "nvidia, 470.103.01, 5.4.0-99-generic, x86_64: built\nnvidia/570.124.06: added\n"],
-    _gpu_stack.parse_nvcc: [path.read_text(encoding="utf-8") for path in sorted(NVCC.glob("*.txt"))],
+        "nvidia, 470.103.01, 5.4.0-99-generic, x86_64: built\nnvidia/570.124.06: added\n"
+    ],
+    _gpu_stack.parse_nvcc: [
+        path.read_text(encoding="utf-8") for path in sorted(NVCC.glob("*.txt"))
+    ],
     _gpu_stack.parse_packages: [
         "nvidia-smi\t535.183.01-1~deb12u1\thi \tDebian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth.debian.org>\n"
-        "libnccl2:amd64\t2.21.5-1+cuda12.4\tii \tcudatools <cudatools@nvidia.com>\nold\t\tun \t\n"],
+        "libnccl2:amd64\t2.21.5-1+cuda12.4\tii \tcudatools <cudatools@nvidia.com>\nold\t\tun \t\n"
+    ],
     _gpu_stack.parse_policy: [
         "nvidia-smi:\n  Installed: (none)\n  Candidate: 535.183.01-1~deb12u1\n  Version table:\n     535.183.01-1~deb12u1 500\n"
-        "libnccl2:\n  Installed: 2.21.5-1+cuda12.4\n  Candidate: 2.21.5-1+cuda12.4\n"],
-    _gpu_stack.parse_module_name: ["insmod /lib/modules/6.1.0-18-amd64/kernel/i2c-core.ko \ninstall modprobe -i nvidia-current $CMDLINE_OPTS \n"],
+        "libnccl2:\n  Installed: 2.21.5-1+cuda12.4\n  Candidate: 2.21.5-1+cuda12.4\n"
+    ],
+    _gpu_stack.parse_module_name: [
+        "insmod /lib/modules/6.1.0-18-amd64/kernel/i2c-core.ko \ninstall modprobe -i nvidia-current $CMDLINE_OPTS \n"
+    ],
     _gpu_stack.parse_modinfo: ["535.183.01\n"],
     _gpu_stack.parse_library_path: [
-        "2 libs found\n\tlibnvidia-ml.so.1 (libc6) => /usr/lib32/libnvidia-ml.so.1\n\tlibnvidia-ml.so.1 (libc6,x86-64) => /usr/lib/libnvidia-ml.so.1\n"],
-    _gpu_stack.parse_nccl_header: ["#define NCCL_MAJOR 2\n#define NCCL_MINOR 21\n#define NCCL_PATCH 15\n"],
+        "2 libs found\n\tlibnvidia-ml.so.1 (libc6) => /usr/lib32/libnvidia-ml.so.1\n\tlibnvidia-ml.so.1 (libc6,x86-64) => /usr/lib/libnvidia-ml.so.1\n"
+    ],
+    _gpu_stack.parse_nccl_header: [
+        "#define NCCL_MAJOR 2\n#define NCCL_MINOR 21\n#define NCCL_PATCH 15\n"
+    ],
     _driver.parse_nvidia_detect: [
         "Checking driver support for PCI ID [10de:2330]\nYour card is supported by the default drivers.\nIt is recommended to install the\n"
-        "    nvidia-tesla-470-driver\npackage.\n"],
+        "    nvidia-tesla-470-driver\npackage.\n"
+    ],
     _driver.parse_ubuntu_drivers: [
         "nvidia-driver-535-server, (kernel modules provided by linux-modules-nvidia-535-server-generic)\n",
         "vendor   : NVIDIA Corporation\ndriver   : nvidia-driver-550 - third-party non-free\n"
-        "driver   : nvidia-driver-535-server - distro non-free recommended\n"],
+        "driver   : nvidia-driver-535-server - distro non-free recommended\n",
+    ],
     _driver.parse_simulated_versions: [SIMULATED],
     _packages.parse_simulation: [SIMULATED],
     _packages.parse_installed: [STATES],
@@ -101,17 +114,45 @@ ANSWERS = {
     _packages.parse_madison: [
         " nvidia-smi | 570.172.08-1 | https://mirror.example/compute/cuda/repos/debian12/x86_64  Packages\n"
         " nvidia-smi | 535.261.03-1 | http://mirror.example/debian bookworm/non-free amd64 Packages\n"
-        " nvidia-smi | 535.261.03-1 | http://mirror.example/debian bookworm/non-free Sources\n"],
+        " nvidia-smi | 535.261.03-1 | http://mirror.example/debian bookworm/non-free Sources\n"
+    ],
     _docker_engine.tool_version: ["Docker version 20.10.24+dfsg1, build 297e128\n"],
-    _docker_engine.parse_daemon_config: ['{"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}}, "features": {"cdi": true}}\n'],
+    _docker_engine.parse_daemon_config: [
+        '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}}, "features": {"cdi": true}}\n'
+    ],
 }
 REFUSALS = (_gpu_stack.ParseError, _packages.ParseError, _docker_engine.ParseError)
-PARSERS = pytest.mark.parametrize("parser", list(ANSWERS), ids=lambda parser: "%s.%s" % (parser.__module__.rpartition(".")[2], parser.__name__))
+PARSERS = pytest.mark.parametrize(
+    "parser",
+    list(ANSWERS),
+    ids=lambda parser: "%s.%s" % (parser.__module__.rpartition(".")[2], parser.__name__),
+)
 
 
 # What the parsers call it; all else is the tools'.
-OWN = {"module", "version", "kernel", "arch", "state", "differs", "open", "release", "installed", "removed", "replaced", "candidate", "status", "held",
-       "broken", "by_nvidia", "automatic", "uri", "suite", "location", "signed_by"}
+OWN = {
+    "module",
+    "version",
+    "kernel",
+    "arch",
+    "state",
+    "differs",
+    "open",
+    "release",
+    "installed",
+    "removed",
+    "replaced",
+    "candidate",
+    "status",
+    "held",
+    "broken",
+    "by_nvidia",
+    "automatic",
+    "uri",
+    "suite",
+    "location",
+    "signed_by",
+}
 
 
 def read(parser, text):
@@ -125,7 +166,11 @@ def read(parser, text):
 def words(said):
     """All texts in an answer: names, versions, paths."""
     if isinstance(said, dict):
-        return [word for key, value in said.items() for word in [key] * (value not in ("", None, False)) + words(value)]
+        return [
+            word
+            for key, value in said.items()
+            for word in [key] * (value not in ("", None, False)) + words(value)
+        ]
     if isinstance(said, (list, tuple)):
         return [word for value in said for word in words(value)]
     return [said] if isinstance(said, str) else []
@@ -138,8 +183,17 @@ def spoiled(draw, texts):
     for _turn in range(draw(st.integers(1, 3))):
         first, last = sorted(draw(st.tuples(st.integers(0, len(text)), st.integers(0, len(text)))))
         at = draw(st.integers(0, len(text)))
-        put = draw(st.sampled_from(["", text[first:last], "\n", "\t", " ", ": ", "²", "\x00", "\u2028", "9" * 5]) | st.text(max_size=8))
-        text = draw(st.sampled_from([text[:first] + text[last:], text[:at] + put + text[at:], text[first:last]]))
+        put = draw(
+            st.sampled_from(
+                ["", text[first:last], "\n", "\t", " ", ": ", "²", "\x00", "\u2028", "9" * 5]
+            )
+            | st.text(max_size=8)
+        )
+        text = draw(
+            st.sampled_from(
+                [text[:first] + text[last:], text[:at] + put + text[at:], text[first:last]]
+            )
+        )
     return text
 
 
@@ -153,7 +207,11 @@ def test_what_is_said_stands_in_the_text(parser):
         if parser is _docker_engine.parse_daemon_config:
             assert said is None or isinstance(said, dict)
         elif parser is _gpu_stack.parse_nccl_header:
-            assert said is None or all("#define NCCL_" in text and " " + number in text for number in said.split(".") if said)
+            assert said is None or all(
+                "#define NCCL_" in text and " " + number in text
+                for number in said.split(".")
+                if said
+            )
         else:
             assert [word for word in words(said) if word not in text and word not in OWN] == []
 
@@ -169,18 +227,32 @@ def test_half_an_answer_is_none_or_a_part_of_it(parser):
         assert words(parser(text)) != []
         for end in range(len(text)):
             said = read(parser, text[:end])
-            assert [word for word in words(said) if word not in whole and word not in words(parser(text))] == [], text[:end]
+            assert [
+                word
+                for word in words(said)
+                if word not in whole and word not in words(parser(text))
+            ] == [], text[:end]
 
 
 @STEADY
-@given(st.binary() | st.builds(lambda head, body: head + body, st.sampled_from([b"\x99\x01\x0d\x04", b"\xc6\x33\x04", b"\x98\x33\x06"]), st.binary()))
+@given(
+    st.binary()
+    | st.builds(
+        lambda head, body: head + body,
+        st.sampled_from([b"\x99\x01\x0d\x04", b"\xc6\x33\x04", b"\x98\x33\x06"]),
+        st.binary(),
+    )
+)
 def test_keyrings(content):
     assert isinstance(_gpu_stack.holds_old_key(content), bool)
     try:
         found = _openpgp.keys(content)
     except _openpgp.ParseError:
         return
-    assert found and all(re.fullmatch(r"[0-9A-F]{40}|[0-9A-F]{64}", name) and part in content for name, part in found.items())
+    assert found and all(
+        re.fullmatch(r"[0-9A-F]{40}|[0-9A-F]{64}", name) and part in content
+        for name, part in found.items()
+    )
 
 
 def test_a_key_of_more_bytes_than_one_can_have():
@@ -189,7 +261,11 @@ def test_a_key_of_more_bytes_than_one_can_have():
 
 
 @STEADY
-@given(st.sampled_from(["a.list", "a.sources"]), st.text() | spoiled([SOURCES, LIST]), st.sampled_from(["mirror.example/debian", "other.example/debian"]))
+@given(
+    st.sampled_from(["a.list", "a.sources"]),
+    st.text() | spoiled([SOURCES, LIST]),
+    st.sampled_from(["mirror.example/debian", "other.example/debian"]),
+)
 def test_sources_without_a_repository_are_the_others(path, text, unwanted):
     there = _apt_sources.entries(path, text)
     left = _apt_sources.without(path, text, lambda entry: entry["location"] == unwanted)
@@ -197,7 +273,11 @@ def test_sources_without_a_repository_are_the_others(path, text, unwanted):
     assert _apt_sources.entries(path, left["text"]) == rest
     assert left["empty"] == (rest == []) and bool(left["gone"]) == (rest != there)
     assert left["text"] == text or left["gone"]
-    assert [word for word in words([dict(entry, location="") for entry in there]) if word not in text and word not in OWN] == []
+    assert [
+        word
+        for word in words([dict(entry, location="") for entry in there])
+        if word not in text and word not in OWN
+    ] == []
 
 
 @STEADY
@@ -209,24 +289,40 @@ def test_components_that_were_added_are_not_lacking(path, text):
 
 
 @STEADY
-@given(st.lists(st.text("0123²٣.-+a", max_size=8) | st.from_regex(r"\A\d\.\d{1,2}\.\d-\d{1,2}(-\w+)?\Z")), st.text() | st.from_regex(r"\AGRUB_DEFAULT=.*\Z"))
+@given(
+    st.lists(
+        st.text("0123²٣.-+a", max_size=8) | st.from_regex(r"\A\d\.\d{1,2}\.\d-\d{1,2}(-\w+)?\Z")
+    ),
+    st.text() | st.from_regex(r"\AGRUB_DEFAULT=.*\Z"),
+)
 def test_kernels(kernels, settings_of_grub):
     assert _gpu_stack.next_kernel(kernels) in kernels + [""]
     assert _gpu_stack.grub_default(settings_of_grub, "") in settings_of_grub
 
 
 @STEADY
-@given(st.text() | st.from_regex(r"\A(\d:)?\d{3}\.\d{2,3}(\.\d\d)?(-\d[\w~+.]*)?\Z"), st.text(max_size=6) | st.from_regex(r"\A\d{3}(\.\d{1,3})*\Z"))
+@given(
+    st.text() | st.from_regex(r"\A(\d:)?\d{3}\.\d{2,3}(\.\d\d)?(-\d[\w~+.]*)?\Z"),
+    st.text(max_size=6) | st.from_regex(r"\A\d{3}(\.\d{1,3})*\Z"),
+)
 def test_versions_of_packages(version, asked):
     number = _gpu_stack.upstream(version)
     assert number in version and _driver.branch_of(version) in version
-    assert _packages.nearest_versions(asked, [version, number]) in ([version, number], [number, version])
+    assert _packages.nearest_versions(asked, [version, number]) in (
+        [version, number],
+        [number, version],
+    )
     if _driver.fits(version, asked) and asked and version != asked:
-        assert number and _gpu_stack.version_key(number)[:len(_gpu_stack.version_key(asked))] == _gpu_stack.version_key(asked)
+        assert number and _gpu_stack.version_key(number)[
+            : len(_gpu_stack.version_key(asked))
+        ] == _gpu_stack.version_key(asked)
 
 
 @STEADY
-@given(st.text() | st.from_regex(r"\A2\.\d{1,2}(\.\d)?(-1\+cuda1[123]\.\d)?\Z"), st.text(max_size=5) | st.from_regex(r"\A1[123](\.\d)?\Z"))
+@given(
+    st.text() | st.from_regex(r"\A2\.\d{1,2}(\.\d)?(-1\+cuda1[123]\.\d)?\Z"),
+    st.text(max_size=5) | st.from_regex(r"\A1[123](\.\d)?\Z"),
+)
 def test_pairs_of_nccl_are_builds_that_are_known(release, cuda):
     resolver = _compat.Compatibility(_compat.load_facts())
     builds = [row["deb_version"] for row in resolver.facts["nccl"]["debs"]]
@@ -241,8 +337,10 @@ def test_pairs_of_nccl_are_builds_that_are_known(release, cuda):
 # --- lines that never end ---------------------------------------------------------------------------------------------------------
 
 FIXTURES = NVCC.parent
-A_PROCESS = ("<nvidia_smi_log><gpu id='0'><uuid>a</uuid><processes><process_info><pid>7</pid><process_name>x</process_name></process_info></processes></gpu>"
-             "</nvidia_smi_log>")
+A_PROCESS = (
+    "<nvidia_smi_log><gpu id='0'><uuid>a</uuid><processes><process_info><pid>7</pid><process_name>x</process_name></process_info></processes></gpu>"
+    "</nvidia_smi_log>"
+)
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQENBF\n-----END PGP PUBLIC KEY BLOCK-----\n"
 
 
@@ -251,71 +349,196 @@ def fixture(name):
 
 
 # By name: parser and an answer that it reads.
-OF_LINES = dict({"%s.%s" % (parser.__module__.rpartition(".")[2], parser.__name__): (parser, texts[0]) for parser, texts in ANSWERS.items()}, **{
-    "nvidia_smi": (_nvidia_smi.parse_query, A_PROCESS),
-    "nvidia_smi, lost": (_nvidia_smi.lost_gpus, fixture("nvidia-smi-fail/handle-gpu-lost-double-blank.txt")),
-    "nvidia_smi, why": (lambda text: _nvidia_smi.why_no_answer(1, text, text), fixture("nvidia-smi-fail/no-devices.txt")),
-    "horovod": (_horovod.parse_check_build, fixture("horovod/cb-0.28.1-pytorch-mpi-gloo-nccl.txt")),
-    "horovod, why": (lambda text: _horovod.why_no_table(1, text, text), fixture("horovod/err-gloo-not-built.txt")),
-    "horovod, imports": (lambda text: _horovod.split_imports(text, ["pytorch"]), "trainyard: import horovod.torch: bad\n"),
-    "ibstat": (_infiniband.parse_ibstat, fixture("ib/ibstat-mlx4-books.txt")),
-    "ibv_devinfo": (_infiniband.parse_ibv_devinfo, fixture("ib/ibv_devinfo-roce-blanks.txt")),
-    "ibstatus": (_infiniband.parse_ibstatus, fixture("ib/ibstatus-a100-9.txt")),
-    "ibdev2netdev": (_infiniband.parse_ibdev2netdev, fixture("ib/ibdev2netdev-mlx4.txt")),
-    "modules": (lambda text: _infiniband.module_states(["a"], [], text, text), "kernel/drivers/net/mlx5_core.ko.xz: kernel/a.ko.xz\n"),
-    "mountinfo": (_nfs.parse_mountinfo, "36 35 98:0 /mnt1 /mnt\\0402 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"),
-    "exports": (_nfs.parse_exports, '/srv "a b" 10.0.0.1(rw,sync) *.x(ro) # c\n/data\\040x 10.0.0.0/24(rw)\n'),
-    "nfs versions": (_nfs.parse_versions, "-2 +3 +4 +4.1 +4.2\n"),
-    "ufw": (lambda text: _nfs.allowed_by_ufw(text, "10.0.0.1", 2049), "Status: active\n\n2049/tcp (v6)  ALLOW IN  10.0.0.0/24\n"),
-    "os-release": (_host.parse_os_release, "NAME=\"Debian\"\nID='debian'\nX=y\n"),
-    "ip": (_host.parse_ip_addresses, '[{"ifname": "eth0", "addr_info": []}]'),
-    "meminfo": (_host.memory_mib, "MemTotal:       100 kB\n"),
-    "cgroup": (_host.container_ids, "0::/system.slice/docker-%s.scope\n" % ("a" * 64)),
-    "kernel log": (_host_health.parse_gpu_errors, "[  12.345] NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.\n"),
-    "chronyc": (_host_health.parse_chronyc, "Leap status     : Normal\n"),
-    "signatures": (_signatures.explain, fixture("all_reduce_perf/fail-sophia-nccl-system-error-1rank.txt")),
-    "all_reduce_perf": (_all_reduce.answer, fixture("all_reduce_perf/efa-2xt4-tagged-nccl-info.txt")),
-    "transports (watched)": (_all_reduce.transports, "a:1:2 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/1\n"),
-    "bandwidth": (lambda text: (_bandwidth.gpus(text, text), _bandwidth.usage(text), _bandwidth.peaks(text)),
-                  "GPU 0: A (UUID: GPU-1)\n\t Link 0: 25 GB/s\n4, 16\n"),
-    "pem": (lambda text: _pem.certificates(text, False), "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"),
-    "pem, body": (lambda text: _pem.certificates("-----BEGIN CERTIFICATE-----" + text, False), "MIIB\n"),
-    "keyring": (lambda text: _openpgp.keys(text.encode()), KEY),
-    "old key": (lambda text: _gpu_stack.holds_old_key(text.encode()), KEY),
-    "apt list": (lambda text: _apt_sources.without("a.list", text, bool), LIST),
-    "apt sources": (lambda text: _apt_sources.without("a.sources", text, bool), SOURCES),
-    "apt components": (lambda text: _driver.lacking_components({"a.sources": text}, "bookworm", ["contrib"]), SOURCES),
-    "apt preferences": (lambda text: _gpu_stack.driver_pinned({}, {"a": text}), "Package: nvidia-*\nPin: version 535.*\n\nPackage: *\nPin: release a=x\n"),
-    "grub": (lambda text: _gpu_stack.grub_default(text, text), 'GRUB_DEFAULT="Advanced>gnulinux-6.1.0-18-amd64-advanced-1"\n'),
-    "version": (lambda text: (_gpu_stack.upstream(text), _driver.branch_of(text), _driver.is_driver(text), _docker_engine.upstream_version(text)),
-                "1:535.183.01-1~deb12u1"),
-    "docker journal": (_docker_engine.failure_reason, "level=fatal msg=x\nunable to configure the Docker daemon\n"),
-    "ssh": (lambda text: _ssh_mesh.judge_login("a", 255, text), "Host key verification failed. SHA256:abcd\n"),
-    "record": (_ssh_mesh.parse_record, '{"hosts": []}'),
-    "output": (lambda text: _transient_unit.take_lines(_transient_unit.clean(text.encode()).encode()), "a\x1b[1mb\x1b]0;title\x07c\n"),
-    "slurm nodes": (_slurm.parse_nodes, fixture("slurm/22.05/nodes-drained.txt")),
-    "slurm partitions": (_slurm.parse_partitions, fixture("slurm/24.11/partitions.txt")),
-    "slurm reservations": (_slurm.parse_reservations, fixture("slurm/24.11/reservations.txt")),
-    "slurm config": (_slurm.parse_config, "ClusterName             = a\nSLURM_VERSION           = 1\nSlurmctld(primary) at h is UP\n"),
-    "slurm jobs": (lambda text: _slurm.parse_jobs(text, "|7b1f9c42e0d85a36|"), fixture("slurm/24.11/jobs.txt")),
-    "slurm finished": (lambda text: _slurm.parse_finished(text, "|7b1f9c42e0d85a36|"), fixture("slurm/24.11/finished.txt")),
-    "slurm associations": (_slurm.parse_associations, fixture("slurm/24.11/associations.txt")),
-    "slurm qos": (_slurm.parse_qos, fixture("slurm/24.11/qos.txt")),
-    "slurm hosts": (_slurm.expand_hosts, "n[01-03,7],head\n"),
-    "slurm tres": (lambda text: _slurm.parse_tres(text.strip()), "cpu=8,mem=4000M,gres/gpu=4\n"),
-    "slurm gres": (lambda text: _slurm.parse_gres(text.strip()), "gpu:h100:4(S:0-1),mps:100\n"),
-    "slurm reason": (_slurm.reason_of, "trainyard: a b\n"),
-    "slurm, why": (lambda text: (_slurm.why_no_answer(1, text, text), _slurm.credential_fault(text), _slurm.controllers_of(text)),
-                   fixture("slurm/24.11/error-nomunge-config.txt") + "STATUS:          Success (0)\nSlurmctldHost=a(b)\n"),
-    "hosts": (lambda text: _own_name.with_own_name(text, "h", "10.0.0.1"), "127.0.1.1 h h.x # c\n"),
-})
+OF_LINES = dict(
+    {
+        "%s.%s" % (parser.__module__.rpartition(".")[2], parser.__name__): (parser, texts[0])
+        for parser, texts in ANSWERS.items()
+    },
+    **{
+        "nvidia_smi": (_nvidia_smi.parse_query, A_PROCESS),
+        "nvidia_smi, lost": (
+            _nvidia_smi.lost_gpus,
+            fixture("nvidia-smi-fail/handle-gpu-lost-double-blank.txt"),
+        ),
+        "nvidia_smi, why": (
+            lambda text: _nvidia_smi.why_no_answer(1, text, text),
+            fixture("nvidia-smi-fail/no-devices.txt"),
+        ),
+        "horovod": (
+            _horovod.parse_check_build,
+            fixture("horovod/cb-0.28.1-pytorch-mpi-gloo-nccl.txt"),
+        ),
+        "horovod, why": (
+            lambda text: _horovod.why_no_table(1, text, text),
+            fixture("horovod/err-gloo-not-built.txt"),
+        ),
+        "horovod, imports": (
+            lambda text: _horovod.split_imports(text, ["pytorch"]),
+            "trainyard: import horovod.torch: bad\n",
+        ),
+        "ibstat": (_infiniband.parse_ibstat, fixture("ib/ibstat-mlx4-books.txt")),
+        "ibv_devinfo": (_infiniband.parse_ibv_devinfo, fixture("ib/ibv_devinfo-roce-blanks.txt")),
+        "ibstatus": (_infiniband.parse_ibstatus, fixture("ib/ibstatus-a100-9.txt")),
+        "ibdev2netdev": (_infiniband.parse_ibdev2netdev, fixture("ib/ibdev2netdev-mlx4.txt")),
+        "modules": (
+            lambda text: _infiniband.module_states(["a"], [], text, text),
+            "kernel/drivers/net/mlx5_core.ko.xz: kernel/a.ko.xz\n",
+        ),
+        "mountinfo": (
+            _nfs.parse_mountinfo,
+            "36 35 98:0 /mnt1 /mnt\\0402 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n",
+        ),
+        "exports": (
+            _nfs.parse_exports,
+            '/srv "a b" 10.0.0.1(rw,sync) *.x(ro) # c\n/data\\040x 10.0.0.0/24(rw)\n',
+        ),
+        "nfs versions": (_nfs.parse_versions, "-2 +3 +4 +4.1 +4.2\n"),
+        "ufw": (
+            lambda text: _nfs.allowed_by_ufw(text, "10.0.0.1", 2049),
+            "Status: active\n\n2049/tcp (v6)  ALLOW IN  10.0.0.0/24\n",
+        ),
+        "os-release": (_host.parse_os_release, "NAME=\"Debian\"\nID='debian'\nX=y\n"),
+        "ip": (_host.parse_ip_addresses, '[{"ifname": "eth0", "addr_info": []}]'),
+        "meminfo": (_host.memory_mib, "MemTotal:       100 kB\n"),
+        "cgroup": (_host.container_ids, "0::/system.slice/docker-%s.scope\n" % ("a" * 64)),
+        "kernel log": (
+            _host_health.parse_gpu_errors,
+            "[  12.345] NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.\n",
+        ),
+        "chronyc": (_host_health.parse_chronyc, "Leap status     : Normal\n"),
+        "signatures": (
+            _signatures.explain,
+            fixture("all_reduce_perf/fail-sophia-nccl-system-error-1rank.txt"),
+        ),
+        "all_reduce_perf": (
+            _all_reduce.answer,
+            fixture("all_reduce_perf/efa-2xt4-tagged-nccl-info.txt"),
+        ),
+        "transports (watched)": (
+            _all_reduce.transports,
+            "a:1:2 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/1\n",
+        ),
+        "bandwidth": (
+            lambda text: (
+                _bandwidth.gpus(text, text),
+                _bandwidth.usage(text),
+                _bandwidth.peaks(text),
+            ),
+            "GPU 0: A (UUID: GPU-1)\n\t Link 0: 25 GB/s\n4, 16\n",
+        ),
+        "pem": (
+            lambda text: _pem.certificates(text, False),
+            "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
+        ),
+        "pem, body": (
+            lambda text: _pem.certificates("-----BEGIN CERTIFICATE-----" + text, False),
+            "MIIB\n",
+        ),
+        "keyring": (lambda text: _openpgp.keys(text.encode()), KEY),
+        "old key": (lambda text: _gpu_stack.holds_old_key(text.encode()), KEY),
+        "apt list": (lambda text: _apt_sources.without("a.list", text, bool), LIST),
+        "apt sources": (lambda text: _apt_sources.without("a.sources", text, bool), SOURCES),
+        "apt components": (
+            lambda text: _driver.lacking_components({"a.sources": text}, "bookworm", ["contrib"]),
+            SOURCES,
+        ),
+        "apt preferences": (
+            lambda text: _gpu_stack.driver_pinned({}, {"a": text}),
+            "Package: nvidia-*\nPin: version 535.*\n\nPackage: *\nPin: release a=x\n",
+        ),
+        "grub": (
+            lambda text: _gpu_stack.grub_default(text, text),
+            'GRUB_DEFAULT="Advanced>gnulinux-6.1.0-18-amd64-advanced-1"\n',
+        ),
+        "version": (
+            lambda text: (
+                _gpu_stack.upstream(text),
+                _driver.branch_of(text),
+                _driver.is_driver(text),
+                _docker_engine.upstream_version(text),
+            ),
+            "1:535.183.01-1~deb12u1",
+        ),
+        "docker journal": (
+            _docker_engine.failure_reason,
+            "level=fatal msg=x\nunable to configure the Docker daemon\n",
+        ),
+        "ssh": (
+            lambda text: _ssh_mesh.judge_login("a", 255, text),
+            "Host key verification failed. SHA256:abcd\n",
+        ),
+        "record": (_ssh_mesh.parse_record, '{"hosts": []}'),
+        "output": (
+            lambda text: _transient_unit.take_lines(_transient_unit.clean(text.encode()).encode()),
+            "a\x1b[1mb\x1b]0;title\x07c\n",
+        ),
+        "slurm nodes": (_slurm.parse_nodes, fixture("slurm/22.05/nodes-drained.txt")),
+        "slurm partitions": (_slurm.parse_partitions, fixture("slurm/24.11/partitions.txt")),
+        "slurm reservations": (_slurm.parse_reservations, fixture("slurm/24.11/reservations.txt")),
+        "slurm config": (
+            _slurm.parse_config,
+            "ClusterName             = a\nSLURM_VERSION           = 1\nSlurmctld(primary) at h is UP\n",
+        ),
+        "slurm jobs": (
+            lambda text: _slurm.parse_jobs(text, "|7b1f9c42e0d85a36|"),
+            fixture("slurm/24.11/jobs.txt"),
+        ),
+        "slurm finished": (
+            lambda text: _slurm.parse_finished(text, "|7b1f9c42e0d85a36|"),
+            fixture("slurm/24.11/finished.txt"),
+        ),
+        "slurm associations": (_slurm.parse_associations, fixture("slurm/24.11/associations.txt")),
+        "slurm qos": (_slurm.parse_qos, fixture("slurm/24.11/qos.txt")),
+        "slurm hosts": (_slurm.expand_hosts, "n[01-03,7],head\n"),
+        "slurm tres": (
+            lambda text: _slurm.parse_tres(text.strip()),
+            "cpu=8,mem=4000M,gres/gpu=4\n",
+        ),
+        "slurm gres": (lambda text: _slurm.parse_gres(text.strip()), "gpu:h100:4(S:0-1),mps:100\n"),
+        "slurm reason": (_slurm.reason_of, "trainyard: a b\n"),
+        "slurm, why": (
+            lambda text: (
+                _slurm.why_no_answer(1, text, text),
+                _slurm.credential_fault(text),
+                _slurm.controllers_of(text),
+            ),
+            fixture("slurm/24.11/error-nomunge-config.txt")
+            + "STATUS:          Success (0)\nSlurmctldHost=a(b)\n",
+        ),
+        "hosts": (
+            lambda text: _own_name.with_own_name(text, "h", "10.0.0.1"),
+            "127.0.1.1 h h.x # c\n",
+        ),
+    },
+)
 # What made one of them slow once, by its name.
 SLOW_ONCE = [
-    ("nvidia_smi", "<nvidia_smi_log>"), ("nvidia_smi", "<nvidia_smi_log>\n"), ("nvidia_smi", "<!DOCTYPE "), ("nvidia_smi", "<process_name></process_name>"),
-    ("nvidia_smi", "<process_name>"), ("nvidia_smi", "<gpu id='1'></gpu>"), ("nvidia_smi, lost", "<nvidia_smi_log>"), ("horovod", "1"), ("horovod", "[ ] a "),
-    ("horovod", "a."), ("horovod, why", "."), ("horovod, why", "a."), ("pem, body", " "), ("pem", "-----BEGIN A-----"), ("version", "nvidia-"),
-    ("signatures", "failure "), ("signatures", "ibv_"), ("signatures", "ibv_a "), ("signatures", "Got completion from peer "), ("signatures", "srun: error: "),
-    ("all_reduce_perf", "nranks 1 "), ("all_reduce_perf", "failure "), ("all_reduce_perf", "1 1 float "), ("record", '{"a":'), ("ip", "["), ("hosts", "127.0.1.1 h x "),
+    ("nvidia_smi", "<nvidia_smi_log>"),
+    ("nvidia_smi", "<nvidia_smi_log>\n"),
+    ("nvidia_smi", "<!DOCTYPE "),
+    ("nvidia_smi", "<process_name></process_name>"),
+    ("nvidia_smi", "<process_name>"),
+    ("nvidia_smi", "<gpu id='1'></gpu>"),
+    ("nvidia_smi, lost", "<nvidia_smi_log>"),
+    ("horovod", "1"),
+    ("horovod", "[ ] a "),
+    ("horovod", "a."),
+    ("horovod, why", "."),
+    ("horovod, why", "a."),
+    ("pem, body", " "),
+    ("pem", "-----BEGIN A-----"),
+    ("version", "nvidia-"),
+    ("signatures", "failure "),
+    ("signatures", "ibv_"),
+    ("signatures", "ibv_a "),
+    ("signatures", "Got completion from peer "),
+    ("signatures", "srun: error: "),
+    ("all_reduce_perf", "nranks 1 "),
+    ("all_reduce_perf", "failure "),
+    ("all_reduce_perf", "1 1 float "),
+    ("record", '{"a":'),
+    ("ip", "["),
+    ("hosts", "127.0.1.1 h x "),
     ("all_reduce_perf", '{"a":'),
 ]
 
@@ -326,6 +549,7 @@ class _TooSlow(Exception):
 
 def within(seconds, parser, text):
     """Call the parser, and give it so much of a processor's time: what else the machine does is no matter."""
+
     def end(*_args):
         raise _TooSlow
 
@@ -346,7 +570,7 @@ def within(seconds, parser, text):
 
 @pytest.mark.parametrize("name, word", SLOW_ONCE)
 def test_a_megabyte_in_a_line_takes_less_than_a_second(name, word):
-    within(1, OF_LINES[name][0], (word * (10 ** 6 // len(word) + 1))[:10 ** 6])
+    within(1, OF_LINES[name][0], (word * (10**6 // len(word) + 1))[: 10**6])
 
 
 @pytest.mark.parametrize("name", list(OF_LINES))
@@ -358,4 +582,6 @@ def test_no_line_takes_longer_than_its_length(name):
     for word in (" ", "1", "a.", "[", line[:12], line + " "):
         filled = (word * (250000 // len(word) + 1))[:250000]
         for hostile in (filled, line[:middle] + filled + line[middle:]):
-            within(0.25, parser, text.replace(line, hostile, 1) if len(text) < 5000 else hostile + "\n")
+            within(
+                0.25, parser, text.replace(line, hostile, 1) if len(text) < 5000 else hostile + "\n"
+            )

@@ -36,9 +36,18 @@ def quotas(tmp_path):
         (tmp_path / name).chmod(0o755)
 
     def run(*asked, former=False, check=False):
-        arguments = {"record": str(tmp_path / "record.json"), "state": "former" if former else "present", "_ansible_check_mode": check,
-                     "quotas": [dict(zip(("kind", "id", "limit_mib"), each), path=str(tmp_path)) for each in asked], "_ansible_remote_tmp": "/tmp"}
-        return run_module("disk_quotas", arguments, check, PATH="%s:%s" % (tmp_path, os.environ["PATH"]))
+        arguments = {
+            "record": str(tmp_path / "record.json"),
+            "state": "former" if former else "present",
+            "_ansible_check_mode": check,
+            "quotas": [
+                dict(zip(("kind", "id", "limit_mib"), each), path=str(tmp_path)) for each in asked
+            ],
+            "_ansible_remote_tmp": "/tmp",
+        }
+        return run_module(
+            "disk_quotas", arguments, check, PATH="%s:%s" % (tmp_path, os.environ["PATH"])
+        )
 
     def limits(new=None):
         if new is not None:
@@ -52,15 +61,25 @@ def quotas(tmp_path):
 
 def test_hard_limits_are_set_and_everything_else_stays(quotas):
     assert len(quotas(("user", 2001, 10), ("user", 2002, 20), check=True)["limited"]) == 2
-    assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6]} and not quotas.record.exists()
+    assert (
+        quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6]}
+        and not quotas.record.exists()
+    )
     assert len(quotas(("user", 2001, 10), ("user", 2002, 20))["limited"]) == 2
-    assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 10240, 5, 6], "2002": [0, 20480, 0, 0]}
+    assert quotas.limits() == {
+        "0": [0, 0, 0, 0],
+        "2001": [900, 10240, 5, 6],
+        "2002": [0, 20480, 0, 0],
+    }
     assert quotas(("user", 2001, 10), ("user", 2002, 20))["changed"] is False
 
 
 def test_where_none_are_on_it_says_so(quotas):
     result = quotas(("group", 3001, 10))
-    assert result["changed"] is False and "no group quotas are on" in result["unsupported"][0]["reason"]
+    assert (
+        result["changed"] is False
+        and "no group quotas are on" in result["unsupported"][0]["reason"]
+    )
 
 
 def test_former_limits_come_back_unless_someone_has_set_others(quotas):
@@ -74,7 +93,12 @@ def test_former_limits_come_back_unless_someone_has_set_others(quotas):
     assert quotas.limits()["2001"] == [900, 15360, 5, 6]
     result = quotas(former=True)
     assert [each["id"] for each in result["limited"]] == [2001, 2002]
-    assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6], "2002": [0, 0, 0, 0], "2003": [0, 77, 0, 0]}
+    assert quotas.limits() == {
+        "0": [0, 0, 0, 0],
+        "2001": [900, 1000, 5, 6],
+        "2002": [0, 0, 0, 0],
+        "2003": [0, 77, 0, 0],
+    }
     assert not quotas.record.exists()
     assert quotas(former=True)["changed"] is False
 
@@ -82,7 +106,11 @@ def test_former_limits_come_back_unless_someone_has_set_others(quotas):
 def test_one_that_is_no_longer_asked_for_is_set_back(quotas):
     quotas(("user", 2001, 10), ("user", 2002, 20))
     assert [each["id"] for each in quotas(("user", 2002, 20))["limited"]] == [2001]
-    assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6], "2002": [0, 20480, 0, 0]}
+    assert quotas.limits() == {
+        "0": [0, 0, 0, 0],
+        "2001": [900, 1000, 5, 6],
+        "2002": [0, 20480, 0, 0],
+    }
     quotas.limits(dict(quotas.limits(), **{"2002": [0, 77, 0, 0]}))
     assert quotas()["changed"] is False and not quotas.record.exists()
 
@@ -90,15 +118,26 @@ def test_one_that_is_no_longer_asked_for_is_set_back(quotas):
 def test_one_file_system_has_one_limit_for_each(quotas):
     refused = quotas(("user", 2001, 10), ("user", 2002, 20), ("user", 2001, 30))
     assert refused["failed"] and "one limit for user 2001: set 10 or 30 MiB" in refused["msg"]
-    assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6]} and not quotas.record.exists()
+    assert (
+        quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6]}
+        and not quotas.record.exists()
+    )
 
 
 def test_on_an_nfs_server_its_administrator_sets_them(monkeypatch):
-    place = {"path": "/mnt/user", "type": "nfs4", "source": "nas.example:/export/home", "options": []}
+    place = {
+        "path": "/mnt/user",
+        "type": "nfs4",
+        "source": "nas.example:/export/home",
+        "options": [],
+    }
     quotas = object.__new__(disk_quotas.Quotas)
     quotas.unsupported, quotas.record = [], {}
     monkeypatch.setattr(quotas, "limits", None, raising=False)
     quotas.present({"path": "/mnt/user/anna", "kind": "user", "id": 2001, "limit_mib": 10}, place)
     [told] = quotas.unsupported
     assert told["path"] == "/mnt/user/anna"
-    assert "NFS server nas.example" in told["reason"] and "setquota --user 2001 0 10240 0 0 on its file system" in told["reason"]
+    assert (
+        "NFS server nas.example" in told["reason"]
+        and "setquota --user 2001 0 10240 0 0 on its file system" in told["reason"]
+    )

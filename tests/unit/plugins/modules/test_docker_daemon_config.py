@@ -14,24 +14,34 @@ def _host(tmp_path, monkeypatch):
     script = scripts(tmp_path, monkeypatch)
     script("dockerd", 'echo "Docker version 24.0.7, build afdd53b"')
     script("journalctl", "")
-    script("systemctl", f"""
+    script(
+        "systemctl",
+        f"""
         case "$*" in
         *--property=Job*) echo 0 ;;
         show*) printf 'LoadState=loaded\\nActiveState=active\\nSubState=running\\n' ;;
         *) echo "$*" >> {tmp_path}/told ;;
-        esac""")
-    script("docker", f"""
+        esac""",
+    )
+    script(
+        "docker",
+        f"""
         case "$*" in
         *" ps "*) cat {tmp_path}/containers 2>/dev/null ;;
         *" info "*) echo false ;;
         *) echo 24.0.7 ;;
-        esac""")
+        esac""",
+    )
     (tmp_path / "daemon.json").write_text('{"debug":   true}', encoding="utf-8")
     return tmp_path
 
 
 def run(host, check=False, **arguments):
-    return run_module("docker_daemon_config", {"path": str(host / "daemon.json"), "record": str(host / "record.json"), **arguments}, check=check)
+    return run_module(
+        "docker_daemon_config",
+        {"path": str(host / "daemon.json"), "record": str(host / "record.json"), **arguments},
+        check=check,
+    )
 
 
 def told(host):
@@ -57,7 +67,10 @@ def test_restart_where_a_reload_would_do(host):
     assert run(host, check=True, options=options)["action"] == "reload"
     assert run(host, options=options, restart=True)["action"] == "restart"
     assert "restart --no-block docker.service" in told(host)
-    assert json.loads((host / "record.json").read_text(encoding="utf-8"))["daemon_config"]["pending"] is False
+    assert (
+        json.loads((host / "record.json").read_text(encoding="utf-8"))["daemon_config"]["pending"]
+        is False
+    )
     assert run(host, options=options)["changed"] is False
 
 

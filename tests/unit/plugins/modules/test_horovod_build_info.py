@@ -33,19 +33,41 @@ def run(check=False, **arguments):
 
 
 def assert_cause(result, cause, *words):
-    assert (result.get("failed", False), result["changed"], result["available"], result["cause"], result["version"]) == (False, False, False, cause, None)
+    assert (
+        result.get("failed", False),
+        result["changed"],
+        result["available"],
+        result["cause"],
+        result["version"],
+    ) == (False, False, False, cause, None)
     assert {section: result[section] for section in NOTHING} == NOTHING
     assert all(word in result["fix"] for word in words), result["fix"]
 
 
 @pytest.mark.parametrize("check", [False, True])
 def test_table(script, check):
-    script("horovodrun", f'test "$*" = --check-build && cat {TABLE} && echo "I tensorflow/noise" >&2')
-    result = run(check, requires={"frameworks": ["pytorch", "mxnet"], "tensor_operations": ["nccl"]})
-    assert (result["available"], result["cause"], result["fix"], result["version"], result["changed"]) == (True, None, None, "0.28.1", False)
+    script(
+        "horovodrun", f'test "$*" = --check-build && cat {TABLE} && echo "I tensorflow/noise" >&2'
+    )
+    result = run(
+        check, requires={"frameworks": ["pytorch", "mxnet"], "tensor_operations": ["nccl"]}
+    )
+    assert (
+        result["available"],
+        result["cause"],
+        result["fix"],
+        result["version"],
+        result["changed"],
+    ) == (True, None, None, "0.28.1", False)
     assert result["frameworks"] == {"tensorflow": False, "pytorch": True, "mxnet": False}
     assert result["controllers"] == {"mpi": True, "gloo": True}
-    assert result["tensor_operations"] == {"nccl": True, "ddl": False, "ccl": False, "mpi": True, "gloo": True}
+    assert result["tensor_operations"] == {
+        "nccl": True,
+        "ddl": False,
+        "ccl": False,
+        "mpi": True,
+        "gloo": True,
+    }
     assert result["missing"] == ["frameworks.mxnet"]
 
 
@@ -56,9 +78,16 @@ def test_return_is_what_is_documented(script):
     result = run()
     assert set(result) - {"changed", "invocation"} == set(documented)
     for section in NOTHING:
-        assert list(result[section]) == list(documented[section]["contains"]) == list(documented[section]["sample"])
+        assert (
+            list(result[section])
+            == list(documented[section]["contains"])
+            == list(documented[section]["sample"])
+        )
     causes = re.findall(r"V\((\w+)\) - ", text)
-    code = {path: (ROOT / "plugins" / path).read_text(encoding="utf-8") for path in ("module_utils/_horovod.py", "module_utils/_tool.py")}
+    code = {
+        path: (ROOT / "plugins" / path).read_text(encoding="utf-8")
+        for path in ("module_utils/_horovod.py", "module_utils/_tool.py")
+    }
     assert all(any(f'"{cause}"' in source for source in code.values()) for cause in causes)
     assert causes == list(horovod_build_info.FIXES)
 
@@ -66,7 +95,11 @@ def test_return_is_what_is_documented(script):
 def test_exit_code_zero_with_nothing_ticked(script):
     script("horovodrun", f"cat {FIXTURES}/cb-0.18.1-nothing-ticked-mlsl.txt")
     result = run(requires={"controllers": ["gloo"]})
-    assert (result["available"], result["version"], result["missing"]) == (True, "0.18.1", ["controllers.gloo"])
+    assert (result["available"], result["version"], result["missing"]) == (
+        True,
+        "0.18.1",
+        ["controllers.gloo"],
+    )
     assert {section: result[section] for section in NOTHING} == NOTHING
 
 
@@ -97,8 +130,11 @@ def fixture_python_script(tmp_path, monkeypatch):
             (tmp_path / f"bin/horovod/{name}.py").write_text(body, encoding="utf-8")
         path = tmp_path / "bin/horovodrun"
         # The table shows that it runs in the process that has imported the packages.
-        path.write_text(f"#!{interpreter}\nimport sys\nif __name__ == '__main__' and sys.argv[1:] == ['--check-build']:\n"
-                        f"    print(open('{table}').read())\n    sys.exit('horovod.torch' not in sys.modules)\n", encoding="utf-8")
+        path.write_text(
+            f"#!{interpreter}\nimport sys\nif __name__ == '__main__' and sys.argv[1:] == ['--check-build']:\n"
+            f"    print(open('{table}').read())\n    sys.exit('horovod.torch' not in sys.modules)\n",
+            encoding="utf-8",
+        )
         path.chmod(0o755)
 
     return script
@@ -106,8 +142,12 @@ def fixture_python_script(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("interpreter", [sys.executable, "/usr/bin/env python3"])
 def test_required_framework_is_imported(python_script, interpreter):
-    python_script(TABLE, interpreter, torch="import sys; sys.stderr.write('noise')\ndef init(): pass\n")
-    result = run(requires={"frameworks": ["pytorch"], "controllers": ["gloo"]}, import_required=True)
+    python_script(
+        TABLE, interpreter, torch="import sys; sys.stderr.write('noise')\ndef init(): pass\n"
+    )
+    result = run(
+        requires={"frameworks": ["pytorch"], "controllers": ["gloo"]}, import_required=True
+    )
     assert (result["available"], result["missing"], result["import_errors"]) == (True, [], {})
 
 
@@ -115,17 +155,28 @@ def test_framework_that_is_ticked_but_not_importable_is_missing(python_script):
     python_script(TABLE, torch="raise ModuleNotFoundError('No module\\nnamed packaging')")
     wanted = {"frameworks": ["pytorch"], "controllers": ["gloo"]}
     result = run(requires=wanted, import_required=True)
-    assert (result["available"], result["frameworks"]["pytorch"], result["missing"]) == (True, True, ["frameworks.pytorch"])
+    assert (result["available"], result["frameworks"]["pytorch"], result["missing"]) == (
+        True,
+        True,
+        ["frameworks.pytorch"],
+    )
     assert result["import_errors"] == {"pytorch": "ModuleNotFoundError: No module named packaging"}
     assert run(requires=wanted)["missing"] == []
 
 
 def test_framework_that_is_ticked_and_importable_without_its_extension_is_missing(python_script):
     """Horovod 0.28.1 built with HOROVOD_WITHOUT_PYTORCH=1 where torch is installed: it ticks PyTorch, and horovod.torch says this and goes on."""
-    python_script(TABLE, torch="print('Extension horovod.torch has not been built: mpi_lib_v2.so not found')\n"
-                               "print('Warning! MPI libs are missing, but python applications are still available.')\n")
+    python_script(
+        TABLE,
+        torch="print('Extension horovod.torch has not been built: mpi_lib_v2.so not found')\n"
+        "print('Warning! MPI libs are missing, but python applications are still available.')\n",
+    )
     result = run(requires={"frameworks": ["pytorch"]}, import_required=True)
-    assert (result["available"], result["frameworks"]["pytorch"], result["missing"]) == (True, True, ["frameworks.pytorch"])
+    assert (result["available"], result["frameworks"]["pytorch"], result["missing"]) == (
+        True,
+        True,
+        ["frameworks.pytorch"],
+    )
     assert "compiled extension is missing" in result["import_errors"]["pytorch"]
 
 
@@ -145,7 +196,11 @@ def test_nothing_is_imported_by_another_programs_horovodrun(script):
 
 def test_not_installed_where_something_is_to_be_imported(script):
     script("unrelated", "true")
-    assert_cause(run(executable="no-horovodrun", requires={"frameworks": ["pytorch"]}, import_required=True), "not_installed", "no-horovodrun")
+    assert_cause(
+        run(executable="no-horovodrun", requires={"frameworks": ["pytorch"]}, import_required=True),
+        "not_installed",
+        "no-horovodrun",
+    )
 
 
 def test_not_installed(script):
@@ -159,9 +214,21 @@ def test_not_installed(script):
 @pytest.mark.parametrize(
     ("body", "cause", "word"),
     [
-        (f"cat {FIXTURES}/err-unrecognized-arguments-0.16.1.txt >&2; exit 2", "option_unsupported", "0.18"),
-        (f"cat {FIXTURES}/err-extension-not-built-0.16.txt >&2; exit 1", "import_error", "has not been built"),
-        (f"cat {FIXTURES}/err-check-build-verbose-mpi-lib-TRUNCATED.txt; exit 0", "truncated", "by hand"),
+        (
+            f"cat {FIXTURES}/err-unrecognized-arguments-0.16.1.txt >&2; exit 2",
+            "option_unsupported",
+            "0.18",
+        ),
+        (
+            f"cat {FIXTURES}/err-extension-not-built-0.16.txt >&2; exit 1",
+            "import_error",
+            "has not been built",
+        ),
+        (
+            f"cat {FIXTURES}/err-check-build-verbose-mpi-lib-TRUNCATED.txt; exit 0",
+            "truncated",
+            "by hand",
+        ),
         ("kill -SEGV $$", "no_output", "-11"),
         ("true", "no_output", "exit code 0"),
     ],
@@ -206,14 +273,26 @@ def test_garbage_fails(script, body, message):
     [
         ({"container": "a", "image": "b"}, "mutually exclusive: container|image"),
         ({"ssh_host": "a"}, "required by 'ssh_host': container"),
-        ({"container": "a", "ssh_host": "b", "ssh_port": 70000}, "ssh_port: 70000 is not a port; use 1 to 65535"),
-        ({"container": "a", "ssh_host": "b", "ssh_port": 0}, "ssh_port: 0 is not a port; use 1 to 65535"),
-        ({"container": "a", "ssh_host": "-oProxyCommand=reboot"}, "ssh_host: '-oProxyCommand=reboot' is not a valid name"),
+        (
+            {"container": "a", "ssh_host": "b", "ssh_port": 70000},
+            "ssh_port: 70000 is not a port; use 1 to 65535",
+        ),
+        (
+            {"container": "a", "ssh_host": "b", "ssh_port": 0},
+            "ssh_port: 0 is not a port; use 1 to 65535",
+        ),
+        (
+            {"container": "a", "ssh_host": "-oProxyCommand=reboot"},
+            "ssh_host: '-oProxyCommand=reboot' is not a valid name",
+        ),
         ({"container": "--privileged"}, "container: '--privileged' is not a valid name"),
         ({"image": ""}, "image: '' is not a valid name"),
         ({"timeout": 0}, "timeout: '0' is too short; set 1 second or more"),
         ({"timeout": "soon"}, "'timeout'"),
-        ({"requires": {"tensor_operations": ["NCCL"]}}, "must be one or more of: nccl, ddl, ccl, mpi, gloo"),
+        (
+            {"requires": {"tensor_operations": ["NCCL"]}},
+            "must be one or more of: nccl, ddl, ccl, mpi, gloo",
+        ),
         ({"requires": {"gpus": []}}, "gpus"),
     ],
 )
@@ -230,7 +309,11 @@ echo == >> "$TRAINYARD_TEST_LOG"
 
 
 def calls(tmp_path):
-    return [call.splitlines() for call in (tmp_path / "docker.log").read_text(encoding="utf-8").split("==\n") if call]
+    return [
+        call.splitlines()
+        for call in (tmp_path / "docker.log").read_text(encoding="utf-8").split("==\n")
+        if call
+    ]
 
 
 def test_container(script, tmp_path):
@@ -243,10 +326,19 @@ def test_container(script, tmp_path):
 
 def test_behind_ssh(script, tmp_path):
     script("docker", f"{DOCKER} cat {TABLE}")
-    assert run(container="training", ssh_host="lab-a", ssh_port=2222, executable="/opt/my env/horovodrun", timeout=5)["available"]
+    assert run(
+        container="training",
+        ssh_host="lab-a",
+        ssh_port=2222,
+        executable="/opt/my env/horovodrun",
+        timeout=5,
+    )["available"]
     [call] = calls(tmp_path)
     assert call[-9:-2] == ["training", "ssh", "-o", "BatchMode=yes", "-p", "2222", "--"]
-    assert call[-2:] == ["lab-a", "cd / && PYTHONUNBUFFERED=1 exec timeout --kill-after=2 5 '/opt/my env/horovodrun' --check-build"]
+    assert call[-2:] == [
+        "lab-a",
+        "cd / && PYTHONUNBUFFERED=1 exec timeout --kill-after=2 5 '/opt/my env/horovodrun' --check-build",
+    ]
 
 
 def test_image_is_run_by_id_and_never_pulled(script, tmp_path):
@@ -255,36 +347,108 @@ def test_image_is_run_by_id_and_never_pulled(script, tmp_path):
     inspect, started = calls(tmp_path)
     assert inspect == ["image", "inspect", "--format={{.Id}}", "base:1"]
     assert started[:2] == ["run", "--rm"] and started[-2:] == ["sha256:abc", "--check-build"]
-    assert {"--network=none", "--entrypoint=horovodrun", "--label=trainyard.managed=true"} <= set(started)
+    assert {"--network=none", "--entrypoint=horovodrun", "--label=trainyard.managed=true"} <= set(
+        started
+    )
 
 
 def test_timeout_removes_the_throwaway_container(script, tmp_path):
     script("docker", f'{DOCKER} case "$1" in image) echo sha256:abc;; run) exec sleep 300;; esac')
     assert_cause(run(image="base:1", timeout=1), "timeout", "in image base:1")
     started, removed = calls(tmp_path)[1:]
-    assert removed == ["rm", "--force", "--volumes", next(word for word in started if word.startswith("--name=")).partition("=")[2]]
+    assert removed == [
+        "rm",
+        "--force",
+        "--volumes",
+        next(word for word in started if word.startswith("--name=")).partition("=")[2],
+    ]
 
 
 @pytest.mark.parametrize(
     ("place", "stderr", "rc", "cause"),
     [
         ("container", "Error: No such container: t", 1, "container_not_running"),
-        ("container", "Error response from daemon: No such container: t", 1, "container_not_running"),
-        ("container", "Error response from daemon: Container 5c0f is not running", 1, "container_not_running"),
-        ("container", "Error response from daemon: container 5c0f is not running", 1, "container_not_running"),
-        ("container", "Error response from daemon: Container t is paused, unpause the container before exec", 1, "container_not_running"),
-        ("container", "Error response from daemon: Container t is restarting, wait until the container is running", 1, "container_not_running"),
-        ("container", 'OCI runtime exec failed: exec failed: exec: "horovodrun": executable file not found in $PATH: unknown', 126, "not_installed"),
-        ("container", 'OCI runtime exec failed: exec failed: exec: "/x/hvd": stat /x/hvd: no such file or directory: unknown', 127, "not_installed"),
-        ("container", 'rpc error: code = 2 desc = oci runtime error: exec failed: exec: "horovodrun": executable file not found in $PATH', 1, "not_installed"),
-        ("container", "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?", 1, "engine_unavailable"),
-        ("container", "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock", 1, "engine_unavailable"),
-        ("container", "error during connect: Get http://nowhere:2375/v1.41/info: EOF", 1, "engine_unavailable"),
+        (
+            "container",
+            "Error response from daemon: No such container: t",
+            1,
+            "container_not_running",
+        ),
+        (
+            "container",
+            "Error response from daemon: Container 5c0f is not running",
+            1,
+            "container_not_running",
+        ),
+        (
+            "container",
+            "Error response from daemon: container 5c0f is not running",
+            1,
+            "container_not_running",
+        ),
+        (
+            "container",
+            "Error response from daemon: Container t is paused, unpause the container before exec",
+            1,
+            "container_not_running",
+        ),
+        (
+            "container",
+            "Error response from daemon: Container t is restarting, wait until the container is running",
+            1,
+            "container_not_running",
+        ),
+        (
+            "container",
+            'OCI runtime exec failed: exec failed: exec: "horovodrun": executable file not found in $PATH: unknown',
+            126,
+            "not_installed",
+        ),
+        (
+            "container",
+            'OCI runtime exec failed: exec failed: exec: "/x/hvd": stat /x/hvd: no such file or directory: unknown',
+            127,
+            "not_installed",
+        ),
+        (
+            "container",
+            'rpc error: code = 2 desc = oci runtime error: exec failed: exec: "horovodrun": executable file not found in $PATH',
+            1,
+            "not_installed",
+        ),
+        (
+            "container",
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+            1,
+            "engine_unavailable",
+        ),
+        (
+            "container",
+            "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
+            1,
+            "engine_unavailable",
+        ),
+        (
+            "container",
+            "error during connect: Get http://nowhere:2375/v1.41/info: EOF",
+            1,
+            "engine_unavailable",
+        ),
         ("container", "Error response from daemon: something new", 1, "engine_unavailable"),
         ("image", "Error: No such image: i", 1, "image_missing"),
-        ("image", "Error response from daemon: no such image: i: No such image: i:latest", 1, "image_missing"),
+        (
+            "image",
+            "Error response from daemon: no such image: i: No such image: i:latest",
+            1,
+            "image_missing",
+        ),
         ("image", "Error: No such object: i", 1, "image_missing"),
-        ("image", "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?", 1, "engine_unavailable"),
+        (
+            "image",
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+            1,
+            "engine_unavailable",
+        ),
     ],
 )
 def test_what_docker_says(script, place, stderr, rc, cause):
@@ -292,15 +456,26 @@ def test_what_docker_says(script, place, stderr, rc, cause):
     result = run(**{place: "t"})
     assert_cause(result, cause, stderr)
     # Nothing is ever installed in a container.
-    assert place == "image" or cause == "engine_unavailable" or ("install" not in result["fix"] and "training_environment.yml" in result["fix"])
+    assert (
+        place == "image"
+        or cause == "engine_unavailable"
+        or ("install" not in result["fix"] and "training_environment.yml" in result["fix"])
+    )
 
 
 @pytest.mark.parametrize(
-    "line", ["Host key verification failed.", "root@lab-b: Permission denied (publickey).", "ssh: connect to host lab-b port 12345: Connection refused"]
+    "line",
+    [
+        "Host key verification failed.",
+        "root@lab-b: Permission denied (publickey).",
+        "ssh: connect to host lab-b port 12345: Connection refused",
+    ],
 )
 def test_ssh_failed(script, line):
     script("docker", f"echo '{line}' >&2; exit 255")
-    assert_cause(run(container="training", ssh_host="lab-b"), "ssh_failed", "lab-b on port 12345", line)
+    assert_cause(
+        run(container="training", ssh_host="lab-b"), "ssh_failed", "lab-b on port 12345", line
+    )
 
 
 @pytest.mark.usefixtures("script")

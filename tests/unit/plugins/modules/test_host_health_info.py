@@ -21,15 +21,23 @@ def run(**arguments):
 
 
 def test_a_host_that_can_tell_everything(script, tmp_path):
-    script("journalctl", f'case "$*" in *--dmesg*--boot*--output=short-monotonic*) echo "{XID}"; esac')
+    script(
+        "journalctl", f'case "$*" in *--dmesg*--boot*--output=short-monotonic*) echo "{XID}"; esac'
+    )
     script("timedatectl", "echo NTPSynchronized=yes")
     script("stat", 'exec /usr/bin/stat "$@"')
     told = run(paths=[str(tmp_path), f"{tmp_path}/not/there/yet"])
     assert told["changed"] is False and told["kernel_log"] == {"source": "journalctl", "error": ""}
-    assert [(error["device"], error["code"]) for error in told["gpu_errors"]] == [("0000:3b:00", 79)]
+    assert [(error["device"], error["code"]) for error in told["gpu_errors"]] == [
+        ("0000:3b:00", 79)
+    ]
     assert told["clock"] == {"synchronized": True, "source": "timedatectl", "error": ""}
     there, later = told["file_systems"].values()
-    assert there["free_bytes"] > 0 and there["inodes_free"] <= there["inodes"] == later["inodes"] and there["error"] == later["error"] == ""
+    assert (
+        there["free_bytes"] > 0
+        and there["inodes_free"] <= there["inodes"] == later["inodes"]
+        and there["error"] == later["error"] == ""
+    )
 
 
 def test_a_journal_without_the_kernel_s_lines(script):
@@ -44,12 +52,18 @@ def test_a_log_that_nobody_can_read_is_not_an_empty_one(script):
     script("dmesg", "echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2; exit 1")
     told = run(clock=False)
     assert told["gpu_errors"] is None and told["kernel_log"]["source"] == ""
-    assert "journalctl is not on the PATH" in told["kernel_log"]["error"] and "Operation not permitted" in told["kernel_log"]["error"]
+    assert (
+        "journalctl is not on the PATH" in told["kernel_log"]["error"]
+        and "Operation not permitted" in told["kernel_log"]["error"]
+    )
 
 
 def test_a_clock_that_chrony_keeps(script):
     script("timedatectl", "echo 'Failed to connect to bus: Host is down' >&2; exit 1")
-    script("chronyc", '[ "$*" = "-c tracking" ] && echo "7F7F0101,,0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,1.0,1.0,0.0,Not synchronised"')
+    script(
+        "chronyc",
+        '[ "$*" = "-c tracking" ] && echo "7F7F0101,,0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,1.0,1.0,0.0,Not synchronised"',
+    )
     told = run(gpu_errors=False)
     assert told["clock"] == {"synchronized": False, "source": "chronyc", "error": ""}
     assert (told["gpu_errors"], told["kernel_log"]) == (None, {"source": "", "error": ""})
@@ -59,30 +73,69 @@ def test_a_clock_that_nobody_tells_of(script):
     assert run(gpu_errors=False)["clock"]["synchronized"] is None
     script("timedatectl", "echo 'Failed to connect to bus: Host is down' >&2; exit 1")
     clock = run(gpu_errors=False)["clock"]
-    assert clock["synchronized"] is None and "Host is down" in clock["error"] and "chronyc is not on the PATH" in clock["error"]
+    assert (
+        clock["synchronized"] is None
+        and "Host is down" in clock["error"]
+        and "chronyc is not on the PATH" in clock["error"]
+    )
 
 
 def test_a_file_server_that_does_not_answer(script):
     script("stat", "exec sleep 20")
     told = run(gpu_errors=False, clock=False, paths=["/data1/share"], timeout=1)
-    assert told["file_systems"]["/data1/share"] == {"free_bytes": None, "inodes": None, "inodes_free": None, "error": "it did not end within 1 s"}
+    assert told["file_systems"]["/data1/share"] == {
+        "free_bytes": None,
+        "inodes": None,
+        "inodes_free": None,
+        "error": "it did not end within 1 s",
+    }
 
 
 def test_certificates(script, tmp_path):
     script("openssl", 'exec /usr/bin/openssl "$@"')
     made = tmp_path / "made.pem"
-    subprocess.run(["/usr/bin/openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "20", "-subj", "/CN=x",
-                    "-keyout", str(tmp_path / "key"), "-out", str(made)], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [
+            "/usr/bin/openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "20",
+            "-subj",
+            "/CN=x",
+            "-keyout",
+            str(tmp_path / "key"),
+            "-out",
+            str(made),
+        ],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
     (tmp_path / "other.pem").write_text("no certificate", encoding="utf-8")
     paths = [str(made), str(tmp_path / "other.pem"), str(tmp_path / "none.pem")]
     told = run(gpu_errors=False, clock=False, certificates=paths)["certificates"]
     end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=20)
-    assert list(told) == paths[:2] and told[paths[0]]["error"] == "" and told[paths[0]]["days"] in (19, 20)
-    assert told[paths[0]]["ends"] in (end.strftime("%Y-%m-%d"), (end - datetime.timedelta(days=1)).strftime("%Y-%m-%d"))
+    assert (
+        list(told) == paths[:2]
+        and told[paths[0]]["error"] == ""
+        and told[paths[0]]["days"] in (19, 20)
+    )
+    assert told[paths[0]]["ends"] in (
+        end.strftime("%Y-%m-%d"),
+        (end - datetime.timedelta(days=1)).strftime("%Y-%m-%d"),
+    )
     assert told[paths[1]]["ends"] is None and told[paths[1]]["error"]
 
 
-@pytest.mark.parametrize("arguments, said", [({"paths": ["share"]}, "'share' is not absolute"), ({"timeout": 0}, "'0' is too short")])
+@pytest.mark.parametrize(
+    "arguments, said",
+    [({"paths": ["share"]}, "'share' is not absolute"), ({"timeout": 0}, "'0' is too short")],
+)
 def test_bad_options(arguments, said, script):
     told = run(**arguments)
     assert told["failed"] and said in told["msg"]
@@ -97,13 +150,21 @@ def test_garbage_is_a_failure(script):
 @pytest.mark.parametrize(
     "listing, fault",
     [
-        ("printf 'table inet trainyard_jobs {\\n chain output {\\n }\\n}\\n'", "loaded from an unknown file"),
+        (
+            "printf 'table inet trainyard_jobs {\\n chain output {\\n }\\n}\\n'",
+            "loaded from an unknown file",
+        ),
         ("echo 'Error: No such file or directory' >&2; exit 1", "not loaded"),
     ],
 )
 def test_the_firewall_of_jobs(script, listing, fault):
     script("nft", '[ "$*" = "list table inet trainyard_jobs" ] && ' + listing)
-    script("systemctl", 'case "$*" in *trainyard-jobs*) echo ActiveState=active; echo UnitFileState=enabled; esac')
+    script(
+        "systemctl",
+        'case "$*" in *trainyard-jobs*) echo ActiveState=active; echo UnitFileState=enabled; esac',
+    )
     told = run(gpu_errors=False, clock=False, firewalls=["trainyard-jobs-firewall.service"])
-    assert told["firewalls"] == {"trainyard-jobs-firewall.service": {"fault": fault, "active": True, "enabled": True}}
+    assert told["firewalls"] == {
+        "trainyard-jobs-firewall.service": {"fault": fault, "active": True, "enabled": True}
+    }
     assert run(gpu_errors=False, clock=False)["firewalls"] == {}

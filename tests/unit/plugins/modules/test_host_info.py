@@ -15,7 +15,6 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _pci
 from ansible_collections.trainyard.gpu.plugins.modules import host_info
 
 
-
 def run(**arguments):
     return run_module("host_info", arguments, check=True)
 
@@ -29,10 +28,24 @@ def _port():
 def test_what_every_host_tells():
     told = run()
     assert told["changed"] is False
-    assert told["cpus"] >= 1 and told["memory_mib"] > 100 and told["os"]["id"] and told["boot_id"] and told["hostname"]
+    assert (
+        told["cpus"] >= 1
+        and told["memory_mib"] > 100
+        and told["os"]["id"]
+        and told["boot_id"]
+        and told["hostname"]
+    )
     assert told["python_version"] == "%d.%d.%d" % sys.version_info[:3]
-    assert {"address": "127.0.0.1", "prefix": 8} in next(entry for entry in told["interfaces"] if entry["name"] == "lo")["addresses"]
-    assert (told["resolved"], told["connections"], told["listeners"], told["disk_free_mib"], told["labelled_images"]) == ({}, [], [], {}, [])
+    assert {"address": "127.0.0.1", "prefix": 8} in next(
+        entry for entry in told["interfaces"] if entry["name"] == "lo"
+    )["addresses"]
+    assert (
+        told["resolved"],
+        told["connections"],
+        told["listeners"],
+        told["disk_free_mib"],
+        told["labelled_images"],
+    ) == ({}, [], [], {}, [])
     assert (
         told["cgroup"]["version"] in (1, 2)
         and told["cgroup"]["usable"] == (told["cgroup"]["why"] == "")
@@ -44,18 +57,32 @@ def test_names_and_connections(port):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         told = run(
-            names=["localhost", "no-such-host.invalid"], own_name=True, timeout=1,
-            connect=[{"name": "there", "address": "127.0.0.1", "port": port}, {"name": "refuses", "address": "127.0.0.1", "port": unused.getsockname()[1]},
-                     {"name": "no address", "address": "no-such-host.invalid", "port": 22},
-                     {"name": "from", "address": "127.0.0.1", "port": port, "source": "127.0.0.3"},
-                     {"name": "not ours", "address": "127.0.0.1", "port": port, "source": "192.0.2.1"}],
+            names=["localhost", "no-such-host.invalid"],
+            own_name=True,
+            timeout=1,
+            connect=[
+                {"name": "there", "address": "127.0.0.1", "port": port},
+                {"name": "refuses", "address": "127.0.0.1", "port": unused.getsockname()[1]},
+                {"name": "no address", "address": "no-such-host.invalid", "port": 22},
+                {"name": "from", "address": "127.0.0.1", "port": port, "source": "127.0.0.3"},
+                {"name": "not ours", "address": "127.0.0.1", "port": port, "source": "192.0.2.1"},
+            ],
         )
     assert "127.0.0.1" in told["resolved"]["localhost"]["addresses"]
-    assert told["resolved"]["no-such-host.invalid"]["addresses"] == [] and told["resolved"]["no-such-host.invalid"]["error"]
+    assert (
+        told["resolved"]["no-such-host.invalid"]["addresses"] == []
+        and told["resolved"]["no-such-host.invalid"]["error"]
+    )
     assert told["hostname"] in told["resolved"]
     assert [entry["state"] for entry in told["connections"]][:2] == ["open", "refused"]
-    assert [(entry["source"], entry["state"]) for entry in told["connections"][3:]] == [("127.0.0.3", "open"), ("192.0.2.1", "unreachable")]
-    assert told["connections"][2]["state"] in ("unreachable", "timeout") and told["connections"][2]["error"]
+    assert [(entry["source"], entry["state"]) for entry in told["connections"][3:]] == [
+        ("127.0.0.3", "open"),
+        ("192.0.2.1", "unreachable"),
+    ]
+    assert (
+        told["connections"][2]["state"] in ("unreachable", "timeout")
+        and told["connections"][2]["error"]
+    )
 
 
 def test_the_listener_of_a_port(port):
@@ -73,7 +100,11 @@ def test_space_of_the_nearest_parent_that_exists(tmp_path):
 
 def test_interfaces_without_iproute2():
     interfaces = {entry["name"]: entry for entry in host_info.interfaces_by_ioctl()}
-    assert interfaces["lo"] == {"name": "lo", "addresses": [{"address": "127.0.0.1", "prefix": 8}], "up": True}
+    assert interfaces["lo"] == {
+        "name": "lo",
+        "addresses": [{"address": "127.0.0.1", "prefix": 8}],
+        "up": True,
+    }
 
 
 @pytest.fixture(name="tree")
@@ -89,22 +120,50 @@ def test_no_rdma_ports(tree):
 
 def test_infiniband_ports_and_a_bond_of_their_interfaces(tree):
     tree.infiniband("mlx5_0", "0000:18:00.0", "ibs1")
-    tree.port(tree.infiniband("mlx5_1", "0000:2a:00.0", "ibs2"), state="1: DOWN", rate="10 Gb/sec (4X SDR)")
+    tree.port(
+        tree.infiniband("mlx5_1", "0000:2a:00.0", "ibs2"),
+        state="1: DOWN",
+        rate="10 Gb/sec (4X SDR)",
+    )
     tree.interface("bond1", members=["ibs1"])
     (tree.root / "class/net/ibs1/master").symlink_to("../bond1")
     assert host_info.rdma_ports() == [
-        {"device": "mlx5_0", "port": 1, "state": "active", "transport": "infiniband", "rate_gb_s": 400.0, "interfaces": ["ibs1", "bond1"], "gid_indexes": {}},
-        {"device": "mlx5_1", "port": 1, "state": "down", "transport": "infiniband", "rate_gb_s": 10.0, "interfaces": ["ibs2"], "gid_indexes": {}},
+        {
+            "device": "mlx5_0",
+            "port": 1,
+            "state": "active",
+            "transport": "infiniband",
+            "rate_gb_s": 400.0,
+            "interfaces": ["ibs1", "bond1"],
+            "gid_indexes": {},
+        },
+        {
+            "device": "mlx5_1",
+            "port": 1,
+            "state": "down",
+            "transport": "infiniband",
+            "rate_gb_s": 10.0,
+            "interfaces": ["ibs2"],
+            "gid_indexes": {},
+        },
     ]
 
 
 def test_roce_ports_with_the_indexes_of_their_addresses(tree):
     vlan = mapped("10.7.0.11")
-    tree.roce(address="10.1.0.11", more=[(4, vlan, "IB/RoCE v1", "enp24s0np0.7"), (5, vlan, "RoCE v2", "enp24s0np0.7")])
+    tree.roce(
+        address="10.1.0.11",
+        more=[(4, vlan, "IB/RoCE v1", "enp24s0np0.7"), (5, vlan, "RoCE v2", "enp24s0np0.7")],
+    )
     tree.roce("siw0", "0000:2a:00.0", "enp42s0", address="")
     write(tree.root, "class/infiniband/siw0/node_type", "4: RNIC")
-    assert [(port["device"], port["transport"], port["interfaces"], port["gid_indexes"]) for port in host_info.rdma_ports()] == [
-        ("mlx5_0", "roce", ["enp24s0np0"], {"10.1.0.11": 3, "10.7.0.11": 5}), ("siw0", "iwarp", ["enp42s0"], {})]
+    assert [
+        (port["device"], port["transport"], port["interfaces"], port["gid_indexes"])
+        for port in host_info.rdma_ports()
+    ] == [
+        ("mlx5_0", "roce", ["enp24s0np0"], {"10.1.0.11": 3, "10.7.0.11": 5}),
+        ("siw0", "iwarp", ["enp42s0"], {}),
+    ]
 
 
 @pytest.mark.parametrize("text, speed", [("25000", 25000), ("-1", None), ("", None)])
@@ -118,12 +177,21 @@ def test_speed_of_interfaces(tree, text, speed):
         def run_command(self, command):
             return 0, json.dumps([{"ifname": "eth0", "flags": ["UP", "LOWER_UP"]}]), ""
 
-    assert host_info.interfaces(Module()) == [{"name": "eth0", "addresses": [], "up": True, "speed_mbit_s": speed}]
+    assert host_info.interfaces(Module()) == [
+        {"name": "eth0", "addresses": [], "up": True, "speed_mbit_s": speed}
+    ]
 
 
 def test_npus_on_the_bus(tmp_path, monkeypatch):
     """Of Huawei's devices, network cards have another class."""
-    for number, (vendor, kind) in enumerate((("0x19e5", "0x120000"), ("0x19e5", "0x120000"), ("0x19e5", "0x020000"), ("0x10de", "0x120000"))):
+    for number, (vendor, kind) in enumerate(
+        (
+            ("0x19e5", "0x120000"),
+            ("0x19e5", "0x120000"),
+            ("0x19e5", "0x020000"),
+            ("0x10de", "0x120000"),
+        )
+    ):
         write(tmp_path, "0000:%02d:00.0/vendor" % number, vendor)
         write(tmp_path, "0000:%02d:00.0/class" % number, kind)
     monkeypatch.setattr(_pci, "DEVICES", str(tmp_path))

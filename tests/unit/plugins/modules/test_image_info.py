@@ -19,7 +19,12 @@ LAYERS = ["sha256:a", "sha256:b"]
 
 def inspected(layers=None, **labels):
     layers = LAYERS if layers is None else layers
-    return {"Id": "sha256:1", "Size": 5 << 20, "RootFS": {"Layers": layers}, "Config": {"Env": ["A=1"], "Labels": labels or None}}
+    return {
+        "Id": "sha256:1",
+        "Size": 5 << 20,
+        "RootFS": {"Layers": layers},
+        "Config": {"Env": ["A=1"], "Labels": labels or None},
+    }
 
 
 @pytest.fixture(name="ask")
@@ -36,7 +41,9 @@ def fixture_ask(tmp_path):
 
 
 def test_image_as_it_was_built():
-    found = describe("x:1", inspected(**{"trainyard.recipe": "abc", "trainyard.layers": layers_digest(LAYERS)}))
+    found = describe(
+        "x:1", inspected(**{"trainyard.recipe": "abc", "trainyard.layers": layers_digest(LAYERS)})
+    )
     assert found["intact"] is True
     assert found["recipe"] == "abc"
     assert found["layers"] == LAYERS
@@ -45,35 +52,58 @@ def test_image_as_it_was_built():
 
 
 def test_edited_image_keeps_its_labels_but_not_its_layers():
-    found = describe("x:1", inspected(layers=LAYERS + ["sha256:edit"], **{"trainyard.recipe": "abc", "trainyard.layers": layers_digest(LAYERS)}))
+    found = describe(
+        "x:1",
+        inspected(
+            layers=LAYERS + ["sha256:edit"],
+            **{"trainyard.recipe": "abc", "trainyard.layers": layers_digest(LAYERS)},
+        ),
+    )
     assert found["present"] is True
     assert found["intact"] is False
 
 
-@pytest.mark.parametrize("found", [None, inspected(), inspected(layers=[]), {"Id": "sha256:1", "Config": None, "RootFS": {}}])
+@pytest.mark.parametrize(
+    "found",
+    [None, inspected(), inspected(layers=[]), {"Id": "sha256:1", "Config": None, "RootFS": {}}],
+)
 def test_image_that_is_none_of_ours(found):
     assert describe("x:1", found)["intact"] is False
     assert describe("x:1", found)["recipe"] == ""
 
 
 def test_images_come_in_the_order_asked_for_and_a_missing_one_is_a_result(ask):
-    answer = ask("""case "$4" in
+    answer = ask(
+        """case "$4" in
 b:1) echo '%s' ;;
 *) echo "Error: No such image: $4" >&2; exit 1 ;;
 esac
-""" % json.dumps([inspected()]), names=["a:1", "b:1"])
+"""
+        % json.dumps([inspected()]),
+        names=["a:1", "b:1"],
+    )
     assert answer["available"] is True
-    assert [(each["name"], each["present"]) for each in answer["images"]] == [("a:1", False), ("b:1", True)]
+    assert [(each["name"], each["present"]) for each in answer["images"]] == [
+        ("a:1", False),
+        ("b:1", True),
+    ]
     assert answer["changed"] is False
 
 
-@pytest.mark.parametrize("message", [
-    "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
-    "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
-])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+        "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
+    ],
+)
 def test_engine_that_does_not_answer_is_a_result(ask, message):
     answer = ask("echo '%s' >&2; exit 1\n" % message, names=["a:1"], label="trainyard.recipe")
-    assert (answer["available"], answer["cause"], answer["labelled"]) == (False, "engine_unavailable", [])
+    assert (answer["available"], answer["cause"], answer["labelled"]) == (
+        False,
+        "engine_unavailable",
+        [],
+    )
     assert "gpu_stack.yml, which starts Docker" in answer["fix"]
     assert answer["images"][0]["present"] is False
 
@@ -96,7 +126,11 @@ def test_records_are_returned_and_a_damaged_one_fails(ask, tmp_path):
     assert ask("", records=records)["records"] == {"role": {"images": ["base:1"]}, "none": {}}
     record.write_text('{"images": ["ba', encoding="utf-8")
     failed = ask("", records=records)
-    assert failed["failed"] is True and failed["msg"].startswith("%s is damaged" % record) and "Restore it from a backup, or remove it" in failed["msg"]
+    assert (
+        failed["failed"] is True
+        and failed["msg"].startswith("%s is damaged" % record)
+        and "Restore it from a backup, or remove it" in failed["msg"]
+    )
 
 
 def test_anything_else_fails(ask):

@@ -27,7 +27,9 @@ def fixture_script(tmp_path, monkeypatch):
 def fixture_ask(tree, script):
     """No tool is there, unless a test puts one on the PATH."""
     assert script
-    return lambda **arguments: run_module("infiniband_info", dict({"sysfs_root": str(tree.root)}, **arguments), check=True)
+    return lambda **arguments: run_module(
+        "infiniband_info", dict({"sysfs_root": str(tree.root)}, **arguments), check=True
+    )
 
 
 def only_port(told, name="mlx5_0"):
@@ -41,37 +43,115 @@ def only_port(told, name="mlx5_0"):
 def test_infiniband(tree, ask):
     tree.infiniband()
     told = ask()
-    assert (told["available"], told["cause"], told["fix"], told["source"], told["changed"]) == (True, None, None, "sysfs", False)
+    assert (told["available"], told["cause"], told["fix"], told["source"], told["changed"]) == (
+        True,
+        None,
+        None,
+        "sysfs",
+        False,
+    )
     (device,) = told["devices"]
     port = device.pop("ports")[0]
     assert device == {
-        "name": "mlx5_0", "hca_type": "MT4129", "firmware": "28.39.1002", "board_id": "MT_0000000838", "node_description": "gpu-a mlx5_0",
-        "node_guid": "a088:c203:00e3:142a", "system_image_guid": "a088:c203:00e3:142a", "bus_id": "0000:18:00.0", "driver": "mlx5_core", "numa_node": 1,
-        "pcie_gt_s": 16.0, "pcie_gt_s_max": 32.0, "pcie_width": 16, "pcie_width_max": 16, "virtual_function": False, "physical_function": None,
+        "name": "mlx5_0",
+        "hca_type": "MT4129",
+        "firmware": "28.39.1002",
+        "board_id": "MT_0000000838",
+        "node_description": "gpu-a mlx5_0",
+        "node_guid": "a088:c203:00e3:142a",
+        "system_image_guid": "a088:c203:00e3:142a",
+        "bus_id": "0000:18:00.0",
+        "driver": "mlx5_core",
+        "numa_node": 1,
+        "pcie_gt_s": 16.0,
+        "pcie_gt_s_max": 32.0,
+        "pcie_width": 16,
+        "pcie_width_max": 16,
+        "virtual_function": False,
+        "physical_function": None,
         "unavailable": {"physical_function": "not a virtual function"},
     }
-    assert (port["transport"], port["state"], port["physical_state"]) == ("infiniband", "active", "link_up")
-    assert (port["rate_gb_s"], port["width"], port["speed"], port["lid"], port["sm_lid"]) == (400.0, 4, "NDR", 0x4b, 0x14e)
-    assert port["gids"] == [{"index": 0, "gid": "fe80:0000:0000:0000:a088:c203:00e3:142a", "type": "IB", "ndev": None, "address": None}]
-    assert (port["port_guid"], port["netdev"], port["netdev_state"], port["bond_members"]) == ("a088:c203:00e3:142a", "ibs1", "up", [])
-    assert (port["nccl_gid_index"], port["unavailable"]) == (None, {"nccl_gid_index": "only RoCE needs one"})
-    assert port["counters"] == {"xmit_bytes": 4000, "rcv_bytes": 8000, "xmit_packets": 30, "rcv_packets": 40, "unicast_xmit_packets": 29,
-                                "unicast_rcv_packets": 39, "multicast_xmit_packets": 1, "multicast_rcv_packets": 1}
-    assert (port["errors"], port["hw_counters"]) == ({"symbol_error": 0, "link_downed": 1, "port_xmit_wait": 0}, {})
-    assert told["adapters"] == [{"bus_id": "0000:18:00.0", "vendor_id": "15b3", "device_id": "101b", "driver": "mlx5_core", "infiniband": True,
-                                 "devices": ["mlx5_0"]}]
+    assert (port["transport"], port["state"], port["physical_state"]) == (
+        "infiniband",
+        "active",
+        "link_up",
+    )
+    assert (port["rate_gb_s"], port["width"], port["speed"], port["lid"], port["sm_lid"]) == (
+        400.0,
+        4,
+        "NDR",
+        0x4B,
+        0x14E,
+    )
+    assert port["gids"] == [
+        {
+            "index": 0,
+            "gid": "fe80:0000:0000:0000:a088:c203:00e3:142a",
+            "type": "IB",
+            "ndev": None,
+            "address": None,
+        }
+    ]
+    assert (port["port_guid"], port["netdev"], port["netdev_state"], port["bond_members"]) == (
+        "a088:c203:00e3:142a",
+        "ibs1",
+        "up",
+        [],
+    )
+    assert (port["nccl_gid_index"], port["unavailable"]) == (
+        None,
+        {"nccl_gid_index": "only RoCE needs one"},
+    )
+    assert port["counters"] == {
+        "xmit_bytes": 4000,
+        "rcv_bytes": 8000,
+        "xmit_packets": 30,
+        "rcv_packets": 40,
+        "unicast_xmit_packets": 29,
+        "unicast_rcv_packets": 39,
+        "multicast_xmit_packets": 1,
+        "multicast_rcv_packets": 1,
+    }
+    assert (port["errors"], port["hw_counters"]) == (
+        {"symbol_error": 0, "link_downed": 1, "port_xmit_wait": 0},
+        {},
+    )
+    assert told["adapters"] == [
+        {
+            "bus_id": "0000:18:00.0",
+            "vendor_id": "15b3",
+            "device_id": "101b",
+            "driver": "mlx5_core",
+            "infiniband": True,
+            "devices": ["mlx5_0"],
+        }
+    ]
 
 
 def test_roce_on_two_cards(tree, ask):
     tree.roce()
     tree.roce("mlx5_1", "0000:18:00.1", "enp24s0np1", "192.0.2.12")
     told = ask()
-    for name, interface, address in (("mlx5_0", "enp24s0np0", "192.0.2.11"), ("mlx5_1", "enp24s0np1", "192.0.2.12")):
+    for name, interface, address in (
+        ("mlx5_0", "enp24s0np0", "192.0.2.11"),
+        ("mlx5_1", "enp24s0np1", "192.0.2.12"),
+    ):
         port = only_port(told, name)
-        assert (port["transport"], port["link_layer"], port["rate_gb_s"], port["speed"], port["netdev"]) == ("roce", "ethernet", 100.0, "EDR", interface)
-        assert [(gid["index"], gid["type"], gid["ndev"], gid["address"]) for gid in port["gids"]] == [
-            (0, "RoCE v1", interface, "fe80::a288:c2ff:fee3:142a"), (1, "RoCE v2", interface, "fe80::a288:c2ff:fee3:142a"),
-            (2, "RoCE v1", interface, address), (3, "RoCE v2", interface, address)]
+        assert (
+            port["transport"],
+            port["link_layer"],
+            port["rate_gb_s"],
+            port["speed"],
+            port["netdev"],
+        ) == ("roce", "ethernet", 100.0, "EDR", interface)
+        assert [
+            (gid["index"], gid["type"], gid["ndev"], gid["address"]) for gid in port["gids"]
+        ] == [
+            (0, "RoCE v1", interface, "fe80::a288:c2ff:fee3:142a"),
+            (1, "RoCE v2", interface, "fe80::a288:c2ff:fee3:142a"),
+            (2, "RoCE v1", interface, address),
+            (3, "RoCE v2", interface, address),
+        ]
         assert (port["nccl_gid_index"], port["unavailable"]) == (3, {})
         assert port["hw_counters"] == {"out_of_sequence": 7, "np_cnp_sent": 12}
 
@@ -80,7 +160,12 @@ def test_two_ports_of_one_device(tree, ask):
     """mlx4: both ports, and the interfaces of both, are of one PCI function. Drivers of before Linux 3.15 number the interfaces by dev_id alone."""
     tree.adapter("0000:05:00.0", driver="mlx4_core")
     folder = tree.device("mlx4_0", "0000:05:00.0")
-    for name, numbers in (("ib0", {}), ("ib1", {"dev_port": "1", "dev_id": "0x1"}), ("ib0.8001", {"parent": "ib0"}), ("ib1.8001", {"parent": "ib1"})):
+    for name, numbers in (
+        ("ib0", {}),
+        ("ib1", {"dev_port": "1", "dev_id": "0x1"}),
+        ("ib0.8001", {"parent": "ib0"}),
+        ("ib1.8001", {"parent": "ib1"}),
+    ):
         tree.interface(name, "0000:05:00.0", **numbers)
     tree.port(folder, 1)
     tree.port(folder, 2, state="1: DOWN", phys_state="2: Polling", rate="10 Gb/sec (4X)")
@@ -88,7 +173,12 @@ def test_two_ports_of_one_device(tree, ask):
     write(tree.root, "class/net/ib1/dev_port", "0")
     first, second = ask()["devices"][0]["ports"]
     assert (first["netdev"], second["netdev"]) == ("ib0", "ib1")
-    assert (second["state"], second["physical_state"], second["rate_gb_s"], second["width"]) == ("down", "polling", 10.0, 4)
+    assert (second["state"], second["physical_state"], second["rate_gb_s"], second["width"]) == (
+        "down",
+        "polling",
+        10.0,
+        4,
+    )
     # Before the kernel named it, the lowest speed had no name.
     assert (second["speed"], second["unavailable"]["speed"]) == (None, "10 Gb/sec (4X)")
 
@@ -97,39 +187,90 @@ def test_bond(tree, ask):
     """Both ports of a card as one device; its interface is the bond, which no PCI function has."""
     folder = tree.roce("mlx5_bond_0", interface="enp24s0np0", address="")
     tree.interface("bond0", members=["enp24s0np0", "enp24s0np1"])
-    for index, gid, kind in ((0, LOCAL, "IB/RoCE v1"), (1, LOCAL, "RoCE v2"), (2, mapped("169.254.142.62"), "IB/RoCE v1"),
-                             (3, mapped("169.254.142.62"), "RoCE v2")):
+    for index, gid, kind in (
+        (0, LOCAL, "IB/RoCE v1"),
+        (1, LOCAL, "RoCE v2"),
+        (2, mapped("169.254.142.62"), "IB/RoCE v1"),
+        (3, mapped("169.254.142.62"), "RoCE v2"),
+    ):
         for path, text in (("gids", gid), ("gid_attrs/types", kind), ("gid_attrs/ndevs", "bond0")):
             write(folder, "ports/1/%s/%d" % (path, index), text)
     port = only_port(ask(), "mlx5_bond_0")
     # An address of 169.254/16 may be the fabric's.
-    assert (port["netdev"], port["netdev_state"], port["bond_members"], port["nccl_gid_index"]) == ("bond0", "up", ["enp24s0np0", "enp24s0np1"], 3)
+    assert (port["netdev"], port["netdev_state"], port["bond_members"], port["nccl_gid_index"]) == (
+        "bond0",
+        "up",
+        ["enp24s0np0", "enp24s0np1"],
+        3,
+    )
 
 
 def test_port_that_is_down(tree, ask):
-    folder = tree.roce(state="1: DOWN", phys_state="3: Disabled", rate="40 Gb/sec (4X QDR)", address="")
+    folder = tree.roce(
+        state="1: DOWN", phys_state="3: Disabled", rate="40 Gb/sec (4X QDR)", address=""
+    )
     write(tree.root, "class/net/enp24s0np0/operstate", "down")
     port = only_port(ask())
-    assert (port["state"], port["physical_state"], port["rate_gb_s"], port["netdev_state"]) == ("down", "disabled", 40.0, "down")
-    assert (port["nccl_gid_index"], port["unavailable"]["nccl_gid_index"]) == (None, "no RoCE v2 address but link-local ones")
+    assert (port["state"], port["physical_state"], port["rate_gb_s"], port["netdev_state"]) == (
+        "down",
+        "disabled",
+        40.0,
+        "down",
+    )
+    assert (port["nccl_gid_index"], port["unavailable"]["nccl_gid_index"]) == (
+        None,
+        "no RoCE v2 address but link-local ones",
+    )
     # With an interface that was taken down long ago, the table is empty, and the interface is found by its number.
     for index in range(2):
         write(folder, "ports/1/gids/%d" % index, ":".join(["0000"] * 8))
     port = only_port(ask())
-    assert (port["gids"], port["netdev"], port["port_guid"], port["unavailable"]["port_guid"]) == ([], "enp24s0np0", None, "not assigned (all zeros)")
+    assert (port["gids"], port["netdev"], port["port_guid"], port["unavailable"]["port_guid"]) == (
+        [],
+        "enp24s0np0",
+        None,
+        "not assigned (all zeros)",
+    )
 
 
 def test_virtual_functions(tree, ask):
     tree.infiniband()
-    tree.adapter("0000:18:00.2", physical_function="0000:18:00.0", current_link_speed="Unknown", current_link_width="0", numa_node="-1")
-    tree.port(tree.device("mlx5_1", "0000:18:00.2", "0000:0000:0000:0000"), state="1: DOWN", lid="0xffff", counters={"port_xmit_data": "N/A (no PMA)"})
+    tree.adapter(
+        "0000:18:00.2",
+        physical_function="0000:18:00.0",
+        current_link_speed="Unknown",
+        current_link_width="0",
+        numa_node="-1",
+    )
+    tree.port(
+        tree.device("mlx5_1", "0000:18:00.2", "0000:0000:0000:0000"),
+        state="1: DOWN",
+        lid="0xffff",
+        counters={"port_xmit_data": "N/A (no PMA)"},
+    )
     told = ask()
     physical, virtual = told["devices"]
-    assert (physical["virtual_function"], virtual["virtual_function"], virtual["physical_function"]) == (False, True, "0000:18:00.0")
-    assert virtual["unavailable"] == {"node_guid": "not assigned (all zeros)", "numa_node": "-1", "pcie_gt_s": "Unknown", "pcie_width": "0"}
+    assert (
+        physical["virtual_function"],
+        virtual["virtual_function"],
+        virtual["physical_function"],
+    ) == (False, True, "0000:18:00.0")
+    assert virtual["unavailable"] == {
+        "node_guid": "not assigned (all zeros)",
+        "numa_node": "-1",
+        "pcie_gt_s": "Unknown",
+        "pcie_width": "0",
+    }
     port = only_port(told, "mlx5_1")
-    assert (port["counters"]["xmit_bytes"], port["unavailable"]["counters.xmit_bytes"]) == (None, "N/A (no PMA)")
-    assert (port["netdev"], port["unavailable"]["netdev"], port["lid"]) == (None, "not there", 0xffff)
+    assert (port["counters"]["xmit_bytes"], port["unavailable"]["counters.xmit_bytes"]) == (
+        None,
+        "N/A (no PMA)",
+    )
+    assert (port["netdev"], port["unavailable"]["netdev"], port["lid"]) == (
+        None,
+        "not there",
+        0xFFFF,
+    )
 
 
 def test_switch_with_ports_to_virtual_functions(tree, ask):
@@ -140,7 +281,10 @@ def test_switch_with_ports_to_virtual_functions(tree, ask):
     assert only_port(ask())["netdev"] == "ibs1"
     tree.interface("eth2", "0000:18:00.0", phys_port_name="p0")
     port = only_port(ask())
-    assert (port["netdev"], port["unavailable"]["netdev"]) == (None, "several interfaces: eth2, ibs1")
+    assert (port["netdev"], port["unavailable"]["netdev"]) == (
+        None,
+        "several interfaces: eth2, ibs1",
+    )
 
 
 def test_which_gid_index(tree, ask):
@@ -149,15 +293,29 @@ def test_which_gid_index(tree, ask):
     assert only_port(ask())["nccl_gid_index"] == 3
     assert only_port(ask(network="198.51.100.0/24"))["nccl_gid_index"] == 4
     port = only_port(ask(network="203.0.113.0/24"))
-    assert (port["nccl_gid_index"], port["unavailable"]["nccl_gid_index"]) == (None, "no RoCE v2 address in 203.0.113.0/24")
-    for path, text in (("gids", mapped("192.0.2.99")), ("gid_attrs/types", "RoCE v2"), ("gid_attrs/ndevs", "enp24s0np0")):
+    assert (port["nccl_gid_index"], port["unavailable"]["nccl_gid_index"]) == (
+        None,
+        "no RoCE v2 address in 203.0.113.0/24",
+    )
+    for path, text in (
+        ("gids", mapped("192.0.2.99")),
+        ("gid_attrs/types", "RoCE v2"),
+        ("gid_attrs/ndevs", "enp24s0np0"),
+    ):
         write(folder, "ports/1/%s/5" % path, text)
     port = only_port(ask())
-    assert (port["nccl_gid_index"], port["unavailable"]["nccl_gid_index"]) == (None, "several RoCE v2 addresses: 192.0.2.11 (3), 192.0.2.99 (5)")
+    assert (port["nccl_gid_index"], port["unavailable"]["nccl_gid_index"]) == (
+        None,
+        "several RoCE v2 addresses: 192.0.2.11 (3), 192.0.2.99 (5)",
+    )
     assert only_port(ask(network="192.0.2.96/28"))["nccl_gid_index"] == 5
     # Without IPv4, IPv6, as long as it isn't link-local.
     for index in (2, 3, 5):
-        write(folder, "ports/1/gids/%d" % index, "2001:0db8:0000:0000:0000:0000:0000:0011" if index == 3 else ":".join(["0000"] * 8))
+        write(
+            folder,
+            "ports/1/gids/%d" % index,
+            "2001:0db8:0000:0000:0000:0000:0000:0011" if index == 3 else ":".join(["0000"] * 8),
+        )
     assert only_port(ask())["nccl_gid_index"] == 3
 
 
@@ -168,22 +326,28 @@ def test_iwarp_is_no_roce(tree, ask):
     assert (port["transport"], port["nccl_gid_index"]) == ("iwarp", None)
     write(folder, "node_type", "7: unspecified")
     port = only_port(ask())
-    assert (port["transport"], port["unavailable"]["transport"]) == (None, "node type: 7: unspecified")
+    assert (port["transport"], port["unavailable"]["transport"]) == (
+        None,
+        "node type: 7: unspecified",
+    )
 
 
 def test_counters_of_32_and_of_64_bits(tree, ask):
     folder = tree.infiniband()
-    write(folder, "ports/1/counters/port_xmit_data", str(2 ** 32 - 1))
-    write(folder, "ports/1/counters/port_rcv_data", str(2 ** 62))
-    assert only_port(ask())["counters"]["xmit_bytes"] == 4 * (2 ** 32 - 1)
-    assert only_port(ask())["counters"]["rcv_bytes"] == 2 ** 64
+    write(folder, "ports/1/counters/port_xmit_data", str(2**32 - 1))
+    write(folder, "ports/1/counters/port_rcv_data", str(2**62))
+    assert only_port(ask())["counters"]["xmit_bytes"] == 4 * (2**32 - 1)
+    assert only_port(ask())["counters"]["rcv_bytes"] == 2**64
     # A port without counters of single receivers has none of 64 bits.
     (folder / "ports/1/counters/unicast_xmit_packets").unlink()
     port = only_port(ask())
-    assert (port["counters"]["xmit_bytes"], port["unavailable"]["counters.xmit_bytes"]) == (None, "at its maximum of 32 bits")
+    assert (port["counters"]["xmit_bytes"], port["unavailable"]["counters.xmit_bytes"]) == (
+        None,
+        "at its maximum of 32 bits",
+    )
     # Former kernels have them beside.
-    write(folder, "ports/1/counters_ext/port_xmit_data_64", str(2 ** 40))
-    assert only_port(ask())["counters"]["xmit_bytes"] == 2 ** 42
+    write(folder, "ports/1/counters_ext/port_xmit_data_64", str(2**40))
+    assert only_port(ask())["counters"]["xmit_bytes"] == 2**42
 
 
 def test_file_that_cannot_be_read(tree, ask):
@@ -195,22 +359,34 @@ def test_file_that_cannot_be_read(tree, ask):
     told = ask()
     assert told["devices"][0]["unavailable"]["firmware"] == "Is a directory"
     port = only_port(told)
-    assert {port["unavailable"][key] for key in ("rate_gb_s", "width", "speed", "errors.symbol_error")} == {"Is a directory"}
+    assert {
+        port["unavailable"][key] for key in ("rate_gb_s", "width", "speed", "errors.symbol_error")
+    } == {"Is a directory"}
     assert port["errors"]["symbol_error"] is None
 
 
 def test_no_device_and_no_driver(tree, ask):
     told = ask()
-    assert (told["available"], told["cause"], told["devices"], told["adapters"]) == (False, "no_devices", [], [])
+    assert (told["available"], told["cause"], told["devices"], told["adapters"]) == (
+        False,
+        "no_devices",
+        [],
+        [],
+    )
     tree.adapter("0000:17:00.0", driver="", vendor="0x8086", **{"class": "0x020000"})
     assert ask()["adapters"] == []
     # Every vendor's adapter for InfiniBand counts.
     tree.adapter("0000:18:00.0", driver="", vendor="0x1077")
     tree.adapter("0000:19:00.0", **{"class": "0x020000"})
     told = ask()
-    assert (told["available"], told["cause"]) == (False, "driver_not_loaded") and "0000:18:00.0, adapter 0000:19:00.0" in told["fix"]
-    assert [(adapter["vendor_id"], adapter["driver"], adapter["infiniband"], adapter["devices"]) for adapter in told["adapters"]] == [
-        ("1077", "", True, []), ("15b3", "mlx5_core", False, [])]
+    assert (told["available"], told["cause"]) == (
+        False,
+        "driver_not_loaded",
+    ) and "0000:18:00.0, adapter 0000:19:00.0" in told["fix"]
+    assert [
+        (adapter["vendor_id"], adapter["driver"], adapter["infiniband"], adapter["devices"])
+        for adapter in told["adapters"]
+    ] == [("1077", "", True, []), ("15b3", "mlx5_core", False, [])]
 
 
 # --- tools -----------------------------------------------------------------------------------------------------------------
@@ -230,31 +406,61 @@ def test_tools_where_sysfs_is_not_there(ask, script, unreadable):
     prints(script, "ibstatus", "ibstatus-a100-9.txt")
     script("ibdev2netdev", "echo 'mlx5_0 port 1 ==> ib0 (Up)'")
     told = ask(**unreadable)
-    assert (told["available"], told["source"], len(told["devices"])) == (True, "ibstat+ibstatus+ibdev2netdev", 8)
-    assert told["remarks"] == ["ibpanic: [1400444] main: stat of IB device 'mlx5_8' failed: No such file or directory"]
+    assert (told["available"], told["source"], len(told["devices"])) == (
+        True,
+        "ibstat+ibstatus+ibdev2netdev",
+        8,
+    )
+    assert told["remarks"] == [
+        "ibpanic: [1400444] main: stat of IB device 'mlx5_8' failed: No such file or directory"
+    ]
     port = only_port(told)
-    assert (port["lid"], port["rate_gb_s"], port["speed"], port["netdev"], port["netdev_state"]) == (13247, 200.0, "HDR", "ib0", "up")
-    assert only_port(told, "mlx5_1")["unavailable"]["netdev"] == "not said by ibstat, ibstatus, ibdev2netdev"
+    assert (
+        port["lid"],
+        port["rate_gb_s"],
+        port["speed"],
+        port["netdev"],
+        port["netdev_state"],
+    ) == (13247, 200.0, "HDR", "ib0", "up")
+    assert (
+        only_port(told, "mlx5_1")["unavailable"]["netdev"]
+        == "not said by ibstat, ibstatus, ibdev2netdev"
+    )
 
 
 def test_only_the_verbs_tools(ask, script, unreadable):
     prints(script, "ibv_devinfo", "ibv_devinfo-mlx4-2hca-tabs.txt")
     told = ask(**unreadable)
-    assert (told["source"], [device["name"] for device in told["devices"]]) == ("ibv_devinfo", ["mlx4_0", "mlx4_1"])
+    assert (told["source"], [device["name"] for device in told["devices"]]) == (
+        "ibv_devinfo",
+        ["mlx4_0", "mlx4_1"],
+    )
 
 
-@pytest.mark.parametrize("tool, body, cause, seen", [
-    ("nothing", "true", "not_installed", "ibv_devinfo is not on the PATH"),
-    ("ibstat", "exit 0", "no_devices", "ibstat lists none"),
-    ("ibstat", "echo 'ibpanic: [12] main: can not list devices' >&2; exit 255", "tool_failed", "can not list devices"),
-    ("ibstat", "echo garbage; exit 1", "tool_failed", "not a line of a device: garbage"),
-    ("ibstat", "sleep 20", "timeout", "did not end within 1 s"),
-    ("ibv_devinfo", "echo 'No IB devices found'", "no_devices", "ibv_devinfo lists none"),
-])
+@pytest.mark.parametrize(
+    "tool, body, cause, seen",
+    [
+        ("nothing", "true", "not_installed", "ibv_devinfo is not on the PATH"),
+        ("ibstat", "exit 0", "no_devices", "ibstat lists none"),
+        (
+            "ibstat",
+            "echo 'ibpanic: [12] main: can not list devices' >&2; exit 255",
+            "tool_failed",
+            "can not list devices",
+        ),
+        ("ibstat", "echo garbage; exit 1", "tool_failed", "not a line of a device: garbage"),
+        ("ibstat", "sleep 20", "timeout", "did not end within 1 s"),
+        ("ibv_devinfo", "echo 'No IB devices found'", "no_devices", "ibv_devinfo lists none"),
+    ],
+)
 def test_tools_that_say_nothing(ask, script, unreadable, tool, body, cause, seen):
     script(tool, body)
     told = ask(timeout=1, **unreadable)
-    assert (told["available"], told["cause"], told["devices"]) == (False, cause, []) and seen in told["fix"]
+    assert (told["available"], told["cause"], told["devices"]) == (
+        False,
+        cause,
+        [],
+    ) and seen in told["fix"]
 
 
 def test_garbage_is_a_failure(ask, script, unreadable):
@@ -266,13 +472,19 @@ def test_garbage_is_a_failure(ask, script, unreadable):
 def test_in_a_container(ask, tree, script, tmp_path):
     """Whatever the host has."""
     tree.infiniband()
-    script("docker", 'echo "$@" >> %s/asked; [ "${@##* }" ]; for tool; do :; done; [ "$tool" = ibstat ] && cat %s/ibstat-h100-all-active.txt || '
-                     '{ echo "exec: \\"$tool\\": executable file not found in \\$PATH" >&2; exit 127; }' % (tmp_path, FIXTURES))
+    script(
+        "docker",
+        'echo "$@" >> %s/asked; [ "${@##* }" ]; for tool; do :; done; [ "$tool" = ibstat ] && cat %s/ibstat-h100-all-active.txt || '
+        '{ echo "exec: \\"$tool\\": executable file not found in \\$PATH" >&2; exit 127; }'
+        % (tmp_path, FIXTURES),
+    )
     told = ask(container="trainyard-training")
     assert (told["source"], len(told["devices"]), told["adapters"]) == ("ibstat", 12, [])
     assert only_port(told)["transport"] == "roce"
     asked = (tmp_path / "asked").read_text(encoding="utf-8").splitlines()
-    assert [line.split()[-2:] for line in asked] == [["trainyard-training", tool] for tool in ("ibstat", "ibstatus", "ibdev2netdev")]
+    assert [line.split()[-2:] for line in asked] == [
+        ["trainyard-training", tool] for tool in ("ibstat", "ibstatus", "ibdev2netdev")
+    ]
     script("docker", "echo 'Error: No such container: trainyard-training' >&2; exit 1")
     assert ask(container="trainyard-training")["cause"] == "container_not_running"
 
@@ -282,20 +494,32 @@ def test_in_a_container(ask, tree, script, tmp_path):
 
 def test_what_a_role_asks(ask, tree, script, tmp_path):
     (tree.root / "module/ib_uverbs").mkdir()
-    script("dpkg-query", "[ \"$4\" = rdma-core ] && printf 'rdma-core\\t44.0-2\\tii \\nperftest\\t4.5\\trc \\n'")
-    script("ofed_info", "[ \"$1\" = -s ] && echo MLNX_OFED_LINUX-5.8-3.0.7.0:")
+    script(
+        "dpkg-query",
+        "[ \"$4\" = rdma-core ] && printf 'rdma-core\\t44.0-2\\tii \\nperftest\\t4.5\\trc \\n'",
+    )
+    script("ofed_info", '[ "$1" = -s ] && echo MLNX_OFED_LINUX-5.8-3.0.7.0:')
     (tmp_path / "file").write_text("text", encoding="utf-8")
-    told = ask(kernel_modules=["ib_uverbs", "of_no_kernel"], packages=["rdma-core", "perftest"], files=[str(tmp_path / "file"), "/nowhere"])
+    told = ask(
+        kernel_modules=["ib_uverbs", "of_no_kernel"],
+        packages=["rdma-core", "perftest"],
+        files=[str(tmp_path / "file"), "/nowhere"],
+    )
     assert told["kernel_modules"] == {"ib_uverbs": "loaded", "of_no_kernel": "missing"}
     assert told["packages"] == {"rdma-core": "44.0-2"}
     assert told["files"] == {str(tmp_path / "file"): hashlib.sha256(b"text").hexdigest()}
     assert told["ofed"] == "MLNX_OFED_LINUX-5.8-3.0.7.0"
 
 
-@pytest.mark.parametrize("arguments, said", [
-    ({"container": "-it"}, "not a valid name"), ({"timeout": 0}, "1 second or more"), ({"network": "192.0.2.1/24"}, "'192.0.2.1/24' is not a valid network"),
-    ({"network": "fast"}, "Give a CIDR such as 192.0.2.0/24"),
-])
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ({"container": "-it"}, "not a valid name"),
+        ({"timeout": 0}, "1 second or more"),
+        ({"network": "192.0.2.1/24"}, "'192.0.2.1/24' is not a valid network"),
+        ({"network": "fast"}, "Give a CIDR such as 192.0.2.0/24"),
+    ],
+)
 def test_bad_options(ask, arguments, said):
     told = ask(**arguments)
     assert told["failed"] and said in told["msg"]

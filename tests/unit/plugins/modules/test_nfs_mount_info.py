@@ -17,14 +17,30 @@ short line
 
 @pytest.fixture(autouse=True)
 def _fstab(monkeypatch):
-    monkeypatch.setattr(nfs_mount_info, "read_text", lambda path: {"/etc/fstab": FSTAB}.get(path, ""))
+    monkeypatch.setattr(
+        nfs_mount_info, "read_text", lambda path: {"/etc/fstab": FSTAB}.get(path, "")
+    )
 
 
-@pytest.mark.parametrize("target, expected", [
-    ("/data1/share", "/etc/fstab"), ("/mnt/with blank", "/etc/fstab"), ("/", "/etc/fstab"), ("/data1/ours", ""), ("/data1/old", ""), ("/data1", "")])
+@pytest.mark.parametrize(
+    "target, expected",
+    [
+        ("/data1/share", "/etc/fstab"),
+        ("/mnt/with blank", "/etc/fstab"),
+        ("/", "/etc/fstab"),
+        ("/data1/ours", ""),
+        ("/data1/old", ""),
+        ("/data1", ""),
+    ],
+)
 def test_lines_in_fstab(target, expected):
     # What systemd makes of fstab is no file of its own.
-    assert nfs_mount_info.configured_in(target, [{"FragmentPath": "/run/systemd/generator/x.mount"}], []) == expected
+    assert (
+        nfs_mount_info.configured_in(
+            target, [{"FragmentPath": "/run/systemd/generator/x.mount"}], []
+        )
+        == expected
+    )
 
 
 def test_units(tmp_path):
@@ -40,9 +56,13 @@ def test_units(tmp_path):
 def test_whether_others_need_nfs(monkeypatch):
     ours = [{"target": "/data1/ours"}]
     assert nfs_mount_info.in_use([], ours)
-    without = "UUID=1 / ext4 defaults 0 1\n10.0.0.11:/ours /data1/ours nfs hard,x-trainyard.placed 0 0\n"
+    without = (
+        "UUID=1 / ext4 defaults 0 1\n10.0.0.11:/ours /data1/ours nfs hard,x-trainyard.placed 0 0\n"
+    )
     monkeypatch.setattr(nfs_mount_info, "read_text", lambda path: without)
-    assert not nfs_mount_info.in_use([{"path": "/data1/ours", "type": "nfs4"}, {"path": "/", "type": "ext4"}], ours)
+    assert not nfs_mount_info.in_use(
+        [{"path": "/data1/ours", "type": "nfs4"}, {"path": "/", "type": "ext4"}], ours
+    )
     assert nfs_mount_info.in_use([{"path": "/mnt", "type": "nfs"}], ours)
 
 
@@ -52,5 +72,9 @@ def test_mounts_of_one_server_share_their_connections():
 
     one, other = mount("/a", "vers=4.1", "addr=10.0.0.1"), mount("/b", "vers=4.1", "addr=10.0.0.1")
     assert nfs_mount_info.shares_connections(one, [one, other])
-    for different in (mount("/b", "vers=4.2", "addr=10.0.0.1"), mount("/b", "vers=4.1", "addr=10.0.0.2"), {"path": "/b", "type": "ext4", "options": ["rw"]}):
+    for different in (
+        mount("/b", "vers=4.2", "addr=10.0.0.1"),
+        mount("/b", "vers=4.1", "addr=10.0.0.2"),
+        {"path": "/b", "type": "ext4", "options": ["rw"]},
+    ):
         assert not nfs_mount_info.shares_connections(one, [one, different])

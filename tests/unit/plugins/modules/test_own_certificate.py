@@ -16,8 +16,19 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _own_certific
 @pytest.fixture(name="run")
 def _run(tmp_path):
     def run(check=False, **arguments):
-        arguments = dict({"folder": str(tmp_path / "tls"), "name": "hub", "names": ["localhost"], "addresses": ["127.0.0.1"]}, **arguments)
-        return run_module("own_certificate", dict(arguments, _ansible_remote_tmp=str(tmp_path)), check)
+        arguments = dict(
+            {
+                "folder": str(tmp_path / "tls"),
+                "name": "hub",
+                "names": ["localhost"],
+                "addresses": ["127.0.0.1"],
+            },
+            **arguments,
+        )
+        return run_module(
+            "own_certificate", dict(arguments, _ansible_remote_tmp=str(tmp_path)), check
+        )
+
     return run
 
 
@@ -50,16 +61,34 @@ def test_a_certificate_that_clients_accept(run, tmp_path):
     told = run(check=True)
     assert told["changed"] and told["ca"] == "" and not folder.exists()
     made = run()
-    assert made["changed"] and made["certificate_changed"] and made["reasons"] == ["there is none"] and "BEGIN CERTIFICATE" in made["ca"]
-    assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == {"ca.pem": 0o644, "ca.key": 0o600, "hub.pem": 0o644, "hub.key": 0o600}
-    assert spoken(folder, made["ca"], "localhost") and spoken(folder, made["ca"], "127.0.0.1") and not spoken(folder, made["ca"], "other.example.org")
+    assert (
+        made["changed"]
+        and made["certificate_changed"]
+        and made["reasons"] == ["there is none"]
+        and "BEGIN CERTIFICATE" in made["ca"]
+    )
+    assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == {
+        "ca.pem": 0o644,
+        "ca.key": 0o600,
+        "hub.pem": 0o644,
+        "hub.key": 0o600,
+    }
+    assert (
+        spoken(folder, made["ca"], "localhost")
+        and spoken(folder, made["ca"], "127.0.0.1")
+        and not spoken(folder, made["ca"], "other.example.org")
+    )
     again = run()
     assert not again["changed"] and again["ca"] == made["ca"] and again["reasons"] == []
 
 
 def test_a_certificate_for_all_names_below_one(run, tmp_path):
     ca = run(names=["*.hub.test"])["ca"]
-    assert spoken(tmp_path / "tls", ca, "anna.hub.test") and not spoken(tmp_path / "tls", ca, "hub.test") and not spoken(tmp_path / "tls", ca, "a.b.hub.test")
+    assert (
+        spoken(tmp_path / "tls", ca, "anna.hub.test")
+        and not spoken(tmp_path / "tls", ca, "hub.test")
+        and not spoken(tmp_path / "tls", ca, "a.b.hub.test")
+    )
 
 
 @pytest.mark.parametrize(
@@ -261,7 +290,9 @@ def test_a_certificate_of_another_authority_is_replaced(run, tmp_path):
     run()
     (tmp_path / "tls/ca.pem").unlink()
     (tmp_path / "tls/ca.key").unlink()
-    assert run()["reasons"] == ["there is none"] and spoken(tmp_path / "tls", run()["ca"], "localhost")
+    assert run()["reasons"] == ["there is none"] and spoken(
+        tmp_path / "tls", run()["ca"], "localhost"
+    )
 
 
 def test_an_authority_with_another_key_is_replaced(run, tmp_path):
@@ -283,7 +314,9 @@ def test_removal_of_the_last_certificate_leaves_other_files(run, tmp_path):
     """As releases up to 0.2.0 of role training_image left one."""
     run()
     (tmp_path / "tls/ca.crt").write_text("of another role")
-    assert run(state="absent")["changed"] and [path.name for path in (tmp_path / "tls").iterdir()] == ["ca.crt"]
+    assert run(state="absent")["changed"] and [
+        path.name for path in (tmp_path / "tls").iterdir()
+    ] == ["ca.crt"]
 
 
 def test_removal_leaves_what_others_use(run, tmp_path):
@@ -291,9 +324,17 @@ def test_removal_leaves_what_others_use(run, tmp_path):
     run()
     (folder / "registry.pem").write_text("of another role")
     assert run(check=True, state="absent")["changed"] and (folder / "hub.key").exists()
-    assert run(state="absent")["changed"] and {path.name for path in folder.iterdir()} == {"ca.pem", "ca.key", "registry.pem"}
+    assert run(state="absent")["changed"] and {path.name for path in folder.iterdir()} == {
+        "ca.pem",
+        "ca.key",
+        "registry.pem",
+    }
     (folder / "registry.pem").unlink()
-    assert run(state="absent")["changed"] and not folder.exists() and not run(state="absent")["changed"]
+    assert (
+        run(state="absent")["changed"]
+        and not folder.exists()
+        and not run(state="absent")["changed"]
+    )
 
 
 def test_copies_without_the_key_of_the_authority(run, tmp_path):
@@ -301,18 +342,32 @@ def test_copies_without_the_key_of_the_authority(run, tmp_path):
     copies.mkdir()
     assert run(copy_to=str(copies), check=True)["changed"] and list(copies.iterdir()) == []
     run(copy_to=str(copies))
-    assert {path.name: path.stat().st_mode & 0o777 for path in copies.iterdir()} == {"hub.pem": 0o644, "hub.key": 0o600}
+    assert {path.name: path.stat().st_mode & 0o777 for path in copies.iterdir()} == {
+        "hub.pem": 0o644,
+        "hub.key": 0o600,
+    }
     assert not run(copy_to=str(copies))["changed"]
     (copies / "hub.key").write_text("another key")
     assert run(copy_to=str(copies), check=True)["changed"] and run(copy_to=str(copies))["changed"]
     for changes in ({}, {"names": ["other.example.org"]}):
         told = run(copy_to=str(copies), **changes)
-        assert told["changed"] is bool(changes) and all((copies / name).read_text() == (tmp_path / "tls" / name).read_text() for name in ("hub.pem", "hub.key"))
+        assert told["changed"] is bool(changes) and all(
+            (copies / name).read_text() == (tmp_path / "tls" / name).read_text()
+            for name in ("hub.pem", "hub.key")
+        )
 
 
-@pytest.mark.parametrize("change, problem", [({"names": ["a\nb"]}, "cannot be in a certificate"), ({"names": ["a,DNS:b"]}, "cannot be in a certificate"),
-                                             ({"names": ["a.*.org"]}, "cannot be in a certificate"), ({"names": ["*"]}, "cannot be in a certificate"),
-                                             ({"addresses": ["1.2.3"]}, "cannot be in a certificate"), ({"names": [], "addresses": []}, "there is none"),
-                                             ({"executable": "/nowhere/openssl"}, "is not installed")])
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        ({"names": ["a\nb"]}, "cannot be in a certificate"),
+        ({"names": ["a,DNS:b"]}, "cannot be in a certificate"),
+        ({"names": ["a.*.org"]}, "cannot be in a certificate"),
+        ({"names": ["*"]}, "cannot be in a certificate"),
+        ({"addresses": ["1.2.3"]}, "cannot be in a certificate"),
+        ({"names": [], "addresses": []}, "there is none"),
+        ({"executable": "/nowhere/openssl"}, "is not installed"),
+    ],
+)
 def test_bad_input(run, tmp_path, change, problem):
     assert problem in run(**change)["msg"] and not (tmp_path / "tls").exists()

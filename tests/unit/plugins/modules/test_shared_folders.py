@@ -21,9 +21,14 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import access_l
 from ansible_collections.trainyard.gpu.plugins.modules import shared_folders
 
 
-
 def run(tmp_path, folders, state="present", check=False):
-    arguments = {"folders": folders, "record": str(tmp_path / "record.json"), "state": state, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
+    arguments = {
+        "folders": folders,
+        "record": str(tmp_path / "record.json"),
+        "state": state,
+        "_ansible_check_mode": check,
+        "_ansible_remote_tmp": "/tmp",
+    }
     return run_module("shared_folders", arguments, check)
 
 
@@ -82,7 +87,10 @@ def test_one_more_user_may_do_everything_in_it(tmp_path):
         folder.chmod(0o755)
         if folder.name.startswith("pytest-of-"):
             break
-    assert subprocess.run([sys.executable, "-c", write, str(inner / "file")], check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", write, str(inner / "file")], check=False).returncode
+        == 0
+    )
     run(tmp_path, [{"path": str(share), "mode": "0755"}])
 
 
@@ -104,7 +112,10 @@ def of_nobody(*paths):
     found = []
     for path in paths:
         for name in (shared_folders.ACCESS, shared_folders.DEFAULT):
-            if any(owner == 65534 for _tag, _permissions, owner in access_list(shared_folders.read_list(path, name))):
+            if any(
+                owner == 65534
+                for _tag, _permissions, owner in access_list(shared_folders.read_list(path, name))
+            ):
                 found.append(path.name)
     return sorted(set(found))
 
@@ -116,7 +127,11 @@ def test_a_folder_of_a_person_below_the_share_is_closed_for_root_of_the_hosts(tm
     anna, ben = share / "user" / "anna", share / "user" / "ben"
     below = [anna, anna / "deep", anna / "deep" / "er", anna / "deep" / "file", share / "user"]
     assert of_nobody(*below) == ["anna", "deep", "er", "file", "user"]
-    asked = [{"path": str(share / "user"), "without_uid": 65534}, dict(PERSON, path=str(anna)), dict(PERSON, path=str(ben))]
+    asked = [
+        {"path": str(share / "user"), "without_uid": 65534},
+        dict(PERSON, path=str(anna)),
+        dict(PERSON, path=str(ben)),
+    ]
     assert run(tmp_path, asked, check=True)["changed"] and of_nobody(anna) == ["anna"]
     assert run(tmp_path, asked)["changed_paths"] == [str(share / "user"), str(anna), str(ben)]
     assert of_nobody(*below, ben) == [] and of_nobody(share) == ["share"]
@@ -139,7 +154,11 @@ def test_entries_of_the_site_in_a_folder_of_a_person_stay(tmp_path, share):
     asked = [dict(PERSON, path=str(anna))]
     run(tmp_path, asked)
     assert of_nobody(anna) == []
-    assert [owner for tag, _permissions, owner in access_list(os.getxattr(anna, shared_folders.DEFAULT)) if tag == 2] == [1234]
+    assert [
+        owner
+        for tag, _permissions, owner in access_list(os.getxattr(anna, shared_folders.DEFAULT))
+        if tag == 2
+    ] == [1234]
     assert run(tmp_path, asked)["changed"] is False
 
 
@@ -151,18 +170,36 @@ def test_a_run_that_was_cut_off_begins_again(tmp_path, share, monkeypatch):
     assert shared_folders.read_list(anna, shared_folders.DEFAULT) == b""
 
 
-@pytest.mark.parametrize("folder, said", [({"path": "relative"}, "is not an absolute path"), ({"path": "/x", "mode": "rwx"}, "give an octal number")])
+@pytest.mark.parametrize(
+    "folder, said",
+    [
+        ({"path": "relative"}, "is not an absolute path"),
+        ({"path": "/x", "mode": "rwx"}, "give an octal number"),
+    ],
+)
 def test_bad_input_is_named(tmp_path, folder, said):
     assert said in run(tmp_path, [folder])["msg"]
 
 
 def test_a_link_to_a_folder_of_the_system_is_refused_before_anything_is_changed(tmp_path):
     (tmp_path / "link").symlink_to("/etc")
-    result = run(tmp_path, [{"path": str(tmp_path / "share")}, {"path": str(tmp_path / "link" / "trainyard-share"), "mode": "2775"}], check=True)
-    assert "leads by a symbolic link to '/etc/trainyard-share'" in result["msg"] and not (tmp_path / "share").exists()
+    result = run(
+        tmp_path,
+        [
+            {"path": str(tmp_path / "share")},
+            {"path": str(tmp_path / "link" / "trainyard-share"), "mode": "2775"},
+        ],
+        check=True,
+    )
+    assert (
+        "leads by a symbolic link to '/etc/trainyard-share'" in result["msg"]
+        and not (tmp_path / "share").exists()
+    )
     (tmp_path / "link").unlink()
     (tmp_path / "link").symlink_to("/srv/trainyard-no-such-folder")
-    assert run(tmp_path, [{"path": str(tmp_path / "link" / "share")}], check=True)["msg"].endswith("link/share'")
+    assert run(tmp_path, [{"path": str(tmp_path / "link" / "share")}], check=True)["msg"].endswith(
+        "link/share'"
+    )
 
 
 def test_a_file_in_the_way_is_named(tmp_path):
@@ -185,7 +222,11 @@ def fixture_nas(monkeypatch):
     (root / "placed").mkdir()
     (root / "placed").chmod(0o777)
     mounts = root / "mountinfo"
-    mounts.write_text("1 1 0:1 / / rw - ext4 /dev/vda rw\n2 1 0:2 / %s rw - nfs4 nas.example:/export/home rw\n" % (root / "tree"), encoding="utf-8")
+    mounts.write_text(
+        "1 1 0:1 / / rw - ext4 /dev/vda rw\n2 1 0:2 / %s rw - nfs4 nas.example:/export/home rw\n"
+        % (root / "tree"),
+        encoding="utf-8",
+    )
     (root / "tree").mkdir()
     monkeypatch.setattr(shared_folders.nfs_place, "__defaults__", (str(mounts),))
 
@@ -200,9 +241,22 @@ def fixture_nas(monkeypatch):
         os.setgid(0)
         os.setuid(0)
         told = []
-        monkeypatch.setattr(basic.AnsibleModule, "exit_json", lambda self, **result: told.append(result))
-        monkeypatch.setattr(basic.AnsibleModule, "fail_json", lambda self, msg, **result: told.append(dict(result, failed=True, msg=msg)))
-        with patch_module_args({"folders": folders, "record": str(root / "placed/record.json"), "state": state, "_ansible_remote_tmp": str(root / "placed")}):
+        monkeypatch.setattr(
+            basic.AnsibleModule, "exit_json", lambda self, **result: told.append(result)
+        )
+        monkeypatch.setattr(
+            basic.AnsibleModule,
+            "fail_json",
+            lambda self, msg, **result: told.append(dict(result, failed=True, msg=msg)),
+        )
+        with patch_module_args(
+            {
+                "folders": folders,
+                "record": str(root / "placed/record.json"),
+                "state": state,
+                "_ansible_remote_tmp": str(root / "placed"),
+            }
+        ):
             shared_folders.main()
         os.write(answer[1], json.dumps(told[0]).encode())
         os._exit(0)
@@ -219,7 +273,10 @@ def fixture_nas(monkeypatch):
         with os.fdopen(answer[0], encoding="utf-8") as stream:
             first = stream.readline()
             for kind, ids in IDS.items() if first == "\n" else ():
-                Path("/proc/%d/%s_map" % (pid, kind)).write_text("0 65534 1\n" + "".join("%d %d 1\n" % (number, number) for number in ids), encoding="utf-8")
+                Path("/proc/%d/%s_map" % (pid, kind)).write_text(
+                    "0 65534 1\n" + "".join("%d %d 1\n" % (number, number) for number in ids),
+                    encoding="utf-8",
+                )
             os.write(ready[1], b"x")
             said = first.strip() + stream.read()
         os.waitpid(pid, 0)
@@ -236,18 +293,35 @@ ANNA = {"owner": 2001, "group": 3001, "mode": "0700"}
 
 
 def test_a_server_that_squashes_root_says_no_and_its_administrator_is_told_what_to_do(nas):
-    asked = [{"path": str(nas.tree)}, dict(ANNA, path=str(nas.tree / "anna")), {"path": str(nas.tree / "v s"), "owner": 0, "group": 3001, "mode": "2770"}]
+    asked = [
+        {"path": str(nas.tree)},
+        dict(ANNA, path=str(nas.tree / "anna")),
+        {"path": str(nas.tree / "v s"), "owner": 0, "group": 3001, "mode": "2770"},
+    ]
     told = nas(*asked)
     assert told["failed"] and told["changed_paths"] == [] and not nas.record.exists()
-    assert told["commands"] == {"nas.example": [
-        "mkdir -p /export/home/anna && chown 2001:3001 /export/home/anna && chmod 0700 /export/home/anna",
-        "mkdir -p '/export/home/v s' && chown 0:3001 '/export/home/v s' && chmod 2770 '/export/home/v s'"]}
-    assert "2 folders cannot be created" in told["msg"] and "root_squash" in told["msg"] and "chown 2001:3001 /export/home/anna" in told["msg"]
+    assert told["commands"] == {
+        "nas.example": [
+            "mkdir -p /export/home/anna && chown 2001:3001 /export/home/anna && chmod 0700 /export/home/anna",
+            "mkdir -p '/export/home/v s' && chown 0:3001 '/export/home/v s' && chmod 2770 '/export/home/v s'",
+        ]
+    }
+    assert (
+        "2 folders cannot be created" in told["msg"]
+        and "root_squash" in told["msg"]
+        and "chown 2001:3001 /export/home/anna" in told["msg"]
+    )
     # The administrator does it.
     for commands in told["commands"].values():
         for command in commands:
             subprocess.run(command.replace("/export/home", str(nas.tree)), shell=True, check=True)
-    assert nas(*asked) == {"changed": False, "changed_paths": [], "kept": [], "unprotected": [], "diff": []}
+    assert nas(*asked) == {
+        "changed": False,
+        "changed_paths": [],
+        "kept": [],
+        "unprotected": [],
+        "diff": [],
+    }
     # A wrong group is nothing that is accepted.
     os.chown(nas.tree / "v s", 0, 2002)
     assert len(nas(*asked)["commands"]["nas.example"]) == 1
@@ -256,7 +330,11 @@ def test_a_server_that_squashes_root_says_no_and_its_administrator_is_told_what_
 def test_a_folder_that_the_nfs_client_still_remembers_as_absent(nas, monkeypatch):
     """The administrator made it on the server. The client asks again only when mkdir is told that it exists."""
     asked = [{"path": str(nas.tree)}, dict(ANNA, path=str(nas.tree / "anna"))]
-    subprocess.run("mkdir {0} && chown 2001:3001 {0} && chmod 0700 {0}".format(nas.tree / "anna"), shell=True, check=True)
+    subprocess.run(
+        "mkdir {0} && chown 2001:3001 {0} && chmod 0700 {0}".format(nas.tree / "anna"),
+        shell=True,
+        check=True,
+    )
     real_mkdir, real_lexists, forgotten = os.mkdir, os.path.lexists, {str(nas.tree / "anna")}
 
     def mkdir(path, *mode):
@@ -264,8 +342,16 @@ def test_a_folder_that_the_nfs_client_still_remembers_as_absent(nas, monkeypatch
         real_mkdir(path, *mode)
 
     monkeypatch.setattr(os, "mkdir", mkdir)
-    monkeypatch.setattr(os.path, "lexists", lambda path: path not in forgotten and real_lexists(path))
-    assert nas(*asked) == {"changed": False, "changed_paths": [], "kept": [], "unprotected": [], "diff": []}
+    monkeypatch.setattr(
+        os.path, "lexists", lambda path: path not in forgotten and real_lexists(path)
+    )
+    assert nas(*asked) == {
+        "changed": False,
+        "changed_paths": [],
+        "kept": [],
+        "unprotected": [],
+        "diff": [],
+    }
     assert not nas.record.exists()
 
 
@@ -273,14 +359,24 @@ def test_a_missing_folder_is_made_as_its_person_where_the_server_lets_them(nas):
     nas.tree.chmod(0o1777)
     asked = dict(ANNA, path=str(nas.tree / "anna"))
     assert nas(asked)["changed_paths"] == [asked["path"]]
-    assert (mode(nas.tree / "anna"), (nas.tree / "anna").stat().st_uid, (nas.tree / "anna").stat().st_gid) == ("0700", 2001, 3001)
+    assert (
+        mode(nas.tree / "anna"),
+        (nas.tree / "anna").stat().st_uid,
+        (nas.tree / "anna").stat().st_gid,
+    ) == ("0700", 2001, 3001)
     assert nas(asked)["changed"] is False
     # What root may not even look into stays. (Of anna's, this root is more than a server's.)
     os.chown(nas.tree / "anna", 0, 0)
-    assert nas(state="former")["kept"] == [asked["path"]] and (nas.tree / "anna").is_dir() and not nas.record.exists()
+    assert (
+        nas(state="former")["kept"] == [asked["path"]]
+        and (nas.tree / "anna").is_dir()
+        and not nas.record.exists()
+    )
 
 
-def test_what_a_squashed_root_makes_where_everybody_may_is_made_again_by_its_person(nas, monkeypatch):
+def test_what_a_squashed_root_makes_where_everybody_may_is_made_again_by_its_person(
+    nas, monkeypatch
+):
     """To the server root is its nobody (here: 2002), who may make a folder there and may not give it away."""
     nas.tree.chmod(0o1777)
     real_mkdir, real_chown = os.mkdir, os.chown
@@ -297,7 +393,11 @@ def test_what_a_squashed_root_makes_where_everybody_may_is_made_again_by_its_per
     monkeypatch.setattr(os, "chown", chown)
     asked = dict(ANNA, path=str(nas.tree / "anna"))
     assert nas(asked)["changed_paths"] == [asked["path"]]
-    assert (mode(nas.tree / "anna"), (nas.tree / "anna").stat().st_uid, (nas.tree / "anna").stat().st_gid) == ("0700", 2001, 3001)
+    assert (
+        mode(nas.tree / "anna"),
+        (nas.tree / "anna").stat().st_uid,
+        (nas.tree / "anna").stat().st_gid,
+    ) == ("0700", 2001, 3001)
 
 
 def test_a_mode_is_set_by_the_person_whose_folder_it_is(nas):

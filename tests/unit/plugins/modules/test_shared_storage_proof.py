@@ -8,9 +8,14 @@ import pytest
 from scripted_tools import run_module
 
 
-
 def run(path, step, check=False, **arguments):
-    arguments = {"path": str(path), "step": step, **arguments, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
+    arguments = {
+        "path": str(path),
+        "step": step,
+        **arguments,
+        "_ansible_check_mode": check,
+        "_ansible_remote_tmp": "/tmp",
+    }
     return run_module("shared_storage_proof", arguments, check)
 
 
@@ -35,7 +40,9 @@ def test_what_is_not_as_it_should_be_is_not_taken(tmp_path):
     proof = run(tmp_path, "write", name="a")["proof"]
     file = tmp_path / ".trainyard/proof" / proof["file"]
     file.write_bytes(b"stale")
-    assert run(tmp_path, "read", files=[proof], take=True, timeout=1)["seen"][0]["cause"] == "differs"
+    assert (
+        run(tmp_path, "read", files=[proof], take=True, timeout=1)["seen"][0]["cause"] == "differs"
+    )
     assert file.read_bytes() == b"stale"
 
 
@@ -96,11 +103,15 @@ def test_folder_that_refuses_to_be_written():
     assert told["cause"] in ("not_writable", "missing") and told["error"] and told["proof"] == {}
 
 
-@pytest.mark.parametrize("spoil, cause", [
-    (lambda file: os.chown(file, 1234, 0), "owner_differs"),
-    (lambda file: file.chmod(0o644), "mode_differs"),
-    (lambda file: file.with_name(file.name + ".unfinished").write_text(""), "not_renamed"),
-], ids=["owner", "mode", "rename"])
+@pytest.mark.parametrize(
+    "spoil, cause",
+    [
+        (lambda file: os.chown(file, 1234, 0), "owner_differs"),
+        (lambda file: file.chmod(0o644), "mode_differs"),
+        (lambda file: file.with_name(file.name + ".unfinished").write_text(""), "not_renamed"),
+    ],
+    ids=["owner", "mode", "rename"],
+)
 def test_file_that_is_not_as_it_was_written(tmp_path, spoil, cause):
     proof = run(tmp_path, "write", name="a")["proof"]
     assert run(tmp_path, "read", files=[proof])["seen"][0]["cause"] == ""
@@ -112,6 +123,9 @@ def test_space_and_what_was_measured_of_the_same_mount(tmp_path):
     told = run(tmp_path, "write", name="a")
     assert 0 < told["space"]["free_mib"] <= told["space"]["total_mib"] and told["speed"] == {}
     record = tmp_path / "speed.json"
-    for mount, expected in ((told["mount"], {"write_mib_per_second": 1.0}), (dict(told["mount"], source="elsewhere"), {})):
+    for mount, expected in (
+        (told["mount"], {"write_mib_per_second": 1.0}),
+        (dict(told["mount"], source="elsewhere"), {}),
+    ):
         record.write_text(json.dumps({"mount": mount, "speed": {"write_mib_per_second": 1.0}}))
         assert run(tmp_path, "write", name="a", speed_record=str(record))["speed"] == expected

@@ -19,7 +19,17 @@ class FakeModule:
 
     def __init__(self, programs, **params):
         self.programs, self.commands = programs, []
-        self.params = dict({"packages": [], "munge_key": "/none", "munge_salt": "", "texts": [], "folders": [], "record": None}, **params)
+        self.params = dict(
+            {
+                "packages": [],
+                "munge_key": "/none",
+                "munge_salt": "",
+                "texts": [],
+                "folders": [],
+                "record": None,
+            },
+            **params,
+        )
 
     def get_bin_path(self, name, opt_dirs=None):
         return name if name in self.programs else None
@@ -35,7 +45,11 @@ def host(programs=None, **params):
 
 def test_a_host_without_any_program():
     bare = host()
-    assert bare.packages() == {} and bare.candidates({}) == {} and not bare.services()["slurmd"]["loaded"]
+    assert (
+        bare.packages() == {}
+        and bare.candidates({}) == {}
+        and not bare.services()["slurmd"]["loaded"]
+    )
     assert set(bare.services()) == set(slurm_host_info.SERVICES)
 
 
@@ -52,26 +66,55 @@ def test_apt_is_asked_on_hosts_without_slurm_only():
 
 
 def test_device_nodes(monkeypatch):
-    nodes = ["/dev/nvidia10", "/dev/nvidia2", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-caps", "/dev/nvidia0"]
-    information = {"/proc/driver/nvidia/gpus/0000:01/information": "Model: NVIDIA H100\nDevice Minor: 2\n"}
-    monkeypatch.setattr(slurm_host_info.glob, "glob", lambda pattern: nodes if pattern.startswith("/dev") else list(information))
+    nodes = [
+        "/dev/nvidia10",
+        "/dev/nvidia2",
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-caps",
+        "/dev/nvidia0",
+    ]
+    information = {
+        "/proc/driver/nvidia/gpus/0000:01/information": "Model: NVIDIA H100\nDevice Minor: 2\n"
+    }
+    monkeypatch.setattr(
+        slurm_host_info.glob,
+        "glob",
+        lambda pattern: nodes if pattern.startswith("/dev") else list(information),
+    )
     monkeypatch.setattr(slurm_host_info, "read_text", information.get)
-    assert host().gpus() == [{"path": "/dev/nvidia0", "minor": 0, "model": ""}, {"path": "/dev/nvidia2", "minor": 2, "model": "NVIDIA H100"},
-                             {"path": "/dev/nvidia10", "minor": 10, "model": ""}]
+    assert host().gpus() == [
+        {"path": "/dev/nvidia0", "minor": 0, "model": ""},
+        {"path": "/dev/nvidia2", "minor": 2, "model": "NVIDIA H100"},
+        {"path": "/dev/nvidia10", "minor": 10, "model": ""},
+    ]
 
 
-@pytest.mark.parametrize("names, models", [
-    ({0: "910B1", 4: "910B1"}, ["Ascend910B1", "Ascend910B1"]), ({0: "Ascend910", 4: "310P3"}, ["Ascend910", "Ascend310P3"]), ({}, ["", ""])])
+@pytest.mark.parametrize(
+    "names, models",
+    [
+        ({0: "910B1", 4: "910B1"}, ["Ascend910B1", "Ascend910B1"]),
+        ({0: "Ascend910", 4: "310P3"}, ["Ascend910", "Ascend310P3"]),
+        ({}, ["", ""]),
+    ],
+)
 def test_npus_on_a_host_without_gpus(monkeypatch, names, models):
     monkeypatch.setattr(slurm_host_info.glob, "glob", lambda pattern: [])
     monkeypatch.setattr(slurm_host_info, "npu_nodes", lambda: [0, 4])
     monkeypatch.setattr(slurm_host_info, "chip_names", lambda module, numbers: names)
-    assert host().gpus() == [{"path": "/dev/davinci%d" % minor, "minor": minor, "model": model} for minor, model in zip((0, 4), models)]
+    assert host().gpus() == [
+        {"path": "/dev/davinci%d" % minor, "minor": minor, "model": model}
+        for minor, model in zip((0, 4), models)
+    ]
 
 
 def test_the_munge_key_is_not_returned(tmp_path):
     key = tmp_path / "munge.key"
-    assert host(munge_key=str(key), munge_salt="s").munge_key() == {"exists": False, "private": False, "digest": ""}
+    assert host(munge_key=str(key), munge_salt="s").munge_key() == {
+        "exists": False,
+        "private": False,
+        "digest": "",
+    }
     key.write_bytes(b"secret" * 20)
     key.chmod(0o600)
     found = host(munge_key=str(key), munge_salt="s").munge_key()
@@ -87,7 +130,9 @@ def test_folders_and_texts(tmp_path):
         texts=[str(tmp_path / "s*.conf"), str(tmp_path / "none")],
         folders=[str(tmp_path), str(tmp_path / "none")],
     )
-    assert found.texts() == {str(conf): "ClusterName=c\n"} and list(found.free_mib()) == [str(tmp_path)]
+    assert found.texts() == {str(conf): "ClusterName=c\n"} and list(found.free_mib()) == [
+        str(tmp_path)
+    ]
 
 
 def test_people_without_an_account():
@@ -143,13 +188,26 @@ def test_link_target(tmp_path):
 @pytest.mark.parametrize("allowed", [{0, 1}, {0}])
 def test_cpus_of_the_host(monkeypatch, allowed):
     monkeypatch.setattr(slurm_host_info.os, "sched_getaffinity", lambda pid: allowed)
-    monkeypatch.setattr(slurm_host_info, "read_text", lambda path: "MemTotal: 2048 kB\n" if path == "/proc/meminfo" else "")
+    monkeypatch.setattr(
+        slurm_host_info,
+        "read_text",
+        lambda path: "MemTotal: 2048 kB\n" if path == "/proc/meminfo" else "",
+    )
     found = host().kernel_hardware()
-    assert found["cpus"] == len(allowed) and found["cores_per_socket"] == len(allowed) and found["real_memory"] == 2
+    assert (
+        found["cpus"] == len(allowed)
+        and found["cores_per_socket"] == len(allowed)
+        and found["real_memory"] == 2
+    )
 
 
-@pytest.mark.parametrize("sudo, loginuid, expected", [("ops", "0", "ops"), ("", "0\n", "root"), ("", "4294967295", ""), ("", "", "")])
+@pytest.mark.parametrize(
+    "sudo, loginuid, expected",
+    [("ops", "0", "ops"), ("", "0\n", "root"), ("", "4294967295", ""), ("", "", "")],
+)
 def test_the_user_who_logged_in(monkeypatch, sudo, loginuid, expected):
     monkeypatch.setenv("SUDO_USER", sudo)
-    monkeypatch.setattr(slurm_host_info, "read_text", lambda path: {"/proc/self/loginuid": loginuid}[path])
+    monkeypatch.setattr(
+        slurm_host_info, "read_text", lambda path: {"/proc/self/loginuid": loginuid}[path]
+    )
     assert slurm_host_info.login_user() == expected

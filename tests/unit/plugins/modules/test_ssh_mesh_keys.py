@@ -10,28 +10,47 @@ import pytest
 from scripted_tools import run_module
 
 
-
 @pytest.fixture(name="run")
 def fixture_run(tmp_path):
     def run(check=False, **arguments):
-        arguments = {"directory": f"{tmp_path}/ssh", "record": f"{tmp_path}/cluster.json", "comment": "server-a", **arguments,
-                     "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
+        arguments = {
+            "directory": f"{tmp_path}/ssh",
+            "record": f"{tmp_path}/cluster.json",
+            "comment": "server-a",
+            **arguments,
+            "_ansible_check_mode": check,
+            "_ansible_remote_tmp": "/tmp",
+        }
         return run_module("ssh_mesh_keys", arguments, check, PATH=f"{tmp_path}/bin:/usr/bin:/bin")
+
     return run
-
-
 
 
 def test_makes_both_pairs_once(run, tmp_path):
     first = run()
     folder = tmp_path / "ssh"
-    assert first["changed"] and not first["rotated"] and first["made"] == [f"{folder}/ssh_host_ed25519_key", f"{folder}/id_ed25519"]
+    assert (
+        first["changed"]
+        and not first["rotated"]
+        and first["made"] == [f"{folder}/ssh_host_ed25519_key", f"{folder}/id_ed25519"]
+    )
     assert (folder / "id_ed25519.pub").read_text() == first["public_key"] + " server-a\n"
-    assert {path.name: oct(path.stat().st_mode & 0o777) for path in [folder, *folder.iterdir()] if not path.suffix} == {
-        "ssh": "0o700", "id_ed25519": "0o600", "ssh_host_ed25519_key": "0o600"}
-    assert sorted(path.name for path in folder.iterdir()) == ["id_ed25519", "id_ed25519.pub", "ssh_host_ed25519_key", "ssh_host_ed25519_key.pub"]
+    assert {
+        path.name: oct(path.stat().st_mode & 0o777)
+        for path in [folder, *folder.iterdir()]
+        if not path.suffix
+    } == {"ssh": "0o700", "id_ed25519": "0o600", "ssh_host_ed25519_key": "0o600"}
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "id_ed25519",
+        "id_ed25519.pub",
+        "ssh_host_ed25519_key",
+        "ssh_host_ed25519_key.pub",
+    ]
     again = run()
-    assert not again["changed"] and (again["host_key"], again["public_key"]) == (first["host_key"], first["public_key"])
+    assert not again["changed"] and (again["host_key"], again["public_key"]) == (
+        first["host_key"],
+        first["public_key"],
+    )
 
 
 def test_files_are_told_with_checksum_and_permissions(run, tmp_path):
@@ -60,7 +79,12 @@ def test_rotation(run):
     told = run(check=True, rotate=True)
     assert told["changed"] and told["rotated"] and told["host_key"] == first["host_key"]
     second = run(rotate=True)
-    assert second["changed"] and second["rotated"] and second["host_key"] != first["host_key"] and second["public_key"] != first["public_key"]
+    assert (
+        second["changed"]
+        and second["rotated"]
+        and second["host_key"] != first["host_key"]
+        and second["public_key"] != first["public_key"]
+    )
     assert not run()["changed"]
 
 
@@ -71,7 +95,9 @@ def test_what_is_open_or_wrong_beside_the_private_key_is_mended(run, tmp_path):
     key.with_suffix(".pub").write_text("ssh-ed25519 AAAA other\n")
     second = run()
     assert second["changed"] and second["host_key"] == first["host_key"]
-    assert oct(key.stat().st_mode & 0o777) == "0o600" and key.with_suffix(".pub").read_text().startswith(first["host_key"])
+    assert oct(key.stat().st_mode & 0o777) == "0o600" and key.with_suffix(
+        ".pub"
+    ).read_text().startswith(first["host_key"])
     assert not run()["changed"]
 
 
@@ -83,7 +109,9 @@ def test_private_key_that_is_none_fails(run, tmp_path):
 
 
 def test_record_is_returned(run, tmp_path):
-    record = {"hosts": [{"name": "a", "host_key": "ssh-ed25519 AAAA", "public_key": "ssh-ed25519 BBBB"}]}
+    record = {
+        "hosts": [{"name": "a", "host_key": "ssh-ed25519 AAAA", "public_key": "ssh-ed25519 BBBB"}]
+    }
     (tmp_path / "cluster.json").write_text(json.dumps(record))
     assert run()["recorded"] == record
 
@@ -119,26 +147,41 @@ def test_sshd_that_does_not_answer(run, tmp_path, greeting, frozen):
     (tmp_path / "bin/docker").chmod(0o755)
     (tmp_path / "sshd.pid").write_text("1")
     with socket.create_server(("127.0.0.1", 0)) as listener:
+
         def greet():
             connection, _address = listener.accept()
             with connection:
                 connection.sendall(greeting)
+
         if greeting:
             threading.Thread(target=greet, daemon=True).start()
-        asked = {"container": "x", "pid_file": f"{tmp_path}/sshd.pid", "address": "127.0.0.1", "port": listener.getsockname()[1], "timeout": 1}
+        asked = {
+            "container": "x",
+            "pid_file": f"{tmp_path}/sshd.pid",
+            "address": "127.0.0.1",
+            "port": listener.getsockname()[1],
+            "timeout": 1,
+        }
         assert run(**asked)["sshd"]["frozen"] is frozen
     # Nobody listens: it is being started.
     assert run(**asked)["sshd"]["frozen"] is False
 
 
-@pytest.mark.parametrize("known, post_quantum", [
-    ("curve25519-sha256 curve25519-sha256@libssh.org ecdh-sha2-nistp256", False),
-    ("curve25519-sha256 sntrup761x25519-sha512@openssh.com", True),
-    ("curve25519-sha256 mlkem768x25519-sha256", True),
-])
-def test_post_quantum_exchange_is_told_by_the_container_s_own_ssh(run, tmp_path, known, post_quantum):
+@pytest.mark.parametrize(
+    "known, post_quantum",
+    [
+        ("curve25519-sha256 curve25519-sha256@libssh.org ecdh-sha2-nistp256", False),
+        ("curve25519-sha256 sntrup761x25519-sha512@openssh.com", True),
+        ("curve25519-sha256 mlkem768x25519-sha256", True),
+    ],
+)
+def test_post_quantum_exchange_is_told_by_the_container_s_own_ssh(
+    run, tmp_path, known, post_quantum
+):
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/docker").write_text(f"#!/bin/sh\ncase $1 in exec) printf '%s\\n' {known};; *) echo sha256:0123 {os.getpid()};; esac\n")
+    (tmp_path / "bin/docker").write_text(
+        f"#!/bin/sh\ncase $1 in exec) printf '%s\\n' {known};; *) echo sha256:0123 {os.getpid()};; esac\n"
+    )
     (tmp_path / "bin/docker").chmod(0o755)
     assert run(container="x")["post_quantum"] is post_quantum
     assert run()["post_quantum"] is False
@@ -149,12 +192,22 @@ def test_container_whose_sshd_is_not_root(run, tmp_path):
     (tmp_path / "bin/docker").write_text(f"#!/bin/sh\necho sha256:0123 {os.getpid()} 1000:1000\n")
     (tmp_path / "bin/docker").chmod(0o755)
     told = run(container="x")
-    assert told["failed"] and "runs as user '1000:1000'" in told["msg"] and "docker exec --user" in told["msg"]
+    assert (
+        told["failed"]
+        and "runs as user '1000:1000'" in told["msg"]
+        and "docker exec --user" in told["msg"]
+    )
 
 
 def test_no_container(run, tmp_path):
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/docker").write_text("#!/bin/sh\necho 'Error: No such container: x' >&2\nexit 1\n")
+    (tmp_path / "bin/docker").write_text(
+        "#!/bin/sh\necho 'Error: No such container: x' >&2\nexit 1\n"
+    )
     (tmp_path / "bin/docker").chmod(0o755)
     told = run(container="x")
-    assert told["image_id"] == "" and told["sshd"] == {"running": False, "reload_needed": False, "frozen": False}
+    assert told["image_id"] == "" and told["sshd"] == {
+        "running": False,
+        "reload_needed": False,
+        "frozen": False,
+    }

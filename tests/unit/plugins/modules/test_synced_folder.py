@@ -11,13 +11,19 @@ TIME = 1700000000
 
 
 def run(check=False, **arguments):
-    arguments = {"src": "wheels", **arguments, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
+    arguments = {
+        "src": "wheels",
+        **arguments,
+        "_ansible_check_mode": check,
+        "_ansible_remote_tmp": "/tmp",
+    }
     return run_module("synced_folder", arguments, check)
 
 
 @pytest.fixture(name="arrived")
 def fixture_arrived(tmp_path):
     """Puts a file where the action plugin has carried it to; returns what it tells the module."""
+
     def arrived(name, content):
         path = tmp_path / ("upload-" + name)
         path.write_bytes(content)
@@ -29,7 +35,9 @@ def fixture_arrived(tmp_path):
 @pytest.fixture(name="folder")
 def fixture_folder(tmp_path, arrived):
     folder = tmp_path / "wheels"
-    assert run(dest=str(folder), files={"a.whl": [3, TIME]}, uploads={"a.whl": arrived("a.whl", b"old")})["changed"]
+    assert run(
+        dest=str(folder), files={"a.whl": [3, TIME]}, uploads={"a.whl": arrived("a.whl", b"old")}
+    )["changed"]
     return folder
 
 
@@ -49,13 +57,21 @@ def test_what_has_arrived_has_its_bytes_and_its_time(folder):
 @pytest.mark.parametrize("seen", [[4, TIME], [3, TIME + 60]])
 def test_another_size_or_time_is_another_file(folder, arrived, seen):
     assert run(dest=str(folder), files={"a.whl": seen})["wanted"] == ["a.whl"]
-    run(dest=str(folder), files={"a.whl": seen}, uploads={"a.whl": arrived("a.whl", b"newer"[:seen[0]])})
+    run(
+        dest=str(folder),
+        files={"a.whl": seen},
+        uploads={"a.whl": arrived("a.whl", b"newer"[: seen[0]])},
+    )
     assert run(dest=str(folder), files={"a.whl": seen})["changed"] is False
 
 
 def test_what_is_not_asked_for_is_removed(folder):
     told = run(check=True, dest=str(folder), files={})
-    assert (told["changed"], told["removed"], list(folder.iterdir())) == (True, ["a.whl"], [folder / "a.whl"])
+    assert (told["changed"], told["removed"], list(folder.iterdir())) == (
+        True,
+        ["a.whl"],
+        [folder / "a.whl"],
+    )
     assert "a.whl  3 bytes, changed 2023-11-14 22:13:20 UTC" in told["diff"]["before"]
     run(dest=str(folder), files={})
     assert list(folder.iterdir()) == []
@@ -65,7 +81,11 @@ def test_a_file_that_was_damaged_on_its_way_is_refused(folder, arrived):
     path, digest = arrived("a.whl", b"good")
     Path(path).write_bytes(b"bad!")
     result = run(dest=str(folder), files={"a.whl": [4, TIME]}, uploads={"a.whl": [path, digest]})
-    assert result["failed"] and "'a.whl' has a different checksum on this host than on the controller. Run this again" in result["msg"]
+    assert (
+        result["failed"]
+        and "'a.whl' has a different checksum on this host than on the controller. Run this again"
+        in result["msg"]
+    )
     assert (folder / "a.whl").read_bytes() == b"old"
 
 

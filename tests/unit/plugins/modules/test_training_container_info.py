@@ -15,12 +15,24 @@ from ansible_collections.trainyard.gpu.plugins.modules import training_container
 TABLE = Path(__file__).parents[3] / "fixtures/horovod/cb-0.28.1-pytorch-mpi-gloo-nccl.txt"
 
 CONTAINER = {
-    "Id": "c" * 64, "Name": "/trainyard-training", "Image": "sha256:aa", "State": {"Running": True, "StartedAt": "2026-11-20T12:41:28Z"},
+    "Id": "c" * 64,
+    "Name": "/trainyard-training",
+    "Image": "sha256:aa",
+    "State": {"Running": True, "StartedAt": "2026-11-20T12:41:28Z"},
     "HostConfig": {"RestartPolicy": {"Name": "no"}},
-    "Config": {"Labels": {"trainyard.managed": "true", "trainyard.settings": "0123"}, "Env": ["HTTPS_PROXY=http://user:pass@proxy:3128"]},
+    "Config": {
+        "Labels": {"trainyard.managed": "true", "trainyard.settings": "0123"},
+        "Env": ["HTTPS_PROXY=http://user:pass@proxy:3128"],
+    },
 }
 IMAGE = {"Id": "sha256:aa", "RootFS": {"Layers": []}, "Config": {"Labels": {}}}
-UNIT = {"LoadState": "loaded", "ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "no", "FragmentPath": ""}
+UNIT = {
+    "LoadState": "loaded",
+    "ActiveState": "active",
+    "UnitFileState": "enabled",
+    "NeedDaemonReload": "no",
+    "FragmentPath": "",
+}
 
 
 @pytest.fixture(name="run")
@@ -35,11 +47,19 @@ def fixture_run(tmp_path):
     def run(docker=None, unit=None, **arguments):
         if docker is not None:
             script("docker", docker)
-        properties = "\n".join(f"{name}={value}" for name, value in {**UNIT, **(unit or {})}.items())
+        properties = "\n".join(
+            f"{name}={value}" for name, value in {**UNIT, **(unit or {})}.items()
+        )
         script("systemctl", f"/bin/cat <<'EOF'\n{properties}\nEOF")
         script("journalctl", "echo 'no such device'")
-        arguments = {"name": "trainyard-training", "image": "trainyard/training:0123", **arguments, "_ansible_remote_tmp": "/tmp"}
+        arguments = {
+            "name": "trainyard-training",
+            "image": "trainyard/training:0123",
+            **arguments,
+            "_ansible_remote_tmp": "/tmp",
+        }
         return run_module("training_container_info", arguments, PATH=f"{tmp_path}/bin:/nowhere")
+
     return run
 
 
@@ -47,7 +67,7 @@ def prints(*found, missing=""):
     return f"""/bin/cat <<'EOF'
 {json.dumps(found)}
 EOF
-{f'echo "Error: No such object: {missing}" >&2; exit 1' if missing else ''}"""
+{f'echo "Error: No such object: {missing}" >&2; exit 1' if missing else ""}"""
 
 
 def test_all_is_there(run, tmp_path):
@@ -55,21 +75,50 @@ def test_all_is_there(run, tmp_path):
     told = run(prints(CONTAINER, IMAGE), paths=[str(tmp_path), "/no/such"])
     assert (told["available"], told["cause"], told["changed"]) == (True, "", False)
     assert told["image"] == {"exists": True, "id": "sha256:aa"}
-    assert told["container"] == {"exists": True, "running": True, "id": "c" * 64, "image_id": "sha256:aa", "started_at": "2026-11-20T12:41:28Z",
-                                 "managed": True, "settings": "0123", "restart_policy": "no", "paused": False, "changed_files": [], "busy": [],
-                                 "resolv_conf": ""}
+    assert told["container"] == {
+        "exists": True,
+        "running": True,
+        "id": "c" * 64,
+        "image_id": "sha256:aa",
+        "started_at": "2026-11-20T12:41:28Z",
+        "managed": True,
+        "settings": "0123",
+        "restart_policy": "no",
+        "paused": False,
+        "changed_files": [],
+        "busy": [],
+        "resolv_conf": "",
+    }
     assert told["runtimes"] == []
-    assert told["unit"] == {"loaded": True, "foreign": "", "active": True, "state": "active", "enabled": True, "reload_needed": False, "log": []}
+    assert told["unit"] == {
+        "loaded": True,
+        "foreign": "",
+        "active": True,
+        "state": "active",
+        "enabled": True,
+        "reload_needed": False,
+        "log": [],
+    }
     assert told["paths"] == {str(tmp_path): "0750", "/no/such": ""}
     assert told["begun"] == ""
-    assert told["services"] == {"files": [], "config": "", "states": {}, "certificate_days": None} and told["notebooks"] == {"revision": ""}
+    assert told["services"] == {
+        "files": [],
+        "config": "",
+        "states": {},
+        "certificate_days": None,
+    } and told["notebooks"] == {"revision": ""}
 
 
-@pytest.mark.parametrize("first_line, foreign", [("# Placed by trainyard.gpu.training_container.", False), ("[Unit]", True), ("", True)])
+@pytest.mark.parametrize(
+    "first_line, foreign",
+    [("# Placed by trainyard.gpu.training_container.", False), ("[Unit]", True), ("", True)],
+)
 def test_unit_of_someone_else(run, tmp_path, first_line, foreign):
     path = tmp_path / "trainyard-training.service"
     path.write_text(f"{first_line}\n[Service]\nExecStart=/bin/true\n", encoding="utf-8")
-    assert run(prints(CONTAINER, IMAGE), unit={"FragmentPath": str(path)})["unit"]["foreign"] == (str(path) if foreign else "")
+    assert run(prints(CONTAINER, IMAGE), unit={"FragmentPath": str(path)})["unit"]["foreign"] == (
+        str(path) if foreign else ""
+    )
 
 
 def test_checksums_of_files(run, tmp_path):
@@ -83,7 +132,13 @@ def layered(tmp_path):
     for layer in ("image", "container"):
         (tmp_path / layer / "usr/bin").mkdir(parents=True)
         (tmp_path / layer / "usr/bin/tool").write_text(layer, encoding="utf-8")
-    return {**CONTAINER, "GraphDriver": {"Name": "overlay2", "Data": {"UpperDir": f"{tmp_path}/container", "LowerDir": f"/no/such:{tmp_path}/image"}}}
+    return {
+        **CONTAINER,
+        "GraphDriver": {
+            "Name": "overlay2",
+            "Data": {"UpperDir": f"{tmp_path}/container", "LowerDir": f"/no/such:{tmp_path}/image"},
+        },
+    }
 
 
 TOP = """PID                 PPID                COMMAND             COMMAND
@@ -97,22 +152,36 @@ TOP = """PID                 PPID                COMMAND             COMMAND
 @pytest.mark.parametrize("rows, busy", [("", []), ("107 106 sh sh train.sh\n", ["sh"])])
 def test_files_that_were_changed_in_the_container(run, tmp_path, rows, busy):
     top = TOP + rows
-    told = run(f"if [ $1 = top ]; then /bin/cat <<'EOF'\n{top}EOF\nexit; fi\n" + prints(layered(tmp_path), IMAGE))["container"]
+    told = run(
+        f"if [ $1 = top ]; then /bin/cat <<'EOF'\n{top}EOF\nexit; fi\n"
+        + prints(layered(tmp_path), IMAGE)
+    )["container"]
     assert (told["changed_files"], told["busy"]) == (["/usr/bin/tool (modified)"], busy)
     # Another one's is not ours to judge.
-    assert run(prints({**layered(tmp_path / "other"), "Config": {"Labels": None}}, IMAGE))["container"]["changed_files"] == []
+    assert (
+        run(prints({**layered(tmp_path / "other"), "Config": {"Labels": None}}, IMAGE))[
+            "container"
+        ]["changed_files"]
+        == []
+    )
 
 
 def test_files_without_overlayfs(run):
     diff = "C /usr\nC /usr/bin\nD /usr/bin/tool\n"
-    told = run(f"if [ $1 = diff ]; then /bin/cat <<'EOF'\n{diff}EOF\nexit; fi\n[ $1 = top ] && exit\n" + prints(CONTAINER, IMAGE))
+    told = run(
+        f"if [ $1 = diff ]; then /bin/cat <<'EOF'\n{diff}EOF\nexit; fi\n[ $1 = top ] && exit\n"
+        + prints(CONTAINER, IMAGE)
+    )
     assert told["container"]["changed_files"] == ["/usr/bin/tool (deleted)"]
 
 
 def test_runtimes_and_a_pause(run):
     runtimes = '{"runc": {}, "nvidia": {}}'
-    told = run(f"if [ $1 = info ]; then echo '{runtimes}'; exit; fi\n" + prints({**CONTAINER, "State": {**CONTAINER["State"], "Paused": True}}, IMAGE),
-               runtime="nvidia")
+    told = run(
+        f"if [ $1 = info ]; then echo '{runtimes}'; exit; fi\n"
+        + prints({**CONTAINER, "State": {**CONTAINER["State"], "Paused": True}}, IMAGE),
+        runtime="nvidia",
+    )
     assert told["runtimes"] == ["nvidia", "runc"] and told["container"]["paused"]
 
 
@@ -123,7 +192,11 @@ def test_no_password_of_the_environment_is_returned(run):
 def test_container_deleted_by_hand(run):
     told = run(prints(IMAGE, missing="trainyard-training"), unit={"ActiveState": "activating"})
     assert told["available"] and told["image"]["exists"] and not told["container"]["exists"]
-    assert told["unit"]["state"] == "activating" and not told["unit"]["active"] and told["unit"]["log"] == ["no such device"]
+    assert (
+        told["unit"]["state"] == "activating"
+        and not told["unit"]["active"]
+        and told["unit"]["log"] == ["no such device"]
+    )
 
 
 def test_container_of_someone_else(run):
@@ -133,17 +206,28 @@ def test_container_of_someone_else(run):
 def test_a_host_without_docker_and_unit(run):
     told = run(unit={"LoadState": "not-found", "ActiveState": "inactive", "UnitFileState": ""})
     assert (told["available"], told["cause"]) == (False, "not_installed") and told["fix"]
-    assert not told["unit"]["loaded"] and not told["unit"]["enabled"] and not told["container"]["exists"]
+    assert (
+        not told["unit"]["loaded"]
+        and not told["unit"]["enabled"]
+        and not told["container"]["exists"]
+    )
 
 
 def test_engine_that_does_not_answer(run):
-    told = run("echo '[]'; echo 'Cannot connect to the Docker daemon at unix:///var/run/docker.sock.' >&2; exit 1")
-    assert (told["available"], told["cause"]) == (False, "engine_unavailable") and "Cannot connect" in told["fix"]
+    told = run(
+        "echo '[]'; echo 'Cannot connect to the Docker daemon at unix:///var/run/docker.sock.' >&2; exit 1"
+    )
+    assert (told["available"], told["cause"]) == (
+        False,
+        "engine_unavailable",
+    ) and "Cannot connect" in told["fix"]
 
 
 def test_one_that_dies_again_and_again_is_waited_for_in_vain(run):
     steady = prints(CONTAINER, IMAGE)
-    restless = prints({**CONTAINER, "State": {"Running": True, "StartedAt": "@"}}, IMAGE).replace("/bin/cat", "/bin/sed s/@/$(/bin/date +%N)/")
+    restless = prints({**CONTAINER, "State": {"Running": True, "StartedAt": "@"}}, IMAGE).replace(
+        "/bin/cat", "/bin/sed s/@/$(/bin/date +%N)/"
+    )
     began = time.monotonic()
     run(steady, wait=30)
     assert time.monotonic() - began < 10
@@ -152,22 +236,47 @@ def test_one_that_dies_again_and_again_is_waited_for_in_vain(run):
     assert time.monotonic() - began >= 4
 
 
-@pytest.mark.parametrize("theirs, host, engine, changes, outdated", [
-    ("nameserver 10.0.0.1\n", "nameserver 10.0.0.1\n", "{}", {}, False),
-    # Newer engines write remarks of their own into it.
-    ("# Generated by Docker Engine.\nnameserver 10.0.0.1\n", "search x\nnameserver 10.0.0.1\n", "", {}, False),
-    ("nameserver 10.0.0.1\n", "nameserver 10.0.0.2\nnameserver 10.0.0.1\n", "{}", {}, True),
-    ("nameserver 10.0.0.2\nnameserver 10.0.0.1\n", "nameserver 10.0.0.1\nnameserver 10.0.0.2\n", "not json", {}, True),
-    ("", "nameserver 10.0.0.1\n", "{}", {}, False),
-    ("nameserver 10.0.0.1\n", "nameserver 10.0.0.2\n", '{"dns": ["10.0.0.1"]}', {}, False),
-    ("nameserver 10.0.0.1\n", "nameserver 10.0.0.2\n", "{}", {"Dns": ["10.0.0.1"]}, False),
-    ("nameserver 10.0.0.1\n", "nameserver 10.0.0.2\n", "{}", {"NetworkMode": "bridge"}, False),
-])
+@pytest.mark.parametrize(
+    "theirs, host, engine, changes, outdated",
+    [
+        ("nameserver 10.0.0.1\n", "nameserver 10.0.0.1\n", "{}", {}, False),
+        # Newer engines write remarks of their own into it.
+        (
+            "# Generated by Docker Engine.\nnameserver 10.0.0.1\n",
+            "search x\nnameserver 10.0.0.1\n",
+            "",
+            {},
+            False,
+        ),
+        ("nameserver 10.0.0.1\n", "nameserver 10.0.0.2\nnameserver 10.0.0.1\n", "{}", {}, True),
+        (
+            "nameserver 10.0.0.2\nnameserver 10.0.0.1\n",
+            "nameserver 10.0.0.1\nnameserver 10.0.0.2\n",
+            "not json",
+            {},
+            True,
+        ),
+        ("", "nameserver 10.0.0.1\n", "{}", {}, False),
+        ("nameserver 10.0.0.1\n", "nameserver 10.0.0.2\n", '{"dns": ["10.0.0.1"]}', {}, False),
+        ("nameserver 10.0.0.1\n", "nameserver 10.0.0.2\n", "{}", {"Dns": ["10.0.0.1"]}, False),
+        ("nameserver 10.0.0.1\n", "nameserver 10.0.0.2\n", "{}", {"NetworkMode": "bridge"}, False),
+    ],
+)
 def test_a_containers_name_servers(monkeypatch, theirs, host, engine, changes, outdated):
-    files = {"/var/lib/docker/containers/c/resolv.conf": theirs, "/etc/resolv.conf": host, "/etc/docker/daemon.json": engine}
+    files = {
+        "/var/lib/docker/containers/c/resolv.conf": theirs,
+        "/etc/resolv.conf": host,
+        "/etc/docker/daemon.json": engine,
+    }
     monkeypatch.setattr(training_container_info, "read_text", files.get)
-    found = dict(CONTAINER, ResolvConfPath="/var/lib/docker/containers/c/resolv.conf", HostConfig=dict({"NetworkMode": "host", "Dns": []}, **changes))
-    assert training_container_info.outdated_resolv_conf(found) == ("/var/lib/docker/containers/c/resolv.conf" if outdated else "")
+    found = dict(
+        CONTAINER,
+        ResolvConfPath="/var/lib/docker/containers/c/resolv.conf",
+        HostConfig=dict({"NetworkMode": "host", "Dns": []}, **changes),
+    )
+    assert training_container_info.outdated_resolv_conf(found) == (
+        "/var/lib/docker/containers/c/resolv.conf" if outdated else ""
+    )
     assert training_container_info.outdated_resolv_conf(dict(found, State={"Running": False})) == ""
 
 
@@ -187,6 +296,7 @@ def fixture_supervised(tmp_path, monkeypatch):
         elif content is not None:
             path.symlink_to(content)
         return training_container_info.supervised(os.getpid())
+
     return read
 
 
@@ -195,13 +305,27 @@ def test_states_of_services(supervised):
     assert supervised(json.dumps({"config": "0123", "services": {}})) == ("0123", {})
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"config": "0123", "services": {"a": {}}}', '{"config": "0123", "services": [1]}', "\0", '{"a": '])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "[]",
+        "{}",
+        '{"config": "0123", "services": {"a": {}}}',
+        '{"config": "0123", "services": [1]}',
+        "\0",
+        '{"a": ',
+    ],
+)
 def test_states_that_somebody_in_the_container_has_changed(supervised, content):
     assert supervised(content) == ("", {})
 
 
 def test_a_link_in_the_container_is_not_followed(supervised, tmp_path):
-    (tmp_path / "of-the-host").write_text(json.dumps({"config": "0123", "services": STATES}), encoding="utf-8")
+    (tmp_path / "of-the-host").write_text(
+        json.dumps({"config": "0123", "services": STATES}), encoding="utf-8"
+    )
     assert supervised(tmp_path / "of-the-host") == ("", {})
 
 
@@ -216,26 +340,54 @@ def test_files_certificate_and_revision(run, tmp_path):
         (tmp_path / "services" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "services" / name).write_text("x", encoding="utf-8")
     (tmp_path / "HEAD").write_text("0123456789" * 4 + "\n", encoding="utf-8")
-    (tmp_path / "bin/openssl").write_text("#!/bin/sh\necho 'notAfter=Jan  2 00:00:00 2090 GMT'\n", encoding="utf-8")
+    (tmp_path / "bin/openssl").write_text(
+        "#!/bin/sh\necho 'notAfter=Jan  2 00:00:00 2090 GMT'\n", encoding="utf-8"
+    )
     (tmp_path / "bin/openssl").chmod(0o755)
-    options = {"services_folder": str(tmp_path / "services"), "certificate": str(tmp_path / "services/tls/ca.pem"), "repository": str(tmp_path)}
+    options = {
+        "services_folder": str(tmp_path / "services"),
+        "certificate": str(tmp_path / "services/tls/ca.pem"),
+        "repository": str(tmp_path),
+    }
     told = run(prints(CONTAINER, IMAGE), **options)
-    assert told["services"]["files"] == [str(tmp_path / "services/inside/a.token"), str(tmp_path / "services/tls/ca.pem")]
-    assert told["services"]["certificate_days"] > 20000 and told["notebooks"]["revision"] == "0123456789" * 4
+    assert told["services"]["files"] == [
+        str(tmp_path / "services/inside/a.token"),
+        str(tmp_path / "services/tls/ca.pem"),
+    ]
+    assert (
+        told["services"]["certificate_days"] > 20000
+        and told["notebooks"]["revision"] == "0123456789" * 4
+    )
     (tmp_path / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
     (tmp_path / "bin/openssl").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     told = run(prints(CONTAINER, IMAGE), **options)
     assert (told["services"]["certificate_days"], told["notebooks"]["revision"]) == (None, "")
 
 
-@pytest.mark.parametrize("config, states, done", [
-    ("0123", {"a": "ready"}, True), ("0123", {"a": "ready", "b": "starting"}, False), ("0123", {"a": "failed"}, False), ("0123", {"a": "refused"}, True),
-    ("4567", {"a": "ready"}, False), ("", {}, False)])
+@pytest.mark.parametrize(
+    "config, states, done",
+    [
+        ("0123", {"a": "ready"}, True),
+        ("0123", {"a": "ready", "b": "starting"}, False),
+        ("0123", {"a": "failed"}, False),
+        ("0123", {"a": "refused"}, True),
+        ("4567", {"a": "ready"}, False),
+        ("", {}, False),
+    ],
+)
 def test_services_are_awaited(config, states, done):
-    found = {"services": {"config": config, "states": {name: {"state": state, "why": ""} for name, state in states.items()}}}
+    found = {
+        "services": {
+            "config": config,
+            "states": {name: {"state": state, "why": ""} for name, state in states.items()},
+        }
+    }
     module = SimpleNamespace(params={"services_config": "0123"})
     assert training_container_info.serves(module, found) is done
-    assert training_container_info.serves(SimpleNamespace(params={"services_config": ""}), found) is True
+    assert (
+        training_container_info.serves(SimpleNamespace(params={"services_config": ""}), found)
+        is True
+    )
 
 
 def answers(found, log, table="true", started="2026-11-20T12:41:28Z", gate="/"):
@@ -249,25 +401,43 @@ esac"""
 
 
 CHECK = {"ssh_host": "server-a", "ssh_port": 12345, "frameworks": ["pytorch"]}
-BUILD = {"container": "trainyard-training", "ssh_host": "server-a", "ssh_port": 12345, "requires": {"frameworks": ["pytorch"]}, "import_required": True}
+BUILD = {
+    "container": "trainyard-training",
+    "ssh_host": "server-a",
+    "ssh_port": 12345,
+    "requires": {"frameworks": ["pytorch"]},
+    "import_required": True,
+}
 
 
 def test_check_that_runs_beside_the_rest(run, tmp_path):
     log = tmp_path / "log"
-    docker = answers(CONTAINER, log, f"cat {TABLE}; echo 'trainyard: import of horovod.torch: ok' >&2", gate=tmp_path / "gate")
+    docker = answers(
+        CONTAINER,
+        log,
+        f"cat {TABLE}; echo 'trainyard: import of horovod.torch: ok' >&2",
+        gate=tmp_path / "gate",
+    )
     # If the module waited for the check, it would be killed after the timeout and have no table.
     begun = run(docker, begin_check={**CHECK, "timeout": 10})["begun"]
     (tmp_path / "gate").touch()
-    built = run_module("horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere")
+    built = run_module(
+        "horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere"
+    )
     assert (built["available"], built["version"]) == (True, "0.28.1")
     assert len(log.read_text(encoding="utf-8").splitlines()) == 1
     # A result is read once.
-    assert run_module("horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere")["available"]
+    assert run_module(
+        "horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere"
+    )["available"]
     assert len(log.read_text(encoding="utf-8").splitlines()) == 2
 
 
-@pytest.mark.parametrize("later, started", [({"ssh_port": 2222}, ""), ({"requires": {}}, ""), ({}, "2026-11-20T12:50:00Z")],
-                         ids=["different port", "different frameworks", "container started again"])
+@pytest.mark.parametrize(
+    "later, started",
+    [({"ssh_port": 2222}, ""), ({"requires": {}}, ""), ({}, "2026-11-20T12:50:00Z")],
+    ids=["different port", "different frameworks", "container started again"],
+)
 def test_result_of_a_different_check_is_not_used(run, tmp_path, later, started):
     log = tmp_path / "log"
     begun = run(answers(CONTAINER, log), begin_check=CHECK)["begun"]
@@ -277,7 +447,9 @@ def test_result_of_a_different_check_is_not_used(run, tmp_path, later, started):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     run(answers(CONTAINER, log, f"cat {TABLE}", **({"started": started} if started else {})))
-    assert run_module("horovod_build_info", {**BUILD, **later, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere")["available"]
+    assert run_module(
+        "horovod_build_info", {**BUILD, **later, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere"
+    )["available"]
     assert len(log.read_text(encoding="utf-8").splitlines()) == 2
 
 
@@ -285,13 +457,23 @@ def test_result_of_a_different_check_is_not_used(run, tmp_path, later, started):
 def test_check_that_was_not_started(run, tmp_path, begun):
     log = tmp_path / "log"
     run(answers(CONTAINER, log, f"cat {TABLE}"))
-    assert run_module("horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere")["available"]
+    assert run_module(
+        "horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere"
+    )["available"]
 
 
 def test_failed_check_has_the_same_cause_as_without_begin(run, tmp_path):
-    docker = answers(CONTAINER, tmp_path / "log", "echo 'exec: horovodrun: executable file not found in $PATH'; exit 127")
-    causes = [run_module("horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere")["cause"]
-              for begun in (run(docker, begin_check=CHECK)["begun"], "")]
+    docker = answers(
+        CONTAINER,
+        tmp_path / "log",
+        "echo 'exec: horovodrun: executable file not found in $PATH'; exit 127",
+    )
+    causes = [
+        run_module(
+            "horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere"
+        )["cause"]
+        for begun in (run(docker, begin_check=CHECK)["begun"], "")
+    ]
     assert causes == ["not_installed", "not_installed"]
 
 

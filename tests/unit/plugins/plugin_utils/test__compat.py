@@ -43,8 +43,16 @@ def test_every_row_says_how_sure_it_is_and_where_it_was_read():
 
 def test_every_table_is_read_by_a_question():
     """What no code reads misleads: a maintainer changes it and nothing happens."""
-    code = "".join(path.read_text(encoding="utf-8") for path in pathlib.Path(_compat.__file__).parent.glob("*.py"))
-    unread = [(top, table) for top, tables in FACTS.items() for table in tables if 'facts["%s"]["%s"]' % (top, table) not in code]
+    code = "".join(
+        path.read_text(encoding="utf-8")
+        for path in pathlib.Path(_compat.__file__).parent.glob("*.py")
+    )
+    unread = [
+        (top, table)
+        for top, tables in FACTS.items()
+        for table in tables
+        if 'facts["%s"]["%s"]' % (top, table) not in code
+    ]
     # By the test of the recommended version, and by that of filter vendor_source, whose own list of directories must not contradict it.
     assert unread == [("container_toolkit", "versions"), ("nccl", "dir_status")]
 
@@ -58,23 +66,49 @@ def test_versions_are_texts_that_can_be_compared():
         assert build and (build.release, build.cuda) == (row["nccl"], row["cuda"]), row
 
 
-@pytest.mark.parametrize("device_id, generation", [
-    ("102d", "Kepler"), ("17c2", "Maxwell"), ("15f8", "Pascal"), ("1b06", "Pascal"), ("1db6", "Volta"), ("1eb8", "Turing"), ("20b2", "Ampere"), ("2204", "Ampere"),
-    ("2330", "Hopper"), ("2684", "Ada"), ("2901", "Blackwell"), ("2b85", "Blackwell"), ("0a20", None), ("ffff", None),
-])
+@pytest.mark.parametrize(
+    "device_id, generation",
+    [
+        ("102d", "Kepler"),
+        ("17c2", "Maxwell"),
+        ("15f8", "Pascal"),
+        ("1b06", "Pascal"),
+        ("1db6", "Volta"),
+        ("1eb8", "Turing"),
+        ("20b2", "Ampere"),
+        ("2204", "Ampere"),
+        ("2330", "Hopper"),
+        ("2684", "Ada"),
+        ("2901", "Blackwell"),
+        ("2b85", "Blackwell"),
+        ("0a20", None),
+        ("ffff", None),
+    ],
+)
 def test_generation(compat, device_id, generation):
     assert compat.generation(device_id) == generation
 
 
 def test_no_device_is_of_two_generations():
-    ranges = sorted((int(first, 16), int(last, 16)) for entry in FACTS["cuda"]["gpu_device_ids"] for first, last in entry["ranges"])
+    ranges = sorted(
+        (int(first, 16), int(last, 16))
+        for entry in FACTS["cuda"]["gpu_device_ids"]
+        for first, last in entry["ranges"]
+    )
     assert all(first <= last for first, last in ranges)
     assert all(before[1] < after[0] for before, after in zip(ranges, ranges[1:]))
 
 
-@pytest.mark.parametrize("version, floor, lower", [
-    ("470.57.02", "470.239.06", True), ("470.239.06", "470.57.02", False), ("535", "535.54.03", True), ("525.60.13", "525.60.13", False), ("580", "525.60.13", False),
-])
+@pytest.mark.parametrize(
+    "version, floor, lower",
+    [
+        ("470.57.02", "470.239.06", True),
+        ("470.239.06", "470.57.02", False),
+        ("535", "535.54.03", True),
+        ("525.60.13", "525.60.13", False),
+        ("580", "525.60.13", False),
+    ],
+)
 def test_versions_are_compared_field_by_field(version, floor, lower):
     assert _compat.below(version, floor) is lower
 
@@ -99,64 +133,140 @@ def test_forward_compatibility_of_data_center_gpus(compat):
 
 
 def test_branches(compat):
-    assert compat.branch("535.183.01")["status"] == "eol" and compat.branch("580")["status"] == "supported"
+    assert (
+        compat.branch("535.183.01")["status"] == "eol"
+        and compat.branch("580")["status"] == "supported"
+    )
     assert compat.branch("999.1") is None
-    assert compat.nccl_cuda_major_max("535.183.01") == 12 and compat.nccl_cuda_major_max("580") == 13 and compat.nccl_cuda_major_max("999") is None
+    assert (
+        compat.nccl_cuda_major_max("535.183.01") == 12
+        and compat.nccl_cuda_major_max("580") == 13
+        and compat.nccl_cuda_major_max("999") is None
+    )
 
 
 def test_nccl_pair(compat):
     assert compat.nccl_pair("2.21.5", "12.4.1", "ubuntu2204")["version"] == "2.21.5-1+cuda12.4"
     assert compat.nccl_pair("2.21.5-1+cuda12.4", "", "ubuntu2204") == {
-        "version": "2.21.5-1+cuda12.4", "known": True, "nearest": ["2.21.5-1+cuda12.4", "2.21.5-1+cuda12.5", "2.20.5-1+cuda12.4"]}
+        "version": "2.21.5-1+cuda12.4",
+        "known": True,
+        "nearest": ["2.21.5-1+cuda12.4", "2.21.5-1+cuda12.5", "2.20.5-1+cuda12.4"],
+    }
     # An exact version stays, even one that no table has: apt decides.
     assert compat.nccl_pair("2.99.1-1+cuda12.4", "", "ubuntu2204")["version"] == "2.99.1-1+cuda12.4"
     assert compat.nccl_pair("2.99.1-1+cuda12.4", "", "ubuntu2204")["known"] is False
     unknown = compat.nccl_pair("2.21.5", "12.6", "ubuntu2204")
-    assert (unknown["version"], unknown["known"], unknown["nearest"][0]) == ("", False, "2.21.5-1+cuda12.5")
+    assert (unknown["version"], unknown["known"], unknown["nearest"][0]) == (
+        "",
+        False,
+        "2.21.5-1+cuda12.5",
+    )
     # The procedures' two pairs, and where they can't come from.
-    assert compat.nccl_pair("2.8.4-1+cuda11.0", "", "ubuntu1804")["known"] and compat.nccl_pair("2.10.3-1+cuda11.4", "", "ubuntu2004")["known"]
+    assert (
+        compat.nccl_pair("2.8.4-1+cuda11.0", "", "ubuntu1804")["known"]
+        and compat.nccl_pair("2.10.3-1+cuda11.4", "", "ubuntu2004")["known"]
+    )
     debian = compat.nccl_pair("2.21.5", "12.4", "debian12")
-    assert (debian["version"], debian["known"], debian["nearest"][0]) == ("2.21.5-1+cuda12.4", False, "2.21.5-1+cuda12.4")
+    assert (debian["version"], debian["known"], debian["nearest"][0]) == (
+        "2.21.5-1+cuda12.4",
+        False,
+        "2.21.5-1+cuda12.4",
+    )
 
 
 def test_keyrings(compat):
     assert compat.keyring("ubuntu2404", "1.0-1")["exists"] is False
     assert len(compat.keyring("debian12")["sha256"]) == 64
     assert compat.keyring("debian99") == {"exists": None, "sha256": ""}
-    sums = [row["sha256_1.1-1"] for row in FACTS["driver_packages"]["cuda_keyring"]["rows"] if "sha256_1.1-1" in row]
+    sums = [
+        row["sha256_1.1-1"]
+        for row in FACTS["driver_packages"]["cuda_keyring"]["rows"]
+        if "sha256_1.1-1" in row
+    ]
     assert len(sums) == len(set(sums))
 
 
-@pytest.mark.parametrize("asked, installed, meant", [
-    ("recommended", None, "1.17.8-1"), ("recommended", "1.19.0-1", "1.19.0-1"), ("1.17.7", "1.19.0-1", "1.17.7-1"), ("1.17.7-2", None, "1.17.7-2"), ("", "1.19.0-1", ""),
-])
+@pytest.mark.parametrize(
+    "asked, installed, meant",
+    [
+        ("recommended", None, "1.17.8-1"),
+        ("recommended", "1.19.0-1", "1.19.0-1"),
+        ("1.17.7", "1.19.0-1", "1.17.7-1"),
+        ("1.17.7-2", None, "1.17.7-2"),
+        ("", "1.19.0-1", ""),
+    ],
+)
 def test_container_toolkit(asked, installed, meant):
-    packages = {"nvidia-container-toolkit": {"version": installed, "held": False}} if installed else {}
+    packages = (
+        {"nvidia-container-toolkit": {"version": installed, "held": False}} if installed else {}
+    )
     assert _compat.toolkit_version(asked, packages, FACTS) == meant
 
 
 def test_recommended_container_toolkit_is_safe_and_exists():
     recommended = FACTS["container_toolkit"]["recommended"]["version"]
     assert recommended in FACTS["container_toolkit"]["versions"]
-    assert all(version_key(recommended) >= version_key(row["fixed"]) for row in FACTS["container_toolkit"]["security_floor"])
+    assert all(
+        version_key(recommended) >= version_key(row["fixed"])
+        for row in FACTS["container_toolkit"]["security_floor"]
+    )
     assert recommended not in [row["version"] for row in FACTS["container_toolkit"]["known_bad"]]
 
 
 def test_what_has_no_release_for_an_old_python():
-    assert _compat.too_new("3.6.9", ["cmake==3.31.6", "cmake==3.28.4", "cmake", "psutil==7.0.0", "PyYAML==6.0.2"], FACTS) == [
-        "cmake==3.31.6 (3.28.4 is the last for Python 3.6)", "PyYAML==6.0.2 (6.0.1 is the last for Python 3.6)"]
-    assert _compat.too_new("3.8", ["cmake==9.9"], FACTS) == _compat.too_new("", ["cmake==9.9"], FACTS) == []
-    assert _compat.too_new("3.6", ["cmake==3.31.6; python_version >= '3.7'", "cmake==3.31.6; sys_platform == 'linux'"], FACTS) == []
+    assert _compat.too_new(
+        "3.6.9",
+        ["cmake==3.31.6", "cmake==3.28.4", "cmake", "psutil==7.0.0", "PyYAML==6.0.2"],
+        FACTS,
+    ) == [
+        "cmake==3.31.6 (3.28.4 is the last for Python 3.6)",
+        "PyYAML==6.0.2 (6.0.1 is the last for Python 3.6)",
+    ]
+    assert (
+        _compat.too_new("3.8", ["cmake==9.9"], FACTS)
+        == _compat.too_new("", ["cmake==9.9"], FACTS)
+        == []
+    )
+    assert (
+        _compat.too_new(
+            "3.6",
+            ["cmake==3.31.6; python_version >= '3.7'", "cmake==3.31.6; sys_platform == 'linux'"],
+            FACTS,
+        )
+        == []
+    )
 
 
 def test_the_pins_of_the_role_have_a_release_for_every_python():
-    given = yaml.safe_load((pathlib.Path(ROLES) / "training_image/defaults/main.yml").read_text(encoding="utf-8"))
-    packages = [package for name in ("horovod_build_packages", "horovod_dependencies", "pip_packages") for package in given["training_image_" + name]]
-    assert len(packages) > 20 and [_compat.too_new(python, packages, FACTS) for python in ("3.6", "3.7")] == [[], []]
+    given = yaml.safe_load(
+        (pathlib.Path(ROLES) / "training_image/defaults/main.yml").read_text(encoding="utf-8")
+    )
+    packages = [
+        package
+        for name in ("horovod_build_packages", "horovod_dependencies", "pip_packages")
+        for package in given["training_image_" + name]
+    ]
+    assert len(packages) > 20 and [
+        _compat.too_new(python, packages, FACTS) for python in ("3.6", "3.7")
+    ] == [[], []]
 
 
 def test_clara_train_as_far_as_it_is_known():
-    requires = {"frameworks": ["tensorflow", "pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
-    image = _compat.image_fit("nvcr.io/nvidia/clara-train-sdk:v3.1.01", FACTS, {}, requires=requires)
-    assert (image["python"], image["cuda"], image["directory"], image["nccl_build"]) == ("3.6", "11.0", "ubuntu1804", "2.8.4-1+cuda11.0")
-    assert "tensor_operations.nccl" in image["lacks"] and image["had"] == ["controllers.mpi", "tensor_operations.mpi"]
+    requires = {
+        "frameworks": ["tensorflow", "pytorch"],
+        "controllers": ["gloo"],
+        "tensor_operations": ["nccl"],
+    }
+    image = _compat.image_fit(
+        "nvcr.io/nvidia/clara-train-sdk:v3.1.01", FACTS, {}, requires=requires
+    )
+    assert (image["python"], image["cuda"], image["directory"], image["nccl_build"]) == (
+        "3.6",
+        "11.0",
+        "ubuntu1804",
+        "2.8.4-1+cuda11.0",
+    )
+    assert "tensor_operations.nccl" in image["lacks"] and image["had"] == [
+        "controllers.mpi",
+        "tensor_operations.mpi",
+    ]

@@ -18,6 +18,8 @@ print(*(name for name in sys.modules if name.startswith("ansible_collections.tra
 
 
 def test_the_first_task_of_a_run_loads_all_filters():
-    done = subprocess.run([sys.executable, "-c", LOAD], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    )
     names = {name.rpartition(".")[2] for name in done.stdout.split()}
     assert names == {path.stem for path in (ROOT / "plugins/filter").glob("*.py")}

@@ -163,7 +163,9 @@ def places(value, kinds, path="", steps=()):
             below = (
                 path + ".*="
                 if path + ".*" in _readings._FREE
-                else "%s.%s" % (path, key) if path else key
+                else "%s.%s" % (path, key)
+                if path
+                else key
             )
             yield from places(inner, kinds, below, steps + (key,))
     elif isinstance(value, list):

@@ -13,7 +13,13 @@ import pytest
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_sessions as sessions
 
-WISHES = {"gpus_need_job": True, "hide_processes": True, "memory": "50%", "memory_all": "80%", "tasks": 10000}
+WISHES = {
+    "gpus_need_job": True,
+    "hide_processes": True,
+    "memory": "50%",
+    "memory_all": "80%",
+    "tasks": 10000,
+}
 TRAINING = {
     "training": True,
     "login": False,
@@ -61,7 +67,14 @@ def files(kind, host=None, **wishes):
     [
         (
             TRAINING,
-            {*ALLOW, sessions.PEOPLE, sessions.MANAGER, sessions.HIDING_UNIT, sessions.SLICE, *OPERATORS},
+            {
+                *ALLOW,
+                sessions.PEOPLE,
+                sessions.MANAGER,
+                sessions.HIDING_UNIT,
+                sessions.SLICE,
+                *OPERATORS,
+            },
         ),
         (LOGIN, {sessions.SLICE, sessions.ALL_SLICES, *PLANNERS, *OPERATORS}),
         (

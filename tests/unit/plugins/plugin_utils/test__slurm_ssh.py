@@ -24,12 +24,23 @@ session\t[success=1 default=ignore]\tpam_succeed_if.so quiet service in crond
 session\toptional\tpam_systemd.so debug
 session\toptional\tpam_mkhomedir.so
 """
-USERS = {"root": (0, ()), "backup": (34, ()), "ops": (1500, ()), "chief": (1501, ("sudo",)), "anna": (2001, ()), "staffer": (2002, ("staff",))}
+USERS = {
+    "root": (0, ()),
+    "backup": (34, ()),
+    "ops": (1500, ()),
+    "chief": (1501, ("sudo",)),
+    "anna": (2001, ()),
+    "staffer": (2002, ("staff",)),
+}
 
 
 def reading(**more):
-    found = {"hostname": "b", "login_user": "ops", "packages": {"libpam-slurm-adopt": "1", "libpam-slurm": "1"},
-             "texts": {ssh.SSHD: SSHD, ssh.COMMON: COMMON}}
+    found = {
+        "hostname": "b",
+        "login_user": "ops",
+        "packages": {"libpam-slurm-adopt": "1", "libpam-slurm": "1"},
+        "texts": {ssh.SSHD: SSHD, ssh.COMMON: COMMON},
+    }
     return dict(found, **more)
 
 
@@ -38,7 +49,12 @@ def rule(host=None, training_only=True, cgroups=True, node_name="b", **more):
 
 
 def content(found, path=ssh.SSHD):
-    return next(entry["content"] for step in found["steps"] for entry in step["files"] if entry["path"] == path)
+    return next(
+        entry["content"]
+        for step in found["steps"]
+        for entry in step["files"]
+        if entry["path"] == path
+    )
 
 
 def holds(words, user):
@@ -71,7 +87,7 @@ def reached(text, kind, user):
         index += 1
         words = line.split()
         if "pam_succeed_if.so" in line:
-            if holds(words[words.index("quiet") + 1:], user):
+            if holds(words[words.index("quiet") + 1 :], user):
                 index += int(line.partition("success=")[2][0])
                 assert index < len(lines), "a jump beyond the last line is an error for PAM"
         elif words[1] == "[default=1]":
@@ -83,63 +99,116 @@ def reached(text, kind, user):
 
 def test_who_needs_a_job():
     text = content(rule())
-    needs_job = {user for user in USERS if any(module.startswith("pam_slurm_adopt.so") for module in reached(text, "account", user))}
+    needs_job = {
+        user
+        for user in USERS
+        if any(module.startswith("pam_slurm_adopt.so") for module in reached(text, "account", user))
+    }
     assert needs_job == {"anna", "staffer"}
     # A module before ours still counts, such as an account that has expired.
     assert all("@include common-account" in reached(text, "account", user) for user in USERS)
     text = content(rule(users=["anna"], groups=["staff"]))
-    assert {user for user in USERS if any("pam_slurm_adopt" in module for module in reached(text, "account", user))} == {"chief"}
+    assert {
+        user
+        for user in USERS
+        if any("pam_slurm_adopt" in module for module in reached(text, "account", user))
+    } == {"chief"}
 
 
 def test_without_groups():
     text = content(rule(groups=[]))
-    assert {user for user in USERS if any("pam_slurm_adopt" in module for module in reached(text, "account", user))} == {"anna", "staffer", "chief"}
-    assert "common-session" in reached(text, "session", "ops") and "trainyard-session" in reached(text, "session", "anna")
+    assert {
+        user
+        for user in USERS
+        if any("pam_slurm_adopt" in module for module in reached(text, "account", user))
+    } == {"anna", "staffer", "chief"}
+    assert "common-session" in reached(text, "session", "ops") and "trainyard-session" in reached(
+        text, "session", "anna"
+    )
 
 
 def test_pam_systemd_does_not_move_people_out_of_the_job():
     text = content(rule())
-    sessions = {user: {"common-session", "trainyard-session"} & set(reached(text, "session", user)) for user in USERS}
-    assert sessions == {user: {"trainyard-session" if user in ("anna", "staffer") else "common-session"} for user in USERS}
+    sessions = {
+        user: {"common-session", "trainyard-session"} & set(reached(text, "session", user))
+        for user in USERS
+    }
+    assert sessions == {
+        user: {"trainyard-session" if user in ("anna", "staffer") else "common-session"}
+        for user in USERS
+    }
     ours = content(rule(), ssh.SESSION)
     assert "pam_systemd.so" not in ours and "pam_mkhomedir.so" in ours
     # The jump of the line before would otherwise skip another module.
     lines = COMMON.splitlines()
-    assert [line for line in ours.splitlines() if line.startswith("session")][4] == "session optional pam_permit.so"
-    assert len([line for line in ours.splitlines() if line.startswith("session")]) == len([line for line in lines if line.startswith("session")])
+    assert [line for line in ours.splitlines() if line.startswith("session")][
+        4
+    ] == "session optional pam_permit.so"
+    assert len([line for line in ours.splitlines() if line.startswith("session")]) == len(
+        [line for line in lines if line.startswith("session")]
+    )
 
 
 def test_the_file_of_the_session_comes_first():
     steps = rule()["steps"]
-    assert [[entry["path"] for entry in step["files"]] for step in steps] == [[ssh.SESSION], [ssh.SSHD]]
+    assert [[entry["path"] for entry in step["files"]] for step in steps] == [
+        [ssh.SESSION],
+        [ssh.SSHD],
+    ]
     # A host without pam_systemd needs none.
-    bare = rule(reading(texts={ssh.SSHD: SSHD, ssh.COMMON: "session required pam_unix.so\n", ssh.SESSION: "old"}))
-    assert [step["absent"] for step in bare["steps"]] == [[], [ssh.SESSION]] and "substack" not in content(bare)
+    bare = rule(
+        reading(
+            texts={ssh.SSHD: SSHD, ssh.COMMON: "session required pam_unix.so\n", ssh.SESSION: "old"}
+        )
+    )
+    assert [step["absent"] for step in bare["steps"]] == [
+        [],
+        [ssh.SESSION],
+    ] and "substack" not in content(bare)
 
 
 def test_a_failed_adoption_is_a_refusal():
-    assert "pam_slurm_adopt.so action_adopt_failure=deny action_generic_failure=deny\n" in content(rule())
-    assert content(rule(node_name="gpu-b")).count("action_generic_failure=deny nodename=gpu-b\n") == 1
+    assert "pam_slurm_adopt.so action_adopt_failure=deny action_generic_failure=deny\n" in content(
+        rule()
+    )
+    assert (
+        content(rule(node_name="gpu-b")).count("action_generic_failure=deny nodename=gpu-b\n") == 1
+    )
 
 
 def test_without_control_groups():
     found = rule(cgroups=False)
-    assert found["rule"] == "slurm" and "account required pam_slurm.so no_sys_info\n" in content(found) and "substack" not in content(found)
+    assert (
+        found["rule"] == "slurm"
+        and "account required pam_slurm.so no_sys_info\n" in content(found)
+        and "substack" not in content(found)
+    )
     found = rule(cgroups=False, node_name="gpu-b")
     assert found["rule"] == "none" and "host name 'b'" in found["why"]
 
 
-@pytest.mark.parametrize("host, more, why", [
-    (reading(texts={}), {}, "no sshd"),
-    (reading(), {"needs_job": False}, "slurm_ssh_needs_job is false"),
-    (reading(), {"training_only": False}, "people log in there"),
-    (reading(packages={}), {}, "package libpam-slurm-adopt is not installed"),
-    (reading(packages={"libpam-slurm-adopt": "1"}), {"cgroups": False}, "package libpam-slurm is not installed"),
-    (reading(texts={ssh.SSHD: "account required pam_unix.so\n"}), {}, "no line '@include common-account'"),
-    (reading(texts={ssh.SSHD: SSHD + "# \ufffd\n"}), {}, "not UTF-8"),
-    (reading(login_user="DOMAIN\\ops"), {}, "the name 'DOMAIN\\ops'"),
-    (reading(), {"groups": ["domain users"]}, "the name 'domain users'"),
-])
+@pytest.mark.parametrize(
+    "host, more, why",
+    [
+        (reading(texts={}), {}, "no sshd"),
+        (reading(), {"needs_job": False}, "slurm_ssh_needs_job is false"),
+        (reading(), {"training_only": False}, "people log in there"),
+        (reading(packages={}), {}, "package libpam-slurm-adopt is not installed"),
+        (
+            reading(packages={"libpam-slurm-adopt": "1"}),
+            {"cgroups": False},
+            "package libpam-slurm is not installed",
+        ),
+        (
+            reading(texts={ssh.SSHD: "account required pam_unix.so\n"}),
+            {},
+            "no line '@include common-account'",
+        ),
+        (reading(texts={ssh.SSHD: SSHD + "# \ufffd\n"}), {}, "not UTF-8"),
+        (reading(login_user="DOMAIN\\ops"), {}, "the name 'DOMAIN\\ops'"),
+        (reading(), {"groups": ["domain users"]}, "the name 'domain users'"),
+    ],
+)
 def test_no_rule(host, more, why):
     found = rule(host, **more)
     assert found["rule"] == "none" and why in found["why"] and found["steps"] == []
@@ -156,7 +225,15 @@ def written(host, found):
 
 
 @pytest.mark.parametrize("cgroups", [True, False])
-@pytest.mark.parametrize("text", [SSHD, SSHD.rstrip("\n"), SSHD.replace("@include common-session", "@include\tcommon-session  "), "\n" + SSHD])
+@pytest.mark.parametrize(
+    "text",
+    [
+        SSHD,
+        SSHD.rstrip("\n"),
+        SSHD.replace("@include common-session", "@include\tcommon-session  "),
+        "\n" + SSHD,
+    ],
+)
 def test_it_is_restored_exactly(cgroups, text):
     host = reading(texts={ssh.SSHD: text, ssh.COMMON: COMMON})
     found = rule(host, cgroups=cgroups)
@@ -164,7 +241,7 @@ def test_it_is_restored_exactly(cgroups, text):
     assert ssh.lacking(found, host) and not ssh.lacking(rule(later, cgroups=cgroups), later)
     assert written(later, {"steps": ssh.removal(later)})["texts"] == host["texts"]
     # sshd's file names the other one, which is removed after it.
-    assert [bool(step["files"]) for step in ssh.removal(later)] == [True, False][:1 + cgroups]
+    assert [bool(step["files"]) for step in ssh.removal(later)] == [True, False][: 1 + cgroups]
     # A host that becomes a login host.
     assert rule(later, training_only=False)["steps"] == ssh.removal(later)
 
@@ -172,8 +249,12 @@ def test_it_is_restored_exactly(cgroups, text):
 def test_lines_that_others_have_changed_meanwhile_stay():
     host = reading()
     later = written(host, rule(host))
-    later["texts"][ssh.SSHD] = later["texts"][ssh.SSHD].replace("pam_limits.so", "pam_limits.so debug")
-    assert ssh.original(later["texts"][ssh.SSHD]) == SSHD.replace("pam_limits.so", "pam_limits.so debug")
+    later["texts"][ssh.SSHD] = later["texts"][ssh.SSHD].replace(
+        "pam_limits.so", "pam_limits.so debug"
+    )
+    assert ssh.original(later["texts"][ssh.SSHD]) == SSHD.replace(
+        "pam_limits.so", "pam_limits.so debug"
+    )
 
 
 def test_a_user_who_ran_ansible_once_does_not_stay_exempt():
@@ -190,16 +271,23 @@ def test_a_user_who_ran_ansible_once_does_not_stay_exempt():
     assert rule(unknown)["dropped"] == [] and not ssh.lacking(rule(unknown), unknown)
 
 
-@pytest.mark.parametrize("version, expected", [("1:9.2p1-2+deb12u7", False), ("1:9.8p1-1", True), ("1:10.0p1-7+deb13u1", True), ("", False)])
+@pytest.mark.parametrize(
+    "version, expected",
+    [("1:9.2p1-2+deb12u7", False), ("1:9.8p1-1", True), ("1:10.0p1-7+deb13u1", True), ("", False)],
+)
 def test_refused_people_do_not_block_their_login_host(version, expected):
     host = reading(packages=dict(reading()["packages"], **{"openssh-server": version}))
     found = rule(host, addresses=["10.0.0.1", "fd00::1"])
     first = found["steps"][0]["files"][0]
     assert (first["path"] == ssh.DROP_IN) == expected
-    assert not expected or first["content"].endswith("\nPerSourcePenaltyExemptList 10.0.0.1,fd00::1\n")
+    assert not expected or first["content"].endswith(
+        "\nPerSourcePenaltyExemptList 10.0.0.1,fd00::1\n"
+    )
     # Removed after the rule that lets logins fail.
     later = written(host, found)
-    assert [step["absent"] for step in ssh.removal(later)] == [[], [ssh.SESSION]] + [[ssh.DROP_IN]] * expected
+    assert [step["absent"] for step in ssh.removal(later)] == [[], [ssh.SESSION]] + [
+        [ssh.DROP_IN]
+    ] * expected
     assert written(later, {"steps": ssh.removal(later)})["texts"] == host["texts"]
 
 
@@ -212,6 +300,8 @@ def test_a_changed_common_session_is_followed():
 
 def test_the_new_file_is_tried_for_those_who_need_no_job():
     entry = rule(users=["monitor"])["steps"][-1]["files"][0]
-    assert entry["validate"].startswith("/usr/bin/python3 -c '") and entry["validate"].endswith("' %s root ops monitor")
+    assert entry["validate"].startswith("/usr/bin/python3 -c '") and entry["validate"].endswith(
+        "' %s root ops monitor"
+    )
     assert entry["validate"].count("'") == 2 and entry["validate"].count("%s") == 1
     compile(ssh.CHECK, "check", "exec")

@@ -11,7 +11,9 @@ from ansible_collections.trainyard.gpu.plugins.filter.train import FilterModule
 
 def plan(*members, devices=None, gpus=None):
     environment = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
-    return FilterModule().filters()["train_plan"](list(members), environment, {"a": 8, "b": 8} if gpus is None else gpus)
+    return FilterModule().filters()["train_plan"](
+        list(members), environment, {"a": 8, "b": 8} if gpus is None else gpus
+    )
 
 
 def member(name="a", slots=8, counted=True):
@@ -20,12 +22,26 @@ def member(name="a", slots=8, counted=True):
 
 def test_every_rank_requests_a_gpu():
     told = plan(member(), member("b", 4, counted=False))
-    assert told == {"hosts": [member(), member("b", 4, counted=False)], "problems": [],
-                    "watch": {"a": {"count": 8, "devices": []}, "b": {"count": 4, "devices": []}}}
-    assert plan(member(slots=2, counted=False), gpus={})["watch"] == {"a": {"count": 0, "devices": []}}
+    assert told == {
+        "hosts": [member(), member("b", 4, counted=False)],
+        "problems": [],
+        "watch": {"a": {"count": 8, "devices": []}, "b": {"count": 4, "devices": []}},
+    }
+    assert plan(member(slots=2, counted=False), gpus={})["watch"] == {
+        "a": {"count": 0, "devices": []}
+    }
 
 
-@pytest.mark.parametrize("devices, ranks", [("0,1", 2), ("3", 1), (3, 1), ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,GPU-1", 2), ("0,1,2,3,4,5,6,7", 8)])
+@pytest.mark.parametrize(
+    "devices, ranks",
+    [
+        ("0,1", 2),
+        ("3", 1),
+        (3, 1),
+        ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,GPU-1", 2),
+        ("0,1,2,3,4,5,6,7", 8),
+    ],
+)
 def test_counted_slots_follow_the_chosen_gpus(devices, ranks):
     """P4.6: CUDA_VISIBLE_DEVICES=0,1 with two processes on a host."""
     told = plan(member(), devices=devices)
@@ -38,9 +54,11 @@ def test_slots_of_the_inventory_must_fit():
     # A rank may have several.
     assert plan(member(slots=1, counted=False), devices="4,5")["watch"]["a"]["count"] == 2
     assert plan(member(slots=4, counted=False), devices="0,1")["problems"] == [
-        "CUDA_VISIBLE_DEVICES: '0,1' names 2 GPUs, but host a has 4 slots; name as many GPUs as there are ranks on a host, or set cluster_slots to 2"]
+        "CUDA_VISIBLE_DEVICES: '0,1' names 2 GPUs, but host a has 4 slots; name as many GPUs as there are ranks on a host, or set cluster_slots to 2"
+    ]
     assert plan(member(slots=2, counted=False), devices="0")["problems"] == [
-        "CUDA_VISIBLE_DEVICES: '0' names 1 GPU, but host a has 2 slots; name as many GPUs as there are ranks on a host, or set cluster_slots to 1"]
+        "CUDA_VISIBLE_DEVICES: '0' names 1 GPU, but host a has 2 slots; name as many GPUs as there are ranks on a host, or set cluster_slots to 1"
+    ]
 
 
 def test_a_host_without_gpus_keeps_its_rank():
@@ -50,24 +68,43 @@ def test_a_host_without_gpus_keeps_its_rank():
 @pytest.mark.parametrize("devices", ["", "-1", "NoDevFiles"])
 def test_hidden_gpus_are_not_requested(devices):
     told = plan(member(slots=8), devices=devices)
-    assert told["problems"] == [] and told["watch"]["a"]["count"] == 0 and told["hosts"][0]["slots"] == 8
+    assert (
+        told["problems"] == []
+        and told["watch"]["a"]["count"] == 0
+        and told["hosts"][0]["slots"] == 8
+    )
 
 
 def test_a_gpu_that_the_host_lacks():
     assert plan(member(), devices="0,8")["problems"] == [
-        "CUDA_VISIBLE_DEVICES: '0,8' names GPU 8, but host a has 8, numbered from 0; name those that it has"]
+        "CUDA_VISIBLE_DEVICES: '0,8' names GPU 8, but host a has 8, numbered from 0; name those that it has"
+    ]
 
 
-@pytest.mark.parametrize("devices, problem", [("0, 1", "is not a list of GPUs"), ("0,", "is not a list of GPUs"), ("all", "is not a list of GPUs"),
-                                              ("0;1", "is not a list of GPUs"), ("0,0", "names a GPU twice")])
+@pytest.mark.parametrize(
+    "devices, problem",
+    [
+        ("0, 1", "is not a list of GPUs"),
+        ("0,", "is not a list of GPUs"),
+        ("all", "is not a list of GPUs"),
+        ("0;1", "is not a list of GPUs"),
+        ("0,0", "names a GPU twice"),
+    ],
+)
 def test_what_cuda_does_not_take(devices, problem):
     told = plan(member(), devices=devices)
-    assert len(told["problems"]) == 1 and "'%s'" % devices in told["problems"][0] and problem in told["problems"][0]
+    assert (
+        len(told["problems"]) == 1
+        and "'%s'" % devices in told["problems"][0]
+        and problem in told["problems"][0]
+    )
 
 
 def npu_plan(*members, devices=None, npus=None):
     environment = {} if devices is None else {"ASCEND_RT_VISIBLE_DEVICES": devices}
-    return FilterModule().filters()["train_plan"](list(members), environment, {}, "mindspore", {"a": 8, "b": 8} if npus is None else npus)
+    return FilterModule().filters()["train_plan"](
+        list(members), environment, {}, "mindspore", {"a": 8, "b": 8} if npus is None else npus
+    )
 
 
 @pytest.mark.parametrize("devices, slots", [(None, 8), ("4,5,6,7", 4), (4, 1)])
@@ -78,22 +115,38 @@ def test_counted_slots_follow_the_chosen_npus(devices, slots):
     assert {each["count"] for each in told["watch"].values()} == {0}
 
 
-@pytest.mark.parametrize("devices, problem", [("4-7", "is not a list of NPUs"), ("4, 5", "is not a list of NPUs"), ("4,4", "is not a list of NPUs"),
-                                              ("7,8", "names NPU 8, but host a has 8, numbered from 0")])
+@pytest.mark.parametrize(
+    "devices, problem",
+    [
+        ("4-7", "is not a list of NPUs"),
+        ("4, 5", "is not a list of NPUs"),
+        ("4,4", "is not a list of NPUs"),
+        ("7,8", "names NPU 8, but host a has 8, numbered from 0"),
+    ],
+)
 def test_what_is_not_a_choice_of_npus(devices, problem):
     told = npu_plan(member(), devices=devices)
-    assert len(told["problems"]) == 1 and told["problems"][0].startswith("ASCEND_RT_VISIBLE_DEVICES: '%s' " % devices) and problem in told["problems"][0]
+    assert (
+        len(told["problems"]) == 1
+        and told["problems"][0].startswith("ASCEND_RT_VISIBLE_DEVICES: '%s' " % devices)
+        and problem in told["problems"][0]
+    )
 
 
 def test_hosts_need_as_many_ranks_as_each_other():
     """HCCL and msrun hang otherwise, or number ranks twice."""
     assert npu_plan(member(), member("b", 4, counted=False), member("c", 0))["problems"] == [
         "cluster_slots: 8 on a, 4 on b, but the launcher mindspore needs as many ranks on each host; set it to one number for all hosts, or leave out hosts "
-        "with --limit"]
+        "with --limit"
+    ]
     assert npu_plan(member(slots=2, counted=False), devices="4,5,6,7")["problems"] == [
-        "ASCEND_RT_VISIBLE_DEVICES: '4,5,6,7' names 4 NPUs, but host a has 2 slots; name one NPU for each rank, or set cluster_slots to 4"]
+        "ASCEND_RT_VISIBLE_DEVICES: '4,5,6,7' names 4 NPUs, but host a has 2 slots; name one NPU for each rank, or set cluster_slots to 4"
+    ]
     # On CPUs: slots of the inventory.
-    assert npu_plan(member(slots=2, counted=False), member("b", 2, counted=False), npus={})["problems"] == []
+    assert (
+        npu_plan(member(slots=2, counted=False), member("b", 2, counted=False), npus={})["problems"]
+        == []
+    )
     # Other launchers have nothing to do with NPUs.
     assert plan(member(), member("b", 4))["problems"] == []
 
@@ -102,14 +155,34 @@ def test_hosts_without_a_slot_request_nothing():
     assert plan(member(slots=0), devices="0")["watch"] == {}
 
 
-@pytest.mark.parametrize("timeout, limit", [(0, []), (1, ["--time=6"]), (3600, ["--time=65"]), (3601, ["--time=66"])])
+@pytest.mark.parametrize(
+    "timeout, limit", [(0, []), (1, ["--time=6"]), (3600, ["--time=65"]), (3601, ["--time=66"])]
+)
 def test_a_job_waits_in_the_queue_for_its_hosts(timeout, limit):
-    hosts = [{"name": "gpu-a", "slots": 8}, {"name": "front", "slots": 0}, {"name": "gpu-b", "slots": 1}]
+    hosts = [
+        {"name": "gpu-a", "slots": 8},
+        {"name": "front", "slots": 0},
+        {"name": "gpu-b", "slots": 1},
+    ]
     words = FilterModule().filters()["train_queue"](hosts, "night", timeout, ["--qos=high"])
     # Slurm refuses jobs of root.
     first = words.index("salloc")
-    assert words[:first] == ["setpriv", "--reuid=slurm", "--regid=slurm", "--init-groups", "--reset-env"]
+    assert words[:first] == [
+        "setpriv",
+        "--reuid=slurm",
+        "--regid=slurm",
+        "--init-groups",
+        "--reset-env",
+    ]
     assert words[first + 1 : -3] == [
-        "--account=trainyard-train", "--job-name=trainyard-night", "--nodes=2", "--nodelist=gpu-a,gpu-b", "--exclusive", "--kill-command=TERM", *limit, "--qos=high"]
+        "--account=trainyard-train",
+        "--job-name=trainyard-night",
+        "--nodes=2",
+        "--nodelist=gpu-a,gpu-b",
+        "--exclusive",
+        "--kill-command=TERM",
+        *limit,
+        "--qos=high",
+    ]
     done = subprocess.run(words[-3:], input=b"", stdout=subprocess.PIPE, check=True)
     assert done.stdout == b"granted\n"

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import fabric_counters, gpus_busy, nccl_transport
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import (
+    fabric_counters,
+    gpus_busy,
+    nccl_transport,
+)
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/nccl-transport"
 HOSTS = ["a", "b"]
@@ -18,13 +22,32 @@ ETHERNET = _bandwidth.card("eth0", "25000")
 
 
 def facts(*cards, nvlink=300.0, gpus=2):
-    return {host: {"cards": list(cards), "gpus": [{"nvlink": nvlink, "pcie": 31.5}] * gpus, "interface": "eth0"} for host in HOSTS}
+    return {
+        host: {
+            "cards": list(cards),
+            "gpus": [{"nvlink": nvlink, "pcie": 31.5}] * gpus,
+            "interface": "eth0",
+        }
+        for host in HOSTS
+    }
 
 
 def watched(via=(), **changes):
     """Two hosts of two GPUs each in order: 20 messages of 1 GiB between four ranks."""
-    seen = {"ranks": 2, "sent_bytes": MUST * 1.02, "received_bytes": MUST * 1.02, "gpus": [99, 98], "via": list(via)}
-    return {"ranks": 4, "size_bytes": 1 << 30, "iterations": 20, "error": "", "hosts": {"a": copy.deepcopy(seen), "b": dict(seen, **changes)}}
+    seen = {
+        "ranks": 2,
+        "sent_bytes": MUST * 1.02,
+        "received_bytes": MUST * 1.02,
+        "gpus": [99, 98],
+        "via": list(via),
+    }
+    return {
+        "ranks": 4,
+        "size_bytes": 1 << 30,
+        "iterations": 20,
+        "error": "",
+        "hosts": {"a": copy.deepcopy(seen), "b": dict(seen, **changes)},
+    }
 
 
 def counters(collective="nccl", cards=(IB,), **changes):
@@ -34,17 +57,28 @@ def counters(collective="nccl", cards=(IB,), **changes):
 def test_data_over_the_fabric():
     check = counters()
     assert (check["id"], check["host"], check["verdict"]) == ("fabric-counters", "b", "pass")
-    assert check["expected"] == "32.2 GB each way over mlx5_0, within 20 %" and check["found"] == "sent 32.9 GB (+2 %); received 32.9 GB (+2 %)"
+    assert (
+        check["expected"] == "32.2 GB each way over mlx5_0, within 20 %"
+        and check["found"] == "sent 32.9 GB (+2 %); received 32.9 GB (+2 %)"
+    )
     assert check["source"] == "counters of the fabric's cards in sysfs"
 
 
-@pytest.mark.parametrize("changes, verdict", [
-    ({"sent_bytes": MUST * 0.81}, "pass"), ({"sent_bytes": MUST * 0.79}, "fail"), ({"received_bytes": MUST * 0.79}, "fail"),
-    ({"sent_bytes": 0, "received_bytes": 0}, "fail"), ({"sent_bytes": -5}, "fail"),
-    ({"received_bytes": MUST * 1.19}, "pass"), ({"received_bytes": MUST * 1.21}, "warn"), ({"sent_bytes": MUST * 3}, "warn"),
-    # One way too little is worse than the other one too much.
-    ({"sent_bytes": 0, "received_bytes": MUST * 3}, "fail"),
-])
+@pytest.mark.parametrize(
+    "changes, verdict",
+    [
+        ({"sent_bytes": MUST * 0.81}, "pass"),
+        ({"sent_bytes": MUST * 0.79}, "fail"),
+        ({"received_bytes": MUST * 0.79}, "fail"),
+        ({"sent_bytes": 0, "received_bytes": 0}, "fail"),
+        ({"sent_bytes": -5}, "fail"),
+        ({"received_bytes": MUST * 1.19}, "pass"),
+        ({"received_bytes": MUST * 1.21}, "warn"),
+        ({"sent_bytes": MUST * 3}, "warn"),
+        # One way too little is worse than the other one too much.
+        ({"sent_bytes": 0, "received_bytes": MUST * 3}, "fail"),
+    ],
+)
 def test_counters_that_did_not_grow_as_they_should(changes, verdict):
     check = counters(**changes)
     assert check["verdict"] == verdict and bool(check["fix"]) == (verdict != "pass")
@@ -56,30 +90,54 @@ def test_counters_that_nobody_can_read():
     assert (check["verdict"], check["found"]) == ("skipped", "mlx5_0 has no readable counters")
 
 
-@pytest.mark.parametrize("collective, size, iterations, ranks, verdict", [
-    ("gloo", 1 << 16, 5, 2, "skipped"), ("gloo", 1 << 16, 1000, 2, "pass"),
-    # Pieces of 512 bytes: their headers alone are a fifth.
-    ("gloo", 1 << 16, 1000, 64, "skipped"), ("nccl", 1 << 16, 1000, 64, "pass"),
-])
+@pytest.mark.parametrize(
+    "collective, size, iterations, ranks, verdict",
+    [
+        ("gloo", 1 << 16, 5, 2, "skipped"),
+        ("gloo", 1 << 16, 1000, 2, "pass"),
+        # Pieces of 512 bytes: their headers alone are a fifth.
+        ("gloo", 1 << 16, 1000, 64, "skipped"),
+        ("nccl", 1 << 16, 1000, 64, "pass"),
+    ],
+)
 def test_traffic_too_small_to_be_told_from_others(collective, size, iterations, ranks, verdict):
     must = _bandwidth.must_move(size, iterations, ranks)
-    given = dict(watched(sent_bytes=must, received_bytes=must), ranks=ranks, size_bytes=size, iterations=iterations)
+    given = dict(
+        watched(sent_bytes=must, received_bytes=must),
+        ranks=ranks,
+        size_bytes=size,
+        iterations=iterations,
+    )
     assert fabric_counters(given, facts(ETHERNET), "b", collective)["verdict"] == verdict
 
 
 LEAST = 100 << 30
 
 
-@pytest.mark.parametrize("sent, verdict", [
-    (LEAST * 0.81, "pass"), (LEAST * 0.79, "fail"), (0, "fail"), (-1, "fail"), (LEAST * 2.5, "pass"), (LEAST * 2.64 + 1, "warn")])
+@pytest.mark.parametrize(
+    "sent, verdict",
+    [
+        (LEAST * 0.81, "pass"),
+        (LEAST * 0.79, "fail"),
+        (0, "fail"),
+        (-1, "fail"),
+        (LEAST * 2.5, "pass"),
+        (LEAST * 2.64 + 1, "warn"),
+    ],
+)
 @pytest.mark.parametrize("way", ["sent_bytes", "received_bytes"])
 def test_counters_of_an_algorithm_that_is_not_known(sent, verdict, way):
     """Once what was reduced at least, twice at most, each with the tolerance."""
     other = {"sent_bytes": LEAST, "received_bytes": LEAST}
-    given = dict(watched(**dict(other, **{way: sent})), ring=False, reduced_bytes=[LEAST, LEAST * 1.1])
+    given = dict(
+        watched(**dict(other, **{way: sent})), ring=False, reduced_bytes=[LEAST, LEAST * 1.1]
+    )
     check = fabric_counters(given, facts(IB), "b", "nccl")
     assert check["verdict"] == verdict and bool(check["fix"]) == (verdict != "pass")
-    assert check["expected"] == "107 GB to 236 GB, depending on NCCL's algorithm, each way over mlx5_0, within 20 %"
+    assert (
+        check["expected"]
+        == "107 GB to 236 GB, depending on NCCL's algorithm, each way over mlx5_0, within 20 %"
+    )
 
 
 def test_reduced_bytes_of_one_size():
@@ -91,56 +149,105 @@ def test_reduced_bytes_of_one_size():
 
 @pytest.mark.parametrize("more", [{}, {"transports": ["P2P/MNNVL"]}])
 def test_nvlink_between_hosts_is_not_counted(more):
-    given = dict(watched(via=() if more else [" via P2P/MNNVL"], sent_bytes=0, received_bytes=0), **more)
+    given = dict(
+        watched(via=() if more else [" via P2P/MNNVL"], sent_bytes=0, received_bytes=0), **more
+    )
     check = fabric_counters(given, facts(IB), "b", "nccl")
     assert check["verdict"] == "skipped" and "P2P/MNNVL" in check["found"]
-    assert fabric_counters(dict(given, transports=["NET/IB", "P2P/CUMEM"]), facts(IB), "b", "nccl")["verdict"] == "fail"
+    assert (
+        fabric_counters(dict(given, transports=["NET/IB", "P2P/CUMEM"]), facts(IB), "b", "nccl")[
+            "verdict"
+        ]
+        == "fail"
+    )
 
 
 def test_gpus_of_a_short_run():
     """The highest figures of all_reduce_perf's run: to be seen at all is enough."""
     check = gpus_busy(dict(watched(gpus=[5, 6]), in_use=5), "b")
     assert (check["verdict"], check["expected"]) == ("pass", "2 GPUs in use (5 % or more)")
-    assert gpus_busy(dict(watched(gpus=[4, 60]), in_use=5), "b")["verdict"] == "fail" and gpus_busy(watched(gpus=[5, 60]), "b")["verdict"] == "fail"
+    assert (
+        gpus_busy(dict(watched(gpus=[4, 60]), in_use=5), "b")["verdict"] == "fail"
+        and gpus_busy(watched(gpus=[5, 60]), "b")["verdict"] == "fail"
+    )
 
 
-@pytest.mark.parametrize("gpus, verdict, found", [
-    ([99, 50], "pass", "2: GPU 0 99 %, GPU 1 50 %"),
-    ([99, 49], "fail", "1: GPU 0 99 %, GPU 1 49 %"),
-    ([0, 0], "fail", "0: GPU 0 0 %, GPU 1 0 %"),
-    # The job was given two of four.
-    ([0, 99, 98, 0], "pass", "2: GPU 0 0 %, GPU 1 99 %, GPU 2 98 %, GPU 3 0 %"),
-    ([99, None], "skipped", "nvidia-smi reports the use of 1 GPU only"),
-    ([], "skipped", "nvidia-smi reports the use of 0 GPUs only"),
-])
+@pytest.mark.parametrize(
+    "gpus, verdict, found",
+    [
+        ([99, 50], "pass", "2: GPU 0 99 %, GPU 1 50 %"),
+        ([99, 49], "fail", "1: GPU 0 99 %, GPU 1 49 %"),
+        ([0, 0], "fail", "0: GPU 0 0 %, GPU 1 0 %"),
+        # The job was given two of four.
+        ([0, 99, 98, 0], "pass", "2: GPU 0 0 %, GPU 1 99 %, GPU 2 98 %, GPU 3 0 %"),
+        ([99, None], "skipped", "nvidia-smi reports the use of 1 GPU only"),
+        ([], "skipped", "nvidia-smi reports the use of 0 GPUs only"),
+    ],
+)
 def test_gpus_in_use(gpus, verdict, found):
     check = gpus_busy(watched(gpus=gpus), "b")
-    assert (check["id"], check["verdict"], check["found"]) == ("gpus-busy", verdict, found) and bool(check["fix"]) == (verdict == "fail")
-    assert check["expected"] == "2 GPUs in use (50 % or more)" and gpus_busy(watched(gpus=gpus), "a")["verdict"] == "pass"
+    assert (check["id"], check["verdict"], check["found"]) == (
+        "gpus-busy",
+        verdict,
+        found,
+    ) and bool(check["fix"]) == (verdict == "fail")
+    assert (
+        check["expected"] == "2 GPUs in use (50 % or more)"
+        and gpus_busy(watched(gpus=gpus), "a")["verdict"] == "pass"
+    )
 
 
 NVLINK = [" via P2P/CUMEM/read", " via P2P/IPC"]
 
 
-@pytest.mark.parametrize("via, cards, nvlink, verdict, found", [
-    ([" via NET/IB/0/GDRDMA", " via NET/IB/1"] + NVLINK, [IB], 300, "pass", "NET/IB, P2P/CUMEM, P2P/IPC"),
-    ([" via NET/Socket/0"] + NVLINK, [IB], 300, "fail", "NET/Socket, P2P/CUMEM, P2P/IPC"),
-    ([" via NET/Socket/0", " via NET/IB/0"] + NVLINK, [IB], 300, "fail", "NET/IB, NET/Socket, P2P/CUMEM, P2P/IPC"),
-    ([" via NET/FastSocket/0"] + NVLINK, [IB], 300, "fail", "NET/FastSocket, P2P/CUMEM, P2P/IPC"),
-    ([" via NET/AWS Libfabric/0/GDRDMA"] + NVLINK, [IB], 300, "pass", "NET/AWS Libfabric, P2P/CUMEM, P2P/IPC"),
-    # Not all have RDMA: then sockets are used.
-    ([" via NET/Socket/0"] + NVLINK, [ETHERNET], 300, "pass", "NET/Socket, P2P/CUMEM, P2P/IPC"),
-    (NVLINK, [IB], 300, "fail", "P2P/CUMEM, P2P/IPC; none between hosts"),
-    # Racks whose NVLink reaches over several hosts.
-    ([" via P2P/MNNVL"], [IB], 300, "pass", "P2P/MNNVL"),
-    ([" via NET/IB/0", " via SHM/direct/direct"], [IB], 300, "warn", "NET/IB, SHM/direct"),
-    ([" via NET/IB/0", " via SHM/direct/direct"], [IB], 0, "pass", "NET/IB, SHM/direct"),
-    ([], [IB], 300, "skipped", ""),
-])
+@pytest.mark.parametrize(
+    "via, cards, nvlink, verdict, found",
+    [
+        (
+            [" via NET/IB/0/GDRDMA", " via NET/IB/1"] + NVLINK,
+            [IB],
+            300,
+            "pass",
+            "NET/IB, P2P/CUMEM, P2P/IPC",
+        ),
+        ([" via NET/Socket/0"] + NVLINK, [IB], 300, "fail", "NET/Socket, P2P/CUMEM, P2P/IPC"),
+        (
+            [" via NET/Socket/0", " via NET/IB/0"] + NVLINK,
+            [IB],
+            300,
+            "fail",
+            "NET/IB, NET/Socket, P2P/CUMEM, P2P/IPC",
+        ),
+        (
+            [" via NET/FastSocket/0"] + NVLINK,
+            [IB],
+            300,
+            "fail",
+            "NET/FastSocket, P2P/CUMEM, P2P/IPC",
+        ),
+        (
+            [" via NET/AWS Libfabric/0/GDRDMA"] + NVLINK,
+            [IB],
+            300,
+            "pass",
+            "NET/AWS Libfabric, P2P/CUMEM, P2P/IPC",
+        ),
+        # Not all have RDMA: then sockets are used.
+        ([" via NET/Socket/0"] + NVLINK, [ETHERNET], 300, "pass", "NET/Socket, P2P/CUMEM, P2P/IPC"),
+        (NVLINK, [IB], 300, "fail", "P2P/CUMEM, P2P/IPC; none between hosts"),
+        # Racks whose NVLink reaches over several hosts.
+        ([" via P2P/MNNVL"], [IB], 300, "pass", "P2P/MNNVL"),
+        ([" via NET/IB/0", " via SHM/direct/direct"], [IB], 300, "warn", "NET/IB, SHM/direct"),
+        ([" via NET/IB/0", " via SHM/direct/direct"], [IB], 0, "pass", "NET/IB, SHM/direct"),
+        ([], [IB], 300, "skipped", ""),
+    ],
+)
 def test_transports(via, cards, nvlink, verdict, found):
     check = nccl_transport(watched(via=via), facts(*cards, nvlink=nvlink), HOSTS)
     assert (check["id"], check["host"], check["verdict"]) == ("nccl-transport", "a, b", verdict)
-    assert check["found"] == (found or "NCCL's log names no connection") and bool(check["fix"]) == (verdict in ("fail", "warn"))
+    assert check["found"] == (found or "NCCL's log names no connection") and bool(check["fix"]) == (
+        verdict in ("fail", "warn")
+    )
 
 
 def test_a_host_that_takes_sockets_alone():
@@ -155,15 +262,22 @@ def test_alone_there_is_no_network():
     assert (check["verdict"], check["expected"]) == ("pass", "on a host NVLink (P2P)")
 
 
-@pytest.mark.parametrize("fixture, cards, verdict", [
-    ("net-ib-and-shm-2node-4gpu-first900.txt", [IB], "pass"), ("roce-ib-v100-4gpu.txt", [IB], "skipped"),
-    ("cxi-aws-libfabric-pytorch.txt", [IB], "pass"), ("net-ib-roce-2node-2gpu.txt", [IB], "pass"),
-    ("socket-pytorch-resnet.txt", [ETHERNET], "pass"), ("socket-pytorch-resnet.txt", [IB], "fail"), ("horovod-bert-tagged-socket.txt", [IB], "fail"),
-    # 'Using network Socket' is not a connection, so there is none between hosts.
-    ("p2p-direct-pointer-using-network-socket.txt", [ETHERNET], "fail"),
-])
+@pytest.mark.parametrize(
+    "fixture, cards, verdict",
+    [
+        ("net-ib-and-shm-2node-4gpu-first900.txt", [IB], "pass"),
+        ("roce-ib-v100-4gpu.txt", [IB], "skipped"),
+        ("cxi-aws-libfabric-pytorch.txt", [IB], "pass"),
+        ("net-ib-roce-2node-2gpu.txt", [IB], "pass"),
+        ("socket-pytorch-resnet.txt", [ETHERNET], "pass"),
+        ("socket-pytorch-resnet.txt", [IB], "fail"),
+        ("horovod-bert-tagged-socket.txt", [IB], "fail"),
+        # 'Using network Socket' is not a connection, so there is none between hosts.
+        ("p2p-direct-pointer-using-network-socket.txt", [ETHERNET], "fail"),
+    ],
+)
 def test_real_logs(fixture, cards, verdict):
     """As files/all_reduce.py of role verify takes them out of the log."""
     lines = (FIXTURES / fixture).read_text(encoding="utf-8", errors="replace").splitlines()
-    via = sorted({line[line.index(" via "):].rstrip() for line in lines if " via " in line})
+    via = sorted({line[line.index(" via ") :].rstrip() for line in lines if " via " in line})
     assert nccl_transport(watched(via=via), facts(*cards, nvlink=0.0), HOSTS)["verdict"] == verdict

@@ -55,7 +55,13 @@ def test_people_can_read_everything_and_get_no_rights(store):
     assert mode(diff / "usr" / "bin" / "program") == 0o755
     assert mode(diff / "usr" / "open") == 0o1755
     assert mode(diff / "usr" / "secret") == 0o644
-    opened = [store, store / "overlay", store / "overlay" / "layer", store / "overlay" / "l", store / "overlay-images"]
+    opened = [
+        store,
+        store / "overlay",
+        store / "overlay" / "layer",
+        store / "overlay" / "l",
+        store / "overlay-images",
+    ]
     assert {mode(path) for path in opened} == {0o755}
     assert mode(store / "overlay-images" / "images.json") == 0o644
     assert clean_store.is_marked(str(store))
@@ -83,7 +89,10 @@ def test_a_layer_is_closed_until_all_of_it_is_clean(store, monkeypatch):
 
     def watched(path, wanted):
         if str(path).startswith(str(store / "overlay")) and program.exists():
-            reachable = all(mode(folder) & 0o001 for folder in (store, store / "overlay", store / "overlay" / "layer"))
+            reachable = all(
+                mode(folder) & 0o001
+                for folder in (store, store / "overlay", store / "overlay" / "layer")
+            )
             seen.append(reachable and bool(mode(program) & 0o6000))
         real(path, wanted)
 
@@ -97,7 +106,9 @@ def test_only_new_layers_are_looked_at_in_a_clean_store(store, monkeypatch):
     new = store / "overlay" / "new"
     new.mkdir(mode=0o700)
     trees = []
-    monkeypatch.setattr(clean_store, "clean_tree", lambda path: trees.append(os.path.relpath(path, store)))
+    monkeypatch.setattr(
+        clean_store, "clean_tree", lambda path: trees.append(os.path.relpath(path, store))
+    )
     clean_store.clean_store(str(store))
     assert sorted(trees) == ["overlay-images", "overlay/new"]
 
@@ -128,5 +139,9 @@ def test_the_mark_is_the_one_that_the_module_knows():
     from ansible_collections.trainyard.gpu.plugins.module_utils import _job_container
 
     assert clean_store.VERSION == _job_container.CLEAN_MARK
-    assert _job_container.store_is_open("1\n", [0o755, 0o40711]) and _job_container.store_is_open("1\n", [])
-    assert not _job_container.store_is_open("1\n", [0o755, 0o700]) and not _job_container.store_is_open("", [0o755])
+    assert _job_container.store_is_open("1\n", [0o755, 0o40711]) and _job_container.store_is_open(
+        "1\n", []
+    )
+    assert not _job_container.store_is_open(
+        "1\n", [0o755, 0o700]
+    ) and not _job_container.store_is_open("", [0o755])

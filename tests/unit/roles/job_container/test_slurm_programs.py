@@ -51,16 +51,27 @@ def _begun_now() -> None:
 
 # --- prolog ---
 
+
 def begin(tmp_path, job="7"):
-    prolog.begin(job, ME, GROUP, str(tmp_path / "storage"), str(tmp_path / "run"), str(tmp_path / "user"))
+    prolog.begin(
+        job, ME, GROUP, str(tmp_path / "storage"), str(tmp_path / "run"), str(tmp_path / "user")
+    )
 
 
 def test_prolog_makes_the_folders_of_the_job(tmp_path):
     begin(tmp_path)
     begin(tmp_path, "8")
-    for path in ("run/jobs/7", "storage/jobs/7", "storage/people/%d" % ME, "user/%d" % ME, "run/jobs/8"):
+    for path in (
+        "run/jobs/7",
+        "storage/jobs/7",
+        "storage/people/%d" % ME,
+        "user/%d" % ME,
+        "run/jobs/8",
+    ):
         assert (tmp_path / path).stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "run" / "jobs").stat().st_mode & 0o777 == 0o711, "users do not see the jobs of others"
+    assert (tmp_path / "run" / "jobs").stat().st_mode & 0o777 == 0o711, (
+        "users do not see the jobs of others"
+    )
     assert (tmp_path / "run" / "made" / str(ME)).exists()
 
 
@@ -93,7 +104,11 @@ def test_prolog_refuses_what_is_not_a_folder_of_the_user(tmp_path, kind):
 
 def test_prolog_needs_the_variables_of_slurmd():
     assert prolog.job_of({"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "2101"}) == ("7", 2101)
-    for environment in ({}, {"SLURM_JOB_ID": "../x", "SLURM_JOB_UID": "2101"}, {"SLURM_JOB_ID": "7"}):
+    for environment in (
+        {},
+        {"SLURM_JOB_ID": "../x", "SLURM_JOB_UID": "2101"},
+        {"SLURM_JOB_ID": "7"},
+    ):
         with pytest.raises(prolog.Failed, match="slurmd has to start this program"):
             prolog.job_of(environment)
 
@@ -102,7 +117,9 @@ def owner(name):
     return SimpleNamespace(pw_name=name, pw_gid=GROUP)
 
 
-@pytest.mark.parametrize("uid, name, begun", [(0, "root", False), (64030, "slurm", False), (2101, "anna", True)])
+@pytest.mark.parametrize(
+    "uid, name, begun", [(0, "root", False), (64030, "slurm", False), (2101, "anna", True)]
+)
 def test_jobs_of_the_system_have_no_folders_and_their_user_s_processes_stay(
     monkeypatch, tmp_path, uid, name, begun
 ):
@@ -123,25 +140,34 @@ def test_jobs_of_the_system_have_no_folders_and_their_user_s_processes_stay(
 
 # --- epilog ---
 
+
 def process(environ="", parent=1, cgroup=LOGIN, space="", start="1", name="x", engine=False):
-    return {"uid": 2101, "parent": parent, "start": start, "name": name, "environ": environ.encode(), "cgroup": cgroup, "space": space,
-            "engine": engine}
+    return {
+        "uid": 2101,
+        "parent": parent,
+        "start": start,
+        "name": name,
+        "environ": environ.encode(),
+        "cgroup": cgroup,
+        "space": space,
+        "engine": engine,
+    }
 
 
 PROCESSES = {
-    10: process("A=1\0SLURM_JOB_ID=7\0", cgroup=SLURMD),                        # the script
-    11: process("SLURM_JOB_ID=7", cgroup=SLURMD),                               # conmon, which has left the tree
+    10: process("A=1\0SLURM_JOB_ID=7\0", cgroup=SLURMD),  # the script
+    11: process("SLURM_JOB_ID=7", cgroup=SLURMD),  # conmon, which has left the tree
     12: process("TRAINYARD_JOB_ID=7", parent=11, space="pid:[5]", cgroup=SLURMD),
-    13: process("", parent=12, space="pid:[5]", cgroup=SLURMD),                 # has cleared its environment
+    13: process("", parent=12, space="pid:[5]", cgroup=SLURMD),  # has cleared its environment
     14: process("", parent=1, space="pid:[5]", cgroup=SLURMD),
     15: process("", parent=10, cgroup=SLURMD),
-    20: process("SLURM_JOB_ID=77", cgroup=SLURMD),                              # another job
+    20: process("SLURM_JOB_ID=77", cgroup=SLURMD),  # another job
     21: process("TRAINYARD_JOB_ID=77", parent=10, cgroup=SLURMD, space="pid:[6]"),
-    30: process("", cgroup=LOGIN),                                              # a login
+    30: process("", cgroup=LOGIN),  # a login
     31: process("X=SLURM_JOB_ID=7", cgroup=LOGIN),
     40: process("", cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0\n"),
     41: process("", cgroup="0::/system.slice/slurmstepd.scope/job_77/step_0\n"),
-    50: process("", cgroup=SLURMD),                                             # has left job, tree and environment
+    50: process("", cgroup=SLURMD),  # has left job, tree and environment
 }
 
 
@@ -192,18 +218,36 @@ def test_control_groups_of_the_job_are_removed_and_no_others(tmp_path):
     (groups / "job_8/step_batch/used").touch()
     for job in ("7", "8", "9"):
         epilog.forget_cgroups(job, [str(tmp_path) + "/*slurmstepd.scope/job_%s"], seconds=0.2)
-    assert sorted(path.name for path in groups.iterdir()) == ["job_70", "job_8"] and (groups / "job_8/step_batch/used").exists()
+    assert (
+        sorted(path.name for path in groups.iterdir()) == ["job_70", "job_8"]
+        and (groups / "job_8/step_batch/used").exists()
+    )
 
 
-@pytest.mark.parametrize("uid, mine", [(2101, True), (340590592, True), (340656127, True), (340656128, False), (2102, False), (0, False)])
+@pytest.mark.parametrize(
+    "uid, mine",
+    [
+        (2101, True),
+        (340590592, True),
+        (340656127, True),
+        (340656128, False),
+        (2102, False),
+        (0, False),
+    ],
+)
 def test_processes_and_files_of_the_user(uid, mine):
-    ranges = epilog._job_ports.subordinate("alice", 2101, "bob:1:2\nalice:340590592:65536\nbroken\n")
+    ranges = epilog._job_ports.subordinate(
+        "alice", 2101, "bob:1:2\nalice:340590592:65536\nbroken\n"
+    )
     assert epilog.belongs(uid, 2101, ranges) is mine
 
 
 def test_sweep_ends_real_processes_of_the_job_only():
     environment = dict(os.environ, TRAINYARD_JOB_ID="987654321")
-    mine = [subprocess.Popen(["sleep", "300"], env=environment), subprocess.Popen(["setsid", "sleep", "300"], env=environment)]
+    mine = [
+        subprocess.Popen(["sleep", "300"], env=environment),
+        subprocess.Popen(["setsid", "sleep", "300"], env=environment),
+    ]
     other = subprocess.Popen(["sleep", "300"], env=dict(os.environ, TRAINYARD_JOB_ID="98765432"))
     try:
         assert epilog.sweep("987654321", ME, [], lambda: ["5"], 20) == {}
@@ -265,9 +309,12 @@ def test_a_reused_process_id_is_not_killed():
         child.wait()
 
 
-@pytest.mark.parametrize("answer, raised", [(errno.ESRCH, False), (errno.EINVAL, False), (errno.EMFILE, True)])
+@pytest.mark.parametrize(
+    "answer, raised", [(errno.ESRCH, False), (errno.EINVAL, False), (errno.EMFILE, True)]
+)
 def test_a_process_that_has_ended_before_the_others_of_its_session(monkeypatch, answer, raised):
     """The kernel keeps its ID for them. pidfd_open of older kernels then says that the argument is invalid, and not that there is no such process."""
+
     def pidfd_open(_pid):
         raise OSError(answer, os.strerror(answer))
 
@@ -276,14 +323,22 @@ def test_a_process_that_has_ended_before_the_others_of_its_session(monkeypatch, 
         epilog.end(os.getpid(), "1")
 
 
-@pytest.mark.parametrize("others, cleaned", [([["8"], []], True), ([[], []], True), ([["8"], ["8"]], False)])
+@pytest.mark.parametrize(
+    "others, cleaned", [([["8"], []], True), ([[], []], True), ([["8"], ["8"]], False)]
+)
 def test_of_two_epilogs_at_once_one_is_the_last(monkeypatch, tmp_path, others, cleaned):
     """Each has seen the other's job at first, so both would leave what people leave in shared folders."""
     done, looks = [], iter(others + [others[-1]] * 3)
     monkeypatch.setattr(epilog, "other_jobs", lambda *_arguments: next(looks))
     swept = []
     monkeypatch.setattr(epilog, "sweep", lambda *_arguments: swept.append(1) or {})
-    monkeypatch.setattr(epilog, "clean", lambda paths, uid, ranges: done.extend(path for path in paths if path.startswith("/shared")) or [])
+    monkeypatch.setattr(
+        epilog,
+        "clean",
+        lambda paths, uid, ranges: (
+            done.extend(path for path in paths if path.startswith("/shared")) or []
+        ),
+    )
     monkeypatch.setattr(epilog, "leftovers", lambda folders: ["/shared"])
     monkeypatch.setattr(epilog, "owned", lambda uid, ranges: {})
     epilog.finish("7", 2101, str(tmp_path / "storage"), str(tmp_path))
@@ -291,7 +346,10 @@ def test_of_two_epilogs_at_once_one_is_the_last(monkeypatch, tmp_path, others, c
     assert ("/shared" in done, len(swept)) == (cleaned, 2 if others[0] and cleaned else 1)
 
 
-@pytest.mark.parametrize("seen, free", [([{}], True), ([{5: "squeue"}, {5: "squeue"}, {}], True), ([{5: "bash"}] * 3, False)])
+@pytest.mark.parametrize(
+    "seen, free",
+    [([{}], True), ([{5: "squeue"}, {5: "squeue"}, {}], True), ([{5: "bash"}] * 3, False)],
+)
 def test_a_command_on_the_host_is_no_login(monkeypatch, seen, free):
     looks = iter(seen)
     monkeypatch.setattr(epilog, "owned", lambda uid, ranges: next(looks))
@@ -349,13 +407,20 @@ def test_a_node_whose_epilog_was_repaired_at_the_first_try_is_resumed(monkeypatc
 def test_an_epilog_that_hangs_does_not_hold_the_health_program(monkeypatch, tmp_path):
     """It gets the job and less time than in the beginning, and is left behind."""
     program = tmp_path / "epilog"
-    program.write_text("#!/bin/sh\necho $SLURM_JOB_ID $SLURM_JOB_UID $TRAINYARD_EPILOG_SECONDS > %s/asked\nexec sleep 60\n" % tmp_path, encoding="utf-8")
+    program.write_text(
+        "#!/bin/sh\necho $SLURM_JOB_ID $SLURM_JOB_UID $TRAINYARD_EPILOG_SECONDS > %s/asked\nexec sleep 60\n"
+        % tmp_path,
+        encoding="utf-8",
+    )
     program.chmod(0o755)
     monkeypatch.setattr(health, "EPILOG", str(program))
     monkeypatch.setattr(health, "TOOL_SECONDS", 1)
     began = time.monotonic()
     health.run_epilog("7", "2101")
-    assert time.monotonic() - began < 30 and (tmp_path / "asked").read_text(encoding="utf-8") == "7 2101 2\n"
+    assert (
+        time.monotonic() - began < 30
+        and (tmp_path / "asked").read_text(encoding="utf-8") == "7 2101 2\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -380,7 +445,10 @@ def test_the_epilog_keeps_why_it_failed(monkeypatch, tmp_path, problem, told):
 
     monkeypatch.setattr(epilog, "finish", finish)
     assert epilog.main() == (1 if problem else 0)
-    assert {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "epilog.failed").iterdir()} == ({"7": "2101\n%s\n" % told} if told else {})
+    assert {
+        path.name: path.read_text(encoding="utf-8")
+        for path in (tmp_path / "epilog.failed").iterdir()
+    } == ({"7": "2101\n%s\n" % told} if told else {})
 
 
 def test_links_are_removed_and_not_followed(tmp_path):
@@ -389,7 +457,12 @@ def test_links_are_removed_and_not_followed(tmp_path):
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "link").symlink_to(tmp_path / "kept")
     (tmp_path / "link").symlink_to(tmp_path / "kept")
-    assert epilog.clean([str(tmp_path / "job"), str(tmp_path / "link"), str(tmp_path / "none")], ME, []) == []
+    assert (
+        epilog.clean(
+            [str(tmp_path / "job"), str(tmp_path / "link"), str(tmp_path / "none")], ME, []
+        )
+        == []
+    )
     assert sorted(os.listdir(tmp_path)) == ["kept"] and (tmp_path / "kept" / "file").exists()
 
 
@@ -494,7 +567,7 @@ def test_files_that_take_long_are_put_aside(monkeypatch, tmp_path):
     (tmp_path / "job").mkdir()
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tools / "rm").write_text("#!/bin/sh\nsleep 2\nexec /bin/rm \"$@\"\n", encoding="ascii")
+    (tools / "rm").write_text('#!/bin/sh\nsleep 2\nexec /bin/rm "$@"\n', encoding="ascii")
     (tools / "rm").chmod(0o755)
     monkeypatch.setattr(epilog, "PATHS", "%s:%s" % (tools, epilog.PATHS))
     assert epilog.clean([str(tmp_path / "job")], ME, [], time.monotonic() + 60) == []
@@ -562,7 +635,10 @@ def test_other_jobs_of_the_user(tmp_path):
     for name in ("7", "8", "task"):
         (tmp_path / name).mkdir()
     assert epilog.other_jobs("7", ME, str(tmp_path)) == ["8"]
-    assert epilog.other_jobs("7", ME + 1, str(tmp_path)) == [] and epilog.other_jobs("7", ME, str(tmp_path / "none")) == []
+    assert (
+        epilog.other_jobs("7", ME + 1, str(tmp_path)) == []
+        and epilog.other_jobs("7", ME, str(tmp_path / "none")) == []
+    )
 
 
 def test_shared_memory_of_the_user():
@@ -735,11 +811,18 @@ def test_names_of_mounts_break_no_reader(separator, name):
 
 
 def test_epilog_needs_the_variables_of_slurmd():
-    done = subprocess.run([sys.executable, str(FILES / "epilog.py")], env={"SLURM_JOB_ID": "7;x"}, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(FILES / "epilog.py")],
+        env={"SLURM_JOB_ID": "7;x"},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1 and "'7;x'" in done.stderr
 
 
 # --- health ---
+
 
 def test_gpus():
     assert health.judge_gpus(8, 7) == "7 of 8 GPUs are present"
@@ -752,41 +835,80 @@ def test_npus_are_counted_by_their_device_files(monkeypatch):
     assert health.count_gpus({"nodes": "/dev/davinci%d"}) == 2
 
 
-@pytest.mark.parametrize("text, said", [
-    ("[1.0] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python3, GPU has fallen off the bus.", "Xid 79 (fallen off the bus) of 0000:3b:00"),
-    ("[1.0] NVRM: Xid (PCI:0000:3b:00): 48, pid=1, DBE", "Xid 48 (uncorrectable memory error) of 0000:3b:00"),
-    ("[1.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=python3, MMU Fault", ""),
-    ("", ""),
-])
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (
+            "[1.0] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python3, GPU has fallen off the bus.",
+            "Xid 79 (fallen off the bus) of 0000:3b:00",
+        ),
+        (
+            "[1.0] NVRM: Xid (PCI:0000:3b:00): 48, pid=1, DBE",
+            "Xid 48 (uncorrectable memory error) of 0000:3b:00",
+        ),
+        ("[1.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=python3, MMU Fault", ""),
+        ("", ""),
+    ],
+)
 def test_errors_in_the_kernel_log(text, said):
     assert health.judge_kernel_log(text) == said
 
 
 def card(volatile=None, **found):
-    return dict({"index": 1, "ecc_errors": {"volatile": {"uncorrectable": volatile}}, "retired_pages_pending": None, "remapped_rows_pending": False,
-                 "remapped_rows_failure": False}, **found)
+    return dict(
+        {
+            "index": 1,
+            "ecc_errors": {"volatile": {"uncorrectable": volatile}},
+            "retired_pages_pending": None,
+            "remapped_rows_pending": False,
+            "remapped_rows_failure": False,
+        },
+        **found,
+    )
 
 
-@pytest.mark.parametrize("gpu, said", [
-    (card(), ""), (card(0), ""), (card(3), "GPU 1: 3 uncorrectable memory errors"),
-    (card(0, retired_pages_pending=True), "GPU 1: memory waits for a reset"), (card(0, remapped_rows_pending=True), "GPU 1: memory waits for a reset"),
-    (card(2, remapped_rows_failure=True), "GPU 1: 2 uncorrectable memory errors, memory could not be retired"),
-])
+@pytest.mark.parametrize(
+    "gpu, said",
+    [
+        (card(), ""),
+        (card(0), ""),
+        (card(3), "GPU 1: 3 uncorrectable memory errors"),
+        (card(0, retired_pages_pending=True), "GPU 1: memory waits for a reset"),
+        (card(0, remapped_rows_pending=True), "GPU 1: memory waits for a reset"),
+        (
+            card(2, remapped_rows_failure=True),
+            "GPU 1: 2 uncorrectable memory errors, memory could not be retired",
+        ),
+    ],
+)
 def test_memory_of_gpus(gpu, said):
     assert health.judge_memory([card(index=0), gpu]) == said
 
 
-@pytest.mark.parametrize("program, said", [
-    ("cat %s", "GPU 0: 2 uncorrectable memory errors"), ("cat %s; exit 15", "nvidia-smi fails, or gives no answer within 1 s"),
-    ("exec sleep 60", "nvidia-smi fails, or gives no answer within 1 s"), ("echo '<nvidia_smi_log>'", ""), ("echo No devices were found", ""),
-])
+@pytest.mark.parametrize(
+    "program, said",
+    [
+        ("cat %s", "GPU 0: 2 uncorrectable memory errors"),
+        ("cat %s; exit 15", "nvidia-smi fails, or gives no answer within 1 s"),
+        ("exec sleep 60", "nvidia-smi fails, or gives no answer within 1 s"),
+        ("echo '<nvidia_smi_log>'", ""),
+        ("echo No devices were found", ""),
+    ],
+)
 def test_nvidia_smi_is_asked(monkeypatch, tmp_path, program, said):
-    document = (FILES.parents[2] / "tests/fixtures/nvidia-smi-xml/h100-80gb-hbm3-v13-580.xml").read_text(encoding="utf-8")
+    document = (
+        FILES.parents[2] / "tests/fixtures/nvidia-smi-xml/h100-80gb-hbm3-v13-580.xml"
+    ).read_text(encoding="utf-8")
     whole, counter = "<volatile>", "<sram_uncorrectable_parity>0<"
     begin = document.index(whole)
-    (tmp_path / "document").write_text(document[:begin] + document[begin:].replace(counter, counter.replace("0", "2"), 1), encoding="utf-8")
+    (tmp_path / "document").write_text(
+        document[:begin] + document[begin:].replace(counter, counter.replace("0", "2"), 1),
+        encoding="utf-8",
+    )
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\n" + program.replace("%s", str(tmp_path / "document")), encoding="utf-8")
+    tool.write_text(
+        "#!/bin/sh\n" + program.replace("%s", str(tmp_path / "document")), encoding="utf-8"
+    )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", "%s:%s" % (tmp_path, os.environ["PATH"]))
     assert health.judge_cards(1) == said
@@ -798,24 +920,39 @@ def test_a_host_without_nvidia_smi(monkeypatch, tmp_path):
 
 
 def test_driver_and_library():
-    assert "driver 550.54.15 is loaded, and library 550.90.07 is installed; reboot" in health.judge_driver("550.54.15", "550.90.07")
-    assert health.judge_driver("550.54.15", "550.54.15") == health.judge_driver("", "550.54.15") == ""
+    assert (
+        "driver 550.54.15 is loaded, and library 550.90.07 is installed; reboot"
+        in health.judge_driver("550.54.15", "550.90.07")
+    )
+    assert (
+        health.judge_driver("550.54.15", "550.54.15") == health.judge_driver("", "550.54.15") == ""
+    )
 
 
 def test_space():
-    assert health.judge_space({"/var": 5 << 30}, {"/var": 10}) == "/var has 5.0 GiB free, less than 10"
+    assert (
+        health.judge_space({"/var": 5 << 30}, {"/var": 10}) == "/var has 5.0 GiB free, less than 10"
+    )
     assert health.judge_space({"/var": 10 << 30}, {"/var": 10}) == ""
 
 
 def test_share(tmp_path):
     assert health.unmounted("/data1/share", "1 0 0:1 / / rw\n") == "/data1/share is not mounted"
-    assert health.unmounted("/data1/share", "1 0 0:1 / /data1/share rw\n") == health.unmounted("", "") == ""
+    assert (
+        health.unmounted("/data1/share", "1 0 0:1 / /data1/share rw\n")
+        == health.unmounted("", "")
+        == ""
+    )
     assert health.judge_share(str(tmp_path)) == ""
     assert "does not answer" in health.judge_share(str(tmp_path / "none"))
 
 
 def test_a_tool_that_hangs_is_not_waited_for():
-    assert health.output(["sleep", "60"], 0.2) is None and health.output(["false"], 5) is None and health.output(["echo", "x"], 20) == "x\n"
+    assert (
+        health.output(["sleep", "60"], 0.2) is None
+        and health.output(["false"], 5) is None
+        and health.output(["echo", "x"], 20) == "x\n"
+    )
 
 
 LOADED = """table inet trainyard_jobs {
@@ -829,7 +966,9 @@ LOADED = """table inet trainyard_jobs {
 }
 """
 #: What is left after nft flush table.
-EMPTIED = "\n".join(line for line in LOADED.splitlines() if "drop" not in line and "goto" not in line)
+EMPTIED = "\n".join(
+    line for line in LOADED.splitlines() if "drop" not in line and "goto" not in line
+)
 
 
 @pytest.mark.parametrize(
@@ -859,7 +998,9 @@ def test_a_table_that_was_flushed_is_loaded_again(
     assert health.restore_tables() == "" and not calls, "a host without these units"
     (tmp_path / _nft_table.JOBS).touch()
     (tmp_path / "table.nft").write_text(LOADED)
-    monkeypatch.setitem(_nft_table.TABLES, _nft_table.JOBS, ("inet trainyard_jobs", str(tmp_path / "table.nft")))
+    monkeypatch.setitem(
+        _nft_table.TABLES, _nft_table.JOBS, ("inet trainyard_jobs", str(tmp_path / "table.nft"))
+    )
     assert health.restore_tables() == said
     reloads = [command[2:] for command in calls if "systemctl" in command]
     assert len(calls) == asked and reloads == [[_nft_table.JOBS]] * (asked > 2)
@@ -871,13 +1012,34 @@ def test_one_line():
     assert health.line(["5 (\x1b]0;x\x07)\u202e"]) == "trainyard: 5 (?]0;x?)?"
 
 
-@pytest.mark.parametrize("former, reason, shown, asked", [
-    ("", "", "", []),
-    ("", "trainyard: x", "", [["scontrol", "update", "nodename=a", "state=drain", "reason=trainyard: x"]]),
-    ("trainyard: x", "trainyard: x", "", []),
-    ("trainyard: x", "", "trainyard: x", [["sinfo", "--noheader", "--nodes=a", "--format=%E"], ["scontrol", "update", "nodename=a", "state=resume"]]),
-    ("trainyard: x", "", "disk is replaced", [["sinfo", "--noheader", "--nodes=a", "--format=%E"]]),
-])
+@pytest.mark.parametrize(
+    "former, reason, shown, asked",
+    [
+        ("", "", "", []),
+        (
+            "",
+            "trainyard: x",
+            "",
+            [["scontrol", "update", "nodename=a", "state=drain", "reason=trainyard: x"]],
+        ),
+        ("trainyard: x", "trainyard: x", "", []),
+        (
+            "trainyard: x",
+            "",
+            "trainyard: x",
+            [
+                ["sinfo", "--noheader", "--nodes=a", "--format=%E"],
+                ["scontrol", "update", "nodename=a", "state=resume"],
+            ],
+        ),
+        (
+            "trainyard: x",
+            "",
+            "disk is replaced",
+            [["sinfo", "--noheader", "--nodes=a", "--format=%E"]],
+        ),
+    ],
+)
 def test_slurm_is_asked_only_about_changes(monkeypatch, tmp_path, former, reason, shown, asked):
     calls = []
     monkeypatch.setattr(health, "REASON", str(tmp_path / "reason"))
@@ -894,11 +1056,16 @@ def test_a_drain_that_failed_is_tried_again(monkeypatch, tmp_path):
     assert not (tmp_path / "reason").exists()
 
 
-MOUNTS = ("21 1 8:1 / / rw - ext4 /dev/sda1 rw\n22 21 8:2 / /fast\\040disk rw - xfs /dev/mapper/a\\040b rw,prjquota\n"
-          "23 21 8:3 / /old rw - ext4 /dev/sdc rw,prjquota\n24 21 8:4 / /old rw - ext4 /dev/sdd rw\n")
+MOUNTS = (
+    "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n22 21 8:2 / /fast\\040disk rw - xfs /dev/mapper/a\\040b rw,prjquota\n"
+    "23 21 8:3 / /old rw - ext4 /dev/sdc rw,prjquota\n24 21 8:4 / /old rw - ext4 /dev/sdd rw\n"
+)
 
 
-@pytest.mark.parametrize("path, device", [("/fast disk/jobs/7", "/dev/mapper/a b"), ("/fast", ""), ("/old/jobs", ""), ("/", "")])
+@pytest.mark.parametrize(
+    "path, device",
+    [("/fast disk/jobs/7", "/dev/mapper/a b"), ("/fast", ""), ("/old/jobs", ""), ("/", "")],
+)
 def test_the_device_of_a_project_quota(path, device):
     assert disk.device_of(path, MOUNTS) == device
 
@@ -907,8 +1074,16 @@ def test_the_disk_of_a_job_is_limited_and_free_again(tmp_path, monkeypatch):
     """With calls of the kernel recorded: few kernels of test machines have such quotas."""
     calls = []
     monkeypatch.setattr(disk, "mounts", lambda: "21 1 8:1 / / rw - ext4 /dev/sda1 rw,prjquota\n")
-    monkeypatch.setattr(disk, "limit_project", lambda device, project, size: calls.append((device, project, size)))
-    monkeypatch.setattr(disk.fcntl, "ioctl", lambda handle, request, data: calls.append((os.readlink("/proc/self/fd/%d" % handle), hex(request))) or data)
+    monkeypatch.setattr(
+        disk, "limit_project", lambda device, project, size: calls.append((device, project, size))
+    )
+    monkeypatch.setattr(
+        disk.fcntl,
+        "ioctl",
+        lambda handle, request, data: (
+            calls.append((os.readlink("/proc/self/fd/%d" % handle), hex(request))) or data
+        ),
+    )
     monkeypatch.setitem(sys.modules, "_disk_limit", disk)
     (tmp_path / "jobs/7").mkdir(parents=True)
     config = {"storage": str(tmp_path), "job_bytes": 5 << 30}
@@ -916,28 +1091,56 @@ def test_the_disk_of_a_job_is_limited_and_free_again(tmp_path, monkeypatch):
     disk.finish(str(tmp_path), "7")
     project = (1 << 30) + 7
     folder = str(tmp_path / "jobs/7")
-    assert calls == [("/dev/sda1", project, 5 << 30), (folder, "0x801c581f"), (folder, "0x401c5820"), ("/dev/sda1", project, 0)]
+    assert calls == [
+        ("/dev/sda1", project, 5 << 30),
+        (folder, "0x801c581f"),
+        (folder, "0x401c5820"),
+        ("/dev/sda1", project, 0),
+    ]
     prolog.limit_disk("7", {"storage": str(tmp_path), "job_bytes": 0})
     assert len(calls) == 4
     # A site that has mounted it without quotas since then: the node is drained with the reason.
     monkeypatch.setattr(disk, "mounts", lambda: MOUNTS)
-    with pytest.raises(OSError, match="is not on a file system that is mounted with prjquota, which job_container_job_gib needs"):
+    with pytest.raises(
+        OSError,
+        match="is not on a file system that is mounted with prjquota, which job_container_job_gib needs",
+    ):
         prolog.limit_disk("7", config)
 
 
 def test_a_refused_quota_has_a_reason():
-    with pytest.raises(OSError, match="the quota of project 1073741831 on /dev/null cannot be set: "):
+    with pytest.raises(
+        OSError, match="the quota of project 1073741831 on /dev/null cannot be set: "
+    ):
         disk.limit_project("/dev/null", disk.project_of("7"), 1 << 30)
 
 
 def test_programs_are_placed_with_their_interpreter():
     """Slurm and people start them by name."""
-    programs = role_variable("job_container", "__job_container_programs", ansible_search_path=[str(FILES.parent)], role_path=str(FILES.parent))
+    programs = role_variable(
+        "job_container",
+        "__job_container_programs",
+        ansible_search_path=[str(FILES.parent)],
+        role_path=str(FILES.parent),
+    )
     first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
-    modules = ("_disk_limit.py", "_host_health.py", "_images.py", "_job_ports.py", "_nft_table.py", "_nvidia_smi.py", "_quantity.py", "_registry.py")
+    modules = (
+        "_disk_limit.py",
+        "_host_health.py",
+        "_images.py",
+        "_job_ports.py",
+        "_nft_table.py",
+        "_nvidia_smi.py",
+        "_quantity.py",
+        "_registry.py",
+    )
     assert all(first.pop(name).startswith("# ") for name in modules)
     # In containers, by the Python of the image.
-    assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root", "rank")} == {"#!/usr/bin/env python3"}
-    assert first == dict.fromkeys(("trainyard-run", "clean-store", "prolog", "epilog", "health"), "#!/usr/bin/python3")
+    assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root", "rank")} == {
+        "#!/usr/bin/env python3"
+    }
+    assert first == dict.fromkeys(
+        ("trainyard-run", "clean-store", "prolog", "epilog", "health"), "#!/usr/bin/python3"
+    )
     for text in programs.values():
         compile(text, "program", "exec")

@@ -29,13 +29,27 @@ def load(name):
 run = load("trainyard_run")
 ID = "9507cb1e499394de3e22c6874f3372f03c0e633c90908f48f29475da291dc90e"
 OTHER = "1" * 64
-CONFIG = {"podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs", "init": True, "gpus": {"cdi": "nvidia.com/gpu", "nodes": "/dev/nvidia%d"}}
+CONFIG = {
+    "podman": "/usr/bin/podman",
+    "mount_program": "/usr/bin/fuse-overlayfs",
+    "init": True,
+    "gpus": {"cdi": "nvidia.com/gpu", "nodes": "/dev/nvidia%d"},
+}
 
 
-@pytest.mark.parametrize("text, names", [
-    ("a", ["a"]), ("a,b", ["a", "b"]), ("lab-[1-3,7]", ["lab-1", "lab-2", "lab-3", "lab-7"]), ("n[09-11]x,z", ["n09x", "n10x", "n11x", "z"]),
-    ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]), ("", []), ("h5-[12,13b]", None), ("a[1-2", None),
-])
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        ("a", ["a"]),
+        ("a,b", ["a", "b"]),
+        ("lab-[1-3,7]", ["lab-1", "lab-2", "lab-3", "lab-7"]),
+        ("n[09-11]x,z", ["n09x", "n10x", "n11x", "z"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("", []),
+        ("h5-[12,13b]", None),
+        ("a[1-2", None),
+    ],
+)
 def test_node_lists(text, names):
     if names is None:
         with pytest.raises(run.Refused):
@@ -50,72 +64,140 @@ def test_task_counts():
         run.expand_counts("x")
 
 
-@pytest.mark.parametrize("environment, constrained, gpus", [
-    ({}, False, []),
-    ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"}, False, [2, 3]),
-    ({"SLURM_STEP_GPUS": "2-3", "CUDA_VISIBLE_DEVICES": "0,1"}, True, [2, 3]),
-    ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "3"}, False, [3]),
-    ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "1"}, True, [3]),
-    ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0"}, False, []),
-    ({"SLURM_JOB_GPUS": "1"}, False, [1]),
-    ({"CUDA_VISIBLE_DEVICES": "0,1"}, False, []),
-])
+@pytest.mark.parametrize(
+    "environment, constrained, gpus",
+    [
+        ({}, False, []),
+        ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"}, False, [2, 3]),
+        ({"SLURM_STEP_GPUS": "2-3", "CUDA_VISIBLE_DEVICES": "0,1"}, True, [2, 3]),
+        ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "3"}, False, [3]),
+        ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "1"}, True, [3]),
+        ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0"}, False, []),
+        ({"SLURM_JOB_GPUS": "1"}, False, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, False, []),
+    ],
+)
 def test_only_the_gpus_of_the_task(environment, constrained, gpus):
     assert run.chosen_gpus(environment, constrained) == gpus
 
 
 def test_workers():
-    step = {"SLURM_STEP_NODELIST": "lab-[a,b]".replace("a,b", "1-2"), "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
+    step = {
+        "SLURM_STEP_NODELIST": "lab-[a,b]".replace("a,b", "1-2"),
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+        "SLURM_PROCID": "3",
+        "SLURM_LOCALID": "1",
+    }
     assert run.workers(step) == {"index": 3, "count": 4, "nodes": ["lab-1", "lab-2"], "local": 1}
-    assert run.workers({"SLURMD_NODENAME": "lab-1", "SLURM_NTASKS": "4"})["count"] == 1, "a batch script is one worker"
+    assert run.workers({"SLURMD_NODENAME": "lab-1", "SLURM_NTASKS": "4"})["count"] == 1, (
+        "a batch script is one worker"
+    )
 
 
 def test_steps_have_ports_of_their_own():
     ranges = [[10340, 10359], [12000, 12019]]
-    first = [run.step_ports(ranges, step)[:run.PORTS_OF_STEP] for step in ("0", "1", "12")]
-    assert first == [[10340, 10341, 10342], [10343, 10344, 10345], [12016, 12017, 12018]], "steps of the same time begin with others"
-    assert all(sorted(run.step_ports(ranges, step)) == [*range(10340, 10360), *range(12000, 12020)] for step in ("0", "77", "batch"))
+    first = [run.step_ports(ranges, step)[: run.PORTS_OF_STEP] for step in ("0", "1", "12")]
+    assert first == [[10340, 10341, 10342], [10343, 10344, 10345], [12016, 12017, 12018]], (
+        "steps of the same time begin with others"
+    )
+    assert all(
+        sorted(run.step_ports(ranges, step)) == [*range(10340, 10360), *range(12000, 12020)]
+        for step in ("0", "77", "batch")
+    )
     assert run.step_ports([], "0") == []
 
 
-@pytest.mark.parametrize("name, found", [
-    ("trainyard/test:1", ID), ("localhost/trainyard/test:1", ID), (ID[:12], ID), ("sha256:" + ID, ID), ("own", OTHER), ("trainyard/test@sha256:aa", ID),
-    ("trainyard/test", None), ("other@sha256:aa", None), ("trainyard/test:2", None),
-])
+@pytest.mark.parametrize(
+    "name, found",
+    [
+        ("trainyard/test:1", ID),
+        ("localhost/trainyard/test:1", ID),
+        (ID[:12], ID),
+        ("sha256:" + ID, ID),
+        ("own", OTHER),
+        ("trainyard/test@sha256:aa", ID),
+        ("trainyard/test", None),
+        ("other@sha256:aa", None),
+        ("trainyard/test:2", None),
+    ],
+)
 def test_images_of_the_host_and_of_the_user(name, found):
-    stores = [[{"id": ID, "names": ["localhost/trainyard/test:1"], "digest": "sha256:aa"}], [{"id": OTHER, "names": ["docker.io/library/own:latest"]},
-                                                                                                   {"id": "2" * 64}]]
+    stores = [
+        [{"id": ID, "names": ["localhost/trainyard/test:1"], "digest": "sha256:aa"}],
+        [{"id": OTHER, "names": ["docker.io/library/own:latest"]}, {"id": "2" * 64}],
+    ]
     if found:
         assert run.find_image(name, stores) == found
     else:
-        with pytest.raises(run.Refused, match="images here: docker.io/library/own:latest, localhost/trainyard/test:1"):
+        with pytest.raises(
+            run.Refused,
+            match="images here: docker.io/library/own:latest, localhost/trainyard/test:1",
+        ):
             run.find_image(name, stores)
 
 
 def test_the_store_of_the_host_comes_first():
-    stores = [[{"id": ID, "names": ["localhost/x:latest"]}], [{"id": OTHER, "names": ["localhost/x:latest"]}]]
+    stores = [
+        [{"id": ID, "names": ["localhost/x:latest"]}],
+        [{"id": OTHER, "names": ["localhost/x:latest"]}],
+    ]
     assert run.find_image("x", stores) == ID
 
 
 def test_the_environment_survives_the_shell(tmp_path):
-    values = {"A": "it's $HOME `id` \"x\"\nsecond line", "B_2": "", "BASH_FUNC_x%%": "() { :; }", "bad-name": "1"}
+    values = {
+        "A": 'it\'s $HOME `id` "x"\nsecond line',
+        "B_2": "",
+        "BASH_FUNC_x%%": "() { :; }",
+        "bad-name": "1",
+    }
     file = tmp_path / "environment"
     file.write_text(run.environment_text(values), encoding="utf-8")
-    shown = subprocess.run(["sh", "-c", ". %s; printf %%s \"$A$B_2\"" % file], stdout=subprocess.PIPE, check=True, text=True).stdout
+    shown = subprocess.run(
+        ["sh", "-c", '. %s; printf %%s "$A$B_2"' % file],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    ).stdout
     assert shown == values["A"]
-    assert "bad-name" not in file.read_text(encoding="utf-8") and "BASH_FUNC" not in file.read_text(encoding="utf-8")
+    assert "bad-name" not in file.read_text(encoding="utf-8") and "BASH_FUNC" not in file.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_settings_yield_to_the_job_and_both_to_the_program():
-    found = run.task_environment({"NCCL_DEBUG": "INFO", "PATH": "/host", "LD_PRELOAD": "x", "MASTER_ADDR": "z", "CONTAINERS_CONF": "y", "TOKEN": "t"},
-                                 run.parse_settings("# of the role\nNCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME=\"eth0\"\n"), {"MASTER_ADDR": "10.0.0.1"})
-    assert found == {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0", "MASTER_ADDR": "10.0.0.1", "TOKEN": "t"}
+    found = run.task_environment(
+        {
+            "NCCL_DEBUG": "INFO",
+            "PATH": "/host",
+            "LD_PRELOAD": "x",
+            "MASTER_ADDR": "z",
+            "CONTAINERS_CONF": "y",
+            "TOKEN": "t",
+        },
+        run.parse_settings('# of the role\nNCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME="eth0"\n'),
+        {"MASTER_ADDR": "10.0.0.1"},
+    )
+    assert found == {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "MASTER_ADDR": "10.0.0.1",
+        "TOKEN": "t",
+    }
 
 
-@pytest.mark.parametrize("asked, environment, size", [
-    ("8g", {}, "8g"), ("", {"TRAINYARD_SHM_SIZE": "2g"}, "2g"), ("", {"SLURM_MEM_PER_NODE": "4000"}, "2000m"), ("", {"SLURM_MEM_PER_NODE": "0"}, "1g"),
-    ("", {}, "1g"), ("lots", {}, None), ("8g --privileged", {}, None),
-])
+@pytest.mark.parametrize(
+    "asked, environment, size",
+    [
+        ("8g", {}, "8g"),
+        ("", {"TRAINYARD_SHM_SIZE": "2g"}, "2g"),
+        ("", {"SLURM_MEM_PER_NODE": "4000"}, "2000m"),
+        ("", {"SLURM_MEM_PER_NODE": "0"}, "1g"),
+        ("", {}, "1g"),
+        ("lots", {}, None),
+        ("8g --privileged", {}, None),
+    ],
+)
 def test_shared_memory(asked, environment, size):
     if size:
         assert run.shared_memory(asked, environment, "1g") == size
@@ -125,14 +207,25 @@ def test_shared_memory(asked, environment, size):
 
 
 def test_the_host_file_has_each_address_once():
-    entries = [{"address": "10.0.0.2", "slots": 1}, {"address": "10.0.0.1", "slots": 2}, {"address": "10.0.0.2", "slots": 1}]
+    entries = [
+        {"address": "10.0.0.2", "slots": 1},
+        {"address": "10.0.0.1", "slots": 2},
+        {"address": "10.0.0.2", "slots": 1},
+    ]
     assert run.host_file(entries) == "10.0.0.2 slots=2\n10.0.0.1 slots=2\n"
 
 
-@pytest.mark.parametrize("text, option", [
-    ("/data", "--mount=type=bind,source=/data,target=/data"), ("/data:/x:ro", "--mount=type=bind,source=/data,target=/x,readonly"),
-    ("data", None), ("/data:x", None), ("/a,target=/b", None), ("/a:/b:z", None),
-])
+@pytest.mark.parametrize(
+    "text, option",
+    [
+        ("/data", "--mount=type=bind,source=/data,target=/data"),
+        ("/data:/x:ro", "--mount=type=bind,source=/data,target=/x,readonly"),
+        ("data", None),
+        ("/data:x", None),
+        ("/a,target=/b", None),
+        ("/a:/b:z", None),
+    ],
+)
 def test_mounts(text, option):
     if option:
         assert run.mount_option(text) == option
@@ -142,10 +235,22 @@ def test_mounts(text, option):
 
 
 def test_devices():
-    assert run.device_options([0, 3], CONFIG) == ["--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=3"]
-    nodes = {"gpus": {"cdi": "", "nodes": "/dev/nvidia%d", "control": ["/dev/nvidiactl", "/dev/nvidia-uvm"]}}
+    assert run.device_options([0, 3], CONFIG) == [
+        "--device=nvidia.com/gpu=0",
+        "--device=nvidia.com/gpu=3",
+    ]
+    nodes = {
+        "gpus": {
+            "cdi": "",
+            "nodes": "/dev/nvidia%d",
+            "control": ["/dev/nvidiactl", "/dev/nvidia-uvm"],
+        }
+    }
     there = {"/dev/nvidia1", "/dev/nvidiactl"}.__contains__
-    assert run.device_options([1], nodes, there) == ["--device=/dev/nvidia1", "--device=/dev/nvidiactl"]
+    assert run.device_options([1], nodes, there) == [
+        "--device=/dev/nvidia1",
+        "--device=/dev/nvidiactl",
+    ]
     assert run.device_options([], nodes, there) == []
     with pytest.raises(run.Refused, match="/dev/nvidia2, which this host does not have"):
         run.device_options([1, 2], nodes, there)
@@ -153,38 +258,86 @@ def test_devices():
 
 def test_what_starts_ranks_of_mindspore_is_in_each_container():
     config = {"launcher": "/l/trainyard-launch", "rank": "/l/rank"}
-    told = ["--mount=type=bind,source=/l/trainyard-launch,target=/usr/local/bin/trainyard-launch,readonly",
-            "--mount=type=bind,source=/l/rank,target=/usr/local/lib/trainyard/rank,readonly"]
+    told = [
+        "--mount=type=bind,source=/l/trainyard-launch,target=/usr/local/bin/trainyard-launch,readonly",
+        "--mount=type=bind,source=/l/rank,target=/usr/local/lib/trainyard/rank,readonly",
+    ]
     assert run.program_mounts(config, lambda path: False) == told
     # Of role ascend.
     table = "/etc/trainyard/hccl.json"
-    assert run.program_mounts(config, lambda path: path == table) == told + ["--mount=type=bind,source=%s,target=%s,readonly" % (table, table)]
-    variables = [run.own_variables("7", "0", {"index": 0, "count": 1}, [{"address": "10.0.0.1", "slots": 1}], {"ssh": 1, "master": 2}, [],
-                                   {"home": "/h", "name": "a"}, {"gpus": {}}, lambda path, there=there: there) for there in (True, False)]
+    assert run.program_mounts(config, lambda path: path == table) == told + [
+        "--mount=type=bind,source=%s,target=%s,readonly" % (table, table)
+    ]
+    variables = [
+        run.own_variables(
+            "7",
+            "0",
+            {"index": 0, "count": 1},
+            [{"address": "10.0.0.1", "slots": 1}],
+            {"ssh": 1, "master": 2},
+            [],
+            {"home": "/h", "name": "a"},
+            {"gpus": {}},
+            lambda path, there=there: there,
+        )
+        for there in (True, False)
+    ]
     assert [each.get("TRAINYARD_RANK_TABLE") for each in variables] == [table, None]
 
 
 def test_infiniband_devices_and_locked_memory():
-    nodes = ["/dev/infiniband/" + name for name in ("uverbs10", "umad0", "rdma_cm", "issm0", "uverbs0", "by-path")]
-    assert run.infiniband_devices(nodes) == ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs10"]
+    nodes = [
+        "/dev/infiniband/" + name
+        for name in ("uverbs10", "umad0", "rdma_cm", "issm0", "uverbs0", "by-path")
+    ]
+    assert run.infiniband_devices(nodes) == [
+        "/dev/infiniband/rdma_cm",
+        "/dev/infiniband/uverbs0",
+        "/dev/infiniband/uverbs10",
+    ]
     assert run.infiniband_devices([]) == []
-    assert run.memlock_option(run.resource.RLIM_INFINITY) == "-1:-1" and run.memlock_option(65536) == "65536:65536"
+    assert (
+        run.memlock_option(run.resource.RLIM_INFINITY) == "-1:-1"
+        and run.memlock_option(65536) == "65536:65536"
+    )
 
 
-RINGS = {"gpus": {"cdi": "", "nodes": "/dev/davinci%d", "control": ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"],
-                  "variables": ["ASCEND_RT_VISIBLE_DEVICES"], "groups": [[0, 1, 2, 3], [4, 5, 6, 7]],
-                  "mounts": ["/usr/local/Ascend/driver", "/usr/local/dcmi", "/etc/hccn.conf"]}}
+RINGS = {
+    "gpus": {
+        "cdi": "",
+        "nodes": "/dev/davinci%d",
+        "control": ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"],
+        "variables": ["ASCEND_RT_VISIBLE_DEVICES"],
+        "groups": [[0, 1, 2, 3], [4, 5, 6, 7]],
+        "mounts": ["/usr/local/Ascend/driver", "/usr/local/dcmi", "/etc/hccn.conf"],
+    }
+}
 
 
 def test_npus():
     """Only those of the task, with the nodes that all need, and the driver to read."""
-    there = {"/dev/davinci4", "/dev/davinci5", "/dev/davinci_manager", "/dev/hisi_hdc", "/usr/local/Ascend/driver", "/etc/hccn.conf"}.__contains__
-    assert run.device_options([4, 5], RINGS, there) == ["--device=/dev/davinci4", "--device=/dev/davinci5", "--device=/dev/davinci_manager",
-                                                        "--device=/dev/hisi_hdc"]
+    there = {
+        "/dev/davinci4",
+        "/dev/davinci5",
+        "/dev/davinci_manager",
+        "/dev/hisi_hdc",
+        "/usr/local/Ascend/driver",
+        "/etc/hccn.conf",
+    }.__contains__
+    assert run.device_options([4, 5], RINGS, there) == [
+        "--device=/dev/davinci4",
+        "--device=/dev/davinci5",
+        "--device=/dev/davinci_manager",
+        "--device=/dev/hisi_hdc",
+    ]
     assert run.driver_mounts([4, 5], RINGS, there) == [
         "--mount=type=bind,source=/usr/local/Ascend/driver,target=/usr/local/Ascend/driver,readonly",
-        "--mount=type=bind,source=/etc/hccn.conf,target=/etc/hccn.conf,readonly"]
-    assert run.driver_mounts([], RINGS, there) == run.device_options([], RINGS, there) == [] and run.driver_mounts([0], CONFIG) == []
+        "--mount=type=bind,source=/etc/hccn.conf,target=/etc/hccn.conf,readonly",
+    ]
+    assert (
+        run.driver_mounts([], RINGS, there) == run.device_options([], RINGS, there) == []
+        and run.driver_mounts([0], CONFIG) == []
+    )
     with pytest.raises(run.Refused, match="/dev/davinci6, which this host does not have"):
         run.device_options([6], RINGS, there)
 
@@ -197,52 +350,147 @@ def test_devices_with_links_to_each_other(gpus):
 
 @pytest.mark.parametrize("gpus", [[3, 4], [0, 1, 2, 3, 4], list(range(7)), [0, 7]])
 def test_devices_without_links_are_refused(gpus):
-    with pytest.raises(run.Refused, match="lie within 0-3 or within 4-7, or are all 8, because no others have links to each other; request 1 or 2 or 4"):
+    with pytest.raises(
+        run.Refused,
+        match="lie within 0-3 or within 4-7, or are all 8, because no others have links to each other; request 1 or 2 or 4",
+    ):
         run.device_options(gpus, RINGS, lambda path: True)
 
 
 def test_the_numbers_of_npus_in_the_container():
-    own = run.own_variables("7", "0", {"index": 0, "count": 1}, [{"address": "10.0.0.1", "slots": 2}], {"ssh": 1, "master": 2}, [4, 5],
-                            {"home": "/home/a", "name": "a"}, RINGS)
+    own = run.own_variables(
+        "7",
+        "0",
+        {"index": 0, "count": 1},
+        [{"address": "10.0.0.1", "slots": 2}],
+        {"ssh": 1, "master": 2},
+        [4, 5],
+        {"home": "/home/a", "name": "a"},
+        RINGS,
+    )
     slurm = {"SLURM_STEP_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "4,5"}
     assert run.chosen_gpus(slurm, False) == [4, 5]
     found = run.task_environment(slurm, {}, own)
-    assert found["ASCEND_RT_VISIBLE_DEVICES"] == "0,1" and found["SLURM_STEP_GPUS"] == "4,5" and "CUDA_VISIBLE_DEVICES" not in found
+    assert (
+        found["ASCEND_RT_VISIBLE_DEVICES"] == "0,1"
+        and found["SLURM_STEP_GPUS"] == "4,5"
+        and "CUDA_VISIBLE_DEVICES" not in found
+    )
 
 
 def plan(**changes):
-    return dict({"store": "/s", "runtime": "/r", "folder": "/r/task.0.0", "stores": ["/images", "/own"], "name": "job-7.0.0", "job": "7",
-                 "uid": 2101, "gid": 2102,
-                 "shm": "1g", "memlock": "-1:-1", "workdir": "/home/a", "terminal": False, "mounts": [], "devices": ["--device=nvidia.com/gpu=0"], "image": ID,
-                 "command": ["python3", "a b.py", "--rm"]}, **changes)
+    return dict(
+        {
+            "store": "/s",
+            "runtime": "/r",
+            "folder": "/r/task.0.0",
+            "stores": ["/images", "/own"],
+            "name": "job-7.0.0",
+            "job": "7",
+            "uid": 2101,
+            "gid": 2102,
+            "shm": "1g",
+            "memlock": "-1:-1",
+            "workdir": "/home/a",
+            "terminal": False,
+            "mounts": [],
+            "devices": ["--device=nvidia.com/gpu=0"],
+            "image": ID,
+            "command": ["python3", "a b.py", "--rm"],
+        },
+        **changes,
+    )
 
 
 def test_the_command_of_podman():
     command = run.podman_command(plan(), CONFIG)
-    assert command[-4:] == ["sh", "python3", "a b.py", "--rm"] and command[command.index("-c") - 1] == ID, "options of the user come after the image"
-    assert {"--userns=keep-id", "--user=2101:2102", "--network=host", "--label=trainyard.job=7", "--shm-size=1g", "--ulimit=memlock=-1:-1", "--pull=never",
-            "--group-add=keep-groups", "--device=nvidia.com/gpu=0", "--init", "--log-driver=passthrough"} <= set(command)
-    assert [word for word in command if "imagestore" in word] == ["--storage-opt=additionalimagestore=/images", "--storage-opt=additionalimagestore=/own"]
-    assert not any(word.startswith(("--privileged", "--volume", "--env-host", "--ipc", "--pid=")) for word in command)
-    assert [word for word in command if word.startswith("--env")] == ["--env=TRAINYARD_JOB_ID=7"], "no variable of the job"
+    assert (
+        command[-4:] == ["sh", "python3", "a b.py", "--rm"]
+        and command[command.index("-c") - 1] == ID
+    ), "options of the user come after the image"
+    assert {
+        "--userns=keep-id",
+        "--user=2101:2102",
+        "--network=host",
+        "--label=trainyard.job=7",
+        "--shm-size=1g",
+        "--ulimit=memlock=-1:-1",
+        "--pull=never",
+        "--group-add=keep-groups",
+        "--device=nvidia.com/gpu=0",
+        "--init",
+        "--log-driver=passthrough",
+    } <= set(command)
+    assert [word for word in command if "imagestore" in word] == [
+        "--storage-opt=additionalimagestore=/images",
+        "--storage-opt=additionalimagestore=/own",
+    ]
+    assert not any(
+        word.startswith(("--privileged", "--volume", "--env-host", "--ipc", "--pid="))
+        for word in command
+    )
+    assert [word for word in command if word.startswith("--env")] == ["--env=TRAINYARD_JOB_ID=7"], (
+        "no variable of the job"
+    )
     assert "--tty" in run.podman_command(plan(terminal=True), CONFIG)
 
 
 def test_a_running_container_is_entered():
-    tasks = [("task.0.0", 5), ("task.1.0", 9), ("task.1.10", 20), ("task.batch.1", 7), ("other", 99)]
-    assert (run.newest_task(tasks, 0), run.newest_task(tasks, 1), run.newest_task(tasks, 2)) == ("task.1.0", "task.batch.1", None)
-    command = run.enter_command("7", "task.1.0", "/store", {"podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs"}, False, ["id", "-u"])
+    tasks = [
+        ("task.0.0", 5),
+        ("task.1.0", 9),
+        ("task.1.10", 20),
+        ("task.batch.1", 7),
+        ("other", 99),
+    ]
+    assert (run.newest_task(tasks, 0), run.newest_task(tasks, 1), run.newest_task(tasks, 2)) == (
+        "task.1.0",
+        "task.batch.1",
+        None,
+    )
+    command = run.enter_command(
+        "7",
+        "task.1.0",
+        "/store",
+        {"podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs"},
+        False,
+        ["id", "-u"],
+    )
     at = command.index("exec")
     assert "--root=/store" in command[:at] and "run" not in command[:at]
-    assert command[at:] == ["exec", "--interactive", "job-7.1.0", "/bin/sh", "-c", run.START, "sh", "id", "-u"]
+    assert command[at:] == [
+        "exec",
+        "--interactive",
+        "job-7.1.0",
+        "/bin/sh",
+        "-c",
+        run.START,
+        "sh",
+        "id",
+        "-u",
+    ]
 
 
 def test_an_instance_is_entered_as_root():
     """Of the container, with the person's ID in its place."""
     command = run.enter_command("7", "task.batch.0", "/store", CONFIG, True, ["bash"], root=True)
-    assert command[command.index("exec"):] == ["exec", "--interactive", "--tty", "--user=0:0", "job-7.batch.0", "/bin/sh", "-c", run.START_ROOT, "sh",
-                                               str(os.getuid()), str(os.getgid()), "bash"]
-    assert run.ROOT_INSIDE in run.START_ROOT and run.START_ROOT.startswith(". /run/trainyard/environment; exec ")
+    assert command[command.index("exec") :] == [
+        "exec",
+        "--interactive",
+        "--tty",
+        "--user=0:0",
+        "job-7.batch.0",
+        "/bin/sh",
+        "-c",
+        run.START_ROOT,
+        "sh",
+        str(os.getuid()),
+        str(os.getgid()),
+        "bash",
+    ]
+    assert run.ROOT_INSIDE in run.START_ROOT and run.START_ROOT.startswith(
+        ". /run/trainyard/environment; exec "
+    )
 
 
 class Job:
@@ -250,18 +498,29 @@ class Job:
 
     def __init__(self, folder, monkeypatch):
         self.runtime, self.disk = folder / "run/7", folder / "store/jobs/7"
-        for path in (self.runtime / "task.batch.0", self.disk, folder / "store/images/overlay-images"):
+        for path in (
+            self.runtime / "task.batch.0",
+            self.disk,
+            folder / "store/images/overlay-images",
+        ):
             path.mkdir(parents=True)
         self.stored(folder / "store/images", "site/tools:1")
         self.folder = folder
-        self.config = dict(CONFIG, store=str(folder / "store/images"), storage=str(folder / "store"), registries=["front:5000"])
+        self.config = dict(
+            CONFIG,
+            store=str(folder / "store/images"),
+            storage=str(folder / "store"),
+            registries=["front:5000"],
+        )
         self.environment = {"SLURM_JOB_ID": "7", "HOME": "/home/a", "SECRET": "s"}
         monkeypatch.setattr(run, "RUNTIME", str(folder / "run"))
 
     @staticmethod
     def stored(store, name):
         (store / "overlay-images").mkdir(parents=True, exist_ok=True)
-        (store / "overlay-images/images.json").write_text(run.json.dumps([{"id": ID, "names": [name]}]), encoding="utf-8")
+        (store / "overlay-images/images.json").write_text(
+            run.json.dumps([{"id": ID, "names": [name]}]), encoding="utf-8"
+        )
 
 
 @pytest.fixture(name="job")
@@ -275,17 +534,32 @@ def options(*words):
 
 def test_only_instances_are_entered_as_root(job, monkeypatch, capsys):
     (job.runtime / "task.batch.0/job.json").write_text('{"root": false}', encoding="utf-8")
-    with pytest.raises(run.Refused, match="only instances of the hub can be entered as root; in a job, everything runs as its person"):
-        run.enter(options("--enter=0", "--root", "--dry-run", "--", "id"), job.environment, job.config)
-    assert run.enter(options("--enter=0", "--dry-run", "--", "id"), job.environment, job.config) == 0 and "--user" not in capsys.readouterr().out
+    with pytest.raises(
+        run.Refused,
+        match="only instances of the hub can be entered as root; in a job, everything runs as its person",
+    ):
+        run.enter(
+            options("--enter=0", "--root", "--dry-run", "--", "id"), job.environment, job.config
+        )
+    assert (
+        run.enter(options("--enter=0", "--dry-run", "--", "id"), job.environment, job.config) == 0
+        and "--user" not in capsys.readouterr().out
+    )
     (job.runtime / "task.batch.0/job.json").write_text('{"root": true}', encoding="utf-8")
-    assert run.enter(options("--enter=0", "--root", "--dry-run", "--", "id"), job.environment, job.config) == 0 and "--user=0:0" in capsys.readouterr().out
+    assert (
+        run.enter(
+            options("--enter=0", "--root", "--dry-run", "--", "id"), job.environment, job.config
+        )
+        == 0
+        and "--user=0:0" in capsys.readouterr().out
+    )
     with pytest.raises(run.Refused, match="task 1 of job 7 has no container"):
         run.enter(options("--enter=1", "--", "id"), job.environment, job.config)
 
 
 def stand_in(job, found=None, error=None):
     """A module in the place of _images, which has tests of its own."""
+
     class Images:
         calls = []
 
@@ -297,7 +571,16 @@ def stand_in(job, found=None, error=None):
 
         @classmethod
         def pull(cls, name, person, config, environment, folder, is_there):
-            cls.calls.append((name, person["uid"], environment, folder, is_there(), (job.runtime / "pulling").read_text(encoding="utf-8")))
+            cls.calls.append(
+                (
+                    name,
+                    person["uid"],
+                    environment,
+                    folder,
+                    is_there(),
+                    (job.runtime / "pulling").read_text(encoding="utf-8"),
+                )
+            )
             if error:
                 raise cls.ImageError(error)
             if found:
@@ -314,15 +597,30 @@ def stand_in(job, found=None, error=None):
 
 
 def provide(job, name, pulls=True):
-    return run.provide_image(name, {"uid": os.getuid(), "name": "a"}, job.config, str(job.runtime), str(job.disk), job.environment, pulls)
+    return run.provide_image(
+        name,
+        {"uid": os.getuid(), "name": "a"},
+        job.config,
+        str(job.runtime),
+        str(job.disk),
+        job.environment,
+        pulls,
+    )
 
 
 def test_an_image_of_the_host_is_not_pulled(job, monkeypatch):
     monkeypatch.setattr(run, "beside", None)
     assert provide(job, "site/tools:1") == (ID, [job.config["store"]])
     # Of no registry of the site, and in a dry run.
-    for name, pulls in (("other:5000/x:1", True), ("front:50000/x:1", True), ("gone:1", True), ("front:5000/x:1", False)):
-        with pytest.raises(run.Refused, match="image '%s' is not on this host; images here: site/tools:1" % name):
+    for name, pulls in (
+        ("other:5000/x:1", True),
+        ("front:50000/x:1", True),
+        ("gone:1", True),
+        ("front:5000/x:1", False),
+    ):
+        with pytest.raises(
+            run.Refused, match="image '%s' is not on this host; images here: site/tools:1" % name
+        ):
             provide(job, name, pulls)
 
 
@@ -330,16 +628,33 @@ def test_an_image_of_the_registry_is_pulled_once(job, monkeypatch, capsys):
     images = stand_in(job, "front:5000/a/x:1")
     monkeypatch.setattr(run, "beside", lambda name: {"_images": images}[name])
     own = str(job.folder / ("store/people/%d" % os.getuid()))
-    assert provide(job, "front:5000/a/x:1") == (ID, [job.config["store"], own]) == provide(job, "front:5000/a/x:1")
+    assert (
+        provide(job, "front:5000/a/x:1")
+        == (ID, [job.config["store"], own])
+        == provide(job, "front:5000/a/x:1")
+    )
     ((name, uid, environment, folder, is_there, mark),) = images.calls
-    assert (name, uid, is_there, mark) == ("front:5000/a/x:1", os.getuid(), False, "front:5000/a/x:1\n") and folder == str(job.disk / "pull")
+    assert (name, uid, is_there, mark) == (
+        "front:5000/a/x:1",
+        os.getuid(),
+        False,
+        "front:5000/a/x:1\n",
+    ) and folder == str(job.disk / "pull")
     assert "SECRET" not in environment and environment["SLURM_JOB_ID"] == "7"
-    assert capsys.readouterr().err == "trainyard-run: pulling front:5000/a/x:1\n" and not (job.runtime / "pulling").exists()
+    assert (
+        capsys.readouterr().err == "trainyard-run: pulling front:5000/a/x:1\n"
+        and not (job.runtime / "pulling").exists()
+    )
 
 
 def test_why_an_image_is_not_pulled(job, monkeypatch):
-    monkeypatch.setattr(run, "beside", lambda _name: stand_in(job, error="the pull failed: unauthorized"))
-    with pytest.raises(run.Refused, match="image 'front:5000/x:1' is not on this host: the pull failed: unauthorized"):
+    monkeypatch.setattr(
+        run, "beside", lambda _name: stand_in(job, error="the pull failed: unauthorized")
+    )
+    with pytest.raises(
+        run.Refused,
+        match="image 'front:5000/x:1' is not on this host: the pull failed: unauthorized",
+    ):
         provide(job, "front:5000/x:1")
     assert not (job.runtime / "pulling").exists()
 
@@ -350,11 +665,24 @@ def test_a_save_is_of_the_container_of_task_0(job, monkeypatch, capsys):
     assert run.save(options("--save=tools"), job.environment, job.config) == 0
     assert capsys.readouterr().out == "saved as front:5000/a/tools:20261128-120000\n"
     ((name, container, person, _config, place, environment),) = images.calls
-    assert (name, container, person["uid"]) == ("tools", "job-7.batch.0", os.getuid()) and "SECRET" not in environment
-    assert place["command"][-1] == "--storage-opt=additionalimagestore=" + job.config["store"] and "run" not in place["command"]
-    assert place["store"] == str(job.disk / "store") and "--root=" + place["store"] in place["command"] and place["folder"] == str(job.disk)
+    assert (name, container, person["uid"]) == (
+        "tools",
+        "job-7.batch.0",
+        os.getuid(),
+    ) and "SECRET" not in environment
+    assert (
+        place["command"][-1] == "--storage-opt=additionalimagestore=" + job.config["store"]
+        and "run" not in place["command"]
+    )
+    assert (
+        place["store"] == str(job.disk / "store")
+        and "--root=" + place["store"] in place["command"]
+        and place["folder"] == str(job.disk)
+    )
     monkeypatch.setattr(run, "beside", lambda _name: stand_in(job, error="the registry is full"))
-    with pytest.raises(run.Refused, match="the container is not saved, and goes on: the registry is full"):
+    with pytest.raises(
+        run.Refused, match="the container is not saved, and goes on: the registry is full"
+    ):
         run.save(options("--save=tools"), job.environment, job.config)
     with pytest.raises(run.Refused, match="task 0 of job 8 has no container"):
         run.save(options("--save=tools"), {"SLURM_JOB_ID": "8"}, job.config)
@@ -370,17 +698,35 @@ def test_the_modules_beside_it_are_found(monkeypatch):
 
 def test_all_hosts_wait_for_one_that_pulls(monkeypatch, tmp_path):
     """Each of them knows by the name of the image whether another one may need to pull it."""
-    assert run.can_be_pulled("front:5000/x:1", ["front:5000/"]) and not run.can_be_pulled("front:50000/x:1", ["front:5000"])
+    assert run.can_be_pulled("front:5000/x:1", ["front:5000/"]) and not run.can_be_pulled(
+        "front:50000/x:1", ["front:5000"]
+    )
     assert not run.can_be_pulled("site/tools:1", []) and run.PULL_SECONDS > 3600
     waited = []
     monkeypatch.setattr(run, "make_keys", lambda _folder: {})
     monkeypatch.setattr(run, "own_address", lambda *_words: "127.0.0.1")
-    monkeypatch.setattr(run, "lead", lambda *words: waited.append(words[-1]) or {"entries": [words[3]] * 2, "ports": {"ssh": 1, "master": 2}, "keys": {}})
+    monkeypatch.setattr(
+        run,
+        "lead",
+        lambda *words: (
+            waited.append(words[-1])
+            or {"entries": [words[3]] * 2, "ports": {"ssh": 1, "master": 2}, "keys": {}}
+        ),
+    )
     place = {"index": 0, "count": 2, "nodes": ["a", "b"], "local": 0}
     (tmp_path / "environment").write_text("", encoding="utf-8")
     for more in ((), (run.PULL_SECONDS, True)):
-        run.write_task(str(tmp_path), "7", "0", place, [], {"uid": 1, "home": "/h", "name": "a"}, {},
-                       dict(CONFIG, environment=str(tmp_path / "environment")), *more)
+        run.write_task(
+            str(tmp_path),
+            "7",
+            "0",
+            place,
+            [],
+            {"uid": 1, "home": "/h", "name": "a"},
+            {},
+            dict(CONFIG, environment=str(tmp_path / "environment")),
+            *more,
+        )
         assert run.read_json(str(tmp_path / "job.json"))["root"] is bool(more)
     assert waited == [run.PEER_SECONDS, run.PULL_SECONDS]
 
@@ -388,49 +734,106 @@ def test_all_hosts_wait_for_one_that_pulls(monkeypatch, tmp_path):
 root = load("trainyard_root")
 
 
-@pytest.mark.parametrize("text, own, lines", [
-    # Of a container with keep-id.
-    ("         0          1       2101\n      2101          0          1\n      2102       2102      63435\n", 2101,
-     ["0 2101 1", "1 1 2100", "2102 2102 63435"]),
-    ("0 0 4294967295\n", 3, ["0 3 1", "1 1 2", "4 4 4294967291"]), ("0 0 2\n", 1, ["0 1 1"]), ("0 0 1\n1 5 4\n", 4, ["0 4 1", "1 1 3"])])
+@pytest.mark.parametrize(
+    "text, own, lines",
+    [
+        # Of a container with keep-id.
+        (
+            "         0          1       2101\n      2101          0          1\n      2102       2102      63435\n",
+            2101,
+            ["0 2101 1", "1 1 2100", "2102 2102 63435"],
+        ),
+        ("0 0 4294967295\n", 3, ["0 3 1", "1 1 2", "4 4 4294967291"]),
+        ("0 0 2\n", 1, ["0 1 1"]),
+        ("0 0 1\n1 5 4\n", 4, ["0 4 1", "1 1 3"]),
+    ],
+)
 def test_ids_of_a_root_whose_files_are_the_persons(text, own, lines):
     assert root.mapping(text, own) == lines
 
 
 def test_a_host_that_permits_no_other_ids(monkeypatch, capsys):
-    monkeypatch.setattr(root, "become_root", lambda *_words: (_ for _ in ()).throw(OSError(1, "a user namespace cannot be made")))
-    assert root.main(["1", "1", "id"]) == 125 and capsys.readouterr().err == "trainyard-root: a user namespace cannot be made; tell the operator\n"
+    monkeypatch.setattr(
+        root,
+        "become_root",
+        lambda *_words: (_ for _ in ()).throw(OSError(1, "a user namespace cannot be made")),
+    )
+    assert (
+        root.main(["1", "1", "id"]) == 125
+        and capsys.readouterr().err
+        == "trainyard-root: a user namespace cannot be made; tell the operator\n"
+    )
     monkeypatch.setattr(root, "become_root", lambda *_words: None)
-    assert root.main(["1", "1", "/none/x"]) == 127 and "trainyard-root: /none/x: No such file" in capsys.readouterr().err
+    assert (
+        root.main(["1", "1", "/none/x"]) == 127
+        and "trainyard-root: /none/x: No such file" in capsys.readouterr().err
+    )
 
 
 def test_the_host_file_in_the_place_of_one_of_the_person():
     assert run.host_file_mount("", "/f", "/home/anna") == []
-    assert run.host_file_mount("~/ib_config", "/f", "/home/anna") == ["--mount=type=bind,source=/f/hosts,target=/home/anna/ib_config,readonly"]
+    assert run.host_file_mount("~/ib_config", "/f", "/home/anna") == [
+        "--mount=type=bind,source=/f/hosts,target=/home/anna/ib_config,readonly"
+    ]
     with pytest.raises(run.Refused, match="'hosts' is not an absolute path"):
         run.host_file_mount("hosts", "/f", "/home/anna")
 
 
 def test_podman_gets_nothing_of_the_job():
-    found = run.podman_environment("/r", {"SLURM_JOB_ID": "7", "TOKEN": "t", "CONTAINERS_STORAGE_CONF": "mine", "HOME": "/home/a"})
+    found = run.podman_environment(
+        "/r",
+        {"SLURM_JOB_ID": "7", "TOKEN": "t", "CONTAINERS_STORAGE_CONF": "mine", "HOME": "/home/a"},
+    )
     assert "TOKEN" not in found and "CONTAINERS_STORAGE_CONF" not in found
-    assert (found["TRAINYARD_JOB_ID"], found["XDG_RUNTIME_DIR"]) == ("7", "/r"), "the epilog finds conmon by these"
+    assert (found["TRAINYARD_JOB_ID"], found["XDG_RUNTIME_DIR"]) == ("7", "/r"), (
+        "the epilog finds conmon by these"
+    )
 
 
 def test_variables_of_every_job():
     entries = [{"address": "10.0.0.1", "slots": 2}, {"address": "10.0.0.2", "slots": 2}]
-    found = run.own_variables("7", "0", {"index": 1, "count": 2}, entries, {"ssh": 1, "master": 2, "control": 3}, [2, 3], {"home": "/home/a", "name": "a"},
-                              dict(CONFIG, fabric="10.1.0.0/24"))
-    assert {name: found[name] for name in ("TRAINYARD_JOB_ID", "TRAINYARD_WORKER_INDEX", "TRAINYARD_WORKER_COUNT", "TRAINYARD_WORKER_ADDRESS", "MASTER_ADDR",
-                                           "MASTER_PORT", "TRAINYARD_SSH_PORT", "CUDA_VISIBLE_DEVICES", "TRAINYARD_FABRIC")} == {
-        "TRAINYARD_JOB_ID": "7", "TRAINYARD_WORKER_INDEX": "1", "TRAINYARD_WORKER_COUNT": "2", "TRAINYARD_WORKER_ADDRESS": "10.0.0.2",
-        "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "2", "TRAINYARD_SSH_PORT": "1", "CUDA_VISIBLE_DEVICES": "0,1", "TRAINYARD_FABRIC": "10.1.0.0/24"}
+    found = run.own_variables(
+        "7",
+        "0",
+        {"index": 1, "count": 2},
+        entries,
+        {"ssh": 1, "master": 2, "control": 3},
+        [2, 3],
+        {"home": "/home/a", "name": "a"},
+        dict(CONFIG, fabric="10.1.0.0/24"),
+    )
+    assert {
+        name: found[name]
+        for name in (
+            "TRAINYARD_JOB_ID",
+            "TRAINYARD_WORKER_INDEX",
+            "TRAINYARD_WORKER_COUNT",
+            "TRAINYARD_WORKER_ADDRESS",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "TRAINYARD_SSH_PORT",
+            "CUDA_VISIBLE_DEVICES",
+            "TRAINYARD_FABRIC",
+        )
+    } == {
+        "TRAINYARD_JOB_ID": "7",
+        "TRAINYARD_WORKER_INDEX": "1",
+        "TRAINYARD_WORKER_COUNT": "2",
+        "TRAINYARD_WORKER_ADDRESS": "10.0.0.2",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "2",
+        "TRAINYARD_SSH_PORT": "1",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "TRAINYARD_FABRIC": "10.1.0.0/24",
+    }
 
 
 def test_ports_are_free_on_all_hosts():
     entries = [{"address": "a", "ports": [1, 2, 3, 4]}, {"address": "b", "ports": [2, 3, 4, 9]}]
     assert run.common_ports(entries) == {"ssh": 2, "master": 3, "control": 4}
-    with pytest.raises(run.Refused, match="has 1 free ports on all of its hosts, and 3 are needed: a, b"):
+    with pytest.raises(
+        run.Refused, match="has 1 free ports on all of its hosts, and 3 are needed: a, b"
+    ):
         run.common_ports([entries[0], {"address": "b", "ports": [9, 2]}])
 
 
@@ -438,10 +841,20 @@ def test_a_step_of_one_task_needs_no_port_of_the_job(monkeypatch, tmp_path):
     monkeypatch.setattr(run, "PORTS", str(tmp_path / "%s.json"))
     monkeypatch.setattr(run, "own_address", lambda *_words: "127.0.0.1")
     (tmp_path / "environment").write_text("", encoding="utf-8")
-    run.write_task(str(tmp_path), "7", "0", {"index": 0, "count": 1, "nodes": ["a"], "local": 0}, [], {"uid": 1, "home": "/h", "name": "a"}, {},
-                   dict(CONFIG, environment=str(tmp_path / "environment")))
+    run.write_task(
+        str(tmp_path),
+        "7",
+        "0",
+        {"index": 0, "count": 1, "nodes": ["a"], "local": 0},
+        [],
+        {"uid": 1, "home": "/h", "name": "a"},
+        {},
+        dict(CONFIG, environment=str(tmp_path / "environment")),
+    )
     ports = run.read_json(str(tmp_path / "job.json"))["ports"]
-    assert len(set(ports.values())) == 3 and min(ports.values()) > 29999, "they lie outside of those that jobs get"
+    assert len(set(ports.values())) == 3 and min(ports.values()) > 29999, (
+        "they lie outside of those that jobs get"
+    )
 
 
 def test_a_taken_port_is_not_used():
@@ -457,11 +870,14 @@ def test_a_taken_port_is_not_used():
 @pytest.fixture
 def clear(monkeypatch):
     """Messages without munge, which the tests' host does not have. The message begins with the ID of its sender."""
-    monkeypatch.setattr(run, "munged", lambda data, uid: ("%d " % uid + run.json.dumps(data)).encode())
+    monkeypatch.setattr(
+        run, "munged", lambda data, uid: ("%d " % uid + run.json.dumps(data)).encode()
+    )
 
     def opened(text, uid):
         sender, _blank, data = text.decode().partition(" ")
         return run.json.loads(data) if sender == str(uid) else None
+
     monkeypatch.setattr(run, "unmunged", opened)
 
 
@@ -483,8 +899,20 @@ def free_range(count):
 
 
 def lead_in_background(ports, results, seconds=10):
-    leader = threading.Thread(target=lambda: results.update(led=run.lead(
-        "7", "0", 2, entry("127.0.0.1", ports), 2101, {"user_private": "k"}, [[ports[0], ports[-1]]], seconds)))
+    leader = threading.Thread(
+        target=lambda: results.update(
+            led=run.lead(
+                "7",
+                "0",
+                2,
+                entry("127.0.0.1", ports),
+                2101,
+                {"user_private": "k"},
+                [[ports[0], ports[-1]]],
+                seconds,
+            )
+        )
+    )
     leader.start()
     return leader
 
@@ -504,17 +932,32 @@ def test_workers_agree(clear):
     follower = threading.Thread(target=exchange, args=("7", 2101, ports, results))
     follower.start()
     # Two ranges, as of a job that has other ones on another host: it listens in both.
-    led = run.lead("7", "0", 2, entry("127.0.0.1", ports), 2101, {"user_private": "k"}, [[ports[0], ports[1]], [ports[2], ports[5]]], 10)
+    led = run.lead(
+        "7",
+        "0",
+        2,
+        entry("127.0.0.1", ports),
+        2101,
+        {"user_private": "k"},
+        [[ports[0], ports[1]], [ports[2], ports[5]]],
+        10,
+    )
     follower.join()
     assert results[1] == led and led["keys"] == {"user_private": "k"}
-    assert led["ports"] == {"ssh": ports[1], "master": ports[3], "control": ports[4]}, "those of the exchange are not used again at once"
+    assert led["ports"] == {"ssh": ports[1], "master": ports[3], "control": ports[4]}, (
+        "those of the exchange are not used again at once"
+    )
 
 
 def test_strangers_get_no_keys(clear):
     """Another user, and another job of the same user, connect first."""
     ports, results = free_range(5), {}
     leader = lead_in_background(ports, results)
-    for message in (b'666 {"job": "7", "step": "0", "index": 1, "entry": {}}\n', b'2101 {"job": "8", "step": "0", "index": 1, "entry": {}}\n', b"\n"):
+    for message in (
+        b'666 {"job": "7", "step": "0", "index": 1, "entry": {}}\n',
+        b'2101 {"job": "8", "step": "0", "index": 1, "entry": {}}\n',
+        b"\n",
+    ):
         with connected(ports[0]) as connection:
             connection.sendall(message)
             assert connection.recv(100) == b""
@@ -537,10 +980,15 @@ def test_a_stranger_who_sends_slowly_delays_nobody(clear):
         stranger.close()
 
 
-@pytest.mark.parametrize("limit, count, messages", [("STRANGERS", 3, 1), ("MESSAGE_SECONDS", 1, 20), ("MESSAGE_BYTES", 1, 20)])
+@pytest.mark.parametrize(
+    "limit, count, messages",
+    [("STRANGERS", 3, 1), ("MESSAGE_SECONDS", 1, 20), ("MESSAGE_BYTES", 1, 20)],
+)
 def test_what_a_stranger_can_hold_is_limited(clear, monkeypatch, limit, count, messages):
     """The oldest of too many is closed, and so is one that sends a byte now and then, or without an end."""
-    monkeypatch.setattr(run, limit, {"STRANGERS": 2, "MESSAGE_SECONDS": 0.5, "MESSAGE_BYTES": 5}[limit])
+    monkeypatch.setattr(
+        run, limit, {"STRANGERS": 2, "MESSAGE_SECONDS": 0.5, "MESSAGE_BYTES": 5}[limit]
+    )
     ports, results = free_range(5), {}
     leader = lead_in_background(ports, results, 20)
     first, *others = [connected(ports[0]) for _number in range(count)]
@@ -578,13 +1026,17 @@ def test_a_worker_that_does_not_start_is_named(clear):
     with pytest.raises(TimeoutError, match="worker 1, 2 did not start within 0"):
         run.lead("7", "0", 3, entry("127.0.0.1", []), 2101, {}, [[free_range(3)[0]] * 2], 0)
     with pytest.raises(TimeoutError, match="worker 0 on 127.0.0.1 did not answer"):
-        run.follow("7", "0", {"index": 1}, entry("127.0.0.1", []), 2101, "127.0.0.1", free_range(1), 0.2)
+        run.follow(
+            "7", "0", {"index": 1}, entry("127.0.0.1", []), 2101, "127.0.0.1", free_range(1), 0.2
+        )
 
 
 def test_the_sender_of_a_message_is_checked(monkeypatch, tmp_path):
     tool = tmp_path / "unmunge"
-    tool.write_text("#!/bin/sh\nprintf 'STATUS:          Success (0)\\nUID:             alice (2101)\\nGID:             alice (2101)\\n\\n{\"a\": 1}'\n",
-                    encoding="ascii")
+    tool.write_text(
+        "#!/bin/sh\nprintf 'STATUS:          Success (0)\\nUID:             alice (2101)\\nGID:             alice (2101)\\n\\n{\"a\": 1}'\n",
+        encoding="ascii",
+    )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert run.unmunged(b"MUNGE:x", 2101) == {"a": 1}
@@ -595,24 +1047,45 @@ def test_a_folder_of_another_user_is_refused(tmp_path):
     (tmp_path / "mine").mkdir()
     run.private_folder(str(tmp_path / "mine"), os.getuid())
     (tmp_path / "link").symlink_to(tmp_path / "mine")
-    for path, uid in ((tmp_path / "mine", os.getuid() + 1), (tmp_path / "link", os.getuid()), (tmp_path / "none", os.getuid())):
+    for path, uid in (
+        (tmp_path / "mine", os.getuid() + 1),
+        (tmp_path / "link", os.getuid()),
+        (tmp_path / "none", os.getuid()),
+    ):
         with pytest.raises(run.Refused, match="the prolog of Slurm has not run"):
             run.private_folder(str(path), uid)
 
 
 def test_file_systems_and_ranges():
     mounts = "1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /home rw shared:1 - nfs4 s:/home rw\n"
-    assert run.file_system("/home/a/store", mounts) == "nfs4" and run.file_system("/homes", mounts) == "ext4"
+    assert (
+        run.file_system("/home/a/store", mounts) == "nfs4"
+        and run.file_system("/homes", mounts) == "ext4"
+    )
     for separator in "\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\u3000":
         strange = "3 1 0:3 / /home/bob/%s rw - fuse.x bob rw\n" % separator
         for text in (strange, strange.replace(separator, "\n")):
             assert run.file_system("/home/a/store", text + mounts) == "nfs4", "of another person"
-    assert run.has_range("a", 5, "b:1:2\na:3:4\n") and run.has_range("x", 5, "5:3:4\n") and not run.has_range("a", 5, "ab:3:4\na:3\n")
+    assert (
+        run.has_range("a", 5, "b:1:2\na:3:4\n")
+        and run.has_range("x", 5, "5:3:4\n")
+        and not run.has_range("a", 5, "ab:3:4\na:3\n")
+    )
 
 
-@pytest.mark.parametrize("words, said", [([], "name an image, as in"), (["--enter=0", "image", "--", "x"], "--enter has no image"), (["image"], "write it after --"), (["image", "--"], "write it after --"),
-                                         (["--save=x", "--enter=0"], "--save has no image"), (["--save=x", "image"], "--save has no image"),
-                                         (["--save=x", "--", "id"], "--save has no image"), (["--save"], "expected one argument")])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ([], "name an image, as in"),
+        (["--enter=0", "image", "--", "x"], "--enter has no image"),
+        (["image"], "write it after --"),
+        (["image", "--"], "write it after --"),
+        (["--save=x", "--enter=0"], "--save has no image"),
+        (["--save=x", "image"], "--save has no image"),
+        (["--save=x", "--", "id"], "--save has no image"),
+        (["--save"], "expected one argument"),
+    ],
+)
 def test_arguments_are_required(words, said, capsys):
     with pytest.raises(SystemExit):
         run.arguments_of(words)
@@ -621,7 +1094,11 @@ def test_arguments_are_required(words, said, capsys):
 
 def test_the_command_may_have_any_options():
     options = run.arguments_of(["--shm-size", "8g", "image", "--", "python3", "--", "-h"])
-    assert (options.image, options.shm_size, options.command) == ("image", "8g", ["python3", "--", "-h"])
+    assert (options.image, options.shm_size, options.command) == (
+        "image",
+        "8g",
+        ["python3", "--", "-h"],
+    )
 
 
 def test_working_folder():
@@ -664,10 +1141,21 @@ open(folder + "/id", "w").write("the-id")
 def supervised(tmp_path, seconds, code):
     """A process that supervises a stand-in. It prints the exit code."""
     (tmp_path / "tmp" / "exits").mkdir(parents=True)
-    program = ("import importlib.util, sys\nspec = importlib.util.spec_from_file_location('r', %r)\nr = importlib.util.module_from_spec(spec)\n"
-               "spec.loader.exec_module(r)\ncommand = [sys.executable, '-c', %r, %r, %r, '%s', '%s', 'run']\n"
-               "sys.exit(r.supervise(command, {}, {'folder': %r, 'runtime': %r, 'name': 'x'}, True))"
-               % (str(FILES / "trainyard_run.py"), PODMAN, str(tmp_path), str(tmp_path), seconds, code, str(tmp_path), str(tmp_path)))
+    program = (
+        "import importlib.util, sys\nspec = importlib.util.spec_from_file_location('r', %r)\nr = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(r)\ncommand = [sys.executable, '-c', %r, %r, %r, '%s', '%s', 'run']\n"
+        "sys.exit(r.supervise(command, {}, {'folder': %r, 'runtime': %r, 'name': 'x'}, True))"
+        % (
+            str(FILES / "trainyard_run.py"),
+            PODMAN,
+            str(tmp_path),
+            str(tmp_path),
+            seconds,
+            code,
+            str(tmp_path),
+            str(tmp_path),
+        )
+    )
     return subprocess.Popen([os.sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
 
 
@@ -704,7 +1192,9 @@ def test_a_killed_wrapper_takes_the_container_with_it(tmp_path):
         time.sleep(0.01)
     container = int((tmp_path / "pid").read_text(encoding="ascii"))
     process.kill()
-    assert ends(container) and process.stdout.read() == "", "and the output is closed, so that Slurm goes on"
+    assert ends(container) and process.stdout.read() == "", (
+        "and the output is closed, so that Slurm goes on"
+    )
 
 
 def test_a_killed_monitor_ends_the_container(tmp_path):

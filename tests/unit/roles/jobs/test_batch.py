@@ -20,7 +20,10 @@ SMALL = {"name": "first", "command": "python3 train.py", "worker_image": "pytorc
 
 
 def judged(**values):
-    return _job_file.judge(dict(SMALL, **values), [{"name": "low", "priority": 0}, {"name": "high", "priority": 9, "preempts": ["low"]}])
+    return _job_file.judge(
+        dict(SMALL, **values),
+        [{"name": "low", "priority": 0}, {"name": "high", "priority": 9, "preempts": ["low"]}],
+    )
 
 
 def options(**values):
@@ -28,43 +31,98 @@ def options(**values):
 
 
 def test_a_small_job():
-    assert options() == ["--job-name=first", "--comment=trainyard", "--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=4096M", "--propagate=NONE", "--no-requeue",
-                         "--open-mode=append", "--chdir=/home/anna", "--output=/data1/share/.trainyard/jobs/anna/.out/%j.log"]
+    assert options() == [
+        "--job-name=first",
+        "--comment=trainyard",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=1",
+        "--mem=4096M",
+        "--propagate=NONE",
+        "--no-requeue",
+        "--open-mode=append",
+        "--chdir=/home/anna",
+        "--output=/data1/share/.trainyard/jobs/anna/.out/%j.log",
+    ]
 
 
 def test_each_key_of_slurm():
-    found = options(worker_count="2", worker_cpu="8", worker_gpu="4", worker_memory="16", worker_shared_memory="8", workspace_id="vision", priority="7",
-                    host_class="h100", max_minutes="90")
-    assert found[2:12] == ["--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=8", "--mem=24576M", "--gpus-per-node=4", "--account=vision", "--qos=high",
-                           "--nice=200", "--constraint=h100", "--time=90"]
+    found = options(
+        worker_count="2",
+        worker_cpu="8",
+        worker_gpu="4",
+        worker_memory="16",
+        worker_shared_memory="8",
+        workspace_id="vision",
+        priority="7",
+        host_class="h100",
+        max_minutes="90",
+    )
+    assert found[2:12] == [
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=8",
+        "--mem=24576M",
+        "--gpus-per-node=4",
+        "--account=vision",
+        "--qos=high",
+        "--nice=200",
+        "--constraint=h100",
+        "--time=90",
+    ]
     assert "--requeue" in options(preemptible="true") and "--qos=low" in options(preemptible="true")
     assert "--mail-type=END,FAIL,REQUEUE" in _batch.options(judged(), dict(PLACE, mail=True))
 
 
 def test_an_interactive_job_is_one_command(tmp_path):
     (tmp_path / "sh").symlink_to("/bin/dash")
-    command = _batch.interactive_command(judged(interactive="true", worker_gpu="1", worker_shared_memory="2"), PLACE)
-    assert command[0] == "srun" and "--gpus-per-node=1" in command and "--output" not in " ".join(command)
+    command = _batch.interactive_command(
+        judged(interactive="true", worker_gpu="1", worker_shared_memory="2"), PLACE
+    )
+    assert (
+        command[0] == "srun"
+        and "--gpus-per-node=1" in command
+        and "--output" not in " ".join(command)
+    )
     at = command.index("--")
-    assert command[at - 4:at] == ["--pty", "trainyard-run", "--shm-size=2048m", "pytorch:2.5"] and command[-1] == "python3 train.py"
+    assert (
+        command[at - 4 : at] == ["--pty", "trainyard-run", "--shm-size=2048m", "pytorch:2.5"]
+        and command[-1] == "python3 train.py"
+    )
     # With or without bash in the image.
-    command = _batch.interactive_command(judged(interactive="true", command="echo \"it's $((1 + 1))\"; exit 3"), PLACE)
+    command = _batch.interactive_command(
+        judged(interactive="true", command='echo "it\'s $((1 + 1))"; exit 3'), PLACE
+    )
     for folder in ("/usr/bin:/bin", str(tmp_path)):
-        done = subprocess.run(["/bin/sh"] + command[command.index("--") + 2:], env={"PATH": folder}, stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            ["/bin/sh"] + command[command.index("--") + 2 :],
+            env={"PATH": folder},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
         assert (done.returncode, done.stdout) == (3, "it's 2\n")
     # From a file, so that others on the host do not read it in the list of processes.
-    (tmp_path / "command.sh").write_text("echo \"it's $((1 + 1))\"; exit 3\n")
-    command = _batch.interactive_command(judged(interactive="true", command="secret"), PLACE, str(tmp_path / "command.sh"))
+    (tmp_path / "command.sh").write_text('echo "it\'s $((1 + 1))"; exit 3\n')
+    command = _batch.interactive_command(
+        judged(interactive="true", command="secret"), PLACE, str(tmp_path / "command.sh")
+    )
     assert "secret" not in " ".join(command)
     for folder in ("/usr/bin:/bin", str(tmp_path)):
-        done = subprocess.run(["/bin/sh"] + command[command.index("--") + 2:], env={"PATH": folder}, stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            ["/bin/sh"] + command[command.index("--") + 2 :],
+            env={"PATH": folder},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
         assert (done.returncode, done.stdout) == (3, "it's 2\n")
 
 
 def lines(text):
     """The options that sbatch reads, and the job file that the program gets."""
     head, _mark, rest = text.partition("exec ")
-    marks = [line[len("#SBATCH "):] for line in head.split("\n") if line.startswith("#SBATCH ")]
+    marks = [line[len("#SBATCH ") :] for line in head.split("\n") if line.startswith("#SBATCH ")]
     run, _break, body = rest.partition("\n")
     return [word for line in marks for word in shlex.split(line)], run, body
 
@@ -72,11 +130,26 @@ def lines(text):
 def test_the_script():
     text = _batch.script(judged(), SMALL, PLACE)
     asked, run, body = lines(text)
-    assert text.startswith("#!/bin/bash\n") and asked == options() and run == _batch.PROGRAM + " run <<'END_OF_JOB'"
-    assert body == 'name: first\ncommand: "python3 train.py"\nworker_image: "pytorch:2.5"\nEND_OF_JOB\n'
+    assert (
+        text.startswith("#!/bin/bash\n")
+        and asked == options()
+        and run == _batch.PROGRAM + " run <<'END_OF_JOB'"
+    )
+    assert (
+        body
+        == 'name: first\ncommand: "python3 train.py"\nworker_image: "pytorch:2.5"\nEND_OF_JOB\n'
+    )
 
 
-@pytest.mark.parametrize("command", ["echo 'a b' \"c\" $(id) `id`\nEND_OF_JOB\n#SBATCH --account=other\nEND_OF_JOB_1", "#SBATCH --uid=0\n\\", "'", "END_OF_JOB"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo 'a b' \"c\" $(id) `id`\nEND_OF_JOB\n#SBATCH --account=other\nEND_OF_JOB_1",
+        "#SBATCH --uid=0\n\\",
+        "'",
+        "END_OF_JOB",
+    ],
+)
 def test_the_command_stays_data(command, tmp_path):
     job = judged(command=command)
     text = _batch.script(job, dict(SMALL, command=command), PLACE)
@@ -85,13 +158,39 @@ def test_the_command_stays_data(command, tmp_path):
     program = tmp_path / "job"
     program.write_text("#!/bin/sh\ncat\n", encoding="utf-8")
     program.chmod(0o755)
-    said = subprocess.run(["bash"], input=text.replace(_batch.PROGRAM, str(program)), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True)
-    assert said.stderr == "" and _job_text.read_job_text(said.stdout, _job_file.KEYS)["command"] == command
+    said = subprocess.run(
+        ["bash"],
+        input=text.replace(_batch.PROGRAM, str(program)),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=True,
+    )
+    assert (
+        said.stderr == ""
+        and _job_text.read_job_text(said.stdout, _job_file.KEYS)["command"] == command
+    )
 
 
 @settings(deadline=None)
-@given(st.dictionaries(st.sampled_from(["command", "workdir", "copy_results", "workspace_id", "host_class", "worker_image", "name", "priority"]),
-                       st.text(max_size=30), max_size=4))
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "command",
+                "workdir",
+                "copy_results",
+                "workspace_id",
+                "host_class",
+                "worker_image",
+                "name",
+                "priority",
+            ]
+        ),
+        st.text(max_size=30),
+        max_size=4,
+    )
+)
 def test_no_value_becomes_an_option(values):
     """Whatever the judge accepts: the options are those that were meant, and the job file comes out as it went in."""
     try:
@@ -104,4 +203,8 @@ def test_no_value_becomes_an_option(values):
     assert asked == _batch.options(job, place) and run.startswith(_batch.PROGRAM)
     end = body.rstrip("\n").rpartition("\n")
     again = _job_text.read_job_text(end[0] + "\n", _job_file.KEYS)
-    assert run.endswith("'%s'" % end[2]) and end[2] not in end[0].split("\n") and again["command"] == dict(SMALL, **values)["command"]
+    assert (
+        run.endswith("'%s'" % end[2])
+        and end[2] not in end[0].split("\n")
+        and again["command"] == dict(SMALL, **values)["command"]
+    )

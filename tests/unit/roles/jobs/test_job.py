@@ -21,8 +21,14 @@ ROOT = Path(__file__).resolve().parents[4]
 FILES = ROOT / "roles/jobs/files"
 SMALL = {"name": "first", "command": "python3 train.py", "worker_image": "pytorch:2.5"}
 # On the hosts they are in one folder.
-SHIPPED = [FILES / "job.py", FILES / "_job_file.py", FILES / "_job_text.py", ROOT / "plugins/module_utils/_error_signatures.py",
-           ROOT / "plugins/module_utils/_bandwidth.py", ROOT / "roles/train/files/_job_watch.py"]
+SHIPPED = [
+    FILES / "job.py",
+    FILES / "_job_file.py",
+    FILES / "_job_text.py",
+    ROOT / "plugins/module_utils/_error_signatures.py",
+    ROOT / "plugins/module_utils/_bandwidth.py",
+    ROOT / "roles/train/files/_job_watch.py",
+]
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -50,84 +56,189 @@ def judged(**values):
 
 def test_workers_of_mindspore_run_the_command_themselves(program):
     """trainyard-launch in it numbers the ranks, so nothing of the worker's own may be left."""
-    job = judged(kind="MindSporeJob", worker_count="2", worker_gpu="8", command="trainyard-launch mindspore train.py")
+    job = judged(
+        kind="MindSporeJob",
+        worker_count="2",
+        worker_gpu="8",
+        command="trainyard-launch mindspore train.py",
+    )
     assert "unset RANK WORLD_SIZE LOCAL_RANK" in program.environment_file(job, "/f").splitlines()
     assert "trainyard-launch run" not in " ".join(program.worker_command(job, "/f"))
 
 
 def test_the_environment_of_a_worker_keeps_every_value(program, tmp_path):
-    values = {"A": "it's $(id) \\ \"x\"\n`y`", "B": "", "C": "ä b"}
-    text = program.environment_file(judged(environment=values, kind="PyTorchJob", environment_aliases="dlws"), "/data1/a b")
+    values = {"A": 'it\'s $(id) \\ "x"\n`y`', "B": "", "C": "ä b"}
+    text = program.environment_file(
+        judged(environment=values, kind="PyTorchJob", environment_aliases="dlws"), "/data1/a b"
+    )
     (tmp_path / "environment").write_text(text, encoding="utf-8")
-    script = ". %s; python3 -c 'import json, os; print(json.dumps(dict(os.environ)))'" % (tmp_path / "environment")
-    ours = {"PATH": os.environ["PATH"], "TRAINYARD_WORKER_INDEX": "1", "TRAINYARD_WORKER_COUNT": "2", "TRAINYARD_JOB_ID": "7", "TRAINYARD_SSH_PORT": "10123", "USER": "anna",
-            "LC_ALL": "C.UTF-8"}
-    found = json.loads(subprocess.run(["sh", "-c", script], env=ours, stdout=subprocess.PIPE, check=True).stdout)
-    assert {name: found[name] for name in values} == values and found["TRAINYARD_JOB_DIR"] == "/data1/a b"
+    script = ". %s; python3 -c 'import json, os; print(json.dumps(dict(os.environ)))'" % (
+        tmp_path / "environment"
+    )
+    ours = {
+        "PATH": os.environ["PATH"],
+        "TRAINYARD_WORKER_INDEX": "1",
+        "TRAINYARD_WORKER_COUNT": "2",
+        "TRAINYARD_JOB_ID": "7",
+        "TRAINYARD_SSH_PORT": "10123",
+        "USER": "anna",
+        "LC_ALL": "C.UTF-8",
+    }
+    found = json.loads(
+        subprocess.run(["sh", "-c", script], env=ours, stdout=subprocess.PIPE, check=True).stdout
+    )
+    assert {name: found[name] for name in values} == values and found[
+        "TRAINYARD_JOB_DIR"
+    ] == "/data1/a b"
     assert (found["RANK"], found["WORLD_SIZE"], found["LOCAL_RANK"]) == ("1", "2", "0")
-    assert (found["DLWS_JOB_ID"], found["DLWS_USER_NAME"], found["DLWS_SD_worker0_SSH_PORT"]) == ("7", "anna", "10123")
+    assert (found["DLWS_JOB_ID"], found["DLWS_USER_NAME"], found["DLWS_SD_worker0_SSH_PORT"]) == (
+        "7",
+        "anna",
+        "10123",
+    )
     assert "unset RANK WORLD_SIZE LOCAL_RANK\n" in program.environment_file(judged(), "/x")
 
 
-@pytest.mark.parametrize("kind, first, second, started, said", [
-    ("PyTorchJob", "a", "a", {}, []),
-    ("PyTorchJob", "a", None, {}, ["worker 0 has a, worker 1 has none"]),
-    ("Job", None, None, {}, []),
-    # horovodrun, started by worker 0: the others only lend their hosts, and its ranks report for themselves.
-    ("HorovodJob", "a", None, {}, []),
-    ("HorovodJob", "a", None, {0: {1: "a", 2: "a"}}, []),
-    ("HorovodJob", "a", None, {0: {1: "a", 2: "b"}}, ["worker 0 has a, rank 1, started by worker 0, has a, rank 2, started by worker 0, has b"]),
-    ("MPIJob", "a", None, {0: {1: None}}, ["worker 0 has a, rank 1, started by worker 0, has none"]),
-    # torchrun with two ranks in each worker. The second worker has no rank of its own number.
-    ("PyTorchJob", "a", None, {0: {1: "a"}, 1: {2: "a", 3: "a"}}, []),
-    ("PyTorchJob", "a", None, {0: {1: "a"}, 1: {2: "a", 3: "b"}}, ["rank 3, started by worker 1, has b"]),
-])
+@pytest.mark.parametrize(
+    "kind, first, second, started, said",
+    [
+        ("PyTorchJob", "a", "a", {}, []),
+        ("PyTorchJob", "a", None, {}, ["worker 0 has a, worker 1 has none"]),
+        ("Job", None, None, {}, []),
+        # horovodrun, started by worker 0: the others only lend their hosts, and its ranks report for themselves.
+        ("HorovodJob", "a", None, {}, []),
+        ("HorovodJob", "a", None, {0: {1: "a", 2: "a"}}, []),
+        (
+            "HorovodJob",
+            "a",
+            None,
+            {0: {1: "a", 2: "b"}},
+            [
+                "worker 0 has a, rank 1, started by worker 0, has a, rank 2, started by worker 0, has b"
+            ],
+        ),
+        (
+            "MPIJob",
+            "a",
+            None,
+            {0: {1: None}},
+            ["worker 0 has a, rank 1, started by worker 0, has none"],
+        ),
+        # torchrun with two ranks in each worker. The second worker has no rank of its own number.
+        ("PyTorchJob", "a", None, {0: {1: "a"}, 1: {2: "a", 3: "a"}}, []),
+        (
+            "PyTorchJob",
+            "a",
+            None,
+            {0: {1: "a"}, 1: {2: "a", 3: "b"}},
+            ["rank 3, started by worker 1, has b"],
+        ),
+    ],
+)
 def test_parameters_that_differ_are_found(program, tmp_path, kind, first, second, started, said):
     own = {0: first, 1: second}
-    rows = program.worker_rows(["h0", "h1"], {rank: {"hostname": "h%d" % rank, "exit_code": 0, "started": 1, "seconds": 1,
-                                                     "report": {"checksum": own[rank]} if own[rank] else None} for rank in (0, 1)})
-    reports = {worker: {rank: {"checksum": checksum} for rank, checksum in ranks.items()} for worker, ranks in started.items()}
+    rows = program.worker_rows(
+        ["h0", "h1"],
+        {
+            rank: {
+                "hostname": "h%d" % rank,
+                "exit_code": 0,
+                "started": 1,
+                "seconds": 1,
+                "report": {"checksum": own[rank]} if own[rank] else None,
+            }
+            for rank in (0, 1)
+        },
+    )
+    reports = {
+        worker: {rank: {"checksum": checksum} for rank, checksum in ranks.items()}
+        for worker, ranks in started.items()
+    }
     found = program.problems_of(rows, 0, "", "/f", program.checksums_of(rows, reports, kind))
-    assert len(found) == len(said) and all(words in problem for words, problem in zip(said, found)), found
+    assert len(found) == len(said) and all(
+        words in problem for words, problem in zip(said, found)
+    ), found
 
 
 def test_the_watcher_knows_the_card_of_the_data(program):
     text = '# Managed by trainyard.gpu.\nGLOO_SOCKET_IFNAME=eth1\nNCCL_SOCKET_IFNAME="=eth1"\nNCCL_IB_DISABLE=1\nOTHER=x\n'
-    assert program.of_network(text, {}) == {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1", "NCCL_IB_DISABLE": "1"}
-    assert program.of_network(text, {"GLOO_SOCKET_IFNAME": "eth2", "PATH": "/bin"})["GLOO_SOCKET_IFNAME"] == "eth2"
+    assert program.of_network(text, {}) == {
+        "GLOO_SOCKET_IFNAME": "eth1",
+        "NCCL_SOCKET_IFNAME": "=eth1",
+        "NCCL_IB_DISABLE": "1",
+    }
+    assert (
+        program.of_network(text, {"GLOO_SOCKET_IFNAME": "eth2", "PATH": "/bin"})[
+            "GLOO_SOCKET_IFNAME"
+        ]
+        == "eth2"
+    )
     assert program.of_network("", {"KEY": "x"}) == {}
 
 
 def test_who_runs_the_command(program):
-    for kind, count, launched in (("Job", "2", False), ("PyTorchJob", "2", False), ("HorovodJob", "2", True), ("MPIJob", "2", True), ("MPIJob", "1", False)):
+    for kind, count, launched in (
+        ("Job", "2", False),
+        ("PyTorchJob", "2", False),
+        ("HorovodJob", "2", True),
+        ("MPIJob", "2", True),
+        ("MPIJob", "1", False),
+    ):
         command = program.worker_command(judged(kind=kind, worker_count=count), "/f")
         assert command[0] == "/bin/sh" and command[-2:] == ["/f/environment", "/f/command.sh"]
-        assert ("exec trainyard-launch run " in command[2]) == launched and "services" not in command[2]
+        assert (
+            "exec trainyard-launch run " in command[2]
+        ) == launched and "services" not in command[2]
     # Everybody can read the arguments of a process.
-    assert "train.py" not in " ".join(program.srun_command(judged(), "/f") + program.worker_command(judged(), "/f"))
+    assert "train.py" not in " ".join(
+        program.srun_command(judged(), "/f") + program.worker_command(judged(), "/f")
+    )
 
 
 def test_the_command_of_a_worker_runs(program, tmp_path):
     """With the variables of the file, in the place of the launcher, and with a service beside it on worker 0."""
     (tmp_path / "environment").write_text("A='b c'\n", encoding="utf-8")
     (tmp_path / "command.sh").write_text("echo $A; exit 3\n", encoding="utf-8")
-    for name, text in (("trainyard-launch", "#!/bin/sh\necho launched $1 $A; shift; exec \"$@\"\n"), ("python3", "#!/bin/sh\necho \"$@\"\n")):
+    for name, text in (
+        ("trainyard-launch", '#!/bin/sh\necho launched $1 $A; shift; exec "$@"\n'),
+        ("python3", '#!/bin/sh\necho "$@"\n'),
+    ):
         (tmp_path / name).write_text(text, encoding="utf-8")
         (tmp_path / name).chmod(0o755)
 
     def run(index, **values):
-        ours = {"PATH": "%s:%s" % (tmp_path, os.environ["PATH"]), "TRAINYARD_WORKER_INDEX": index, "TRAINYARD_JOB_DIR": str(tmp_path)}
-        done = subprocess.run(program.worker_command(judged(**values), str(tmp_path)), env=ours, stdout=subprocess.PIPE, text=True, check=False)
+        ours = {
+            "PATH": "%s:%s" % (tmp_path, os.environ["PATH"]),
+            "TRAINYARD_WORKER_INDEX": index,
+            "TRAINYARD_JOB_DIR": str(tmp_path),
+        }
+        done = subprocess.run(
+            program.worker_command(judged(**values), str(tmp_path)),
+            env=ours,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
         return done.returncode, done.stdout
 
-    assert run("0") == (3, "b c\n") and run("0", kind="MPIJob", worker_count="2") == (3, "launched run b c\nb c\n")
-    assert run("1", services={"jupyter": "true"}) == (3, "b c\n") and not (tmp_path / "services.log").exists()
+    assert run("0") == (3, "b c\n") and run("0", kind="MPIJob", worker_count="2") == (
+        3,
+        "launched run b c\nb c\n",
+    )
+    assert (
+        run("1", services={"jupyter": "true"}) == (3, "b c\n")
+        and not (tmp_path / "services.log").exists()
+    )
     assert run("0", services={"jupyter": "true"}) == (3, "b c\n")
     deadline = time.monotonic() + 10
-    while not (tmp_path / "services.log").exists() or not (tmp_path / "services.log").read_text(encoding="utf-8"):
+    while not (tmp_path / "services.log").exists() or not (tmp_path / "services.log").read_text(
+        encoding="utf-8"
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert (tmp_path / "services.log").read_text(encoding="utf-8") == "/usr/local/lib/trainyard/services run\n"
+    assert (tmp_path / "services.log").read_text(
+        encoding="utf-8"
+    ) == "/usr/local/lib/trainyard/services run\n"
     options = program.run_options(judged(services={"tensorboard": "/l"}), "/home/anna")
     assert "--mount=%s/services:/usr/local/lib/trainyard/services:ro" % program.HERE in options
 
@@ -135,7 +246,10 @@ def test_the_command_of_a_worker_runs(program, tmp_path):
 def test_the_use_of_gpus_by_minute(program):
     minutes = program.with_sample([], 7, [[50, 900, 9], [None, None, None]])
     minutes = program.with_sample(minutes, 7, [[70, 800, 9], [10, 1, 9]])
-    assert minutes == [{"minute": 7, "gpus": [[120, 2, 900], [10, 1, 1]]}] and program.with_sample(minutes, 8, []) == minutes
+    assert (
+        minutes == [{"minute": 7, "gpus": [[120, 2, 900], [10, 1, 1]]}]
+        and program.with_sample(minutes, 8, []) == minutes
+    )
     # A GPU that the host has lost begins anew, and only an hour is kept.
     minutes = program.with_sample(minutes, 7, [[1, 2, 3]])
     assert [len(minute["gpus"]) for minute in minutes] == [2, 1]
@@ -145,48 +259,124 @@ def test_the_use_of_gpus_by_minute(program):
 
 
 def row(rank, code, ended=None, **more):
-    return dict({"rank": rank, "host": "h%d" % rank, "slot": 0, "exit_code": code, "checksum": None, "hostname": "h%d" % rank, "container_id": None,
-                 "ended": ended}, **more)
+    return dict(
+        {
+            "rank": rank,
+            "host": "h%d" % rank,
+            "slot": 0,
+            "exit_code": code,
+            "checksum": None,
+            "hostname": "h%d" % rank,
+            "container_id": None,
+            "ended": ended,
+        },
+        **more,
+    )
 
 
-@pytest.mark.parametrize("rows, code, stopped, expected, said", [
-    ([row(0, 0), row(1, 0)], 0, "", 0, []),
-    ([row(0, 143, 9), row(1, 3, 8)], 143, "", 3, ["worker 0 on host h0 ended with exit code 143", "worker 1 on host h1 ended with exit code 3"]),
-    ([row(0, 2, 9), row(1, 3, 8)], 2, "", 3, ["exit code 2", "exit code 3"]),
-    ([row(0, None), row(1, 0)], 137, "", 137, ["worker 0 on host h0 was killed"]),
-    ([row(0, 0), row(1, None, hostname=None)], 1, "", 1, ["worker 1 did not start on host h1"]),
-    ([row(0, 143), row(1, 143)], 143, "signal SIGTERM", 143, ["stopped before it ended: signal SIGTERM", "143", "143"]),
-    ([row(0, 0, checksum="a"), row(1, 0, checksum="b")], 0, "", 1, ["do not have the same parameters"]),
-    ([row(0, 0), row(1, 0)], 1, "", 1, ["srun ended with exit code 1, although no worker failed"]),
-])
+@pytest.mark.parametrize(
+    "rows, code, stopped, expected, said",
+    [
+        ([row(0, 0), row(1, 0)], 0, "", 0, []),
+        (
+            [row(0, 143, 9), row(1, 3, 8)],
+            143,
+            "",
+            3,
+            [
+                "worker 0 on host h0 ended with exit code 143",
+                "worker 1 on host h1 ended with exit code 3",
+            ],
+        ),
+        ([row(0, 2, 9), row(1, 3, 8)], 2, "", 3, ["exit code 2", "exit code 3"]),
+        ([row(0, None), row(1, 0)], 137, "", 137, ["worker 0 on host h0 was killed"]),
+        ([row(0, 0), row(1, None, hostname=None)], 1, "", 1, ["worker 1 did not start on host h1"]),
+        (
+            [row(0, 143), row(1, 143)],
+            143,
+            "signal SIGTERM",
+            143,
+            ["stopped before it ended: signal SIGTERM", "143", "143"],
+        ),
+        (
+            [row(0, 0, checksum="a"), row(1, 0, checksum="b")],
+            0,
+            "",
+            1,
+            ["do not have the same parameters"],
+        ),
+        (
+            [row(0, 0), row(1, 0)],
+            1,
+            "",
+            1,
+            ["srun ended with exit code 1, although no worker failed"],
+        ),
+    ],
+)
 def test_the_verdict(program, rows, code, stopped, expected, said):
-    problems = program.problems_of(rows, code, stopped, "/f", program.checksums_of(rows, {}, "PyTorchJob"))
-    assert len(problems) == len(said) and all(words in problem for words, problem in zip(said, problems)), problems
+    problems = program.problems_of(
+        rows, code, stopped, "/f", program.checksums_of(rows, {}, "PyTorchJob")
+    )
+    assert len(problems) == len(said) and all(
+        words in problem for words, problem in zip(said, problems)
+    ), problems
     assert program.exit_code(code, rows, problems, stopped) == expected
 
 
 def test_the_first_failure_is_explained(program):
-    log = "epoch 1\n" * 50 + "RuntimeError: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)\nbye\r\n"
+    log = (
+        "epoch 1\n" * 50
+        + "RuntimeError: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)\nbye\r\n"
+    )
     found = program.first_failed([row(0, 143, 5), row(1, 1, 4), row(2, 1, 6)], {1: log})
-    assert (found["rank"], found["host"], found["exit_code"], found["lines"][-1], len(found["lines"])) == (1, "h1", 1, "bye", 20)
+    assert (
+        found["rank"],
+        found["host"],
+        found["exit_code"],
+        found["lines"][-1],
+        len(found["lines"]),
+    ) == (1, "h1", 1, "bye", 20)
     assert found["causes"][0]["id"] == "nccl_invalid_usage" and found["causes"][0]["fix"]
     assert program.first_failed([row(0, 0)], {}) is None
 
 
 def test_idle_gpus_are_told(program):
-    watched = {0: {"peaks": [90, 0], "devices": ["0", "1"], "looks": 5, "interface": "eth0", "rdma": False, "sent_bytes": 1, "received_bytes": 2}}
+    watched = {
+        0: {
+            "peaks": [90, 0],
+            "devices": ["0", "1"],
+            "looks": 5,
+            "interface": "eth0",
+            "rdma": False,
+            "sent_bytes": 1,
+            "received_bytes": 2,
+        }
+    }
     gpus, fabric, warnings = program.seen(["h0", "h1"], 2, watched)
-    assert (gpus["h0"]["busy"], gpus["h0"]["idle"], gpus["h1"]["busy"]) == (1, [1], None) and fabric["h0"]["sent_bytes"] == 1
-    assert warnings == ["host h0: GPU 1 (0 % at most) stayed idle, although the job requested 2. Check how its command chooses its GPUs, and CUDA_VISIBLE_DEVICES"]
+    assert (gpus["h0"]["busy"], gpus["h0"]["idle"], gpus["h1"]["busy"]) == (
+        1,
+        [1],
+        None,
+    ) and fabric["h0"]["sent_bytes"] == 1
+    assert warnings == [
+        "host h0: GPU 1 (0 % at most) stayed idle, although the job requested 2. Check how its command chooses its GPUs, and CUDA_VISIBLE_DEVICES"
+    ]
 
 
 def test_folders_of_jobs(program, tmp_path):
     base = str(tmp_path)
-    assert program.job_folder(base, "7", False) == base + "/7" and stat.S_IMODE(os.stat(base + "/7").st_mode) == 0o700
+    assert (
+        program.job_folder(base, "7", False) == base + "/7"
+        and stat.S_IMODE(os.stat(base + "/7").st_mode) == 0o700
+    )
     # Requeued.
     assert program.job_folder(base, "7", True) == base + "/7"
     # The number of an older job.
-    assert program.job_folder(base, "7", False) == base + "/7.2" and program.job_folder(base, "7", True) == base + "/7.2"
+    assert (
+        program.job_folder(base, "7", False) == base + "/7.2"
+        and program.job_folder(base, "7", True) == base + "/7.2"
+    )
     assert program.job_folder(base, "8", True) == base + "/8"
 
 
@@ -197,7 +387,9 @@ def test_a_folder_of_somebody_else_is_refused(program, tmp_path):
     with pytest.raises(program.Refused, match="is not a folder of"):
         program.own_folder(str(tmp_path), me)
     (tmp_path / me.pw_name).unlink()
-    with pytest.raises(program.Refused, match="cannot be used: No such file or directory. Tell the operator"):
+    with pytest.raises(
+        program.Refused, match="cannot be used: No such file or directory. Tell the operator"
+    ):
         program.own_folder(str(tmp_path), me)
     (tmp_path / me.pw_name).mkdir()
     assert program.own_folder(str(tmp_path), me) == str(tmp_path / me.pw_name)
@@ -223,52 +415,112 @@ def _whole(folder, tmp_path):
     for path in folder.iterdir():
         if path.is_file():
             (library / path.name).write_bytes(path.read_bytes())
-    text = (library / "job.py").read_text(encoding="utf-8").replace("/usr/local/bin/trainyard-run", str(bin_ / "trainyard-run"))
-    (library / "job").write_text(text.replace("/etc/trainyard/jobs.json", str(tmp_path / "jobs.json")), encoding="utf-8")
+    text = (
+        (library / "job.py")
+        .read_text(encoding="utf-8")
+        .replace("/usr/local/bin/trainyard-run", str(bin_ / "trainyard-run"))
+    )
+    (library / "job").write_text(
+        text.replace("/etc/trainyard/jobs.json", str(tmp_path / "jobs.json")), encoding="utf-8"
+    )
     for name, body in PROGRAMS.items():
         (bin_ / name).write_text("#!/bin/bash\n%s\n" % body, encoding="utf-8")
         (bin_ / name).chmod(0o755)
     me = pwd.getpwuid(os.getuid()).pw_name
     (tmp_path / "jobs" / me / ".out").mkdir(parents=True)
-    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": str(tmp_path / "jobs")}), encoding="utf-8")
+    (tmp_path / "jobs.json").write_text(
+        json.dumps({"jobs": str(tmp_path / "jobs")}), encoding="utf-8"
+    )
 
     def start(values, **environment):
-        ours = dict(os.environ, PATH="%s:%s" % (bin_, os.environ["PATH"]), SLURM_JOB_ID="7", SLURM_JOB_NODELIST="h[0-1]", **environment)
-        return subprocess.Popen([sys.executable, str(library / "job"), "run"], env=ours, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                text=True), tmp_path / "jobs" / me / "7", _job_file.to_yaml(values)
+        ours = dict(
+            os.environ,
+            PATH="%s:%s" % (bin_, os.environ["PATH"]),
+            SLURM_JOB_ID="7",
+            SLURM_JOB_NODELIST="h[0-1]",
+            **environment,
+        )
+        return (
+            subprocess.Popen(
+                [sys.executable, str(library / "job"), "run"],
+                env=ours,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            ),
+            tmp_path / "jobs" / me / "7",
+            _job_file.to_yaml(values),
+        )
 
     return start
 
 
 def test_a_job_from_its_script_to_its_result(whole):
     command = 'echo "worker $RANK of $WORLD_SIZE, $A"\nprintf \'{"metrics": {"accuracy": 0.9}, "checksum": "c"}\' > "$TRAINYARD_RANK_REPORT"'
-    process, folder, text = whole(dict(SMALL, kind="PyTorchJob", worker_count="2", command=command, environment={"A": "it's"}))
+    process, folder, text = whole(
+        dict(SMALL, kind="PyTorchJob", worker_count="2", command=command, environment={"A": "it's"})
+    )
     said, _none = process.communicate(text, timeout=60)
     assert process.returncode == 0, said
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    assert (result["exit_code"], result["world_size"], result["metrics"], result["problems"]) == (0, 2, {"accuracy": 0.9}, [])
-    assert (folder / "rank.1.log").read_text(encoding="utf-8") == "worker 1 of 2, it's\n" and "worker 0 of 2, it's" in said
-    assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in folder.iterdir() if not path.is_symlink()} == {0}
+    assert (result["exit_code"], result["world_size"], result["metrics"], result["problems"]) == (
+        0,
+        2,
+        {"accuracy": 0.9},
+        [],
+    )
+    assert (folder / "rank.1.log").read_text(
+        encoding="utf-8"
+    ) == "worker 1 of 2, it's\n" and "worker 0 of 2, it's" in said
+    assert {
+        stat.S_IMODE(path.stat().st_mode) & 0o077
+        for path in folder.iterdir()
+        if not path.is_symlink()
+    } == {0}
     assert os.readlink(folder / "job.log") == "../.out/7.log"
 
 
 def test_ranks_that_the_command_starts_report_for_themselves(whole):
-    command = ('for rank in 0 1; do HOROVOD_RANK=$rank "$PYTHON" -c "import sys; sys.path.insert(0, sys.argv[1]); import example_tools; '
-               'example_tools.report(sys.argv[2], {\'loss\': int(sys.argv[3])})" "$EXAMPLES" "sum$rank" $rank; done')
+    command = (
+        'for rank in 0 1; do HOROVOD_RANK=$rank "$PYTHON" -c "import sys; sys.path.insert(0, sys.argv[1]); import example_tools; '
+        'example_tools.report(sys.argv[2], {\'loss\': int(sys.argv[3])})" "$EXAMPLES" "sum$rank" $rank; done'
+    )
     environment = {"PYTHON": sys.executable, "EXAMPLES": str(ROOT / "roles/train/files/examples")}
-    process, folder, text = whole(dict(SMALL, kind="HorovodJob", command=command, environment=environment))
+    process, folder, text = whole(
+        dict(SMALL, kind="HorovodJob", command=command, environment=environment)
+    )
     said, _none = process.communicate(text, timeout=60)
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    assert process.returncode == 1 and "the ranks do not have the same parameters after training: worker 0 has sum0, rank 1, started by worker 0, has sum1" in said, said
+    assert (
+        process.returncode == 1
+        and "the ranks do not have the same parameters after training: worker 0 has sum0, rank 1, started by worker 0, has sum1"
+        in said
+    ), said
     assert result["metrics"] == {"loss": 0} and result["ranks"][0]["checksum"] == "sum0"
 
 
 def test_a_job_that_fails_is_tried_again_and_explained(whole):
-    process, folder, text = whole(dict(SMALL, worker_count="2", retries="1", command="echo \"CUDA driver version is insufficient for CUDA runtime version\"; exit $((3 + TRAINYARD_WORKER_INDEX))"))
+    process, folder, text = whole(
+        dict(
+            SMALL,
+            worker_count="2",
+            retries="1",
+            command='echo "CUDA driver version is insufficient for CUDA runtime version"; exit $((3 + TRAINYARD_WORKER_INDEX))',
+        )
+    )
     said, _none = process.communicate(text, timeout=60)
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    assert process.returncode == result["exit_code"] and result["exit_code"] in (3, 4) and result["attempts"] == 2 and "attempt 1 of 2 failed" in said
-    assert result["first_failed"]["causes"][0]["id"] == "driver_too_old" and "cause: the driver is older than" in said
+    assert (
+        process.returncode == result["exit_code"]
+        and result["exit_code"] in (3, 4)
+        and result["attempts"] == 2
+        and "attempt 1 of 2 failed" in said
+    )
+    assert (
+        result["first_failed"]["causes"][0]["id"] == "driver_too_old"
+        and "cause: the driver is older than" in said
+    )
 
 
 def test_a_job_that_is_stopped_says_so(whole):
@@ -283,39 +535,85 @@ def test_a_job_that_is_stopped_says_so(whole):
     process.terminate()
     assert process.wait(30) == 143
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    assert result["problems"][0] == "the job was stopped before it ended: signal SIGTERM" and result["first_failed"] is None
+    assert (
+        result["problems"][0] == "the job was stopped before it ended: signal SIGTERM"
+        and result["first_failed"] is None
+    )
     process.stdout.close()
 
 
 def test_a_good_job_stays_good_on_a_full_share(whole, tmp_path):
     """Neither its log nor its result can be written at its end."""
-    process, folder, text = whole(dict(SMALL, worker_count="2", command="mkdir -p \"$TRAINYARD_JOB_DIR/result.json.new\""))
+    process, folder, text = whole(
+        dict(SMALL, worker_count="2", command='mkdir -p "$TRAINYARD_JOB_DIR/result.json.new"')
+    )
     process.kill()
     process.communicate()
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(process.args, env=dict(os.environ, PATH="%s:%s" % (tmp_path / "bin", os.environ["PATH"]), SLURM_JOB_ID="7"), input=text,
-                              text=True, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+        done = subprocess.run(
+            process.args,
+            env=dict(
+                os.environ, PATH="%s:%s" % (tmp_path / "bin", os.environ["PATH"]), SLURM_JOB_ID="7"
+            ),
+            input=text,
+            text=True,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+        )
     assert (done.returncode, done.stderr) == (0, "") and not (folder / "result.json").exists()
 
 
 def test_a_job_that_cannot_write_does_not_start(whole, tmp_path):
-    process, folder, text = whole(dict(SMALL, worker_count="2", command="touch %s" % (tmp_path / "begun")))
+    process, folder, text = whole(
+        dict(SMALL, worker_count="2", command="touch %s" % (tmp_path / "begun"))
+    )
     process.kill()
     process.communicate()
-    done = subprocess.run(["sh", "-c", "ulimit -f 0; exec \"$@\"", "sh", *process.args], env=dict(os.environ, SLURM_JOB_ID="7", PATH="%s:%s" % (
-        tmp_path / "bin", os.environ["PATH"])), input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=60)
-    assert done.returncode == 125 and done.stderr == "trainyard: the folder of the job: File too large. Free space on the share, or tell the operator\n"
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *process.args],
+        env=dict(
+            os.environ, SLURM_JOB_ID="7", PATH="%s:%s" % (tmp_path / "bin", os.environ["PATH"])
+        ),
+        input=text,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    assert (
+        done.returncode == 125
+        and done.stderr
+        == "trainyard: the folder of the job: File too large. Free space on the share, or tell the operator\n"
+    )
     assert folder.exists() and not (tmp_path / "begun").exists()
 
 
-@pytest.mark.parametrize("text, environment, said", [
-    ("name: a\n", {}, "command: the file does not have this key"), ("name: [\n", {}, "line 1"),
-    ("name: a\ncommand: b\nworker_image: c\n", {"SLURM_JOB_ID": ""}, "this is not a job of Slurm"),
-])
+@pytest.mark.parametrize(
+    "text, environment, said",
+    [
+        ("name: a\n", {}, "command: the file does not have this key"),
+        ("name: [\n", {}, "line 1"),
+        (
+            "name: a\ncommand: b\nworker_image: c\n",
+            {"SLURM_JOB_ID": ""},
+            "this is not a job of Slurm",
+        ),
+    ],
+)
 def test_what_cannot_run(whole, text, environment, said):
     process, folder, _yaml = whole(SMALL)
     process.kill()
     process.communicate()
-    again = subprocess.run(process.args, env=dict(os.environ, **dict({"SLURM_JOB_ID": "7"}, **environment)), input=text, text=True, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, check=False)
+    again = subprocess.run(
+        process.args,
+        env=dict(os.environ, **dict({"SLURM_JOB_ID": "7"}, **environment)),
+        input=text,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
     assert again.returncode == 125 and said in again.stdout and not folder.exists()

@@ -16,67 +16,151 @@ def judged(**values):
     return _job_file.judge(dict({"name": "a", "command": "b", "worker_image": "tools:1"}, **values))
 
 
-def association(account, user="", parent="root", gpus=None, job_gpus=None, minutes=None, qos=("low", "normal"), submitted=None, **tres):
-    return {"max_jobs": None, "max_submitted": submitted, "account": account, "user": user, "parent": "" if user else parent, "group_tres": tres if gpus is None else dict(tres, **{"gres/gpu": gpus}),
-            "job_tres": {} if job_gpus is None else {"gres/gpu": job_gpus}, "max_minutes": minutes, "qos": list(qos)}
+def association(
+    account,
+    user="",
+    parent="root",
+    gpus=None,
+    job_gpus=None,
+    minutes=None,
+    qos=("low", "normal"),
+    submitted=None,
+    **tres,
+):
+    return {
+        "max_jobs": None,
+        "max_submitted": submitted,
+        "account": account,
+        "user": user,
+        "parent": "" if user else parent,
+        "group_tres": tres if gpus is None else dict(tres, **{"gres/gpu": gpus}),
+        "job_tres": {} if job_gpus is None else {"gres/gpu": job_gpus},
+        "max_minutes": minutes,
+        "qos": list(qos),
+    }
 
 
 def node(name, gpus=4, cpus=8, memory=16384, features=("h100",), used=0, available=True, reason=""):
-    return {"name": name, "gpus": [{"model": "h100", "total": gpus, "used": used}] if gpus else [], "cpus": cpus, "cpus_allocated": 2, "memory_mib": memory,
-            "memory_allocated_mib": 1024, "features": list(features), "available_for_jobs": available, "states": ["idle"] if available else ["down"],
-            "reason": reason}
+    return {
+        "name": name,
+        "gpus": [{"model": "h100", "total": gpus, "used": used}] if gpus else [],
+        "cpus": cpus,
+        "cpus_allocated": 2,
+        "memory_mib": memory,
+        "memory_allocated_mib": 1024,
+        "features": list(features),
+        "available_for_jobs": available,
+        "states": ["idle"] if available else ["down"],
+        "reason": reason,
+    }
 
 
-ASSOCIATIONS = [association("root", parent=""), association("lab", gpus=6, cpu=12), association("vision", parent="lab", gpus=8, minutes=600, cpu=20),
-                association("language", gpus=2, mem=8192),
-                association("vision", "anna"), association("language", "anna", gpus=1), association("vision", "ben")]
+ASSOCIATIONS = [
+    association("root", parent=""),
+    association("lab", gpus=6, cpu=12),
+    association("vision", parent="lab", gpus=8, minutes=600, cpu=20),
+    association("language", gpus=2, mem=8192),
+    association("vision", "anna"),
+    association("language", "anna", gpus=1),
+    association("vision", "ben"),
+]
 PARTITIONS = [{"name": "train", "default": True, "nodes": ["a", "b"], "max_minutes": 1440}]
 
 
 def test_the_tightest_limit_counts():
     found = _job_limits.accounts_of(ASSOCIATIONS, "anna")
-    assert [(entry["account"], entry["gpus"], entry["person_gpus"], entry["max_minutes"]) for entry in found] == [("language", 2, 1, None), ("vision", 6, None, 600)]
+    assert [
+        (entry["account"], entry["gpus"], entry["person_gpus"], entry["max_minutes"])
+        for entry in found
+    ] == [("language", 2, 1, None), ("vision", 6, None, 600)]
     assert _job_limits.accounts_of(ASSOCIATIONS, "carla") == []
     # A person who was removed while a job of theirs runs.
-    left = ASSOCIATIONS + [association("vision", "carla", submitted=0), association("language", "carla", submitted=5)]
+    left = ASSOCIATIONS + [
+        association("vision", "carla", submitted=0),
+        association("language", "carla", submitted=5),
+    ]
     assert [entry["account"] for entry in _job_limits.accounts_of(left, "carla")] == ["language"]
 
 
-@pytest.mark.parametrize("values, said", [
-    ({}, None), ({"workspace_id": "vision", "worker_gpu": "3", "worker_count": "2"}, None),
-    ({"workspace_id": "visoin"}, "workspace_id: 'visoin' is not one of your accounts (language, vision); did you mean vision?"),
-    ({"workspace_id": "vision", "worker_gpu": "4", "worker_count": "2"},
-     "worker_gpu: the job needs 8 GPUs (2 workers with 4 each), but account vision has 6 at most; use fewer"),
-    ({"workspace_id": "language", "worker_gpu": "2"}, "each person of account language has 1 at most"),
-    ({"workspace_id": "vision", "max_minutes": "601"}, "max_minutes: 601 is longer than account vision allows; use at most 600"),
-    ({"workspace_id": "vision", "worker_cpu": "6", "worker_count": "2"}, None),
-    ({"workspace_id": "vision", "worker_cpu": "7", "worker_count": "2"},
-     "worker_cpu: the job needs 14 CPUs (2 workers with 7 each), but account vision has 12 at most; use less"),
-    ({"workspace_id": "language", "worker_memory": "6.5", "worker_shared_memory": "2"},
-     "worker_memory: the job needs 8.5 GB (1 workers with 8.5 each), but account language has 8 at most; use less"),
-])
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ({}, None),
+        ({"workspace_id": "vision", "worker_gpu": "3", "worker_count": "2"}, None),
+        (
+            {"workspace_id": "visoin"},
+            "workspace_id: 'visoin' is not one of your accounts (language, vision); did you mean vision?",
+        ),
+        (
+            {"workspace_id": "vision", "worker_gpu": "4", "worker_count": "2"},
+            "worker_gpu: the job needs 8 GPUs (2 workers with 4 each), but account vision has 6 at most; use fewer",
+        ),
+        (
+            {"workspace_id": "language", "worker_gpu": "2"},
+            "each person of account language has 1 at most",
+        ),
+        (
+            {"workspace_id": "vision", "max_minutes": "601"},
+            "max_minutes: 601 is longer than account vision allows; use at most 600",
+        ),
+        ({"workspace_id": "vision", "worker_cpu": "6", "worker_count": "2"}, None),
+        (
+            {"workspace_id": "vision", "worker_cpu": "7", "worker_count": "2"},
+            "worker_cpu: the job needs 14 CPUs (2 workers with 7 each), but account vision has 12 at most; use less",
+        ),
+        (
+            {"workspace_id": "language", "worker_memory": "6.5", "worker_shared_memory": "2"},
+            "worker_memory: the job needs 8.5 GB (1 workers with 8.5 each), but account language has 8 at most; use less",
+        ),
+    ],
+)
 def test_accounts(values, said):
-    problems = _job_limits.account_problems(judged(**values), _job_limits.accounts_of(ASSOCIATIONS, "anna"), "anna")
+    problems = _job_limits.account_problems(
+        judged(**values), _job_limits.accounts_of(ASSOCIATIONS, "anna"), "anna"
+    )
     assert len(problems) == (said is not None) and (said or "") in "".join(problems), problems
 
 
 def test_a_person_without_an_account():
     assert _job_limits.account_problems(judged(), [], "carla") == [
-        "workspace_id: carla has no account on this cluster; ask the operator to add you to a group in slurm_accounts"]
+        "workspace_id: carla has no account on this cluster; ask the operator to add you to a group in slurm_accounts"
+    ]
 
 
-@pytest.mark.parametrize("values, said", [
-    ({"worker_gpu": "4", "worker_count": "2", "worker_cpu": "8", "worker_memory": "16"}, None),
-    ({"worker_gpu": "5"}, "worker_gpu: a worker needs 5 GPUs, but the largest host of this cluster has 4 GPUs (a); use less"),
-    ({"worker_cpu": "9"}, "worker_cpu: a worker needs 9 CPUs"),
-    ({"worker_memory": "10", "worker_shared_memory": "7"}, "worker_memory: a worker needs 17 GB with worker_shared_memory, but the largest host of this cluster has 16 GB"),
-    ({"worker_count": "3"}, "worker_count: each worker has a host of its own, but 2 hosts of this cluster are large enough for one (a, b)"),
-    ({"host_class": "h10"}, "host_class: 'h10' is not a class of hosts here; use one of h100; did you mean h100?"),
-    ({"max_minutes": "1441"}, "max_minutes: 1441 is longer than partition train allows; use at most 1440"),
-])
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ({"worker_gpu": "4", "worker_count": "2", "worker_cpu": "8", "worker_memory": "16"}, None),
+        (
+            {"worker_gpu": "5"},
+            "worker_gpu: a worker needs 5 GPUs, but the largest host of this cluster has 4 GPUs (a); use less",
+        ),
+        ({"worker_cpu": "9"}, "worker_cpu: a worker needs 9 CPUs"),
+        (
+            {"worker_memory": "10", "worker_shared_memory": "7"},
+            "worker_memory: a worker needs 17 GB with worker_shared_memory, but the largest host of this cluster has 16 GB",
+        ),
+        (
+            {"worker_count": "3"},
+            "worker_count: each worker has a host of its own, but 2 hosts of this cluster are large enough for one (a, b)",
+        ),
+        (
+            {"host_class": "h10"},
+            "host_class: 'h10' is not a class of hosts here; use one of h100; did you mean h100?",
+        ),
+        (
+            {"max_minutes": "1441"},
+            "max_minutes: 1441 is longer than partition train allows; use at most 1440",
+        ),
+    ],
+)
 def test_hosts(values, said):
     # The third one is in another partition.
-    problems = _job_limits.host_problems(judged(**values), [node("a"), node("b"), node("c", gpus=9, cpus=99, features=("a100",))], PARTITIONS)
+    problems = _job_limits.host_problems(
+        judged(**values),
+        [node("a"), node("b"), node("c", gpus=9, cpus=99, features=("a100",))],
+        PARTITIONS,
+    )
     assert len(problems) == (said is not None) and (said or "") in "".join(problems), problems
 
 
@@ -84,40 +168,80 @@ def test_a_cluster_without_hosts():
     assert "has 0 CPUs; use less" in "".join(_job_limits.host_problems(judged(), [], []))
 
 
-@pytest.mark.parametrize("image, images, registries, fine", [
-    ("tools:1", ["tools:1"], [], True), ("tools", ["tools:latest"], [], True), ("tools:2", ["tools:1"], [], False), ("tools:2", [], [], True),
-    ("r.example/team/x:1", ["tools:1"], ["r.example/team"], True), ("r.example/teams/x:1", ["tools:1"], ["r.example/team"], False),
-])
+@pytest.mark.parametrize(
+    "image, images, registries, fine",
+    [
+        ("tools:1", ["tools:1"], [], True),
+        ("tools", ["tools:latest"], [], True),
+        ("tools:2", ["tools:1"], [], False),
+        ("tools:2", [], [], True),
+        ("r.example/team/x:1", ["tools:1"], ["r.example/team"], True),
+        ("r.example/teams/x:1", ["tools:1"], ["r.example/team"], False),
+    ],
+)
 def test_images(image, images, registries, fine):
     problems = _job_limits.image_problems(judged(worker_image=image), images, registries)
-    assert (problems == []) == fine and all("is not an image of this cluster; use one of tools:1" in problem for problem in problems)
+    assert (problems == []) == fine and all(
+        "is not an image of this cluster; use one of tools:1" in problem for problem in problems
+    )
 
 
 def image(name, *platforms):
     return {"name": "front:5000/site/" + name, "digest": "sha256:1", "platforms": list(platforms)}
 
 
-APPROVED = [image("arm:1", "linux/arm64/v8"), image("both:1", "linux/amd64", "linux/arm64"), image("intel:latest", "linux/amd64"),
-            {"name": "front:5000/site/new:1"}]
+APPROVED = [
+    image("arm:1", "linux/arm64/v8"),
+    image("both:1", "linux/amd64", "linux/arm64"),
+    image("intel:latest", "linux/amd64"),
+    {"name": "front:5000/site/new:1"},
+]
 
 
-@pytest.mark.parametrize("name, values, said", [
-    ("arm:1", {}, None), ("arm:1", {"host_class": "gh200"}, None), ("both:1", {"host_class": "h100"}, None), ("new:1", {"host_class": "h100"}, None),
-    ("other:1", {"host_class": "h100"}, None),
-    ("arm:1", {"host_class": "h100"},
-     "worker_image: 'front:5000/site/arm:1' is for linux/arm64/v8, but the hosts of class h100 need linux/amd64 (a); use an image for that"),
-    ("arm@sha256:1", {"host_class": "h100"}, "worker_image: 'front:5000/site/arm@sha256:1' is for linux/arm64/v8"),
-    ("intel", {"host_class": "gh200"}, "'front:5000/site/intel' is for linux/amd64, but the hosts of class gh200 need linux/arm64 (b)"),
-    # Host c is in another partition, and d has never registered.
-    ("arm:1", {"host_class": "a100"}, None), ("arm:1", {"host_class": "new"}, None),
-])
+@pytest.mark.parametrize(
+    "name, values, said",
+    [
+        ("arm:1", {}, None),
+        ("arm:1", {"host_class": "gh200"}, None),
+        ("both:1", {"host_class": "h100"}, None),
+        ("new:1", {"host_class": "h100"}, None),
+        ("other:1", {"host_class": "h100"}, None),
+        (
+            "arm:1",
+            {"host_class": "h100"},
+            "worker_image: 'front:5000/site/arm:1' is for linux/arm64/v8, but the hosts of class h100 need linux/amd64 (a); use an image for that",
+        ),
+        (
+            "arm@sha256:1",
+            {"host_class": "h100"},
+            "worker_image: 'front:5000/site/arm@sha256:1' is for linux/arm64/v8",
+        ),
+        (
+            "intel",
+            {"host_class": "gh200"},
+            "'front:5000/site/intel' is for linux/amd64, but the hosts of class gh200 need linux/arm64 (b)",
+        ),
+        # Host c is in another partition, and d has never registered.
+        ("arm:1", {"host_class": "a100"}, None),
+        ("arm:1", {"host_class": "new"}, None),
+    ],
+)
 def test_an_image_for_another_architecture(name, values, said):
-    nodes = [dict(node(host, features=(feature,)), architecture=machine) for host, feature, machine in (
-        ("a", "h100", "x86_64"), ("b", "gh200", "aarch64"), ("c", "a100", "x86_64"), ("d", "new", ""))]
+    nodes = [
+        dict(node(host, features=(feature,)), architecture=machine)
+        for host, feature, machine in (
+            ("a", "h100", "x86_64"),
+            ("b", "gh200", "aarch64"),
+            ("c", "a100", "x86_64"),
+            ("d", "new", ""),
+        )
+    ]
     partitions = [dict(PARTITIONS[0], nodes=["a", "b", "d"])]
     if "host_class" not in values:
         nodes = nodes[:2]
-    problems = _job_limits.platform_problems(judged(worker_image="front:5000/site/" + name, **values), APPROVED, nodes, partitions)
+    problems = _job_limits.platform_problems(
+        judged(worker_image="front:5000/site/" + name, **values), APPROVED, nodes, partitions
+    )
     assert len(problems) == (said is not None) and (said or "") in "".join(problems), problems
 
 
@@ -146,46 +270,124 @@ ClusterName=trainyard Account=vision UserName=anna(2001) Partition= Priority=0 I
 
 
 def test_what_an_account_uses():
-    account = {"cluster": "trainyard", "account": "vision", "user": "", "gpus": {"used": 4, "limit": 4}, "jobs": {"used": 2, "limit": None},
-               "cpus": {"used": 3, "limit": 8}, "memory_mib": {"used": 512, "limit": 4096}, "submitted": {"used": 5, "limit": None},
-               "parent": "root", "group_tres": {"gres/gpu": 4, "cpu": 8, "mem": 4096}, "job_tres": {}, "max_jobs": None, "max_submitted": None,
-               "max_minutes": None, "qos": []}
-    assert _slurm.parse_usage(USAGE) == [account, dict(
-        account, user="anna", gpus={"used": 2, "limit": None}, jobs={"used": 2, "limit": 3}, parent="", group_tres={}, max_submitted=7, max_minutes=124,
-        cpus={"used": 0, "limit": None}, memory_mib={"used": 0, "limit": None}, submitted={"used": 7, "limit": None}, max_jobs=2,
-        job_tres={"cpu": 8, "gres/gpu": 1})]
-    assert _slurm.usage_command("anna") == ["scontrol", "show", "assoc_mgr", "users=anna", "flags=assoc"]
+    account = {
+        "cluster": "trainyard",
+        "account": "vision",
+        "user": "",
+        "gpus": {"used": 4, "limit": 4},
+        "jobs": {"used": 2, "limit": None},
+        "cpus": {"used": 3, "limit": 8},
+        "memory_mib": {"used": 512, "limit": 4096},
+        "submitted": {"used": 5, "limit": None},
+        "parent": "root",
+        "group_tres": {"gres/gpu": 4, "cpu": 8, "mem": 4096},
+        "job_tres": {},
+        "max_jobs": None,
+        "max_submitted": None,
+        "max_minutes": None,
+        "qos": [],
+    }
+    assert _slurm.parse_usage(USAGE) == [
+        account,
+        dict(
+            account,
+            user="anna",
+            gpus={"used": 2, "limit": None},
+            jobs={"used": 2, "limit": 3},
+            parent="",
+            group_tres={},
+            max_submitted=7,
+            max_minutes=124,
+            cpus={"used": 0, "limit": None},
+            memory_mib={"used": 0, "limit": None},
+            submitted={"used": 7, "limit": None},
+            max_jobs=2,
+            job_tres={"cpu": 8, "gres/gpu": 1},
+        ),
+    ]
+    assert _slurm.usage_command("anna") == [
+        "scontrol",
+        "show",
+        "assoc_mgr",
+        "users=anna",
+        "flags=assoc",
+    ]
     with pytest.raises(_slurm.ParseError, match="expected lines that begin with ClusterName="):
         _slurm.parse_usage("Current Association Manager state\n")
 
 
 def test_the_controller_s_limits_are_judged_as_those_of_the_database():
     [mine] = _job_limits.accounts_of(_slurm.parse_usage(USAGE), "anna")
-    assert (mine["account"], mine["gpus"], mine["job_gpus"], mine["max_minutes"], mine["qos"]) == ("vision", 4, 1, 124, [])
+    assert (mine["account"], mine["gpus"], mine["job_gpus"], mine["max_minutes"], mine["qos"]) == (
+        "vision",
+        4,
+        1,
+        124,
+        [],
+    )
     # It does not tell the QOS, so each is accepted here.
-    problems = _job_limits.account_problems(judged(worker_gpu="2", max_minutes="125"), [mine], "anna")
-    assert problems.pop(1) == ("workspace_id: you have 7 waiting and running jobs in account vision, which allows each person 7; wait until one ends, or stop "
-                               "one")
-    assert len(problems) == 2 and "a job of account vision has 1 at most" in problems[0] and "use at most 124" in problems[1]
-    assert _job_limits.accounts_of(_slurm.parse_usage(USAGE.replace("MaxSubmitJobs=7(7)", "MaxSubmitJobs=0(7)")), "anna") == []
+    problems = _job_limits.account_problems(
+        judged(worker_gpu="2", max_minutes="125"), [mine], "anna"
+    )
+    assert problems.pop(1) == (
+        "workspace_id: you have 7 waiting and running jobs in account vision, which allows each person 7; wait until one ends, or stop "
+        "one"
+    )
+    assert (
+        len(problems) == 2
+        and "a job of account vision has 1 at most" in problems[0]
+        and "use at most 124" in problems[1]
+    )
+    assert (
+        _job_limits.accounts_of(
+            _slurm.parse_usage(USAGE.replace("MaxSubmitJobs=7(7)", "MaxSubmitJobs=0(7)")), "anna"
+        )
+        == []
+    )
     with pytest.raises(_slurm.ParseError, match="MaxWallPJ"):
         _slurm.parse_usage(USAGE.replace("MaxWallPJ=124", "MaxWallPJ=1-0"))
 
 
-@pytest.mark.parametrize("reason, said", [
-    ("AssocGrpGRES", "group vision uses 4 of its 4 GPUs"), ("AssocGrpTRES", "group vision uses 4 of its 4 GPUs"),
-    ("AssocGrpCpuLimit", "group vision uses 3 of its 8 CPUs"), ("AssocGrpMemLimit", "group vision uses 0.5 of its 4 GB of memory"),
-    ("AssocGrpCPURunMinutesLimit", "group vision uses all that it may use (AssocGrpCPURunMinutesLimit)"),
-    ("AssocMaxJobsLimit", "you have 2 running jobs in group vision, which allows each person 2"),
-    ("AssocMaxSubmitJobLimit", "you have 7 waiting and running jobs in group vision, which allows each person 7"),
-    ("AssocGrpJobsLimit", "you use 2 of your 3 running jobs in group vision"),
-    ("QOSMaxGRESPerUser", "you use all that one person may use"), ("Priority", "other jobs are before it"), ("Resources", "until hosts are free"),
-    ("ReqNodeNotAvail, UnavailableNodes:b", "hosts that it needs are out of service or reserved: b (new disk)"),
-    ("launch failed requeued held", "tell the operator"), ("JobHeldUser", "you have held it"), ("None", "it starts in a moment"), ("SomethingNew", "SomethingNew"),
-    ("AssocMaxWallDurationPerJobLimit", "smaller max_minutes"),
-])
+@pytest.mark.parametrize(
+    "reason, said",
+    [
+        ("AssocGrpGRES", "group vision uses 4 of its 4 GPUs"),
+        ("AssocGrpTRES", "group vision uses 4 of its 4 GPUs"),
+        ("AssocGrpCpuLimit", "group vision uses 3 of its 8 CPUs"),
+        ("AssocGrpMemLimit", "group vision uses 0.5 of its 4 GB of memory"),
+        (
+            "AssocGrpCPURunMinutesLimit",
+            "group vision uses all that it may use (AssocGrpCPURunMinutesLimit)",
+        ),
+        (
+            "AssocMaxJobsLimit",
+            "you have 2 running jobs in group vision, which allows each person 2",
+        ),
+        (
+            "AssocMaxSubmitJobLimit",
+            "you have 7 waiting and running jobs in group vision, which allows each person 7",
+        ),
+        ("AssocGrpJobsLimit", "you use 2 of your 3 running jobs in group vision"),
+        ("QOSMaxGRESPerUser", "you use all that one person may use"),
+        ("Priority", "other jobs are before it"),
+        ("Resources", "until hosts are free"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:b",
+            "hosts that it needs are out of service or reserved: b (new disk)",
+        ),
+        ("launch failed requeued held", "tell the operator"),
+        ("JobHeldUser", "you have held it"),
+        ("None", "it starts in a moment"),
+        ("SomethingNew", "SomethingNew"),
+        ("AssocMaxWallDurationPerJobLimit", "smaller max_minutes"),
+    ],
+)
 def test_why_a_job_waits(reason, said):
-    assert said in _job_limits.why({"reason": reason, "account": "vision"}, _slurm.parse_usage(USAGE), [node("a"), node("b", available=False, reason="new disk")])
+    assert said in _job_limits.why(
+        {"reason": reason, "account": "vision"},
+        _slurm.parse_usage(USAGE),
+        [node("a"), node("b", available=False, reason="new disk")],
+    )
 
 
 def test_what_is_free():

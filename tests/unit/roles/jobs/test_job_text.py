@@ -13,14 +13,98 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-KEYS = ("name", "kind", "worker_count", "command", "priority", "workspace_id", "interactive", "environment", "services")
-LINES = ["a: 1", "b: x y", "  c: d", "  - e", "- f", "-  g: h", "    k: l", "c: |", "d: >-", "  text", "   more", "", "  ", "# comment", "e: 'it''s'",
-         'f: "a\\tb"', "g: [a, b]", "h: {x: 1, y: 'z'}", "i:", "  j:", "    m: n", "o: p # q", "r: s#t", "u: >+", "v: |2", "    w", "x: -1",
-         "y: http://a/b", "aa: ? b", "- - n", "  - o: p", "    q: r", "'s': t", "bb: [a, [b, c], {d: e}]", "cc: {d}", "---", "...", "\tdd: e", "gg : h",
-         "hh: a: b", "ii: |-", "  trailing  ", "jj: ''", "kk: [ ]", "  - |", "     deep", "ll: &a b", "mm: !x y", "nn: 'a' b", "oo: [a,]", "pp: [,a]",
-         "qq: - a", "rr: [a b, 'c d' , \"e\"]", "ss: |1", "  -", "tt: [a: b]", "  uu: >", "   vv", "ww:x", "xx: @a", "- ", "yy: {a: }", "zz: {a: b, }",
-         "  'x y': z", "ab: 'x' #c", "ac: 'x'#c", "ad: {a: [b]}", "ae: {a:b}", "af: [a#b]", "ag: [a #b]", 'ah: "\\x41\\u00e9"', "ai: [ 'a', b ] # c",
-         "command: python3 train.py --lr 0.1 && echo done", "=: x", "<<: *a", "aj: {", "ak: 'open", "al: >", "am: \"\\q\""]
+KEYS = (
+    "name",
+    "kind",
+    "worker_count",
+    "command",
+    "priority",
+    "workspace_id",
+    "interactive",
+    "environment",
+    "services",
+)
+LINES = [
+    "a: 1",
+    "b: x y",
+    "  c: d",
+    "  - e",
+    "- f",
+    "-  g: h",
+    "    k: l",
+    "c: |",
+    "d: >-",
+    "  text",
+    "   more",
+    "",
+    "  ",
+    "# comment",
+    "e: 'it''s'",
+    'f: "a\\tb"',
+    "g: [a, b]",
+    "h: {x: 1, y: 'z'}",
+    "i:",
+    "  j:",
+    "    m: n",
+    "o: p # q",
+    "r: s#t",
+    "u: >+",
+    "v: |2",
+    "    w",
+    "x: -1",
+    "y: http://a/b",
+    "aa: ? b",
+    "- - n",
+    "  - o: p",
+    "    q: r",
+    "'s': t",
+    "bb: [a, [b, c], {d: e}]",
+    "cc: {d}",
+    "---",
+    "...",
+    "\tdd: e",
+    "gg : h",
+    "hh: a: b",
+    "ii: |-",
+    "  trailing  ",
+    "jj: ''",
+    "kk: [ ]",
+    "  - |",
+    "     deep",
+    "ll: &a b",
+    "mm: !x y",
+    "nn: 'a' b",
+    "oo: [a,]",
+    "pp: [,a]",
+    "qq: - a",
+    "rr: [a b, 'c d' , \"e\"]",
+    "ss: |1",
+    "  -",
+    "tt: [a: b]",
+    "  uu: >",
+    "   vv",
+    "ww:x",
+    "xx: @a",
+    "- ",
+    "yy: {a: }",
+    "zz: {a: b, }",
+    "  'x y': z",
+    "ab: 'x' #c",
+    "ac: 'x'#c",
+    "ad: {a: [b]}",
+    "ae: {a:b}",
+    "af: [a#b]",
+    "ag: [a #b]",
+    'ah: "\\x41\\u00e9"',
+    "ai: [ 'a', b ] # c",
+    "command: python3 train.py --lr 0.1 && echo done",
+    "=: x",
+    "<<: *a",
+    "aj: {",
+    "ak: 'open",
+    "al: >",
+    'am: "\\q"',
+]
 
 
 def read(text):
@@ -53,51 +137,80 @@ def test_what_is_accepted_means_the_same_to_other_readers(lines):
         assert ours == theirs(text)
 
 
-@pytest.mark.parametrize("text", [
-    "name: first_job\nkind: PyTorchJob\nworker_count: 2\ncommand: |\n  cd /data1/share\n\n  if true; then\n    python3 train.py\n  fi\npriority: high\n",
-    "---\n# by hand\nname: 'a job'\nenvironment:\n  A: 1\n  B: \"x\\ny\"\nservices: [ssh, jupyter]\n...\n",
-    "name: x\ncommand: >-\n  python3 train.py\n  --lr 0.1\n\n  --epochs 3\nservices:\n- ssh\n- tensorboard: /data1/logs\n  x: y\n",
-    "name: x\ncommand: |+\n  a\n\n\nenvironment: {A: 'it''s', B: [1, {c: d}]}\n",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: first_job\nkind: PyTorchJob\nworker_count: 2\ncommand: |\n  cd /data1/share\n\n  if true; then\n    python3 train.py\n  fi\npriority: high\n",
+        "---\n# by hand\nname: 'a job'\nenvironment:\n  A: 1\n  B: \"x\\ny\"\nservices: [ssh, jupyter]\n...\n",
+        "name: x\ncommand: >-\n  python3 train.py\n  --lr 0.1\n\n  --epochs 3\nservices:\n- ssh\n- tensorboard: /data1/logs\n  x: y\n",
+        "name: x\ncommand: |+\n  a\n\n\nenvironment: {A: 'it''s', B: [1, {c: d}]}\n",
+    ],
+)
 def test_files_as_people_write_them(text):
     assert plain(read(text)) == theirs(text) and not isinstance(theirs(text), str)
 
 
 def test_the_parameter_file_of_the_guide():
-    found = read("name=first_job\nkind=PyTorchJob\nworker_count=1\nworker_cpu=4\nworker_gpu=0\ncommand=echo \"hello world\"\npriority=1\n"
-                 "workspace_id=your-workspace-id\ninteractive=false\n")
-    assert plain(found) == {"name": "first_job", "kind": "PyTorchJob", "worker_count": "1", "worker_cpu": "4", "worker_gpu": "0",
-                            "command": 'echo "hello world"', "priority": "1", "workspace_id": "your-workspace-id", "interactive": "false"}
+    found = read(
+        'name=first_job\nkind=PyTorchJob\nworker_count=1\nworker_cpu=4\nworker_gpu=0\ncommand=echo "hello world"\npriority=1\n'
+        "workspace_id=your-workspace-id\ninteractive=false\n"
+    )
+    assert plain(found) == {
+        "name": "first_job",
+        "kind": "PyTorchJob",
+        "worker_count": "1",
+        "worker_cpu": "4",
+        "worker_gpu": "0",
+        "command": 'echo "hello world"',
+        "priority": "1",
+        "workspace_id": "your-workspace-id",
+        "interactive": "false",
+    }
     assert {str(key): (key.line, value.line) for key, value in found.items()}["command"] == (6, 6)
 
 
 def test_the_parameter_file_of_the_guide_in_one_line():
-    found = read('name=first_job kind=PyTorchJob worker_count=1 command=echo "hello priority=2 world" priority=1 interactive=false\r\n')
-    assert plain(found) == {"name": "first_job", "kind": "PyTorchJob", "worker_count": "1", "command": 'echo "hello priority=2 world"', "priority": "1",
-                            "interactive": "false"}
+    found = read(
+        'name=first_job kind=PyTorchJob worker_count=1 command=echo "hello priority=2 world" priority=1 interactive=false\r\n'
+    )
+    assert plain(found) == {
+        "name": "first_job",
+        "kind": "PyTorchJob",
+        "worker_count": "1",
+        "command": 'echo "hello priority=2 world"',
+        "priority": "1",
+        "interactive": "false",
+    }
     # In a file of several lines a command is the rest of its line.
     assert plain(read("name=a\ncommand=train.py priority=1\n"))["command"] == "train.py priority=1"
 
 
-@pytest.mark.parametrize("text, line, said", [
-    ("", 1, "the file is empty"), ("# only a comment\n", 1, "the file is empty"), ("---\n", 1, "the file is empty"),
-    ("name: a\n\tkind: b\n", 2, "a tab indents this line"),
-    ("name: a\nname: b\n", 2, "name is there twice; the first one is on line 1"),
-    ("name=a\nname=b\n", 2, "name is there twice; the first one is on line 1"),
-    ("name=a\njust words\n", 2, "'just words' is not key=value"),
-    ("name: a\ncommand: echo a: b\n", 2, "has a colon and a space"),
-    ("name: 'a\n", 1, "has no end on this line"),
-    ("name: a\n  more\n", 2, "begin a text of several lines with |"),
-    ("name: a\n---\nname: b\n", 2, "one document"),
-    ("name: &x a\n", 1, "cannot begin with '&'"), ("name: *x\n", 1, "cannot begin with '*'"), ("name: !!str a\n", 1, "cannot begin with '!'"),
-    ("services: [ssh\n", 1, "has no ']' on this line"),
-    ("environment:\n  A: 1\n B: 2\n", 3, "is not indented as the keys before it"),
-    ("name: a\n- b\n", 2, "is not a key with a value"),
-    ("command: |x\n  a\n", 1, "does not begin a block of text"),
-    ("name: a\0\n", 1, "null character"),
-    ("a:\n b:\n  c:\n   d:\n    e:\n     f: 1\n", 6, "nested more than 5 deep"),
-    ("a: [[[[[[b]]]]]]\n", 1, "nested more than 5 deep"),
-])
+@pytest.mark.parametrize(
+    "text, line, said",
+    [
+        ("", 1, "the file is empty"),
+        ("# only a comment\n", 1, "the file is empty"),
+        ("---\n", 1, "the file is empty"),
+        ("name: a\n\tkind: b\n", 2, "a tab indents this line"),
+        ("name: a\nname: b\n", 2, "name is there twice; the first one is on line 1"),
+        ("name=a\nname=b\n", 2, "name is there twice; the first one is on line 1"),
+        ("name=a\njust words\n", 2, "'just words' is not key=value"),
+        ("name: a\ncommand: echo a: b\n", 2, "has a colon and a space"),
+        ("name: 'a\n", 1, "has no end on this line"),
+        ("name: a\n  more\n", 2, "begin a text of several lines with |"),
+        ("name: a\n---\nname: b\n", 2, "one document"),
+        ("name: &x a\n", 1, "cannot begin with '&'"),
+        ("name: *x\n", 1, "cannot begin with '*'"),
+        ("name: !!str a\n", 1, "cannot begin with '!'"),
+        ("services: [ssh\n", 1, "has no ']' on this line"),
+        ("environment:\n  A: 1\n B: 2\n", 3, "is not indented as the keys before it"),
+        ("name: a\n- b\n", 2, "is not a key with a value"),
+        ("command: |x\n  a\n", 1, "does not begin a block of text"),
+        ("name: a\0\n", 1, "null character"),
+        ("a:\n b:\n  c:\n   d:\n    e:\n     f: 1\n", 6, "nested more than 5 deep"),
+        ("a: [[[[[[b]]]]]]\n", 1, "nested more than 5 deep"),
+    ],
+)
 def test_errors_name_the_line(text, line, said):
     with pytest.raises(_job_text.TextError, match=r"^line %d: " % line) as caught:
         read(text)
@@ -105,8 +218,13 @@ def test_errors_name_the_line(text, line, said):
 
 
 def test_a_quote_that_hides_keys_is_told():
-    with pytest.raises(_job_text.TextError, match="line 1: the quote before 's worker_gpu=2 prior' has no end, so worker_gpu= would be part of that value"):
-        _job_text.read_job_text("name=a command=echo it's worker_gpu=2 priority=3", (*KEYS, "worker_gpu"))
+    with pytest.raises(
+        _job_text.TextError,
+        match="line 1: the quote before 's worker_gpu=2 prior' has no end, so worker_gpu= would be part of that value",
+    ):
+        _job_text.read_job_text(
+            "name=a command=echo it's worker_gpu=2 priority=3", (*KEYS, "worker_gpu")
+        )
     found = _job_text.read_job_text("name=a worker_gpu=2 command=echo it's", (*KEYS, "worker_gpu"))
     assert found["command"] == "echo it's" and found["worker_gpu"] == "2"
 
@@ -119,6 +237,12 @@ def test_long_values_take_no_longer_for_each_character():
 
 
 def test_a_file_that_is_no_job_file_ends_at_once():
-    for text in ("x" * (1 << 20 | 1), "[" * 100000, "a: " + "[" * 100000, "- " * 100000, "a:\n" + "".join(" " * depth + "a:\n" for depth in range(1, 800))):
+    for text in (
+        "x" * (1 << 20 | 1),
+        "[" * 100000,
+        "a: " + "[" * 100000,
+        "- " * 100000,
+        "a:\n" + "".join(" " * depth + "a:\n" for depth in range(1, 800)),
+    ):
         with pytest.raises(_job_text.TextError):
             read(text)

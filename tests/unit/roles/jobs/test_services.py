@@ -38,13 +38,23 @@ while True:
 
 def test_paths_and_arguments():
     assert services.socket_on_host("jupyter", JOB) == "/run/trainyard/jobs/7/task.0.0/jupyter.sock"
-    assert services.tensorboard_arguments("/l", "1.15.0") == services.tensorboard_arguments("/l", "2.4.1") == ["tensorboard", "--logdir", "/l"]
-    assert services.tensorboard_arguments("/l", "2.5.0")[3:] == services.tensorboard_arguments("/l", "2.21.0a1")[3:] == ["--load_fast=false"]
+    assert (
+        services.tensorboard_arguments("/l", "1.15.0")
+        == services.tensorboard_arguments("/l", "2.4.1")
+        == ["tensorboard", "--logdir", "/l"]
+    )
+    assert (
+        services.tensorboard_arguments("/l", "2.5.0")[3:]
+        == services.tensorboard_arguments("/l", "2.21.0a1")[3:]
+        == ["--load_fast=false"]
+    )
     assert services.last_line("a\n b \r\n\n") == "b" and services.last_line("\n") == ""
 
 
 def test_jupyter_listens_on_its_socket_only():
-    text = services.jupyter_config("t0k'en", "/home/anna/it's", sock="/run/trainyard/jupyter.sock", sock_mode="0600")
+    text = services.jupyter_config(
+        "t0k'en", "/home/anna/it's", sock="/run/trainyard/jupyter.sock", sock_mode="0600"
+    )
 
     class Config:
         def __getattr__(self, name):
@@ -53,8 +63,16 @@ def test_jupyter_listens_on_its_socket_only():
     config = Config()
     exec(text, {"c": config})
     for app in (config.ServerApp, config.NotebookApp):
-        assert (app.sock, app.sock_mode, app.token, app.open_browser) == ("/run/trainyard/jupyter.sock", "0600", "t0k'en", False)
-    assert config.ServerApp.root_dir == config.NotebookApp.notebook_dir == "/home/anna/it's" and config.KernelManager.transport == "ipc"
+        assert (app.sock, app.sock_mode, app.token, app.open_browser) == (
+            "/run/trainyard/jupyter.sock",
+            "0600",
+            "t0k'en",
+            False,
+        )
+    assert (
+        config.ServerApp.root_dir == config.NotebookApp.notebook_dir == "/home/anna/it's"
+        and config.KernelManager.transport == "ipc"
+    )
 
 
 @pytest.fixture(name="job")
@@ -65,7 +83,9 @@ def _job(tmp_path, monkeypatch):
     (tmp_path / "job").mkdir()
     for name, value in dict(JOB, SLURMD_NODENAME="a").items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(services, "has", lambda module: (tmp_path / "packages" / (module + ".py")).exists())
+    monkeypatch.setattr(
+        services, "has", lambda module: (tmp_path / "packages" / (module + ".py")).exists()
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
     (tmp_path / "packages").mkdir()
     return tmp_path / "job"
@@ -87,28 +107,41 @@ def test_the_life_of_a_service(job):
         told = service.told(dict(os.environ))
         assert told["host"] == "a" and len(told["token"]) == 48
         # Everybody on the host can read the arguments.
-        assert told["token"] not in Path("/proc/%d/cmdline" % service.child.pid).read_text(encoding="utf-8")
+        assert told["token"] not in Path("/proc/%d/cmdline" % service.child.pid).read_text(
+            encoding="utf-8"
+        )
         assert (job.parent / "inside/jupyter/config.py").stat().st_mode & 0o777 == 0o600
     finally:
         service.child.kill()
     ends(service, "failed")
-    assert service.why == "it ended with exit code -9: it said nothing. Log: %s/service.jupyter.log" % job
+    assert (
+        service.why
+        == "it ended with exit code -9: it said nothing. Log: %s/service.jupyter.log" % job
+    )
 
 
 def test_services_that_cannot_run(job):
-    (job / "services.json").write_text(json.dumps({"jupyter": {"setting": True}, "tensorboard": {"setting": "/logs"}}), encoding="utf-8")
+    (job / "services.json").write_text(
+        json.dumps({"jupyter": {"setting": True}, "tensorboard": {"setting": "/logs"}}),
+        encoding="utf-8",
+    )
     (job.parent / "packages/jupyterlab.py").write_text(SERVER % {"fails": True}, encoding="utf-8")
     assert services.run(str(job)) == 1
     told = json.loads((job / "services.json").read_text(encoding="utf-8"))
     said = "the image has no TensorBoard; use an image with it, or install it in yours"
     assert (told["tensorboard"]["state"], told["tensorboard"]["why"]) == ("failed", said)
-    assert told["jupyter"]["why"] == "it ended with exit code 1: there is no disk space. Log: %s/service.jupyter.log" % job
+    assert (
+        told["jupyter"]["why"]
+        == "it ended with exit code 1: there is no disk space. Log: %s/service.jupyter.log" % job
+    )
     assert (job / "services.json").stat().st_mode & 0o777 == 0o600
     assert services.wait(str(job)) == 1
 
 
 def test_a_service_that_never_answers(job, monkeypatch):
-    (job.parent / "packages/jupyterlab.py").write_text("import time; time.sleep(60)\n", encoding="utf-8")
+    (job.parent / "packages/jupyterlab.py").write_text(
+        "import time; time.sleep(60)\n", encoding="utf-8"
+    )
     monkeypatch.setattr(services, "START_SECONDS", 0.2)
     service = services.Service("jupyter", True, str(job))
     ends(service, "failed")
@@ -117,6 +150,7 @@ def test_a_service_that_never_answers(job, monkeypatch):
 
 def test_the_server_on_a_socket(job):
     """As TensorBoard uses it: a WSGI application, requests side by side, and no port."""
+
     def application(environment, start):
         start("200 OK", [("Content-Type", "text/plain")])
         return [environment["PATH_INFO"].encode()]
@@ -146,7 +180,9 @@ def test_what_a_session_runs():
     assert door.session_command(None, "1", "")[:5] == enter + ["sh", "-c"]
     assert door.session_command("echo 'a b'; exit 3", "1", "")[-1] == "echo 'a b'; exit 3"
     assert door.session_command(door.SFTP[0], "1", "") == [door.SFTP[0]]
-    assert door.session_command(door.SFTP[0], "1", "/usr/libexec/sftp-server") == enter + ["/usr/libexec/sftp-server"]
+    assert door.session_command(door.SFTP[0], "1", "/usr/libexec/sftp-server") == enter + [
+        "/usr/libexec/sftp-server"
+    ]
 
 
 def test_no_way_in(monkeypatch):
@@ -155,6 +191,8 @@ def test_no_way_in(monkeypatch):
         door.main(["serve", "/keys", "0"])
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr(door, "SSHD", ("/nonexistent",))
-    with pytest.raises(door.Refused, match="has no sshd; tell the operator to install openssh-server"):
+    with pytest.raises(
+        door.Refused, match="has no sshd; tell the operator to install openssh-server"
+    ):
         door.main(["serve", "/keys", "0"])
     assert door.main([]) == door.main(["serve", "/keys", "../1"]) == 2

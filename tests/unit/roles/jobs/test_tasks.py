@@ -20,16 +20,36 @@ def test_an_interrupted_removal_is_continued():
     """Its condition is that a host has the programs. So they are removed last, after packages and folders."""
     (removal,) = tasks("remove.yml")
     assert removal["when"] == "__jobs_is_installed"
-    programs = [number for number, task in enumerate(removal["block"]) if "trainyard.gpu.managed_files" in task]
+    programs = [
+        number
+        for number, task in enumerate(removal["block"])
+        if "trainyard.gpu.managed_files" in task
+    ]
     assert programs == [len(removal["block"]) - 1] and len(removal["block"]) >= 3
 
 
 def test_drift_changes_nothing():
     """Each module that could change a host runs in check mode."""
-    modules = [task for task in tasks("compare.yml") if any(key.startswith("trainyard.gpu.") for key in task)]
-    assert len(modules) == 3 and all(task["check_mode"] is True and task["changed_when"] is False for task in modules)
+    modules = [
+        task
+        for task in tasks("compare.yml")
+        if any(key.startswith("trainyard.gpu.") for key in task)
+    ]
+    assert len(modules) == 3 and all(
+        task["check_mode"] is True and task["changed_when"] is False for task in modules
+    )
     # The same files, packages and folders as those of a run.
-    assert [task["trainyard.gpu.managed_files"] for task in modules if "trainyard.gpu.managed_files" in task] == [
-        task["trainyard.gpu.managed_files"] for task in tasks("install.yml") if "trainyard.gpu.managed_files" in task]
-    assert [task["trainyard.gpu.shared_folders"] for task in modules if "trainyard.gpu.shared_folders" in task] == [
-        task["trainyard.gpu.shared_folders"] for task in tasks("folders.yml")]
+    assert [
+        task["trainyard.gpu.managed_files"]
+        for task in modules
+        if "trainyard.gpu.managed_files" in task
+    ] == [
+        task["trainyard.gpu.managed_files"]
+        for task in tasks("install.yml")
+        if "trainyard.gpu.managed_files" in task
+    ]
+    assert [
+        task["trainyard.gpu.shared_folders"]
+        for task in modules
+        if "trainyard.gpu.shared_folders" in task
+    ] == [task["trainyard.gpu.shared_folders"] for task in tasks("folders.yml")]

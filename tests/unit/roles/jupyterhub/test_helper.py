@@ -57,7 +57,9 @@ def _turns(monkeypatch):
 
 def asked(*people, **request):
     async def all_of_them():
-        found = await asyncio.gather(*[_helper.ask(person, request or {"action": "jobs"}) for person in people])
+        found = await asyncio.gather(
+            *[_helper.ask(person, request or {"action": "jobs"}) for person in people]
+        )
         await asyncio.gather(*_helper.tasks)
         return found
 
@@ -73,8 +75,14 @@ def test_an_answer(child, turns):
 def test_one_person_has_few_turns_and_the_others_theirs(child, turns):
     child.code = "import time; time.sleep(0.2); print('{}')"
     found = asked(*["ben"] * 20 + ["anna"])
-    assert [answer == {} for answer in found] == [True] * 5 + [False] * 15 + [True] and child.most == 3
-    assert found[5]["busy"] and "ben has 5 requests in progress" in found[5]["error"] and _helper.code_of(found[5]) == 429
+    assert [answer == {} for answer in found] == [True] * 5 + [False] * 15 + [
+        True
+    ] and child.most == 3
+    assert (
+        found[5]["busy"]
+        and "ben has 5 requests in progress" in found[5]["error"]
+        and _helper.code_of(found[5]) == 429
+    )
     assert not turns.count and not turns.people
 
 
@@ -82,22 +90,35 @@ def test_who_keeps_a_helper_from_its_end_waits_alone(child, turns, monkeypatch):
     """A turn lasts as long as the helper, not as long as the hub's patience."""
     monkeypatch.setattr(_helper, "PATIENCE", 0.2)
     child.code = "import time; time.sleep(3)"
-    assert [answer["error"] for answer in asked("ben", "ben", "ben")] == ["Slurm does not answer"] * 3
+    assert [answer["error"] for answer in asked("ben", "ben", "ben")] == [
+        "Slurm does not answer"
+    ] * 3
     assert child.most == 2
 
 
-@pytest.mark.parametrize("code, expected", [
-    ("print('[' * 100000)", "cannot act for anna"), ("print('[]')", "cannot act for anna"), ("import sys; sys.exit('no')", "cannot act for anna"),
-    ("print('[1]'); print('x')", "cannot act for anna"), ("print(' ' * (9 << 20))", "larger than 8 MiB"),
-    ("import sys; sys.stderr.write('x' * (1 << 20)); print('{\"error\": [1]}')", "[1]")])
+@pytest.mark.parametrize(
+    "code, expected",
+    [
+        ("print('[' * 100000)", "cannot act for anna"),
+        ("print('[]')", "cannot act for anna"),
+        ("import sys; sys.exit('no')", "cannot act for anna"),
+        ("print('[1]'); print('x')", "cannot act for anna"),
+        ("print(' ' * (9 << 20))", "larger than 8 MiB"),
+        ("import sys; sys.stderr.write('x' * (1 << 20)); print('{\"error\": [1]}')", "[1]"),
+    ],
+)
 def test_an_answer_is_not_trusted(child, turns, code, expected):
     child.code = code
     (answer,) = asked("anna")
-    assert expected in answer["error"] and answer["no_answer"] is False and _helper.code_of(answer) == 400
+    assert (
+        expected in answer["error"]
+        and answer["no_answer"] is False
+        and _helper.code_of(answer) == 400
+    )
 
 
 def test_starts_and_stops_are_logged_in_one_line(child, turns, caplog):
-    child.code = "print('{\"job\": \"7\"}')"
+    child.code = 'print(\'{"job": "7"}\')'
     _helper.log.addHandler(caplog.handler)
     asked("anna", action="start", name="a\nstop: 8 of ben: done")
     asked("anna", action="status", job="7")
@@ -113,6 +134,7 @@ def test_a_helper_that_does_not_start(turns, monkeypatch):
 
 
 # --- the helper itself, and the command whose modules it uses ---
+
 
 @pytest.fixture(name="command")
 def _command():
@@ -153,28 +175,43 @@ def test_a_damaged_result_is_none(tmp_path, command, content):
 def helper(code):
     """Run code in a process of its own after the helper has limited itself."""
     text = "import sys; sys.path.insert(0, %r); import instance; %s" % (str(FILES), code)
-    return subprocess.run([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", text],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_the_helper_ends_with_its_time():
-    done = helper("instance.SECONDS = 1; instance.limit()\ntry:\n    __import__('time').sleep(30)\n"
-                  "except instance.OutOfTime:\n    print('ended')")
+    done = helper(
+        "instance.SECONDS = 1; instance.limit()\ntry:\n    __import__('time').sleep(30)\n"
+        "except instance.OutOfTime:\n    print('ended')"
+    )
     assert done.stdout == b"ended\n", done.stderr
 
 
 def test_the_helper_has_little_memory_and_is_the_first_to_be_killed():
-    done = helper("instance.limit()\ntry:\n    b'x' * (2 << 30)\nexcept MemoryError:\n    print(open('/proc/self/oom_score_adj').read().strip())")
+    done = helper(
+        "instance.limit()\ntry:\n    b'x' * (2 << 30)\nexcept MemoryError:\n    print(open('/proc/self/oom_score_adj').read().strip())"
+    )
     assert done.stdout == b"1000\n", done.stderr
 
 
 def test_a_command_of_slurm_ends_with_the_helper():
     """Also if the person has stopped it."""
-    done = helper("import os, signal, subprocess, time\n"
-                  "child = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=instance.end_with_parent)\n"
-                  "os.kill(child.pid, signal.SIGSTOP); print(child.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)")
+    done = helper(
+        "import os, signal, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=instance.end_with_parent)\n"
+        "os.kill(child.pid, signal.SIGSTOP); print(child.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
     number = int(done.stdout)
     deadline = time.monotonic() + 10
-    while Path("/proc/%d" % number).exists() and "\nState:\tZ" not in Path("/proc/%d/status" % number).read_text():
+    while (
+        Path("/proc/%d" % number).exists()
+        and "\nState:\tZ" not in Path("/proc/%d/status" % number).read_text()
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -188,4 +225,7 @@ def test_a_large_answer_is_refused(monkeypatch, capsys, command):
     monkeypatch.setitem(instance.DO, "jobs", lambda *_more: {"jobs": "x" * (9 << 20)})
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"action": "jobs"}'))
     assert instance.main() == 0
-    assert json.loads(capsys.readouterr().out) == {"error": "the answer is larger than 8 MiB", "no_answer": False}
+    assert json.loads(capsys.readouterr().out) == {
+        "error": "the answer is larger than 8 MiB",
+        "no_answer": False,
+    }

@@ -42,14 +42,20 @@ def server_context(identity, tmp_path):
 def hello(client, server, name):
     """Do the handshake of TLS in memory. An error of either side is raised."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [client.wrap_bio(back, there, server_hostname=name), server.wrap_bio(there, back, server_side=True)]
+    ends = [
+        client.wrap_bio(back, there, server_hostname=name),
+        server.wrap_bio(there, back, server_side=True),
+    ]
     for _round in range(5):
         for end in ends:
             with contextlib.suppress(ssl.SSLWantReadError):
                 end.do_handshake()
 
 
-@pytest.mark.parametrize("address, packed", [("192.0.2.11", "c000020b"), ("2001:db8::b", "20010db800000000000000000000000b")])
+@pytest.mark.parametrize(
+    "address, packed",
+    [("192.0.2.11", "c000020b"), ("2001:db8::b", "20010db800000000000000000000000b")],
+)
 def test_the_host_of_a_route_has_name_and_address(address, packed):
     name = _identity.new_name()
     host = _identity.route_host(name, address)
@@ -57,23 +63,39 @@ def test_the_host_of_a_route_has_name_and_address(address, packed):
     assert len(host.partition(".")[0]) <= 63 and name != _identity.new_name()
 
 
-@pytest.mark.parametrize("host", ["", None, "192.0.2.11", "c000020b.instance.invalid", "c000020.%s.instance.invalid" % ("a" * 32),
-                                  "c000020b.%s.instance.invalid.example.org" % ("a" * 32), "c000020b.%sainstancebinvalid" % ("a" * 32)])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        None,
+        "192.0.2.11",
+        "c000020b.instance.invalid",
+        "c000020.%s.instance.invalid" % ("a" * 32),
+        "c000020b.%s.instance.invalid.example.org" % ("a" * 32),
+        "c000020b.%sainstancebinvalid" % ("a" * 32),
+    ],
+)
 def test_other_hosts_are_no_instances(host):
     assert _identity.of_route_host(host) is None
 
 
 def test_the_proxy_reads_routes_as_the_hub_writes_them():
-    pattern = re.search(r"^const ROUTE = /(.*)/;$", (FILES / "instance_tls.cjs").read_text(), re.MULTILINE).group(1)
+    pattern = re.search(
+        r"^const ROUTE = /(.*)/;$", (FILES / "instance_tls.cjs").read_text(), re.MULTILINE
+    ).group(1)
     name = _identity.new_name()
     found = re.match(pattern, _identity.route_host(name, "192.0.2.11"))
     assert found and found.groups() == ("c000020b", name)
-    assert re.match(pattern, _identity.route_host(name, "2001:db8::b")) and not re.match(pattern, "hub.example.org")
+    assert re.match(pattern, _identity.route_host(name, "2001:db8::b")) and not re.match(
+        pattern, "hub.example.org"
+    )
 
 
 def test_files_are_private_and_stay(folder):
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
-    assert modes == dict.fromkeys(["authority.key", "authority.pem", "proxy.key", "proxy.pem"], 0o600)
+    assert modes == dict.fromkeys(
+        ["authority.key", "authority.pem", "proxy.key", "proxy.pem"], 0o600
+    )
     assert folder.stat().st_mode & 0o777 == 0o700
     before = {path.name: path.read_text() for path in folder.iterdir()}
     _identity.ensure(str(folder))
@@ -108,15 +130,25 @@ def test_an_instance_answers_the_proxy_only(folder, tmp_path):
         hello(client, server, alice["name"])
     (tmp_path / "bob.pem").write_text(bob["certificate"] + bob["key"])
     client.load_cert_chain(tmp_path / "bob.pem")
-    with pytest.raises(ssl.SSLError, match="(?i)unsuitable certificate purpose|certificate verify failed"):
+    with pytest.raises(
+        ssl.SSLError, match="(?i)unsuitable certificate purpose|certificate verify failed"
+    ):
         hello(client, server, alice["name"])
 
 
 def test_the_proxy_cannot_pass_for_an_instance(folder, tmp_path):
     certificate, key = ((folder / ("proxy." + end)).read_text() for end in ("pem", "key"))
-    identity = {"certificate": certificate, "key": key, "authority": (folder / "authority.pem").read_text()}
+    identity = {
+        "certificate": certificate,
+        "key": key,
+        "authority": (folder / "authority.pem").read_text(),
+    }
     with pytest.raises(ssl.SSLCertVerificationError):
-        hello(_identity.client_context(str(folder)), server_context(identity, tmp_path), "proxy.instance.invalid")
+        hello(
+            _identity.client_context(str(folder)),
+            server_context(identity, tmp_path),
+            "proxy.instance.invalid",
+        )
 
 
 class Proxy:
@@ -147,7 +179,9 @@ class Host:
             line = await reader.readline()
             self.lines += [line] if line else []
 
-        self.server = await asyncio.start_server(accept, "127.0.0.1", self.port, ssl=server_context(identity, self.tmp_path))
+        self.server = await asyncio.start_server(
+            accept, "127.0.0.1", self.port, ssl=server_context(identity, self.tmp_path)
+        )
         self.port = self.server.sockets[0].getsockname()[1]
 
     async def end(self):
@@ -173,9 +207,19 @@ async def watched(folder, host, proxy, story):
     async def poll():
         asked.append(1)
 
-    server = types.SimpleNamespace(ip=_identity.route_host(identity["name"], "127.0.0.1"), port=host.port)
-    spawner = types.SimpleNamespace(user=types.SimpleNamespace(settings={"proxy": proxy}), name="", server=server, is_lost=False, ready=True,
-                                    proxy_spec="/user/alice/", _log_name="alice", poll_and_notify=poll)
+    server = types.SimpleNamespace(
+        ip=_identity.route_host(identity["name"], "127.0.0.1"), port=host.port
+    )
+    spawner = types.SimpleNamespace(
+        user=types.SimpleNamespace(settings={"proxy": proxy}),
+        name="",
+        server=server,
+        is_lost=False,
+        ready=True,
+        proxy_spec="/user/alice/",
+        _log_name="alice",
+        poll_and_notify=poll,
+    )
     task = asyncio.ensure_future(_watch.watch(spawner, _identity.client_context(str(folder))))
     try:
         assert await comes(lambda: host.writers)
@@ -224,4 +268,7 @@ def test_slurm_is_asked_less_and_less_often():
 
 
 def test_an_address_of_version_6_is_a_host():
-    assert _watch.url_of("2001:db8::b", 30001, "/user/a/api") == "https://[2001:db8::b]:30001/user/a/api"
+    assert (
+        _watch.url_of("2001:db8::b", 30001, "/user/a/api")
+        == "https://[2001:db8::b]:30001/user/a/api"
+    )

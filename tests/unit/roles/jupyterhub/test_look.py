@@ -23,12 +23,22 @@ NOW = 1000000
 def line(gres="", name="First", after="Command=/x WorkDir=/home/anna"):
     """A line of scontrol show job --details --oneliner."""
     detail = " Nodes=a CPU_IDs=0-1 Mem=4096 GRES=%s" % gres if gres is not None else ""
-    return "JobId=7 JobName=%s UserId=anna(2001) GroupId=anna(2001) JobState=RUNNING TRES=cpu=2 %s MinCPUsNode=1 %s" % (name, detail, after)
+    return (
+        "JobId=7 JobName=%s UserId=anna(2001) GroupId=anna(2001) JobState=RUNNING TRES=cpu=2 %s MinCPUsNode=1 %s"
+        % (name, detail, after)
+    )
 
 
-@pytest.mark.parametrize("gres, gpus", [
-    ("gpu:h100:2(IDX:0-1)", ["0", "1"]), ("gpu:2(IDX:0,3)", ["0", "3"]), ("", []), (None, []),
-    ("gpu:1(IDX:1023)", ["1023"])])
+@pytest.mark.parametrize(
+    "gres, gpus",
+    [
+        ("gpu:h100:2(IDX:0-1)", ["0", "1"]),
+        ("gpu:2(IDX:0,3)", ["0", "3"]),
+        ("", []),
+        (None, []),
+        ("gpu:1(IDX:1023)", ["1023"]),
+    ],
+)
 def test_gpus_of_a_job(gres, gpus):
     assert look.gpus_of(line(gres), "First") == gpus
 
@@ -57,21 +67,30 @@ def test_numbers_of_gpus_are_bounded():
     assert len(look.numbers_of("0-1023")) == 1024
 
 
-@pytest.mark.parametrize("before, ticks, expected", [
-    # The first look.
-    (None, {}, True), (None, {"1 of 5": 0}, True),
-    # 300 s with 100 ticks a second: 5 % are 1500.
-    ({"1 of 5": 100}, {"1 of 5": 100}, False), ({"1 of 5": 100}, {"1 of 5": 1599}, False), ({"1 of 5": 100}, {"1 of 5": 1600}, True),
-    # New processes, another process with the same number, and ended ones.
-    ({}, {"2 of 9": 1500}, True), ({"1 of 5": 9000}, {"1 of 7": 1400}, False), ({"1 of 5": 9000, "2 of 6": 10}, {"2 of 6": 10}, False)])
+@pytest.mark.parametrize(
+    "before, ticks, expected",
+    [
+        # The first look.
+        (None, {}, True),
+        (None, {"1 of 5": 0}, True),
+        # 300 s with 100 ticks a second: 5 % are 1500.
+        ({"1 of 5": 100}, {"1 of 5": 100}, False),
+        ({"1 of 5": 100}, {"1 of 5": 1599}, False),
+        ({"1 of 5": 100}, {"1 of 5": 1600}, True),
+        # New processes, another process with the same number, and ended ones.
+        ({}, {"2 of 9": 1500}, True),
+        ({"1 of 5": 9000}, {"1 of 7": 1400}, False),
+        ({"1 of 5": 9000, "2 of 6": 10}, {"2 of 6": 10}, False),
+    ],
+)
 def test_use_of_a_cpu(before, ticks, expected):
     assert look.cpu_in_use(before, ticks, 300 * 100) is expected
 
 
 def test_ticks_have_the_start_of_the_process():
-    own, = look.ticks_of({os.getpid()}).items()
+    (own,) = look.ticks_of({os.getpid()}).items()
     assert own[0].startswith("%d of " % os.getpid()) and own[1] >= 0
-    assert look.ticks_of({2 ** 30}) == {}
+    assert look.ticks_of({2**30}) == {}
 
 
 def test_processes_of_a_job_come_from_the_program_of_the_host(monkeypatch, tmp_path):
@@ -90,16 +109,34 @@ class Cluster:
     """A host with one job, and looks at it each five minutes."""
 
     def __init__(self, monkeypatch, tmp_path, script=SCRIPT, gpus=""):
-        self.now, self.ticks, self.gpus, self.ended, self.logged, self.asked = NOW, 0, False, [], [], []
+        self.now, self.ticks, self.gpus, self.ended, self.logged, self.asked = (
+            NOW,
+            0,
+            False,
+            [],
+            [],
+            [],
+        )
         self.script, self.shown, self.name = script, line(gpus), "First"
         (tmp_path / "jobs/7").mkdir(parents=True)
-        (tmp_path / "server.json").write_text(json.dumps({"idle": {"seconds": 3600, "warning": 900, "gpu_seconds": 0}}))
+        (tmp_path / "server.json").write_text(
+            json.dumps({"idle": {"seconds": 3600, "warning": 900, "gpu_seconds": 0}})
+        )
         self.config = tmp_path / "server.json"
-        for name, value in {"JOBS": str(tmp_path / "jobs"), "STATE": str(tmp_path / "state.json"), "CONFIG": str(self.config), "output": self.output,
-                            "module_of": lambda _path: None, "processes_of": lambda _epilog, _job: {7},
-                            "ticks_of": lambda _pids: {"7 of 1": self.ticks}, "gpus_in_use": lambda devices: self.gpus if devices else False}.items():
+        for name, value in {
+            "JOBS": str(tmp_path / "jobs"),
+            "STATE": str(tmp_path / "state.json"),
+            "CONFIG": str(self.config),
+            "output": self.output,
+            "module_of": lambda _path: None,
+            "processes_of": lambda _epilog, _job: {7},
+            "ticks_of": lambda _pids: {"7 of 1": self.ticks},
+            "gpus_in_use": lambda devices: self.gpus if devices else False,
+        }.items():
             monkeypatch.setattr(look, name, value)
-        monkeypatch.setattr(look, "time", types.SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now))
+        monkeypatch.setattr(
+            look, "time", types.SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now)
+        )
         monkeypatch.setattr(look.syslog, "syslog", self.logged.append)
 
     def output(self, command):
@@ -147,7 +184,9 @@ def test_gpus_count_as_use(monkeypatch, tmp_path, busy, ends):
 
 def test_gpus_that_are_held_end_it_whatever_else_runs(monkeypatch, tmp_path):
     cluster = Cluster(monkeypatch, tmp_path, gpus="gpu:h100:1(IDX:0)")
-    cluster.config.write_text(json.dumps({"idle": {"seconds": 0, "warning": 900, "gpu_seconds": 3600}}))
+    cluster.config.write_text(
+        json.dumps({"idle": {"seconds": 0, "warning": 900, "gpu_seconds": 3600}})
+    )
     cluster.passes(140, cpu=1.0)
     assert "7" in cluster.ended
 
@@ -195,7 +234,9 @@ def test_a_job_that_cannot_be_judged_stops_no_look_at_others(monkeypatch, tmp_pa
 
 def test_without_a_limit_nothing_is_looked_at(monkeypatch, tmp_path):
     cluster = Cluster(monkeypatch, tmp_path)
-    cluster.config.write_text(json.dumps({"idle": {"seconds": 0, "warning": 900, "gpu_seconds": 0}}))
+    cluster.config.write_text(
+        json.dumps({"idle": {"seconds": 0, "warning": 900, "gpu_seconds": 0}})
+    )
     cluster.passes(300)
     assert cluster.ended == cluster.asked == []
 
@@ -221,4 +262,7 @@ def test_a_damaged_state_is_written_again(monkeypatch, tmp_path):
     cluster = Cluster(monkeypatch, tmp_path)
     (tmp_path / "state.json").write_text("{")
     cluster.passes(5)
-    assert json.loads((tmp_path / "state.json").read_text())["7"]["is_instance"] and (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
+    assert (
+        json.loads((tmp_path / "state.json").read_text())["7"]["is_instance"]
+        and (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
+    )

@@ -25,11 +25,17 @@ SPEC.loader.exec_module(tools)
 
 
 def placed():
-    return yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))["__train_example_files"]
+    return yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))[
+        "__train_example_files"
+    ]
 
 
 def test_each_file_is_placed_and_each_placed_one_exists():
-    assert sorted(placed()) == sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    assert sorted(placed()) == sorted(
+        str(path.relative_to(EXAMPLES))
+        for path in EXAMPLES.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    )
 
 
 def test_the_readme_describes_each():
@@ -42,23 +48,32 @@ def test_they_are_python_3_6(name):
     ast.parse((EXAMPLES / name).read_text(encoding="utf-8"), feature_version=(3, 6))
 
 
-@pytest.mark.parametrize("launcher, requires, example", [
-    ("horovodrun", None, "digits_horovod.py"),
-    ("horovodrun", {"frameworks": ["pytorch"]}, "digits_horovod.py"),
-    ("horovodrun", {"frameworks": ["tensorflow"]}, "digits_tensorflow.py"),
-    ("horovodrun", {"frameworks": ["tensorflow", "pytorch"]}, "digits_horovod.py"),
-    ("horovodrun", {"controllers": ["mpi"]}, "digits_horovod.py"),
-    ("torchrun", {"frameworks": []}, "digits_torchrun.py"),
-    ("torchrun", {"frameworks": ["tensorflow"]}, "digits_torchrun.py"),
-    ("mindspore", {"frameworks": ["tensorflow"]}, "digits_mindspore.py"),
-    ("mindspore", None, "digits_mindspore.py"),
-    # Refused elsewhere. The default must not fail on it before that is said.
-    ("horovodrun", "tensorflow", "digits_horovod.py"),
-])
+@pytest.mark.parametrize(
+    "launcher, requires, example",
+    [
+        ("horovodrun", None, "digits_horovod.py"),
+        ("horovodrun", {"frameworks": ["pytorch"]}, "digits_horovod.py"),
+        ("horovodrun", {"frameworks": ["tensorflow"]}, "digits_tensorflow.py"),
+        ("horovodrun", {"frameworks": ["tensorflow", "pytorch"]}, "digits_horovod.py"),
+        ("horovodrun", {"controllers": ["mpi"]}, "digits_horovod.py"),
+        ("torchrun", {"frameworks": []}, "digits_torchrun.py"),
+        ("torchrun", {"frameworks": ["tensorflow"]}, "digits_torchrun.py"),
+        ("mindspore", {"frameworks": ["tensorflow"]}, "digits_mindspore.py"),
+        ("mindspore", None, "digits_mindspore.py"),
+        # Refused elsewhere. The default must not fail on it before that is said.
+        ("horovodrun", "tensorflow", "digits_horovod.py"),
+    ],
+)
 def test_the_default_command_follows_launcher_and_framework(launcher, requires, example):
-    template = yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8"))["train_command"]
+    template = yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8"))[
+        "train_command"
+    ]
     given = {} if requires is None else {"training_image_requires": requires}
-    command = jinja2.nativetypes.NativeEnvironment().from_string(template).render(cluster_share_path="/share", train_launcher=launcher, **given)
+    command = (
+        jinja2.nativetypes.NativeEnvironment()
+        .from_string(template)
+        .render(cluster_share_path="/share", train_launcher=launcher, **given)
+    )
     assert command == "python3 /share/.trainyard/examples/" + example
     assert example in placed()
 
@@ -66,16 +81,31 @@ def test_the_default_command_follows_launcher_and_framework(launcher, requires, 
 def test_generated_digits_are_the_same_everywhere():
     images, labels = tools.generated_digits(200)
     assert [labels.count(digit) for digit in range(10)] == [20] * 10
-    assert {len(image) for image in images} == {64} and all(0 <= pixel <= 1 for image in images for pixel in image)
-    digest = hashlib.sha256(json.dumps([[round(pixel, 6) for pixel in image] for image in images]).encode()).hexdigest()
+    assert {len(image) for image in images} == {64} and all(
+        0 <= pixel <= 1 for image in images for pixel in image
+    )
+    digest = hashlib.sha256(
+        json.dumps([[round(pixel, 6) for pixel in image] for image in images]).encode()
+    ).hexdigest()
     assert digest[:12] == "21d04262d6e3"
 
 
 def test_an_accuracy_on_generated_digits_has_to_be_learned():
     """What needs no training, the mean image of each digit, is right on about half of them. An accuracy of 0.95 is far from it."""
     images, labels = tools.generated_digits(400)
-    means = [[sum(pixels) / 30 for pixels in zip(*(image for image, label in zip(images[:300], labels) if label == digit))] for digit in range(10)]
-    nearest = [min(range(10), key=lambda digit: sum((a - b) ** 2 for a, b in zip(means[digit], image))) for image in images[300:]]
+    means = [
+        [
+            sum(pixels) / 30
+            for pixels in zip(
+                *(image for image, label in zip(images[:300], labels) if label == digit)
+            )
+        ]
+        for digit in range(10)
+    ]
+    nearest = [
+        min(range(10), key=lambda digit: sum((a - b) ** 2 for a, b in zip(means[digit], image)))
+        for image in images[300:]
+    ]
     assert 0.3 < sum(found == label for found, label in zip(nearest, labels[300:])) / 100 < 0.7
 
 
@@ -95,30 +125,54 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoint.pt"]
 
 
-@pytest.mark.parametrize("gpus, rank, calls", [
-    ([], 1, ["threading.set_intra_op_parallelism_threads(1)", "threading.set_inter_op_parallelism_threads(1)"]),
-    (["g0", "g1"], 1, ["experimental.set_memory_growth('g0', True)", "experimental.set_memory_growth('g1', True)",
-                       "experimental.set_visible_devices('g1', 'GPU')"])])
+@pytest.mark.parametrize(
+    "gpus, rank, calls",
+    [
+        (
+            [],
+            1,
+            [
+                "threading.set_intra_op_parallelism_threads(1)",
+                "threading.set_inter_op_parallelism_threads(1)",
+            ],
+        ),
+        (
+            ["g0", "g1"],
+            1,
+            [
+                "experimental.set_memory_growth('g0', True)",
+                "experimental.set_memory_growth('g1', True)",
+                "experimental.set_visible_devices('g1', 'GPU')",
+            ],
+        ),
+    ],
+)
 def test_a_rank_of_tensorflow_has_its_own_gpu(gpus, rank, calls):
     tf = mock.Mock()
     tf.config.experimental.list_physical_devices.return_value = gpus
     tools.choose_device(tf, rank)
-    assert [str(call)[len("call.config."):] for call in tf.mock_calls[1:]] == calls
+    assert [str(call)[len("call.config.") :] for call in tf.mock_calls[1:]] == calls
 
 
-@pytest.mark.parametrize("path, environment, expected", [
-    ("", {}, ""),
-    ("/job/rank.0.report", {}, "/job/rank.0.report"),
-    ("/job/rank.1.report", {"HOROVOD_RANK": "1"}, "/job/rank.1.report"),
-    # A PyTorchJob.
-    ("/job/rank.1.report", {"RANK": "1"}, "/job/rank.1.report"),
-    # horovodrun and mpirun, started by the job's command on worker 0, where RANK is that of the worker.
-    ("/job/rank.0.report", {"HOROVOD_RANK": "0", "RANK": "0"}, "/job/rank.0.report"),
-    ("/job/rank.0.report", {"HOROVOD_RANK": "3", "RANK": "0"}, "/job/rank.0.report.3"),
-    ("/job/rank.0.report", {"OMPI_COMM_WORLD_RANK": "12"}, "/job/rank.0.report.12"),
-    # torchrun, started by worker 1.
-    ("/job/rank.1.report", {"RANK": "2"}, "/job/rank.1.report.2"),
-    ("/elsewhere/report.json", {"RANK": "2"}, "/elsewhere/report.json"),
-])
+@pytest.mark.parametrize(
+    "path, environment, expected",
+    [
+        ("", {}, ""),
+        ("/job/rank.0.report", {}, "/job/rank.0.report"),
+        ("/job/rank.1.report", {"HOROVOD_RANK": "1"}, "/job/rank.1.report"),
+        # A PyTorchJob.
+        ("/job/rank.1.report", {"RANK": "1"}, "/job/rank.1.report"),
+        # horovodrun and mpirun, started by the job's command on worker 0, where RANK is that of the worker.
+        ("/job/rank.0.report", {"HOROVOD_RANK": "0", "RANK": "0"}, "/job/rank.0.report"),
+        ("/job/rank.0.report", {"HOROVOD_RANK": "3", "RANK": "0"}, "/job/rank.0.report.3"),
+        ("/job/rank.0.report", {"OMPI_COMM_WORLD_RANK": "12"}, "/job/rank.0.report.12"),
+        # torchrun, started by worker 1.
+        ("/job/rank.1.report", {"RANK": "2"}, "/job/rank.1.report.2"),
+        ("/elsewhere/report.json", {"RANK": "2"}, "/elsewhere/report.json"),
+    ],
+)
 def test_ranks_report_beside_each_other(path, environment, expected):
-    assert (tools.report_path(dict(environment, **({"TRAINYARD_RANK_REPORT": path} if path else {}))) or "") == expected
+    assert (
+        tools.report_path(dict(environment, **({"TRAINYARD_RANK_REPORT": path} if path else {})))
+        or ""
+    ) == expected

@@ -24,46 +24,69 @@ def tree(root, files):
 
 def port(device, link_layer="InfiniBand", sent=0, received=0):
     folder = "class/infiniband/%s/ports/1/" % device
-    return {folder + "state": "4: ACTIVE", folder + "rate": "200 Gb/sec (4X HDR)", folder + "link_layer": link_layer,
-            folder + "counters/port_xmit_data": sent, folder + "counters/port_rcv_data": received, folder + "counters/unicast_xmit_packets": 1}
+    return {
+        folder + "state": "4: ACTIVE",
+        folder + "rate": "200 Gb/sec (4X HDR)",
+        folder + "link_layer": link_layer,
+        folder + "counters/port_xmit_data": sent,
+        folder + "counters/port_rcv_data": received,
+        folder + "counters/unicast_xmit_packets": 1,
+    }
 
 
-@pytest.mark.parametrize("requested, devices, peaks, busy, idle", [
-    # P1.10: the GPUs asked for must be busy.
-    (2, [], [97, 96], 2, []),
-    (4, [], [97, 96, 0, 0], 2, [2, 3]),
-    (8, [], [97, 0, 95, 96, 4, 97, 99, 98], 6, [1, 4]),
-    # Fewer ranks than GPUs, and no word on which.
-    (2, [], [0, 0, 97, 96], 2, []),
-    (2, [], [97, 0, 0, 0], 1, [1]),
-    # Chosen GPUs: others that are busy belong to a different job.
-    (2, ["2", "3"], [97, 96, 98, 0], 1, [3]),
-    (2, ["2", "3"], [0, 0, 98, 97], 2, []),
-    (1, ["GPU-8932f937"], [0, 97], 1, []),
-    (0, [], [], 0, []),
-    # MIG mode, no nvidia-smi, fewer GPUs than requested.
-    (2, [], [None, None], None, []),
-    (2, [], [], None, []),
-    (2, [], [97, None], None, []),
-    (1, [], [97, None], 1, []),
-])
+@pytest.mark.parametrize(
+    "requested, devices, peaks, busy, idle",
+    [
+        # P1.10: the GPUs asked for must be busy.
+        (2, [], [97, 96], 2, []),
+        (4, [], [97, 96, 0, 0], 2, [2, 3]),
+        (8, [], [97, 0, 95, 96, 4, 97, 99, 98], 6, [1, 4]),
+        # Fewer ranks than GPUs, and no word on which.
+        (2, [], [0, 0, 97, 96], 2, []),
+        (2, [], [97, 0, 0, 0], 1, [1]),
+        # Chosen GPUs: others that are busy belong to a different job.
+        (2, ["2", "3"], [97, 96, 98, 0], 1, [3]),
+        (2, ["2", "3"], [0, 0, 98, 97], 2, []),
+        (1, ["GPU-8932f937"], [0, 97], 1, []),
+        (0, [], [], 0, []),
+        # MIG mode, no nvidia-smi, fewer GPUs than requested.
+        (2, [], [None, None], None, []),
+        (2, [], [], None, []),
+        (2, [], [97, None], None, []),
+        (1, [], [97, None], 1, []),
+    ],
+)
 def test_requested_gpus(requested, devices, peaks, busy, idle):
-    assert _job_watch.seen_gpus(requested, devices, peaks) == {"requested": requested, "busy": busy, "idle": idle}
+    assert _job_watch.seen_gpus(requested, devices, peaks) == {
+        "requested": requested,
+        "busy": busy,
+        "idle": idle,
+    }
 
 
-@pytest.mark.parametrize("with_gpus, told, interface, sent", [
-    (True, {"NCCL_IB_HCA": "=mlx5_0", "NCCL_SOCKET_IFNAME": "=bond0"}, "mlx5_0", 4000),
-    (True, {"NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "=bond0"}, "bond0", 70),
-    # Gloo over the adapter's own interface; its port counts it too. That of RoCE does not.
-    (False, {"NCCL_IB_HCA": "=mlx5_0", "GLOO_SOCKET_IFNAME": "bond0"}, "mlx5_0", 4000),
-    (False, {"NCCL_IB_HCA": "=mlx5_9", "GLOO_SOCKET_IFNAME": "bond0"}, "bond0", 70),
-    (False, {"GLOO_SOCKET_IFNAME": "bond0"}, "bond0", 70),
-    (False, {}, "", None),
-])
+@pytest.mark.parametrize(
+    "with_gpus, told, interface, sent",
+    [
+        (True, {"NCCL_IB_HCA": "=mlx5_0", "NCCL_SOCKET_IFNAME": "=bond0"}, "mlx5_0", 4000),
+        (
+            True,
+            {"NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "=bond0"},
+            "bond0",
+            70,
+        ),
+        # Gloo over the adapter's own interface; its port counts it too. That of RoCE does not.
+        (False, {"NCCL_IB_HCA": "=mlx5_0", "GLOO_SOCKET_IFNAME": "bond0"}, "mlx5_0", 4000),
+        (False, {"NCCL_IB_HCA": "=mlx5_9", "GLOO_SOCKET_IFNAME": "bond0"}, "bond0", 70),
+        (False, {"GLOO_SOCKET_IFNAME": "bond0"}, "bond0", 70),
+        (False, {}, "", None),
+    ],
+)
 def test_what_carries_the_data(tmp_path, monkeypatch, with_gpus, told, interface, sent):
     """P5.7: port_xmit_data counts units of 4 bytes."""
     net = {"class/net/bond0/statistics/tx_bytes": 100, "class/net/bond0/statistics/rx_bytes": 200}
-    sysfs = tree(tmp_path, {**net, **port("mlx5_0", sent=1000), **port("mlx5_9", "Ethernet", sent=50)})
+    sysfs = tree(
+        tmp_path, {**net, **port("mlx5_0", sent=1000), **port("mlx5_9", "Ethernet", sent=50)}
+    )
     for name in ("NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in told.items():
@@ -77,13 +100,23 @@ def test_what_carries_the_data(tmp_path, monkeypatch, with_gpus, told, interface
 
         def flush(self):
             # While the job runs, both have sent.
-            tree(tmp_path, {**{path: value + 70 for path, value in net.items()}, **port("mlx5_0", sent=2000, received=3), **port("mlx5_9", "Ethernet", sent=51)})
+            tree(
+                tmp_path,
+                {
+                    **{path: value + 70 for path, value in net.items()},
+                    **port("mlx5_0", sent=2000, received=3),
+                    **port("mlx5_9", "Ethernet", sent=51),
+                },
+            )
 
     read_end, write_end = os.pipe()
     os.close(write_end)
     with os.fdopen(read_end) as source:
         _job_watch.watch(with_gpus, source, Sink(), sysfs)
-    assert len(lines) == 2 and [lines[-1][name] for name in ("interface", "sent_bytes")] == [interface, sent]
+    assert len(lines) == 2 and [lines[-1][name] for name in ("interface", "sent_bytes")] == [
+        interface,
+        sent,
+    ]
     assert lines[0]["sent_bytes"] in (0, None)
 
 
@@ -95,21 +128,37 @@ def test_counters_that_begin_anew_are_no_traffic(tmp_path, monkeypatch):
     lines = []
     read_end, write_end = os.pipe()
     os.close(write_end)
-    sink = type("Sink", (), {"write": lambda self, line: lines.append(json.loads(line)), "flush": lambda self: None})()
+    sink = type(
+        "Sink",
+        (),
+        {"write": lambda self, line: lines.append(json.loads(line)), "flush": lambda self: None},
+    )()
     with os.fdopen(read_end) as source:
         _job_watch.watch(False, source, sink, str(tmp_path))
     assert [line["sent_bytes"] for line in lines] == [100, None]
 
 
 def test_the_highest_use_of_each_gpu_counts(monkeypatch):
-    told = iter(["0, 1, 90\n12, 2, 90\n", "97, 3, 90\n[N/A], [N/A], 90\n", "no devices were found\n", "", "3, 4, 90\n5, 5, 90\n"])
+    told = iter(
+        [
+            "0, 1, 90\n12, 2, 90\n",
+            "97, 3, 90\n[N/A], [N/A], 90\n",
+            "no devices were found\n",
+            "",
+            "3, 4, 90\n5, 5, 90\n",
+        ]
+    )
     monkeypatch.setattr(_job_watch, "output", lambda *command: next(told))
     gpus, seen = _job_watch._Gpus(), []
     for _look in range(5):
         gpus.look()
         seen.append((gpus.peaks, gpus.looks, gpus.error))
     assert seen[:2] == [([0, 12], 1, ""), ([97, 12], 2, "")]
-    assert seen[2][:2] == seen[3][:2] == ([97, 12], 2) and "no devices were found" in seen[2][2] and seen[3][2] == "nvidia-smi has shown no GPU"
+    assert (
+        seen[2][:2] == seen[3][:2] == ([97, 12], 2)
+        and "no devices were found" in seen[2][2]
+        and seen[3][2] == "nvidia-smi has shown no GPU"
+    )
     assert seen[4] == ([97, 12], 3, "") and gpus.now == [[3, 4, 90], [5, 5, 90]]
 
 
@@ -120,9 +169,19 @@ def test_a_call_of_nvidia_smi_that_hangs_delays_no_end(tmp_path):
     smi.chmod(0o755)
     for module in (_bandwidth, _job_watch):
         shutil.copy(module.__file__, tmp_path)
-    code = "import os, sys; sys.path.insert(0, %r); import _job_watch\ntry:\n    _job_watch.watch(True)\nfinally:\n    os._exit(0)" % str(tmp_path)
-    environment = dict(os.environ, PATH="%s:%s" % (tmp_path, os.environ["PATH"]), PYTHONPATH="", PYTHONDONTWRITEBYTECODE="1")
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as watcher:
+    code = (
+        "import os, sys; sys.path.insert(0, %r); import _job_watch\ntry:\n    _job_watch.watch(True)\nfinally:\n    os._exit(0)"
+        % str(tmp_path)
+    )
+    environment = dict(
+        os.environ,
+        PATH="%s:%s" % (tmp_path, os.environ["PATH"]),
+        PYTHONPATH="",
+        PYTHONDONTWRITEBYTECODE="1",
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as watcher:
         assert json.loads(watcher.stdout.readline())["looks"] == 0
         begun = time.monotonic()
         watcher.stdin.close()

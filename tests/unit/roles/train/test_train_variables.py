@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from role_variables import role_variable
 
-HOSTS = {"a": {"cluster_host": {"gpus": 8}}, "b": {"cluster_host": {}}, "c": {"cluster_host": {"gpus": 3}}, "d": {}}
+HOSTS = {
+    "a": {"cluster_host": {"gpus": 8}},
+    "b": {"cluster_host": {}},
+    "c": {"cluster_host": {"gpus": 3}},
+    "d": {},
+}
 
 
 @pytest.mark.parametrize("names, gpus", [("abcd", {"a": 8, "b": 0, "d": 0}), ("c", {}), ("", {})])
@@ -15,18 +20,55 @@ def test_gpus_of_the_hosts_in_the_play(names, gpus):
     assert role_variable("train", "__train_gpus", cluster_members=members, hostvars=HOSTS) == gpus
 
 
-@pytest.mark.parametrize("site, proxies", [
-    ({}, {}), ({"http_proxy": "http://p:1"}, {"http_proxy": "http://p:1"}), ({"no_proxy": ["a", "b"]}, {"no_proxy": "a,b"}),
-    ({"http_proxy": "", "https_proxy": "https://p:1", "no_proxy": []}, {"https_proxy": "https://p:1"}),
-])
+@pytest.mark.parametrize(
+    "site, proxies",
+    [
+        ({}, {}),
+        ({"http_proxy": "http://p:1"}, {"http_proxy": "http://p:1"}),
+        ({"no_proxy": ["a", "b"]}, {"no_proxy": "a,b"}),
+        (
+            {"http_proxy": "", "https_proxy": "https://p:1", "no_proxy": []},
+            {"https_proxy": "https://p:1"},
+        ),
+    ],
+)
 def test_proxies_for_the_download(site, proxies):
-    assert role_variable("train", "__train_proxies", **{"package_sources_" + name: value for name, value in site.items()}) == proxies
+    assert (
+        role_variable(
+            "train",
+            "__train_proxies",
+            **{"package_sources_" + name: value for name, value in site.items()},
+        )
+        == proxies
+    )
 
 
-@pytest.mark.parametrize("backend, scheduler, waits", [("auto", "slurm", True), ("slurm", "slurm", True), ("direct", "slurm", False), ("auto", "none", False)])
+@pytest.mark.parametrize(
+    "backend, scheduler, waits",
+    [
+        ("auto", "slurm", True),
+        ("slurm", "slurm", True),
+        ("direct", "slurm", False),
+        ("auto", "none", False),
+    ],
+)
 def test_a_job_waits_in_the_queue_of_a_scheduled_cluster(backend, scheduler, waits):
-    words = role_variable("train", "__train_queue", train_backend=backend, cluster_scheduler=scheduler, __train_job_id="x", train_timeout=0,
-                          train_queue_options=["--qos=high"], __train_members=[{"name": "a", "slots": 1}])
-    found = [word for word in words if word in ("salloc", "--job-name=trainyard-x", "--nodelist=a", "--qos=high")]
-    assert found == (["salloc", "--job-name=trainyard-x", "--nodelist=a", "--qos=high"] if waits else [])
+    words = role_variable(
+        "train",
+        "__train_queue",
+        train_backend=backend,
+        cluster_scheduler=scheduler,
+        __train_job_id="x",
+        train_timeout=0,
+        train_queue_options=["--qos=high"],
+        __train_members=[{"name": "a", "slots": 1}],
+    )
+    found = [
+        word
+        for word in words
+        if word in ("salloc", "--job-name=trainyard-x", "--nodelist=a", "--qos=high")
+    ]
+    assert found == (
+        ["salloc", "--job-name=trainyard-x", "--nodelist=a", "--qos=high"] if waits else []
+    )
     assert bool(words) is waits

@@ -34,24 +34,43 @@ def load(path):
 job = load(ROOT / "roles" / "train" / "files" / "trainyard_job.py")
 
 CLUSTER = {
-    "head": "lab-a", "port": 12345, "share": "/data1/share", "container": "trainyard-training",
+    "head": "lab-a",
+    "port": 12345,
+    "share": "/data1/share",
+    "container": "trainyard-training",
     "hosts": [
         {"name": "lab-a", "address": "172.30.77.11", "interface": "eth0", "slots": 1},
         {"name": "lab-b", "address": "172.30.77.12", "interface": "eth0", "slots": 1},
     ],
 }
 NETWORK = {
-    "interface": "eth0", "notes": [], "problems": [],
-    "environment": {name: {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0", "HOROVOD_GLOO_IFACE": "eth0"} for name in ("lab-a", "lab-b")},
+    "interface": "eth0",
+    "notes": [],
+    "problems": [],
+    "environment": {
+        name: {
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "NCCL_SOCKET_IFNAME": "=eth0",
+            "HOROVOD_GLOO_IFACE": "eth0",
+        }
+        for name in ("lab-a", "lab-b")
+    },
 }
 JOB_DIR = "/data1/share/.trainyard/jobs/j1"
 
 
 def spec(**changes):
     given = {
-        "job_id": "j1", "launcher": "horovodrun", "command": ["python3", "train.py", "--name", "a b"],
+        "job_id": "j1",
+        "launcher": "horovodrun",
+        "command": ["python3", "train.py", "--name", "a b"],
         "hosts": [{"name": "lab-a", "slots": 1}, {"name": "lab-b", "slots": 2}],
-        "environment": {}, "workdir": "/data1/share", "network": NETWORK, "timeout": 0, "start_timeout": 60, "controller": "auto",
+        "environment": {},
+        "workdir": "/data1/share",
+        "network": NETWORK,
+        "timeout": 0,
+        "start_timeout": 60,
+        "controller": "auto",
     }
     given.update(changes)
     return given
@@ -62,17 +81,38 @@ def hosts(**changes):
 
 
 def record(rank, address, code=0, checksum="c", slot=0):
-    return {"rank": rank, "slot": slot, "addresses": ["127.0.0.1", "172.17.0.1", address], "exit_code": code, "hostname": "h" + address[-2:],
-            "container_id": "f" * 64, "report": {"checksum": checksum}}
+    return {
+        "rank": rank,
+        "slot": slot,
+        "addresses": ["127.0.0.1", "172.17.0.1", address],
+        "exit_code": code,
+        "hostname": "h" + address[-2:],
+        "container_id": "f" * 64,
+        "report": {"checksum": checksum},
+    }
 
 
 def test_slots_come_from_the_specification_and_addresses_from_the_cluster():
     assert hosts() == [
-        {"name": "lab-a", "slots": 1, "address": "172.30.77.11", "fabric_address": "172.30.77.11", "network": NETWORK["environment"]["lab-a"]},
-        {"name": "lab-b", "slots": 2, "address": "172.30.77.12", "fabric_address": "172.30.77.12", "network": NETWORK["environment"]["lab-b"]},
+        {
+            "name": "lab-a",
+            "slots": 1,
+            "address": "172.30.77.11",
+            "fabric_address": "172.30.77.11",
+            "network": NETWORK["environment"]["lab-a"],
+        },
+        {
+            "name": "lab-b",
+            "slots": 2,
+            "address": "172.30.77.12",
+            "fabric_address": "172.30.77.12",
+            "network": NETWORK["environment"]["lab-b"],
+        },
     ]
     assert job.placement(hosts()) == [
-        {"rank": 0, "host": "lab-a", "slot": 0}, {"rank": 1, "host": "lab-b", "slot": 0}, {"rank": 2, "host": "lab-b", "slot": 1},
+        {"rank": 0, "host": "lab-a", "slot": 0},
+        {"rank": 1, "host": "lab-b", "slot": 0},
+        {"rank": 2, "host": "lab-b", "slot": 1},
     ]
 
 
@@ -82,33 +122,88 @@ def test_unknown_host_is_named():
 
 
 def test_torchrun_takes_what_each_host_is_told():
-    network = dict(NETWORK, environment={"lab-a": {"NCCL_SOCKET_IFNAME": "=eth0"}, "lab-b": {"NCCL_SOCKET_IFNAME": "=ens3", "NCCL_IB_HCA": "=mlx5_0"}})
+    network = dict(
+        NETWORK,
+        environment={
+            "lab-a": {"NCCL_SOCKET_IFNAME": "=eth0"},
+            "lab-b": {"NCCL_SOCKET_IFNAME": "=ens3", "NCCL_IB_HCA": "=mlx5_0"},
+        },
+    )
     command = job.torchrun(spec(launcher="torchrun"), hosts(network=network), 1, 29500, JOB_DIR)
     assert {"NCCL_SOCKET_IFNAME==ens3", "NCCL_IB_HCA==mlx5_0"} <= set(shlex.split(command[-1]))
     # The user's word.
     given = spec(launcher="torchrun", environment={"NCCL_IB_HCA": "mlx5_7"})
-    assert "NCCL_IB_HCA=mlx5_7" in shlex.split(job.torchrun(given, hosts(network=network), 1, 29500, JOB_DIR)[-1])
+    assert "NCCL_IB_HCA=mlx5_7" in shlex.split(
+        job.torchrun(given, hosts(network=network), 1, 29500, JOB_DIR)[-1]
+    )
 
 
 def test_horovodrun_is_told_of_nccl_before_and_behind():
-    told = {"NCCL_SOCKET_IFNAME": "=ib0", "NCCL_IB_HCA": "=mlx5_0", "OMPI_MCA_btl_tcp_if_include": "169.254.0.0/16"}
-    network = dict(NETWORK, interface="ib0", environment={name: told for name in ("lab-a", "lab-b")})
+    told = {
+        "NCCL_SOCKET_IFNAME": "=ib0",
+        "NCCL_IB_HCA": "=mlx5_0",
+        "OMPI_MCA_btl_tcp_if_include": "169.254.0.0/16",
+    }
+    network = dict(
+        NETWORK, interface="ib0", environment={name: told for name in ("lab-a", "lab-b")}
+    )
     command = job.horovodrun(spec(network=network), hosts(network=network), 12345, "c", [], JOB_DIR)
-    line = command[command.index("horovodrun"):]
-    assert line[line.index("--network-interface"):line.index(job.RANK[0])] == [
-        "--network-interface", "ib0", "env", "NCCL_IB_HCA==mlx5_0", "NCCL_SOCKET_IFNAME==ib0"]
-    assert "OMPI_MCA_btl_tcp_if_include=169.254.0.0/16" in command[:command.index("horovodrun")]
+    line = command[command.index("horovodrun") :]
+    assert line[line.index("--network-interface") : line.index(job.RANK[0])] == [
+        "--network-interface",
+        "ib0",
+        "env",
+        "NCCL_IB_HCA==mlx5_0",
+        "NCCL_SOCKET_IFNAME==ib0",
+    ]
+    assert "OMPI_MCA_btl_tcp_if_include=169.254.0.0/16" in command[: command.index("horovodrun")]
 
 
 def test_horovodrun_line():
-    command = job.horovodrun(spec(), hosts(), 12345, "trainyard-training", ["PATH=/opt/bin:/bin", "LD_LIBRARY_PATH=/opt/lib"], JOB_DIR)
-    line = command[command.index("horovodrun"):]
-    assert line == ["horovodrun", "-np", "3", "-hostfile", JOB_DIR + "/hosts", "-p", "12345", "--disable-cache",
-                    "--start-timeout", "60", "--network-interface", "eth0", "env", "NCCL_SOCKET_IFNAME==eth0"] + job.RANK + ["python3", "train.py", "--name", "a b"]
-    before = command[:command.index("horovodrun")]
-    assert before[:7] == ["docker", "exec", "--workdir", "/data1/share", "trainyard-training", "env", "-i"]
-    assert {"PATH=/opt/bin:/bin", "LD_LIBRARY_PATH=/opt/lib", "HOME=/root", "PYTHONUNBUFFERED=1", "TRAINYARD_JOB_ID=j1",
-            "HOROVOD_GLOO_IFACE=eth0", "TRAINYARD_JOB_DIR=" + JOB_DIR} <= set(before)
+    command = job.horovodrun(
+        spec(),
+        hosts(),
+        12345,
+        "trainyard-training",
+        ["PATH=/opt/bin:/bin", "LD_LIBRARY_PATH=/opt/lib"],
+        JOB_DIR,
+    )
+    line = command[command.index("horovodrun") :]
+    assert line == [
+        "horovodrun",
+        "-np",
+        "3",
+        "-hostfile",
+        JOB_DIR + "/hosts",
+        "-p",
+        "12345",
+        "--disable-cache",
+        "--start-timeout",
+        "60",
+        "--network-interface",
+        "eth0",
+        "env",
+        "NCCL_SOCKET_IFNAME==eth0",
+    ] + job.RANK + ["python3", "train.py", "--name", "a b"]
+    before = command[: command.index("horovodrun")]
+    assert before[:7] == [
+        "docker",
+        "exec",
+        "--workdir",
+        "/data1/share",
+        "trainyard-training",
+        "env",
+        "-i",
+    ]
+    assert {
+        "PATH=/opt/bin:/bin",
+        "LD_LIBRARY_PATH=/opt/lib",
+        "HOME=/root",
+        "PYTHONUNBUFFERED=1",
+        "TRAINYARD_JOB_ID=j1",
+        "HOROVOD_GLOO_IFACE=eth0",
+        "TRAINYARD_JOB_DIR=" + JOB_DIR,
+    } <= set(before)
 
 
 def test_host_file():
@@ -117,30 +212,57 @@ def test_host_file():
 
 
 # github horovod/horovod: 6285f3f8 brought the plural, v0.25.0 is the first release with it.
-@pytest.mark.parametrize("version, option", [("0.19.2", "--network-interface"), ("0.24.3", "--network-interface"), ("0.25.0", "--network-interfaces"),
-                                             ("0.28.1", "--network-interfaces"), ("1.0.0rc1", "--network-interfaces"), (None, "--network-interface"),
-                                             ("master", "--network-interface")])
+@pytest.mark.parametrize(
+    "version, option",
+    [
+        ("0.19.2", "--network-interface"),
+        ("0.24.3", "--network-interface"),
+        ("0.25.0", "--network-interfaces"),
+        ("0.28.1", "--network-interfaces"),
+        ("1.0.0rc1", "--network-interfaces"),
+        (None, "--network-interface"),
+        ("master", "--network-interface"),
+    ],
+)
 def test_interface_option_follows_the_version(version, option):
     line = job.horovodrun(spec(), hosts(), 12345, "c", [], JOB_DIR, version)
-    assert line[line.index("60") + 1:][:2] == [option, "eth0"]
+    assert line[line.index("60") + 1 :][:2] == [option, "eth0"]
 
 
-@pytest.mark.parametrize("version, launcher", [
-    (None, ["torchrun"]), ("2.13.0+cpu", ["torchrun"]), ("1.10.0a0+git36449ea", ["torchrun"]), ("1.9.1", ["python3", "-m", "torch.distributed.run"]),
-    ("1.8.1", ["python3", "-m", "torch.distributed.launch", "--use_env"]), ("1.5.0", ["python3", "-m", "torch.distributed.launch", "--use_env"])])
+@pytest.mark.parametrize(
+    "version, launcher",
+    [
+        (None, ["torchrun"]),
+        ("2.13.0+cpu", ["torchrun"]),
+        ("1.10.0a0+git36449ea", ["torchrun"]),
+        ("1.9.1", ["python3", "-m", "torch.distributed.run"]),
+        ("1.8.1", ["python3", "-m", "torch.distributed.launch", "--use_env"]),
+        ("1.5.0", ["python3", "-m", "torch.distributed.launch", "--use_env"]),
+    ],
+)
 def test_older_pytorch_has_no_torchrun(version, launcher):
-    words = shlex.split(job.torchrun(spec(launcher="torchrun"), hosts(), 0, 1234, JOB_DIR, version)[-1])
-    assert words[words.index("--nnodes") - len(launcher):words.index("--nnodes")] == launcher
+    words = shlex.split(
+        job.torchrun(spec(launcher="torchrun"), hosts(), 0, 1234, JOB_DIR, version)[-1]
+    )
+    assert words[words.index("--nnodes") - len(launcher) : words.index("--nnodes")] == launcher
     # The former launcher refuses an option that it does not know.
     assert ("--rdzv_conf" in words) == ("--use_env" not in words)
-    assert words[words.index("--no_python"):] == ["--no_python"] + job.RANK + ["python3", "train.py", "--name", "a b"]
+    assert words[words.index("--no_python") :] == ["--no_python"] + job.RANK + [
+        "python3",
+        "train.py",
+        "--name",
+        "a b",
+    ]
 
 
 @pytest.mark.parametrize("on_fabric, address", [(True, "169.254.142.62"), (False, "172.30.77.11")])
 def test_ranks_meet_on_the_fabric_network(on_fabric, address):
     """P5.6: the master address is the one on the InfiniBand network. Role verify's job, which searches for broken ways, meets on the cluster network."""
     network = dict(NETWORK, addresses={"lab-a": "169.254.142.62", "lab-b": ""})
-    given = dict(spec(launcher="torchrun", network=network), **({"master_on_fabric": True} if on_fabric else {}))
+    given = dict(
+        spec(launcher="torchrun", network=network),
+        **({"master_on_fabric": True} if on_fabric else {}),
+    )
     for index in (0, 1):
         command = job.torchrun(given, job.resolve(given, CLUSTER), index, 1234, JOB_DIR)
         words = shlex.split(command[-1])
@@ -158,16 +280,23 @@ def test_a_host_without_a_fabric_address_is_met_on_the_cluster_network():
 def test_chosen_devices_reach_the_ranks(launcher):
     """horovodrun forwards no CUDA_VISIBLE_DEVICES, so it is set behind it."""
     given = spec(launcher=launcher, environment={"CUDA_VISIBLE_DEVICES": "0,1"})
-    words = job.horovodrun(given, hosts(), 12345, "c", [], JOB_DIR) if launcher == "horovodrun" else shlex.split(
-        job.torchrun(given, hosts(), 0, 1234, JOB_DIR)[-1])
+    words = (
+        job.horovodrun(given, hosts(), 12345, "c", [], JOB_DIR)
+        if launcher == "horovodrun"
+        else shlex.split(job.torchrun(given, hosts(), 0, 1234, JOB_DIR)[-1])
+    )
     last = len(words) - words[::-1].index("env")
-    assert "CUDA_VISIBLE_DEVICES=0,1" in words[last:words.index(job.RANK[0], last)]
+    assert "CUDA_VISIBLE_DEVICES=0,1" in words[last : words.index(job.RANK[0], last)]
 
 
 def prepared(tmp_path, monkeypatch, **changes):
     monkeypatch.setattr(job, "CLUSTER", str(tmp_path / "cluster.json"))
-    local = [dict(host, address="127.0.0.%d" % number) for number, host in enumerate(CLUSTER["hosts"], 1)]
-    (tmp_path / "cluster.json").write_text(json.dumps(dict(CLUSTER, share=str(tmp_path), hosts=local)), encoding="utf-8")
+    local = [
+        dict(host, address="127.0.0.%d" % number) for number, host in enumerate(CLUSTER["hosts"], 1)
+    ]
+    (tmp_path / "cluster.json").write_text(
+        json.dumps(dict(CLUSTER, share=str(tmp_path), hosts=local)), encoding="utf-8"
+    )
     return job.Job(dict(spec(**changes), command="true"))
 
 
@@ -177,16 +306,29 @@ def test_master_port(tmp_path, monkeypatch):
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
         port = taken.getsockname()[1]
-        with pytest.raises(job.JobError, match="train_master_port: '%d' cannot be used at 127.0.0.1 on host lab-a: .*. Set another port, or 0" % port):
+        with pytest.raises(
+            job.JobError,
+            match="train_master_port: '%d' cannot be used at 127.0.0.1 on host lab-a: .*. Set another port, or 0"
+            % port,
+        ):
             prepared(tmp_path, monkeypatch, master_port=port).master_port()
     assert prepared(tmp_path, monkeypatch, master_port=port).master_port() == port
 
 
-@pytest.mark.parametrize("file, text, version", [
-    ("version.py", "__all__ = ['x']\n__version__ = '1.10.0a0+git36449ea'\ncuda = '11.4'\n", "1.10.0a0+git36449ea"),
-    ("version.py", "from typing import Optional\n__version__: str = \"2.13.0\"\n", "2.13.0"),
-    ("__init__.py", "from framework.runner import run\n\n__version__ = '0.28.1'\n", "0.28.1"),
-    ("__init__.py", "import nothing_there\n", None), (None, "", None)])
+@pytest.mark.parametrize(
+    "file, text, version",
+    [
+        (
+            "version.py",
+            "__all__ = ['x']\n__version__ = '1.10.0a0+git36449ea'\ncuda = '11.4'\n",
+            "1.10.0a0+git36449ea",
+        ),
+        ("version.py", 'from typing import Optional\n__version__: str = "2.13.0"\n', "2.13.0"),
+        ("__init__.py", "from framework.runner import run\n\n__version__ = '0.28.1'\n", "0.28.1"),
+        ("__init__.py", "import nothing_there\n", None),
+        (None, "", None),
+    ],
+)
 def test_version_of_a_package_that_is_not_imported(tmp_path, monkeypatch, file, text, version):
     if file:
         (tmp_path / "framework").mkdir()
@@ -199,9 +341,17 @@ def test_version_of_a_package_that_is_not_imported(tmp_path, monkeypatch, file, 
 
 
 def test_a_proxy_s_password_is_in_no_command_line():
-    image = ["http_proxy=http://user:s3cret@proxy:3128", "HTTPS_PROXY=http://user:s3cret@proxy:3128", "no_proxy=.example.org", "all_proxy=socks5://proxy"]
+    image = [
+        "http_proxy=http://user:s3cret@proxy:3128",
+        "HTTPS_PROXY=http://user:s3cret@proxy:3128",
+        "no_proxy=.example.org",
+        "all_proxy=socks5://proxy",
+    ]
     command = job.horovodrun(spec(), hosts(), 12345, "c", image, JOB_DIR)
-    assert "s3cret" not in str(command) and {"no_proxy=.example.org", "all_proxy=socks5://proxy"} <= set(command)
+    assert "s3cret" not in str(command) and {
+        "no_proxy=.example.org",
+        "all_proxy=socks5://proxy",
+    } <= set(command)
 
 
 def test_horovodrun_on_one_host_is_given_no_interface():
@@ -210,10 +360,17 @@ def test_horovodrun_on_one_host_is_given_no_interface():
 
 
 def test_horovodrun_line_with_controller_and_environment():
-    command = job.horovodrun(spec(controller="gloo", environment={"NCCL_SOCKET_IFNAME": "bond0"}), hosts(), 12345, "c", [], JOB_DIR)
-    line = command[command.index("horovodrun"):]
+    command = job.horovodrun(
+        spec(controller="gloo", environment={"NCCL_SOCKET_IFNAME": "bond0"}),
+        hosts(),
+        12345,
+        "c",
+        [],
+        JOB_DIR,
+    )
+    line = command[command.index("horovodrun") :]
     assert "--gloo" in line
-    assert line[line.index("env"):line.index(job.RANK[0])] == ["env", "NCCL_SOCKET_IFNAME=bond0"]
+    assert line[line.index("env") : line.index(job.RANK[0])] == ["env", "NCCL_SOCKET_IFNAME=bond0"]
 
 
 def test_torchrun_line():
@@ -223,9 +380,22 @@ def test_torchrun_line():
     assert command[-2] == "172.30.77.12"
     words = shlex.split(command[-1])
     assert words[:3] == ["cd", "/data1/share", "&&"]
-    assert words[words.index("torchrun"):] == [
-        "torchrun", "--nnodes", "2", "--node_rank", "1", "--nproc_per_node", "2", "--master_addr", "172.30.77.11", "--master_port", "40001",
-        "--rdzv_conf", "timeout=60", "--no_python"] + job.RANK + ["python3", "train.py", "--name", "a b"]
+    assert words[words.index("torchrun") :] == [
+        "torchrun",
+        "--nnodes",
+        "2",
+        "--node_rank",
+        "1",
+        "--nproc_per_node",
+        "2",
+        "--master_addr",
+        "172.30.77.11",
+        "--master_port",
+        "40001",
+        "--rdzv_conf",
+        "timeout=60",
+        "--no_python",
+    ] + job.RANK + ["python3", "train.py", "--name", "a b"]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +412,9 @@ def test_strip_prefix(line, stripped):
 
 
 def verdict(records):
-    places = job.placement(hosts(hosts=[{"name": "lab-a", "slots": 1}, {"name": "lab-b", "slots": 1}]))
+    places = job.placement(
+        hosts(hosts=[{"name": "lab-a", "slots": 1}, {"name": "lab-b", "slots": 1}])
+    )
     rows = job.rank_rows(places, hosts(), records)
     return rows, job.judge(places, rows, JOB_DIR)
 
@@ -250,8 +422,9 @@ def verdict(records):
 def test_a_good_run():
     rows, problems = verdict({0: record(0, "172.30.77.11"), 1: record(1, "172.30.77.12")})
     assert problems == []
-    assert [(row["rank"], row["host"], row["slot"], row["exit_code"], row["checksum"]) for row in rows] == [
-        (0, "lab-a", 0, 0, "c"), (1, "lab-b", 0, 0, "c")]
+    assert [
+        (row["rank"], row["host"], row["slot"], row["exit_code"], row["checksum"]) for row in rows
+    ] == [(0, "lab-a", 0, 0, "c"), (1, "lab-b", 0, 0, "c")]
     assert job.exit_code(0, rows, problems) == 0
 
 
@@ -263,35 +436,65 @@ def test_both_ranks_on_one_host():
 
 def test_a_rank_outside_the_cluster():
     assert verdict({0: record(0, "172.30.77.11"), 1: record(1, "10.0.0.99")})[1] == [
-        "rank 1 belongs on host lab-b, but ran on h99, which has no address of the cluster"]
+        "rank 1 belongs on host lab-b, but ran on h99, which has no address of the cluster"
+    ]
 
 
 def test_different_parameters():
-    problems = verdict({0: record(0, "172.30.77.11", checksum="a" * 64), 1: record(1, "172.30.77.12", checksum="b" * 64)})[1]
-    assert problems == ["the ranks do not have the same parameters after training: rank 0 has aaaaaaaaaaaa, rank 1 has bbbbbbbbbbbb"]
+    problems = verdict(
+        {
+            0: record(0, "172.30.77.11", checksum="a" * 64),
+            1: record(1, "172.30.77.12", checksum="b" * 64),
+        }
+    )[1]
+    assert problems == [
+        "the ranks do not have the same parameters after training: rank 0 has aaaaaaaaaaaa, rank 1 has bbbbbbbbbbbb"
+    ]
 
 
 def test_commands_that_report_nothing_are_good():
-    assert verdict({0: record(0, "172.30.77.11", checksum=None), 1: record(1, "172.30.77.12", checksum=None)})[1] == []
+    assert (
+        verdict(
+            {
+                0: record(0, "172.30.77.11", checksum=None),
+                1: record(1, "172.30.77.12", checksum=None),
+            }
+        )[1]
+        == []
+    )
 
 
 def test_only_one_rank_reports():
-    assert len(verdict({0: record(0, "172.30.77.11"), 1: record(1, "172.30.77.12", checksum=None)})[1]) == 1
+    assert (
+        len(verdict({0: record(0, "172.30.77.11"), 1: record(1, "172.30.77.12", checksum=None)})[1])
+        == 1
+    )
 
 
 def test_failed_killed_and_missing_ranks():
-    rows, problems = verdict({0: record(0, "172.30.77.11", code=143), 1: record(1, "172.30.77.12", code=3)})
-    assert problems[1] == "rank 1 on host lab-b ended with exit code 3. Log: %s/rank.1.log" % JOB_DIR
+    rows, problems = verdict(
+        {0: record(0, "172.30.77.11", code=143), 1: record(1, "172.30.77.12", code=3)}
+    )
+    assert (
+        problems[1] == "rank 1 on host lab-b ended with exit code 3. Log: %s/rank.1.log" % JOB_DIR
+    )
     assert job.exit_code(1, rows, problems) == 3
-    rows, problems = verdict({0: record(0, "172.30.77.11", code=143), 1: record(1, "172.30.77.12", code=None)})
-    assert "rank 1 on host lab-b was killed and has no exit code. Log: %s/rank.1.log" % JOB_DIR in problems
+    rows, problems = verdict(
+        {0: record(0, "172.30.77.11", code=143), 1: record(1, "172.30.77.12", code=None)}
+    )
+    assert (
+        "rank 1 on host lab-b was killed and has no exit code. Log: %s/rank.1.log" % JOB_DIR
+        in problems
+    )
     assert job.exit_code(137, rows, problems) == 137
     assert verdict({0: record(0, "172.30.77.11")})[1][0] == "rank 1 did not start on host lab-b"
     assert verdict({})[1] == ["no rank has started"]
 
 
 def test_timeout_and_stop_stay_what_they_are():
-    rows = verdict({0: record(0, "172.30.77.11", code=1), 1: record(1, "172.30.77.12", code=143)})[0]
+    rows = verdict({0: record(0, "172.30.77.11", code=1), 1: record(1, "172.30.77.12", code=143)})[
+        0
+    ]
     assert job.exit_code(job.TIMED_OUT, rows, ["x"]) == 124
     assert job.exit_code(job.STOPPED, rows, ["x"]) == 143
 
@@ -301,7 +504,13 @@ def test_sweep_ends_what_carries_the_id_and_nothing_else():
     # Longer id, same beginning.
     other = subprocess.Popen(["sleep", "60"], env={"TRAINYARD_JOB_ID": "unit-test-12"})
     try:
-        done = subprocess.run([sys.executable, "-", "unit-test-1"], input=job.SWEEP.encode(), stdout=subprocess.PIPE, timeout=30, check=False)
+        done = subprocess.run(
+            [sys.executable, "-", "unit-test-1"],
+            input=job.SWEEP.encode(),
+            stdout=subprocess.PIPE,
+            timeout=30,
+            check=False,
+        )
         assert (done.returncode, done.stdout.strip()) == (0, b"1")
         assert victim.wait(timeout=5) == -15
         assert other.poll() is None
@@ -316,7 +525,9 @@ def test_sweep_looks_again_where_one_look_saw_nothing(monkeypatch):
     """As while a process is being executed: its environment can't be read yet."""
     victim = subprocess.Popen(["sleep", "60"], env={"TRAINYARD_JOB_ID": "unit-test-2"})
     looks, listed = [], os.listdir
-    monkeypatch.setattr(os, "listdir", lambda path: looks.append(path) or (listed(path) if len(looks) > 2 else []))
+    monkeypatch.setattr(
+        os, "listdir", lambda path: looks.append(path) or (listed(path) if len(looks) > 2 else [])
+    )
     monkeypatch.setattr(sys, "argv", ["-", "unit-test-2"])
     try:
         with pytest.raises(SystemExit) as ended:
@@ -329,33 +540,69 @@ def test_sweep_looks_again_where_one_look_saw_nothing(monkeypatch):
 
 
 def seen(**changes):
-    return dict({"interface": "mlx5_0", "rdma": True, "sent_bytes": 4000000, "received_bytes": 5000000, "peaks": [97, 98], "looks": 3, "error": ""}, **changes)
+    return dict(
+        {
+            "interface": "mlx5_0",
+            "rdma": True,
+            "sent_bytes": 4000000,
+            "received_bytes": 5000000,
+            "peaks": [97, 98],
+            "looks": 3,
+            "error": "",
+        },
+        **changes,
+    )
 
 
 def watched(wanted, found):
-    return job.watched(spec(watch={"lab-a": wanted}), {"lab-a": found} if found else {}, _job_watch.seen_gpus)
+    return job.watched(
+        spec(watch={"lab-a": wanted}), {"lab-a": found} if found else {}, _job_watch.seen_gpus
+    )
 
 
 def test_busy_gpus_and_the_fabric_s_bytes():
     gpus, fabric, warnings = watched({"count": 2, "devices": []}, seen())
-    assert gpus == {"lab-a": {"requested": 2, "busy": 2, "idle": [], "peak_utilization": [97, 98], "looks": 3}}
-    assert fabric == {"lab-a": {"interface": "mlx5_0", "rdma": True, "sent_bytes": 4000000, "received_bytes": 5000000}}
+    assert gpus == {
+        "lab-a": {"requested": 2, "busy": 2, "idle": [], "peak_utilization": [97, 98], "looks": 3}
+    }
+    assert fabric == {
+        "lab-a": {
+            "interface": "mlx5_0",
+            "rdma": True,
+            "sent_bytes": 4000000,
+            "received_bytes": 5000000,
+        }
+    }
     assert warnings == []
 
 
 def test_idle_gpus_are_named():
     gpus, _fabric, warnings = watched({"count": 4, "devices": []}, seen(peaks=[97, 98, 0, 3]))
     assert gpus["lab-a"]["idle"] == [2, 3]
-    assert warnings == ["host lab-a: GPU 2 (0 % at most), GPU 3 (3 % at most) stayed idle, although the job requested 4. Check how its command chooses "
-                        "the GPU of a rank, and CUDA_VISIBLE_DEVICES"]
+    assert warnings == [
+        "host lab-a: GPU 2 (0 % at most), GPU 3 (3 % at most) stayed idle, although the job requested 4. Check how its command chooses "
+        "the GPU of a rank, and CUDA_VISIBLE_DEVICES"
+    ]
 
 
-@pytest.mark.parametrize("found, warning", [
-    ({"said": "Permission denied (publickey)."}, "host lab-a was not watched: Permission denied (publickey)."),
-    (None, "host lab-a was not watched: the job's runner ended before the watcher reported"),
-    (seen(peaks=[], looks=0, error="nvidia-smi has shown no GPU"),
-     "host lab-a: it is not known whether the job used the GPUs that it requested (2): nvidia-smi has shown no GPU"),
-    (seen(peaks=[None, None]), "host lab-a: it is not known whether the job used the GPUs that it requested (2): nvidia-smi reported the utilization of 0")])
+@pytest.mark.parametrize(
+    "found, warning",
+    [
+        (
+            {"said": "Permission denied (publickey)."},
+            "host lab-a was not watched: Permission denied (publickey).",
+        ),
+        (None, "host lab-a was not watched: the job's runner ended before the watcher reported"),
+        (
+            seen(peaks=[], looks=0, error="nvidia-smi has shown no GPU"),
+            "host lab-a: it is not known whether the job used the GPUs that it requested (2): nvidia-smi has shown no GPU",
+        ),
+        (
+            seen(peaks=[None, None]),
+            "host lab-a: it is not known whether the job used the GPUs that it requested (2): nvidia-smi reported the utilization of 0",
+        ),
+    ],
+)
 def test_what_is_not_known_is_said(found, warning):
     gpus, _fabric, warnings = watched({"count": 2, "devices": []}, found)
     assert warnings == [warning] and gpus["lab-a"]["busy"] is None
@@ -365,23 +612,45 @@ def test_a_host_without_gpus_has_counters():
     assert watched({"count": 0, "devices": []}, seen(peaks=[], looks=0))[2] == []
 
 
-@pytest.mark.parametrize("watch, environment, written", [
-    ({"lab-a": {"count": 8}}, {}, True), ({"lab-a": {"count": 0}}, {}, False), ({}, {}, False), ({"lab-a": {"count": 8}}, {"NCCL_DEBUG": "WARN"}, False)])
+@pytest.mark.parametrize(
+    "watch, environment, written",
+    [
+        ({"lab-a": {"count": 8}}, {}, True),
+        ({"lab-a": {"count": 0}}, {}, False),
+        ({}, {}, False),
+        ({"lab-a": {"count": 8}}, {"NCCL_DEBUG": "WARN"}, False),
+    ],
+)
 def test_nccl_says_how_it_connects(watch, environment, written):
     told = job.nccl_log(spec(watch=watch, environment=environment), JOB_DIR)
-    assert told == ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT", "NCCL_DEBUG_FILE": JOB_DIR + "/nccl.%h.%p"} if written else {})
+    assert told == (
+        {
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT",
+            "NCCL_DEBUG_FILE": JOB_DIR + "/nccl.%h.%p",
+        }
+        if written
+        else {}
+    )
     given = spec(watch=watch, environment=environment)
     assert ("NCCL_DEBUG=INFO" in job.horovodrun(given, hosts(), 12345, "c", [], JOB_DIR)) == written
-    assert ("NCCL_DEBUG=INFO" in shlex.split(job.torchrun(given, hosts(), 0, 1, JOB_DIR)[-1])) == written
+    assert (
+        "NCCL_DEBUG=INFO" in shlex.split(job.torchrun(given, hosts(), 0, 1, JOB_DIR)[-1])
+    ) == written
 
 
 def test_nccl_s_transport_is_read_from_its_log(tmp_path, monkeypatch):
     launched = prepared(tmp_path, monkeypatch)
     launched.prepare_directory()
     folder = Path(launched.job_dir)
-    (folder / "rank.0.log").write_text("a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA\n", encoding="utf-8")
+    (folder / "rank.0.log").write_text(
+        "a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA\n",
+        encoding="utf-8",
+    )
     assert launched.nccl_transport(_bandwidth.transports) == ["NET/IB"]
-    (folder / "nccl.a.7").write_text("a:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC\n", encoding="utf-8")
+    (folder / "nccl.a.7").write_text(
+        "a:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC\n", encoding="utf-8"
+    )
     assert launched.nccl_transport(_bandwidth.transports) == ["P2P/IPC"]
     # Of this job, not of one that had its id before.
     launched.prepare_directory()
@@ -401,15 +670,33 @@ def fixture_local(tmp_path, monkeypatch):
     smi.write_text(SMI, encoding="utf-8")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", "%s:%s" % (tmp_path, os.environ["PATH"]))
-    monkeypatch.setattr(job, "SSH", [sys.executable, "-c", "import os, sys; os.execvp('sh', ['sh', '-c', sys.argv[2]])"])
+    monkeypatch.setattr(
+        job,
+        "SSH",
+        [sys.executable, "-c", "import os, sys; os.execvp('sh', ['sh', '-c', sys.argv[2]])"],
+    )
     for path in (Path(module.__file__) for module in (_bandwidth, _job_watch)):
         text = path.read_text(encoding="utf-8")
-        (tmp_path / path.name).write_text(text.replace("LATER_SECONDS = 1, 10, 5", "LATER_SECONDS = 0.05, 10, 5"), encoding="utf-8")
+        (tmp_path / path.name).write_text(
+            text.replace("LATER_SECONDS = 1, 10, 5", "LATER_SECONDS = 0.05, 10, 5"),
+            encoding="utf-8",
+        )
     monkeypatch.setattr(job, "__file__", str(tmp_path / "trainyard_job.py"))
     monkeypatch.syspath_prepend(tmp_path)
-    network = dict(NETWORK, environment={name: {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"} for name in ("lab-a", "lab-b")})
-    launched = prepared(tmp_path, monkeypatch, job_id="unit-%d" % os.getpid(), network=network,
-                        watch={"lab-a": {"count": 2, "devices": []}, "lab-b": {"count": 0, "devices": []}})
+    network = dict(
+        NETWORK,
+        environment={
+            name: {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+            for name in ("lab-a", "lab-b")
+        },
+    )
+    launched = prepared(
+        tmp_path,
+        monkeypatch,
+        job_id="unit-%d" % os.getpid(),
+        network=network,
+        watch={"lab-a": {"count": 2, "devices": []}, "lab-b": {"count": 0, "devices": []}},
+    )
     launched.prepare_directory()
     return launched
 
@@ -417,28 +704,50 @@ def fixture_local(tmp_path, monkeypatch):
 def test_every_host_is_watched_and_nothing_is_left(local):
     local.start_watching()
     deadline = time.monotonic() + 10
-    while not all(watcher.last for watcher in local.watchers) or not local.watchers[0].last["looks"]:
+    while (
+        not all(watcher.last for watcher in local.watchers) or not local.watchers[0].last["looks"]
+    ):
         assert time.monotonic() < deadline, [watcher.said for watcher in local.watchers]
         time.sleep(0.02)
         # A packet, so that the counters of lo grow.
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 9))
     local.stop_watching()
     found = local.what_was_seen()
-    assert found["gpus"] == {"lab-a": {"requested": 2, "busy": 1, "idle": [1], "peak_utilization": [97, 0], "looks": found["gpus"]["lab-a"]["looks"]},
-                             "lab-b": {"requested": 0, "busy": 0, "idle": [], "peak_utilization": [], "looks": 0}}
-    assert [found["fabric"][name]["interface"] for name in ("lab-a", "lab-b")] == ["lo", "lo"] and found["fabric"]["lab-a"]["sent_bytes"] > 0
+    assert found["gpus"] == {
+        "lab-a": {
+            "requested": 2,
+            "busy": 1,
+            "idle": [1],
+            "peak_utilization": [97, 0],
+            "looks": found["gpus"]["lab-a"]["looks"],
+        },
+        "lab-b": {"requested": 0, "busy": 0, "idle": [], "peak_utilization": [], "looks": 0},
+    }
+    assert [found["fabric"][name]["interface"] for name in ("lab-a", "lab-b")] == [
+        "lo",
+        "lo",
+    ] and found["fabric"]["lab-a"]["sent_bytes"] > 0
     assert len(found["warnings"]) == 1 and "GPU 1 (0 % at most) stayed idle" in found["warnings"][0]
     assert all(watcher.process.wait(5) == 0 for watcher in local.watchers)
 
 
-@pytest.mark.parametrize("ssh, said", [(["no-such-ssh"], "no-such-ssh"), (["sh", "-c", "echo Connection refused; exit 255"], "Connection refused")])
+@pytest.mark.parametrize(
+    "ssh, said",
+    [
+        (["no-such-ssh"], "no-such-ssh"),
+        (["sh", "-c", "echo Connection refused; exit 255"], "Connection refused"),
+    ],
+)
 def test_a_watcher_that_cannot_start_is_a_warning(local, monkeypatch, ssh, said):
     monkeypatch.setattr(job, "SSH", ssh)
     local.start_watching()
     for watcher in local.watchers:
         watcher.join(5)
     local.stop_watching()
-    assert [said in warning and "was not watched" in warning for warning in local.what_was_seen()["warnings"]] == [True, True]
+    assert [
+        said in warning and "was not watched" in warning
+        for warning in local.what_was_seen()["warnings"]
+    ] == [True, True]
 
 
 def test_a_watcher_that_hangs_is_not_waited_for(local, monkeypatch):
@@ -459,7 +768,16 @@ def test_without_the_watchers_files_the_job_goes_on(local, monkeypatch, capsys):
 
 
 def mindspore_spec(**changes):
-    return spec(**dict({"launcher": "mindspore", "mindspore": {"start": "auto", "rank_table": "", "folder": ""}, "master_on_fabric": True}, **changes))
+    return spec(
+        **dict(
+            {
+                "launcher": "mindspore",
+                "mindspore": {"start": "auto", "rank_table": "", "folder": ""},
+                "master_on_fabric": True,
+            },
+            **changes,
+        )
+    )
 
 
 def test_mindspore_runs_on_each_host():
@@ -467,23 +785,68 @@ def test_mindspore_runs_on_each_host():
     assert command[-2] == "172.30.77.12"
     words = shlex.split(command[-1])
     assert words[:4] == ["cd", "/data1/share", "&&", "exec"]
-    assert {"TRAINYARD_JOB_ID=j1", "TRAINYARD_LAUNCH_JOB=%s/launch.1.json" % JOB_DIR, "GLOG_v=1"} <= set(words)
-    assert words[words.index("python3"):] == ["python3", JOB_DIR + "/trainyard_launch.py", "mindspore", "--", "python3", "train.py", "--name", "a b"]
+    assert {
+        "TRAINYARD_JOB_ID=j1",
+        "TRAINYARD_LAUNCH_JOB=%s/launch.1.json" % JOB_DIR,
+        "GLOG_v=1",
+    } <= set(words)
+    assert words[words.index("python3") :] == [
+        "python3",
+        JOB_DIR + "/trainyard_launch.py",
+        "mindspore",
+        "--",
+        "python3",
+        "train.py",
+        "--name",
+        "a b",
+    ]
 
 
 def test_what_the_launcher_of_a_host_is_told():
     network = dict(NETWORK, addresses={"lab-a": "169.254.1.1", "lab-b": "169.254.1.2"})
-    given = mindspore_spec(network=network, environment={"ASCEND_RT_VISIBLE_DEVICES": "4,5"},
-                           hosts=[{"name": "lab-a", "slots": 2}, {"name": "lab-b", "slots": 2}])
-    told = job.launch_description(given, job.resolve(given, CLUSTER), 1, 29500, JOB_DIR, "/data1/hccl.json")
+    given = mindspore_spec(
+        network=network,
+        environment={"ASCEND_RT_VISIBLE_DEVICES": "4,5"},
+        hosts=[{"name": "lab-a", "slots": 2}, {"name": "lab-b", "slots": 2}],
+    )
+    told = job.launch_description(
+        given, job.resolve(given, CLUSTER), 1, 29500, JOB_DIR, "/data1/hccl.json"
+    )
     # The rank table has the addresses of the cluster network as server_id, and the devices' numbers on the host.
     assert told["entries"] == [
-        {"address": "172.30.77.11", "fabric_address": "169.254.1.1", "slots": 2, "local": 0, "devices": [4, 5]},
-        {"address": "172.30.77.12", "fabric_address": "169.254.1.2", "slots": 2, "local": 0, "devices": [4, 5]}]
-    assert (told["index"], told["count"], told["ports"], told["master_address"]) == (1, 2, {"master": 29500}, "169.254.1.1")
-    assert (told["seconds"], told["folder"], told["records"], told["start"], told["rank_table"]) == (60, JOB_DIR, JOB_DIR, "auto", "/data1/hccl.json")
+        {
+            "address": "172.30.77.11",
+            "fabric_address": "169.254.1.1",
+            "slots": 2,
+            "local": 0,
+            "devices": [4, 5],
+        },
+        {
+            "address": "172.30.77.12",
+            "fabric_address": "169.254.1.2",
+            "slots": 2,
+            "local": 0,
+            "devices": [4, 5],
+        },
+    ]
+    assert (told["index"], told["count"], told["ports"], told["master_address"]) == (
+        1,
+        2,
+        {"master": 29500},
+        "169.254.1.1",
+    )
+    assert (
+        told["seconds"],
+        told["folder"],
+        told["records"],
+        told["start"],
+        told["rank_table"],
+    ) == (60, JOB_DIR, JOB_DIR, "auto", "/data1/hccl.json")
     given["mindspore"]["folder"] = "/scratch"
-    assert job.launch_description(given, job.resolve(given, CLUSTER), 0, 1, JOB_DIR)["folder"] == "/scratch/j1"
+    assert (
+        job.launch_description(given, job.resolve(given, CLUSTER), 0, 1, JOB_DIR)["folder"]
+        == "/scratch/j1"
+    )
 
 
 #: msrun as far as this test needs it. tests/unit/roles/job_container/test_launch_mindspore.py has one with all of its habits.
@@ -507,12 +870,33 @@ def fixture_ranks(local, tmp_path, monkeypatch):
     (tmp_path / "msrun").chmod(0o755)
     text = (ROOT / "roles/job_container/files/trainyard_launch.py").read_text(encoding="utf-8")
     rank = ROOT / "roles/training_image/files/rank.py"
-    (tmp_path / "trainyard_launch.py").write_text(text.replace('"/usr/local/lib/trainyard/rank"', '"%s"' % rank), encoding="utf-8")
+    (tmp_path / "trainyard_launch.py").write_text(
+        text.replace('"/usr/local/lib/trainyard/rank"', '"%s"' % rank), encoding="utf-8"
+    )
     # Both hosts have the addresses of this machine. The first finds itself.
-    monkeypatch.setattr(job, "sweep_host", lambda job_id, host, is_head, real=job.sweep_host: real(job_id, host, True))
-    return lambda command, **changes: job.Job(dict(mindspore_spec(**dict({
-        "job_id": "unit-ranks-%d" % os.getpid(), "workdir": str(tmp_path), "network": NETWORK, "timeout": 60, "watch": {},
-        "hosts": [{"name": "lab-a", "slots": 2}, {"name": "lab-b", "slots": 2}]}, **changes)), command=command))
+    monkeypatch.setattr(
+        job,
+        "sweep_host",
+        lambda job_id, host, is_head, real=job.sweep_host: real(job_id, host, True),
+    )
+    return lambda command, **changes: job.Job(
+        dict(
+            mindspore_spec(
+                **dict(
+                    {
+                        "job_id": "unit-ranks-%d" % os.getpid(),
+                        "workdir": str(tmp_path),
+                        "network": NETWORK,
+                        "timeout": 60,
+                        "watch": {},
+                        "hosts": [{"name": "lab-a", "slots": 2}, {"name": "lab-b", "slots": 2}],
+                    },
+                    **changes,
+                )
+            ),
+            command=command,
+        )
+    )
 
 
 def result_of(launched):
@@ -521,32 +905,51 @@ def result_of(launched):
 
 
 def test_four_ranks_of_mindspore(ranks, tmp_path):
-    (tmp_path / "report.sh").write_text("echo $RANK_ID of $RANK_SIZE on $DEVICE_ID in $PWD; echo '{\"checksum\": \"c\"}' > $TRAINYARD_RANK_REPORT\n",
-                                        encoding="utf-8")
+    (tmp_path / "report.sh").write_text(
+        'echo $RANK_ID of $RANK_SIZE on $DEVICE_ID in $PWD; echo \'{"checksum": "c"}\' > $TRAINYARD_RANK_REPORT\n',
+        encoding="utf-8",
+    )
     launched = ranks("sh report.sh")
     _code, result = result_of(launched)
-    assert [(row["rank"], row["slot"], row["exit_code"], row["checksum"]) for row in result["ranks"]] == [
-        (0, 0, 0, "c"), (1, 1, 0, "c"), (2, 0, 0, "c"), (3, 1, 0, "c")]
+    assert [
+        (row["rank"], row["slot"], row["exit_code"], row["checksum"]) for row in result["ranks"]
+    ] == [(0, 0, 0, "c"), (1, 1, 0, "c"), (2, 0, 0, "c"), (3, 1, 0, "c")]
     folder = Path(launched.job_dir)
-    told = [(folder / ("rank.%d.log" % rank)).read_text(encoding="utf-8").split() for rank in range(4)]
-    assert [words[:5] for words in told] == [["0", "of", "4", "on", "0"], ["1", "of", "4", "on", "1"], ["2", "of", "4", "on", "0"], ["3", "of", "4", "on", "1"]]
+    told = [
+        (folder / ("rank.%d.log" % rank)).read_text(encoding="utf-8").split() for rank in range(4)
+    ]
+    assert [words[:5] for words in told] == [
+        ["0", "of", "4", "on", "0"],
+        ["1", "of", "4", "on", "1"],
+        ["2", "of", "4", "on", "0"],
+        ["3", "of", "4", "on", "1"],
+    ]
     assert len({words[6] for words in told}) == 4, "a folder for each"
-    assert result["launcher"] == "mindspore" and not [problem for problem in result["problems"] if "belongs on host" not in problem]
+    assert result["launcher"] == "mindspore" and not [
+        problem for problem in result["problems"] if "belongs on host" not in problem
+    ]
 
 
-@pytest.mark.parametrize("how, code, problem", [("exit 3", 3, "ended with exit code 3"), ("kill -9 $$", 137, "ended with exit code 137")])
+@pytest.mark.parametrize(
+    "how, code, problem",
+    [("exit 3", 3, "ended with exit code 3"), ("kill -9 $$", 137, "ended with exit code 137")],
+)
 def test_a_failed_rank_of_mindspore_ends_the_job(ranks, how, code, problem):
     launched = ranks("sh -c 'test $RANK_ID != 3 || %s; sleep 1000'" % how)
     begun = time.monotonic()
     found, result = result_of(launched)
     assert found == code and time.monotonic() - begun < 40
-    assert [each for each in result["problems"] if each.startswith("rank 3 on host lab-b " + problem)], result["problems"]
+    assert [
+        each for each in result["problems"] if each.startswith("rank 3 on host lab-b " + problem)
+    ], result["problems"]
     assert job.sweep_host(launched.spec["job_id"], {}, True) is None
 
 
 def test_the_rank_table_is_copied_for_the_containers(ranks, tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr(job, "launch_description", lambda *arguments: told.append(arguments[5]) or {})
+    monkeypatch.setattr(
+        job, "launch_description", lambda *arguments: told.append(arguments[5]) or {}
+    )
     monkeypatch.setattr(job, "RANK_TABLE", str(tmp_path / "of-role-ascend"))
     launched = ranks("true", mindspore={})
     launched.prepare_directory()
@@ -554,22 +957,36 @@ def test_the_rank_table_is_copied_for_the_containers(ranks, tmp_path, monkeypatc
     assert set(told) == {""}
     (tmp_path / "of-role-ascend").write_text("a table", encoding="utf-8")
     launched.mindspore_commands(1)
-    assert told[-1] == launched.job_dir + "/hccl.json" and Path(told[-1]).read_text(encoding="utf-8") == "a table"
+    assert (
+        told[-1] == launched.job_dir + "/hccl.json"
+        and Path(told[-1]).read_text(encoding="utf-8") == "a table"
+    )
     launched = ranks("true", mindspore={"rank_table": "/nowhere/hccl.json"})
-    with pytest.raises(job.JobError, match="train_rank_table: '/nowhere/hccl.json' cannot be read on host lab-a: No such file or directory. Name a rank table"):
+    with pytest.raises(
+        job.JobError,
+        match="train_rank_table: '/nowhere/hccl.json' cannot be read on host lab-a: No such file or directory. Name a rank table",
+    ):
         launched.mindspore_commands(1)
 
 
 def test_without_the_launcher_s_file_the_job_says_so(ranks, monkeypatch, tmp_path):
     (tmp_path / "trainyard_launch.py").unlink()
     code, result = result_of(ranks("true"))
-    assert code == 1 and "trainyard_launch.py cannot be copied into the job's folder" in result["problems"][0]
+    assert (
+        code == 1
+        and "trainyard_launch.py cannot be copied into the job's folder" in result["problems"][0]
+    )
 
 
 def test_a_job_of_another_role_is_not_watched(tmp_path, monkeypatch):
     launched = prepared(tmp_path, monkeypatch)
     launched.start_watching()
-    assert launched.watchers == [] and launched.what_was_seen() == {"gpus": {}, "fabric": {}, "nccl_transport": [], "warnings": []}
+    assert launched.watchers == [] and launched.what_was_seen() == {
+        "gpus": {},
+        "fabric": {},
+        "nccl_transport": [],
+        "warnings": [],
+    }
 
 
 def shell(script):
@@ -583,7 +1000,9 @@ def fixture_queued(tmp_path, monkeypatch):
     def run(queue, command="true", stop_after=0.0):
         launched = prepared(tmp_path, monkeypatch, queue=queue)
         started = []
-        monkeypatch.setattr(launched, "commands", lambda: started.append(time.monotonic()) or [shell(command)])
+        monkeypatch.setattr(
+            launched, "commands", lambda: started.append(time.monotonic()) or [shell(command)]
+        )
         monkeypatch.setattr(job, "sweep", lambda *_arguments: [])
         monkeypatch.setattr(job, "REPORT_SECONDS", 0)
         monkeypatch.setattr(job.signal, "signal", lambda *_arguments: None)
@@ -591,7 +1010,11 @@ def fixture_queued(tmp_path, monkeypatch):
             threading.Timer(stop_after, lambda: setattr(launched, "stopped", True)).start()
         code = launched.run()
         assert launched.allocation is None or launched.allocation.process.poll() is not None
-        return code, json.loads(Path(launched.result_path).read_text(encoding="utf-8"))["problems"], started
+        return (
+            code,
+            json.loads(Path(launched.result_path).read_text(encoding="utf-8"))["problems"],
+            started,
+        )
 
     return run
 
@@ -605,10 +1028,16 @@ def test_a_job_starts_when_its_hosts_are_free_and_gives_them_back(queued, tmp_pa
     assert code == 1 and problems[0] == "no rank has started"
 
 
-@pytest.mark.parametrize("queue, problem", [
-    (shell("echo refused >&2; exit 1"), "Slurm gave the job no hosts, see the lines of salloc in "),
-    (["no-such-setpriv"], "no-such-setpriv cannot be started on host lab-a: "),
-])
+@pytest.mark.parametrize(
+    "queue, problem",
+    [
+        (
+            shell("echo refused >&2; exit 1"),
+            "Slurm gave the job no hosts, see the lines of salloc in ",
+        ),
+        (["no-such-setpriv"], "no-such-setpriv cannot be started on host lab-a: "),
+    ],
+)
 def test_a_job_that_slurm_refuses_is_not_started(queued, queue, problem):
     code, problems, started = queued(queue)
     assert code == 1 and problems[0].startswith(problem) and started == []
@@ -630,11 +1059,13 @@ def test_a_stopped_job_leaves_the_queue(queued):
 
 def test_a_killed_runner_gives_the_hosts_back(tmp_path):
     over = tmp_path / "over"
-    program = "import importlib.util, sys, time\n" \
-        "spec = importlib.util.spec_from_file_location('job', sys.argv[1])\n" \
-        "job = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(job)\n" \
-        "allocation = job.Allocation(sys.argv[2:])\nallocation.granted.wait()\n" \
+    program = (
+        "import importlib.util, sys, time\n"
+        "spec = importlib.util.spec_from_file_location('job', sys.argv[1])\n"
+        "job = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(job)\n"
+        "allocation = job.Allocation(sys.argv[2:])\nallocation.granted.wait()\n"
         "print('has them', flush=True)\ntime.sleep(60)\n"
+    )
     words = shell("echo granted; cat; echo > %s" % over)
     command = [sys.executable, "-c", program, job.__file__, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as runner:
@@ -649,9 +1080,26 @@ def test_a_killed_runner_gives_the_hosts_back(tmp_path):
 def test_summary_ends_with_the_problems():
     rows, problems = verdict({0: record(0, "172.30.77.11"), 1: record(1, "172.30.77.11")})
     gpus, fabric, warnings = watched({"count": 2, "devices": []}, seen(peaks=[97, 0]))
-    lines = job.summary({"job_id": "j1", "world_size": 2, "launcher": "torchrun", "ranks": rows, "metrics": {"loss": 0.1, "accuracy": 0.97},
-                         "seconds": {"total": 9.0}, "problems": problems, "gpus": gpus, "fabric": fabric, "nccl_transport": ["NET/IB"], "warnings": warnings})
+    lines = job.summary(
+        {
+            "job_id": "j1",
+            "world_size": 2,
+            "launcher": "torchrun",
+            "ranks": rows,
+            "metrics": {"loss": 0.1, "accuracy": 0.97},
+            "seconds": {"total": 9.0},
+            "problems": problems,
+            "gpus": gpus,
+            "fabric": fabric,
+            "nccl_transport": ["NET/IB"],
+            "warnings": warnings,
+        }
+    )
     assert lines[0] == "job j1: 2 ranks by torchrun in 9.0 s"
-    assert lines[3:6] == ["accuracy 0.97  loss 0.1", "host lab-a  mlx5_0  sent 4.0 MB  received 5.0 MB  GPUs busy 1 of 2", "NCCL connected the ranks by NET/IB"]
+    assert lines[3:6] == [
+        "accuracy 0.97  loss 0.1",
+        "host lab-a  mlx5_0  sent 4.0 MB  received 5.0 MB  GPUs busy 1 of 2",
+        "NCCL connected the ranks by NET/IB",
+    ]
     assert lines[-2].startswith("warning: host lab-a: GPU 1 (0 % at most) stayed idle")
     assert lines[-1] == "failed: rank 1 belongs on host lab-b, but ran on lab-a"

@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[4] / "roles/training_container/files/notebooks"
-AUTHOR = {"GIT_AUTHOR_NAME": "anna", "GIT_AUTHOR_EMAIL": "anna@example.org", "GIT_COMMITTER_NAME": "anna", "GIT_COMMITTER_EMAIL": "anna@example.org",
-          "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+AUTHOR = {
+    "GIT_AUTHOR_NAME": "anna",
+    "GIT_AUTHOR_EMAIL": "anna@example.org",
+    "GIT_COMMITTER_NAME": "anna",
+    "GIT_COMMITTER_EMAIL": "anna@example.org",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_SYSTEM": "/dev/null",
+}
 
 
 class Host:
@@ -27,8 +33,14 @@ class Host:
         self.script = text.replace("/var/lib/trainyard/notebooks", str(self.folder))
 
     def git(self, *arguments, folder=None):
-        return subprocess.run(["git", *arguments], cwd=folder or self.source, check=True, capture_output=True, text=True,
-                              env=dict(os.environ, **AUTHOR)).stdout.strip()
+        return subprocess.run(
+            ["git", *arguments],
+            cwd=folder or self.source,
+            check=True,
+            capture_output=True,
+            text=True,
+            env=dict(os.environ, **AUTHOR),
+        ).stdout.strip()
 
     def commit(self, **files):
         for name, text in files.items():
@@ -38,8 +50,14 @@ class Host:
         return self.git("rev-parse", "HEAD")
 
     def run(self, *arguments, **more):
-        return subprocess.run(["/bin/sh", "-s", *arguments], input=self.script, check=False, capture_output=True, text=True,
-                              env=dict(os.environ, **AUTHOR, **more))
+        return subprocess.run(
+            ["/bin/sh", "-s", *arguments],
+            input=self.script,
+            check=False,
+            capture_output=True,
+            text=True,
+            env=dict(os.environ, **AUTHOR, **more),
+        )
 
     def checkout(self, revision, url=None):
         return self.run("checkout", url or self.url, revision)
@@ -62,14 +80,28 @@ def test_a_revision_and_the_next_one(host):
     # A file of a person, and a change that the next revision does not concern, stay.
     (host.tree / "mine").write_text("mine", encoding="utf-8")
     (host.tree / "b").write_text("changed", encoding="utf-8")
-    assert host.checkout(second).returncode == 0 and host.content() == {"a": "three", "b": "changed", "mine": "mine"}
+    assert host.checkout(second).returncode == 0 and host.content() == {
+        "a": "three",
+        "b": "changed",
+        "mine": "mine",
+    }
     third = host.commit(b="four")
     refused = host.checkout(third)
-    assert refused.returncode == 1 and "'%s' would overwrite the changes above in %s" % (third, host.tree) in refused.stderr
-    assert host.content()["b"] == "changed" and (host.repository / "HEAD").read_text(encoding="utf-8").strip() == second
+    assert (
+        refused.returncode == 1
+        and "'%s' would overwrite the changes above in %s" % (third, host.tree) in refused.stderr
+    )
+    assert (
+        host.content()["b"] == "changed"
+        and (host.repository / "HEAD").read_text(encoding="utf-8").strip() == second
+    )
     # The branch of the source moves, and the former one can still be had.
     (host.tree / "b").write_text("two", encoding="utf-8")
-    assert host.checkout(third).returncode == 0 and host.content()["b"] == "four" and host.checkout(first).returncode == 0
+    assert (
+        host.checkout(third).returncode == 0
+        and host.content()["b"] == "four"
+        and host.checkout(first).returncode == 0
+    )
 
 
 def test_a_deleted_tree_is_restored(host):
@@ -88,28 +120,45 @@ def test_the_tree_has_nothing_that_git_obeys(host, tmp_path):
     hooks = host.tree / ".git/hooks"
     hooks.mkdir(parents=True)
     (host.tree / ".git/HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
-    (host.tree / ".git/config").write_text("[core]\nfsmonitor = touch %s/obeyed\n" % tmp_path, encoding="utf-8")
+    (host.tree / ".git/config").write_text(
+        "[core]\nfsmonitor = touch %s/obeyed\n" % tmp_path, encoding="utf-8"
+    )
     (host.tree / ".gitattributes").write_text("* filter=evil\n", encoding="utf-8")
     for name in ("post-checkout", "post-index-change"):
         (hooks / name).write_text("#!/bin/sh\ntouch %s/obeyed\n" % tmp_path, encoding="utf-8")
         (hooks / name).chmod(0o755)
-    assert host.checkout(other).returncode == 0 and (host.tree / "a").read_text(encoding="utf-8") == "two"
+    assert (
+        host.checkout(other).returncode == 0
+        and (host.tree / "a").read_text(encoding="utf-8") == "two"
+    )
     assert host.run("remove").returncode == 0 and not (tmp_path / "obeyed").exists()
 
 
-@pytest.mark.parametrize("url, revision, problem", [
-    ("file:///nowhere", "0" * 40, "'file:///nowhere' cannot be fetched"), (None, "0" * 40, "has no commit '0000")])
+@pytest.mark.parametrize(
+    "url, revision, problem",
+    [
+        ("file:///nowhere", "0" * 40, "'file:///nowhere' cannot be fetched"),
+        (None, "0" * 40, "has no commit '0000"),
+    ],
+)
 def test_what_cannot_be_had(host, url, revision, problem):
     host.commit(a="one")
     refused = host.checkout(revision, url)
-    assert refused.returncode == 1 and "training_container_notebooks: " in refused.stderr and problem in refused.stderr
+    assert (
+        refused.returncode == 1
+        and "training_container_notebooks: " in refused.stderr
+        and problem in refused.stderr
+    )
 
 
 def test_removal_keeps_the_work_of_people(host):
     revision = host.commit(a="one")
     host.checkout(revision)
     (host.tree / "mine").write_text("mine", encoding="utf-8")
-    assert host.run("remove").stdout == "Kept %s, which has changes\n" % host.tree and host.content()["mine"] == "mine"
+    assert (
+        host.run("remove").stdout == "Kept %s, which has changes\n" % host.tree
+        and host.content()["mine"] == "mine"
+    )
     (host.tree / "mine").unlink()
     assert host.run("remove").stdout == "" and not host.folder.exists()
     assert host.run("remove").returncode == 0

@@ -23,7 +23,10 @@ import pytest
 from ansible_collections.trainyard.gpu.roles.training_container.files import supervisor
 
 ROOT = Path(__file__).resolve().parents[4]
-PROGRAMS = [ROOT / "roles/training_container/files/supervisor.py", ROOT / "roles/jobs/files/services.py"]
+PROGRAMS = [
+    ROOT / "roles/training_container/files/supervisor.py",
+    ROOT / "roles/jobs/files/services.py",
+]
 ENTRYPOINT = ROOT / "roles/training_image/files/entrypoint"
 TOKEN = "5ec4e7" * 8
 # A service: ADDRESS PORT [TOKEN_FILE]. It logs its token, which releases of Jupyter before 2022 did, and starts a process in a session of its own.
@@ -75,7 +78,10 @@ def until(condition, seconds=20):
 
 def is_alive(pid):
     try:
-        return Path("/proc/%d/stat" % pid).read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path("/proc/%d/stat" % pid).read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+            != "Z"
+        )
     except OSError:
         return False
 
@@ -96,9 +102,24 @@ class Container:
 
     def entry(self, name="one", command=None, **more):
         port = more.pop("port", None) or free_port()
-        words = [sys.executable, "service.py", "127.0.0.1", str(port), str(self.token_file)] if command is None else command
-        return dict({"name": name, "address": "127.0.0.1", "port": port, "folder": str(self.work), "token_file": str(self.token_file), "certificate": "",
-                     "key": "", "command": words}, **more)
+        words = (
+            [sys.executable, "service.py", "127.0.0.1", str(port), str(self.token_file)]
+            if command is None
+            else command
+        )
+        return dict(
+            {
+                "name": name,
+                "address": "127.0.0.1",
+                "port": port,
+                "folder": str(self.work),
+                "token_file": str(self.token_file),
+                "certificate": "",
+                "key": "",
+                "command": words,
+            },
+            **more,
+        )
 
     def configure(self, *entries):
         text = json.dumps({"services": entries})
@@ -109,8 +130,12 @@ class Container:
     def start(self):
         with self.log.open("ab") as log:
             # Without the packages of the tests' Python, which may have a Jupyter.
-            self.child = subprocess.Popen([sys.executable, "-B", "-S", self.folder / "supervisor.py", self.run], stdout=log, stderr=log,
-                                          env=dict(os.environ, PYTHONPATH=str(self.packages)))
+            self.child = subprocess.Popen(
+                [sys.executable, "-B", "-S", self.folder / "supervisor.py", self.run],
+                stdout=log,
+                stderr=log,
+                env=dict(os.environ, PYTHONPATH=str(self.packages)),
+            )
 
     def status(self):
         try:
@@ -151,24 +176,42 @@ def asked(port, address="127.0.0.1"):
     return until(lambda: answer(port, address))
 
 
-@pytest.mark.parametrize("digits, address", [
-    ("0100007F", "127.0.0.1"), ("00000000", "0.0.0.0"), ("0B00000A", "10.0.0.11"), ("00000000000000000000000001000000", "::1"), ("0" * 32, "::"),
-    ("0000000000000000FFFF00000100007F", "127.0.0.1")])  # as a kernel of x86-64 or ARM shows them
+@pytest.mark.parametrize(
+    "digits, address",
+    [
+        ("0100007F", "127.0.0.1"),
+        ("00000000", "0.0.0.0"),
+        ("0B00000A", "10.0.0.11"),
+        ("00000000000000000000000001000000", "::1"),
+        ("0" * 32, "::"),
+        ("0000000000000000FFFF00000100007F", "127.0.0.1"),
+    ],
+)  # as a kernel of x86-64 or ARM shows them
 def test_addresses_of_the_kernel(digits, address):
     assert supervisor.address_of(digits) == ipaddress.ip_address(address)
 
 
 def test_listening_sockets_of_the_kernel():
-    table = ("  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-             "   0: 0100007F:22BA 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0000000000000000 100 0 0 10 0\n"
-             "   1: 0100007F:22BA 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 0000000000000000 100 0 0 10 0\n")
+    table = (
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+        "   0: 0100007F:22BA 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0000000000000000 100 0 0 10 0\n"
+        "   1: 0100007F:22BA 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 0000000000000000 100 0 0 10 0\n"
+    )
     assert supervisor.listeners(table) == {"4711": (ipaddress.ip_address("127.0.0.1"), 8890)}
     assert supervisor.listeners("") == {}
 
 
-@pytest.mark.parametrize("sockets, listens, opened", [
-    ([("127.0.0.1", 8890)], True, ""), ([("127.0.0.1", 8891)], False, ""), ([], False, ""), ([("10.0.0.11", 8890), ("::1", 1)], False, "10.0.0.11 port 8890"),
-    ([("0.0.0.0", 8890)], False, "0.0.0.0 port 8890"), ([("127.0.0.1", 8890), ("::", 9)], True, ":: port 9")])
+@pytest.mark.parametrize(
+    "sockets, listens, opened",
+    [
+        ([("127.0.0.1", 8890)], True, ""),
+        ([("127.0.0.1", 8891)], False, ""),
+        ([], False, ""),
+        ([("10.0.0.11", 8890), ("::1", 1)], False, "10.0.0.11 port 8890"),
+        ([("0.0.0.0", 8890)], False, "0.0.0.0 port 8890"),
+        ([("127.0.0.1", 8890), ("::", 9)], True, ":: port 9"),
+    ],
+)
 def test_sockets_that_a_service_may_have(sockets, listens, opened):
     sockets = {(ipaddress.ip_address(address), port) for address, port in sockets}
     assert supervisor.judged(sockets, "127.0.0.1", 8890) == (listens, opened)
@@ -180,9 +223,16 @@ def test_a_service_has_only_the_cluster_address_if_it_has_one():
 
 
 def test_marks():
-    assert supervisor.is_marked(b"A=1\0TRAINYARD_SERVICE=one\0", "one") and supervisor.is_marked(b"TRAINYARD_SERVICE=one", "")
-    assert not supervisor.is_marked(b"TRAINYARD_SERVICE=one\0", "on") and not supervisor.is_marked(b"A=TRAINYARD_SERVICE=one\0", "")
-    assert supervisor.without(b"", b"a line") == b"a line" and supervisor.without(b"li", b"a line") == b"a (token)ne"
+    assert supervisor.is_marked(b"A=1\0TRAINYARD_SERVICE=one\0", "one") and supervisor.is_marked(
+        b"TRAINYARD_SERVICE=one", ""
+    )
+    assert not supervisor.is_marked(b"TRAINYARD_SERVICE=one\0", "on") and not supervisor.is_marked(
+        b"A=TRAINYARD_SERVICE=one\0", ""
+    )
+    assert (
+        supervisor.without(b"", b"a line") == b"a line"
+        and supervisor.without(b"li", b"a line") == b"a (token)ne"
+    )
 
 
 def test_the_life_of_a_service(container):
@@ -192,12 +242,20 @@ def test_the_life_of_a_service(container):
     container.start()
     container.wait_for("ready")
     container.wait_for("ready", "two")
-    assert container.status() == {"config": config, "services": {name: {"state": "ready", "why": ""} for name in ("one", "two")}}
+    assert container.status() == {
+        "config": config,
+        "services": {name: {"state": "ready", "why": ""} for name in ("one", "two")},
+    }
     # It comes back after it was killed, and says so.
     pid, worker = asked(one["port"])
     neighbour = asked(two["port"])
     os.kill(pid, signal.SIGKILL)
-    until(lambda: container.state() == "failed" and "it ended with signal 9" in container.status()["services"]["one"]["why"])
+    until(
+        lambda: (
+            container.state() == "failed"
+            and "it ended with signal 9" in container.status()["services"]["one"]["why"]
+        )
+    )
     container.wait_for("ready")
     assert asked(one["port"])[0] != pid and asked(two["port"]) == neighbour
     # A new token is used by a new process.
@@ -212,7 +270,11 @@ def test_the_life_of_a_service(container):
     until(lambda: not is_alive(before[0]) and not is_alive(before[1]))
     assert asked(two["port"]) == neighbour and is_alive(worker) is False
     container.end()
-    assert container.child.returncode == 0 and not is_alive(neighbour[0]) and not is_alive(neighbour[1])
+    assert (
+        container.child.returncode == 0
+        and not is_alive(neighbour[0])
+        and not is_alive(neighbour[1])
+    )
     log = container.log.read_text(encoding="utf-8")
     assert "one: token=(token)" in log and TOKEN not in log and "another" not in log
     assert TOKEN not in (container.run / "status.json").read_text(encoding="utf-8")
@@ -237,7 +299,10 @@ def test_a_service_that_opens_the_host_is_stopped(container):
     container.configure(one)
     container.start()
     container.wait_for("refused")
-    why = "it was stopped because it listened on 0.0.0.0 port %(port)d. It may listen on 127.0.0.1 port %(port)d only. Correct its command" % one
+    why = (
+        "it was stopped because it listened on 0.0.0.0 port %(port)d. It may listen on 127.0.0.1 port %(port)d only. Correct its command"
+        % one
+    )
     assert container.status()["services"]["one"]["why"] == why
     time.sleep(supervisor.RESTART_SECONDS + 1)
     assert answer(one["port"], "127.0.0.1") == []
@@ -246,12 +311,22 @@ def test_a_service_that_opens_the_host_is_stopped(container):
     container.wait_for("ready")
 
 
-@pytest.mark.parametrize("change, why", [
-    ({"command": ["/nowhere/program"]}, "it cannot be started: [Errno 2]"),
-    ({"command": ["sh", "-c", "echo no disk space; exit 3"]}, "it ended with exit code 3: no disk space"),
-    ({"folder": "/nowhere"}, "it cannot be started: "), ({"token_file": "/nowhere/token"}, "/nowhere/token is missing or empty"),
-    ({"command": []}, "the image has no Jupyter. Add jupyterlab to training_image_python_packages"),
-])
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        ({"command": ["/nowhere/program"]}, "it cannot be started: [Errno 2]"),
+        (
+            {"command": ["sh", "-c", "echo no disk space; exit 3"]},
+            "it ended with exit code 3: no disk space",
+        ),
+        ({"folder": "/nowhere"}, "it cannot be started: "),
+        ({"token_file": "/nowhere/token"}, "/nowhere/token is missing or empty"),
+        (
+            {"command": []},
+            "the image has no Jupyter. Add jupyterlab to training_image_python_packages",
+        ),
+    ],
+)
 def test_a_service_that_fails_says_why(container, change, why):
     container.configure(dict(container.entry(), **change))
     container.start()
@@ -262,7 +337,12 @@ def test_a_service_that_fails_says_why(container, change, why):
 def test_a_service_that_does_not_listen_is_not_ready(container):
     container.configure(container.entry(command=["sleep", "600"]))
     container.start()
-    until(lambda: "it does not listen on 127.0.0.1 port" in container.status()["services"].get("one", {}).get("why", ""))
+    until(
+        lambda: (
+            "it does not listen on 127.0.0.1 port"
+            in container.status()["services"].get("one", {}).get("why", "")
+        )
+    )
     assert container.state() == "starting"
 
 
@@ -273,10 +353,18 @@ def test_jupyter_has_its_token_in_a_private_file(container):
     container.configure(one)
     container.start()
     container.wait_for("ready")
-    assert container.run.stat().st_mode & 0o777 == 0o700 and (container.run / "one/config.py").stat().st_mode & 0o777 == 0o600
+    assert (
+        container.run.stat().st_mode & 0o777 == 0o700
+        and (container.run / "one/config.py").stat().st_mode & 0o777 == 0o600
+    )
     assert TOKEN in (container.run / "one/config.py").read_text(encoding="utf-8")
-    processes = subprocess.run(["ps", "-eww", "-o", "args"], check=True, capture_output=True, text=True).stdout
-    assert "-m jupyterlab --config=%s/one/config.py" % container.run in processes and TOKEN not in processes
+    processes = subprocess.run(
+        ["ps", "-eww", "-o", "args"], check=True, capture_output=True, text=True
+    ).stdout
+    assert (
+        "-m jupyterlab --config=%s/one/config.py" % container.run in processes
+        and TOKEN not in processes
+    )
     assert "one: with token (token)" in container.log.read_text(encoding="utf-8")
 
 
@@ -295,7 +383,13 @@ def test_what_a_killed_supervisor_left_is_ended(container):
 
 
 def test_usage():
-    done = subprocess.run([sys.executable, PROGRAMS[0]], check=False, capture_output=True, text=True, env=dict(os.environ, PYTHONPATH=str(PROGRAMS[1].parent)))
+    done = subprocess.run(
+        [sys.executable, PROGRAMS[0]],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=dict(os.environ, PYTHONPATH=str(PROGRAMS[1].parent)),
+    )
     assert done.returncode == 2 and "Runs the services" in done.stderr
 
 
@@ -303,8 +397,13 @@ def test_usage():
 def test_the_entrypoint_runs_the_supervisor_beside_sshd(tmp_path, has_services):
     """With stand-ins for sshd and the supervisor, which both note that they were asked to end."""
     text = ENTRYPOINT.read_text(encoding="utf-8")
-    for there, here in (("/etc/trainyard", "etc"), ("~root", "root"), ("/run/sshd", "run"), ("/run/trainyard-services", "run/services"),
-                        ("/usr/sbin/sshd", "sshd")):
+    for there, here in (
+        ("/etc/trainyard", "etc"),
+        ("~root", "root"),
+        ("/run/sshd", "run"),
+        ("/run/trainyard-services", "run/services"),
+        ("/usr/sbin/sshd", "sshd"),
+    ):
         assert there in text
         text = text.replace(there, str(tmp_path / here))
     note = "#!/bin/sh\necho began >> %(folder)s/%(name)s.log\ntrap 'echo ended >> %(folder)s/%(name)s.log; exit 0' TERM\nwhile :; do sleep 0.1; done\n"
@@ -318,7 +417,10 @@ def test_the_entrypoint_runs_the_supervisor_beside_sshd(tmp_path, has_services):
         (tmp_path / "etc/services").mkdir()
     (tmp_path / "entrypoint").write_text(text, encoding="utf-8")
     (tmp_path / "root").mkdir()
-    child = subprocess.Popen(["/bin/sh", tmp_path / "entrypoint"], env=dict(os.environ, PATH="%s:%s" % (tmp_path, os.environ["PATH"])))
+    child = subprocess.Popen(
+        ["/bin/sh", tmp_path / "entrypoint"],
+        env=dict(os.environ, PATH="%s:%s" % (tmp_path, os.environ["PATH"])),
+    )
     expected = ["sshd", "python3"] if has_services else ["sshd"]
 
     def lines(name):
@@ -328,4 +430,7 @@ def test_the_entrypoint_runs_the_supervisor_beside_sshd(tmp_path, has_services):
     until(lambda: all(lines(name) == ["began"] for name in expected))
     child.terminate()
     assert child.wait(20) == 0
-    assert [lines(name) for name in ("sshd", "python3")] == [["began", "ended"], ["began", "ended"] if has_services else []]
+    assert [lines(name) for name in ("sshd", "python3")] == [
+        ["began", "ended"],
+        ["began", "ended"] if has_services else [],
+    ]

@@ -51,7 +51,15 @@ Local:
     [
         ({"HOROVOD_RANK": "3", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_SIZE": "4"}, (3, 1, 4)),
         ({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, (0, 0, 2)),
-        ({"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_SIZE": "8", "RANK": ""}, (5, 1, 8)),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "5",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+                "OMPI_COMM_WORLD_SIZE": "8",
+                "RANK": "",
+            },
+            (5, 1, 8),
+        ),
         ({"RANK": "none"}, (None, None, None)),
     ],
 )
@@ -64,25 +72,50 @@ def test_local_addresses():
 
 
 def test_container_id():
-    line = "812 800 254:0 /var/lib/docker/containers/%s/resolv.conf /etc/resolv.conf rw,relatime - ext4 /dev/vda rw" % ("a1" * 32)
+    line = (
+        "812 800 254:0 /var/lib/docker/containers/%s/resolv.conf /etc/resolv.conf rw,relatime - ext4 /dev/vda rw"
+        % ("a1" * 32)
+    )
     assert rank.container_id("800 1 0:1 / / rw - overlay overlay rw\n" + line) == "a1" * 32
     assert rank.container_id("800 1 0:1 / / rw - overlay overlay rw\n") is None
 
 
 def start(folder, *command, **kwargs):
-    environment = {"PATH": os.environ["PATH"], "TRAINYARD_JOB_DIR": str(folder), "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
-    return subprocess.Popen([sys.executable, str(RANK)] + list(command), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kwargs)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "TRAINYARD_JOB_DIR": str(folder),
+        "RANK": "1",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "2",
+    }
+    return subprocess.Popen(
+        [sys.executable, str(RANK)] + list(command),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **kwargs,
+    )
 
 
 def test_a_rank_leaves_its_record(tmp_path):
-    process = start(tmp_path, "sh", "-c", 'echo one; printf "10%%\\r20%%\\rhalf"; echo \'{"checksum": "c", "metrics": {"loss": 1}}\' > $TRAINYARD_RANK_REPORT; exit 3')
+    process = start(
+        tmp_path,
+        "sh",
+        "-c",
+        'echo one; printf "10%%\\r20%%\\rhalf"; echo \'{"checksum": "c", "metrics": {"loss": 1}}\' > $TRAINYARD_RANK_REPORT; exit 3',
+    )
     out = process.communicate(timeout=20)[0].decode().splitlines()
     assert process.returncode == 3
     assert [line.split("] ", 1)[1] for line in out] == ["one", "10%", "20%", "half"]
     assert all(line.startswith("[1 ") for line in out)
     assert (tmp_path / "rank.1.log").read_bytes() == b"one\n10%\r20%\rhalf"
     record = json.loads((tmp_path / "rank.1.json").read_text())
-    assert (record["rank"], record["slot"], record["world_size"], record["exit_code"]) == (1, 0, 2, 3)
+    assert (record["rank"], record["slot"], record["world_size"], record["exit_code"]) == (
+        1,
+        0,
+        2,
+        3,
+    )
     assert record["report"] == {"checksum": "c", "metrics": {"loss": 1}}
     assert "127.0.0.1" in record["addresses"]
 
@@ -112,9 +145,16 @@ def test_a_killed_rank_takes_its_command_along(tmp_path):
     process.kill()
     process.communicate(timeout=20)
     until = time.monotonic() + 10
-    while time.monotonic() < until and os.path.exists("/proc/%d/cmdline" % child) and b"sleep" in Path("/proc/%d/cmdline" % child).read_bytes():
+    while (
+        time.monotonic() < until
+        and os.path.exists("/proc/%d/cmdline" % child)
+        and b"sleep" in Path("/proc/%d/cmdline" % child).read_bytes()
+    ):
         time.sleep(0.1)
-    assert not os.path.exists("/proc/%d" % child) or Path("/proc/%d/cmdline" % child).read_bytes() == b""
+    assert (
+        not os.path.exists("/proc/%d" % child)
+        or Path("/proc/%d/cmdline" % child).read_bytes() == b""
+    )
     assert json.loads((tmp_path / "rank.1.json").read_text())["exit_code"] is None
 
 
@@ -127,6 +167,11 @@ def test_what_a_command_leaves_behind_does_not_hold_the_rank(tmp_path):
 
 
 def test_without_a_rank_it_says_how_it_is_used(tmp_path):
-    done = subprocess.run([sys.executable, str(RANK), "true"], env={"TRAINYARD_JOB_DIR": str(tmp_path)}, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(
+        [sys.executable, str(RANK), "true"],
+        env={"TRAINYARD_JOB_DIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        check=False,
+    )
     assert done.returncode == 1
     assert b"usage" in done.stderr

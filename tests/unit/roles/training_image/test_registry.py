@@ -15,13 +15,37 @@ OURS, HUB = "/CN=trainyard cluster CA", "/CN=trainyard cluster authority"
 def created(folder, certificate, subject):
     """Create an authority as an earlier release or module own_certificate did."""
     folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3650", "-subj", subject,
-                    "-keyout", folder / "ca.key", "-out", folder / certificate], check=True, capture_output=True)
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "3650",
+            "-subj",
+            subject,
+            "-keyout",
+            folder / "ca.key",
+            "-out",
+            folder / certificate,
+        ],
+        check=True,
+        capture_output=True,
+    )
 
 
 class Host:
     def __init__(self, folder):
-        self.folder, self.tls, self.transfer = folder, folder / "etc/trainyard/tls", folder / "etc/trainyard/transfer"
+        self.folder, self.tls, self.transfer = (
+            folder,
+            folder / "etc/trainyard/tls",
+            folder / "etc/trainyard/transfer",
+        )
         tools = folder / "tools"
         tools.mkdir()
         # The registry itself answers nothing here.
@@ -34,8 +58,15 @@ class Host:
             self.script = self.script.replace(top, str(folder) + top)
 
     def run(self, *arguments):
-        return subprocess.run(["/bin/sh", "-s", *arguments], input=self.script, check=True, stdout=subprocess.PIPE, text=True, env=self.environment,
-                              timeout=60).stdout
+        return subprocess.run(
+            ["/bin/sh", "-s", *arguments],
+            input=self.script,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+            timeout=60,
+        ).stdout
 
     def left(self):
         return sorted(path.name for path in self.tls.iterdir()) if self.tls.exists() else []
@@ -51,12 +82,19 @@ def test_the_authority_has_a_folder_of_its_own(host):
     before = {path.name: path.read_bytes() for path in host.tls.iterdir()}
     host.run("serve", "192.0.2.1")
     assert {path.name: path.read_bytes() for path in host.tls.iterdir()} == before
-    assert {path.name: path.stat().st_mode & 0o777 for path in host.transfer.iterdir()} == {"ca.crt": 0o600, "ca.key": 0o600}
+    assert {path.name: path.stat().st_mode & 0o777 for path in host.transfer.iterdir()} == {
+        "ca.crt": 0o600,
+        "ca.key": 0o600,
+    }
     assert host.transfer.stat().st_mode & 0o777 == 0o700
     authority = host.transfer.joinpath("ca.crt").read_bytes()
     trusted = host.folder / "etc/docker/certs.d/192.0.2.1:5443/ca.crt"
     assert trusted.read_bytes() == authority
-    subprocess.run(["openssl", "verify", "-CAfile", trusted, host.folder / "run/trainyard/registry/tls.crt"], check=True, capture_output=True)
+    subprocess.run(
+        ["openssl", "verify", "-CAfile", trusted, host.folder / "run/trainyard/registry/tls.crt"],
+        check=True,
+        capture_output=True,
+    )
     host.run("serve", "192.0.2.1")
     assert host.transfer.joinpath("ca.crt").read_bytes() == authority
 
@@ -73,13 +111,25 @@ def test_the_authority_of_the_hub_stays(host):
     # The hub replaces the key, because it finds no ca.pem.
     created(host.tls, "ca.pem", HUB)
     key = host.tls.joinpath("ca.key").read_bytes()
-    assert host.run("forget").startswith("Removed") and host.left() == ["ca.key", "ca.pem"] and host.tls.joinpath("ca.key").read_bytes() == key
+    assert (
+        host.run("forget").startswith("Removed")
+        and host.left() == ["ca.key", "ca.pem"]
+        and host.tls.joinpath("ca.key").read_bytes() == key
+    )
     assert host.run("forget") == ""
 
 
-@pytest.mark.parametrize("subject, others, left", [
-    (OURS, [], []), (OURS, ["mine.txt"], ["mine.txt"]), ("/CN=of the site", [], ["ca.crt", "ca.key"]), (None, ["ca.key"], ["ca.key"]), (None, [], []),
-    (None, ["ca.crt", "ca.key"], ["ca.crt", "ca.key"])])
+@pytest.mark.parametrize(
+    "subject, others, left",
+    [
+        (OURS, [], []),
+        (OURS, ["mine.txt"], ["mine.txt"]),
+        ("/CN=of the site", [], ["ca.crt", "ca.key"]),
+        (None, ["ca.key"], ["ca.key"]),
+        (None, [], []),
+        (None, ["ca.crt", "ca.key"], ["ca.crt", "ca.key"]),
+    ],
+)
 def test_only_our_files_are_removed(host, subject, others, left):
     if subject:
         created(host.tls, "ca.crt", subject)

@@ -28,9 +28,17 @@ def fixture_agent(monkeypatch):
     torch.set_num_threads = lambda count: None
     torch.distributed = ModuleType("torch.distributed")
     meeting = ModuleType("torch.distributed.rendezvous")
-    meeting.rendezvous = lambda url: iter([(SimpleNamespace(set_timeout=lambda timeout: None), 0, 8)])
-    for name, module in {"torch": torch, "torch.distributed": torch.distributed, "torch.distributed.rendezvous": meeting, "_bandwidth": _bandwidth,
-                         "_blame": _blame, "_job_watch": _job_watch}.items():
+    meeting.rendezvous = lambda url: iter(
+        [(SimpleNamespace(set_timeout=lambda timeout: None), 0, 8)]
+    )
+    for name, module in {
+        "torch": torch,
+        "torch.distributed": torch.distributed,
+        "torch.distributed.rendezvous": meeting,
+        "_bandwidth": _bandwidth,
+        "_blame": _blame,
+        "_job_watch": _job_watch,
+    }.items():
         monkeypatch.setitem(sys.modules, name, module)
     spec = importlib.util.spec_from_file_location("all_reduce", FILE)
     module = importlib.util.module_from_spec(spec)
@@ -39,8 +47,16 @@ def fixture_agent(monkeypatch):
 
 
 def plan(**asked):
-    return {"hosts": [{"name": name, "slots": 2} for name in HOSTS], "at_once": 0, "largest": {"gloo": str(1 << 24), "nccl": 1 << 30}, "history": {},
-            "asked": dict({"fraction": 0.7, "min_busbw_gb_s": 0.5, "peer_fraction": 0.6, "drop_percent": 20}, **asked)}
+    return {
+        "hosts": [{"name": name, "slots": 2} for name in HOSTS],
+        "at_once": 0,
+        "largest": {"gloo": str(1 << 24), "nccl": 1 << 30},
+        "history": {},
+        "asked": dict(
+            {"fraction": 0.7, "min_busbw_gb_s": 0.5, "peer_fraction": 0.6, "drop_percent": 20},
+            **asked,
+        ),
+    }
 
 
 @pytest.fixture(name="measure")
@@ -54,9 +70,22 @@ def fixture_measure(agent, tmp_path, monkeypatch):
         asked = []
 
         def watched(ranks, sizes):
-            seen = [{"iterations": 7, "first": rank % 2 == 0, "sent_bytes": 8 + rank, "received_bytes": 9 + rank, "gpus": [], "via": ["via %d" % rank]}
-                    for rank in ranks]
-            return {"error": error, "watched": [None] * len(ranks) if error else seen, "sizes": sizes}
+            seen = [
+                {
+                    "iterations": 7,
+                    "first": rank % 2 == 0,
+                    "sent_bytes": 8 + rank,
+                    "received_bytes": 9 + rank,
+                    "gpus": [],
+                    "via": ["via %d" % rank],
+                }
+                for rank in ranks
+            ]
+            return {
+                "error": error,
+                "watched": [None] * len(ranks) if error else seen,
+                "sizes": sizes,
+            }
 
         def answer(wanted, watch=False):
             if watch:
@@ -64,16 +93,28 @@ def fixture_measure(agent, tmp_path, monkeypatch):
             asked.append({name: (ranks, sizes) for name, (ranks, sizes) in wanted.items()})
             answers = {}
             for name, (ranks, sizes) in wanted.items():
-                group = [HOSTS[rank // 2] for rank in ranks][::1 if name.startswith(("cluster", "pair", "group")) else 2]
+                group = [HOSTS[rank // 2] for rank in ranks][
+                    :: 1 if name.startswith(("cluster", "pair", "group")) else 2
+                ]
                 value, bad = busbw(group), wrong(group)
                 time = 2 * (len(ranks) - 1) / len(ranks) / 1e9 / value if value else 1
-                rows = [_bandwidth.row(size, size * time, len(ranks), bad if size == 1 << 22 else 0) for size in sizes]
-                answers[name] = {"rows": rows if value else [], "seconds": 0.1,
-                                 "error": "" if value else "Connection refused"}
+                rows = [
+                    _bandwidth.row(size, size * time, len(ranks), bad if size == 1 << 22 else 0)
+                    for size in sizes
+                ]
+                answers[name] = {
+                    "rows": rows if value else [],
+                    "seconds": 0.1,
+                    "error": "" if value else "Connection refused",
+                }
             return answers
 
         conductor.ask, conductor.put = answer, lambda key, value: None
-        facts = {"cards": [_bandwidth.card("eth0", rate) for rate in cards], "gpus": [], "interface": "eth0"}
+        facts = {
+            "cards": [_bandwidth.card("eth0", rate) for rate in cards],
+            "gpus": [],
+            "interface": "eth0",
+        }
         conductor.get = lambda key: facts
         conductor.lead()
         return json.loads((tmp_path / "bandwidth.json").read_text(encoding="utf-8")), asked
@@ -93,78 +134,151 @@ def test_good_cluster(measure):
     found, asked = measure(lambda hosts: 1.0)
     # Alone with both ranks, together with one of each host; then nothing more.
     sizes = _bandwidth.sizes(1 << 24)
-    assert asked == [{"host:%s" % name: ([2 * place, 2 * place + 1], sizes) for place, name in enumerate(HOSTS)}, {"cluster": ([0, 2, 4, 6], sizes)}]
+    assert asked == [
+        {"host:%s" % name: ([2 * place, 2 * place + 1], sizes) for place, name in enumerate(HOSTS)},
+        {"cluster": ([0, 2, 4, 6], sizes)},
+    ]
     assert list(runs(found)) == ["host:%s" % name for name in HOSTS] + ["cluster"]
     assert all(run["passed"] for run in found["runs"])
-    assert runs(found)["cluster"]["expected"]["bound"] == "threshold" and runs(found)["cluster"]["judged_busbw_gb_s"] == 1.0
-    assert (found["collective"], found["blame"], found["suspect"], found["note"]) == ("gloo", [], [], "")
+    assert (
+        runs(found)["cluster"]["expected"]["bound"] == "threshold"
+        and runs(found)["cluster"]["judged_busbw_gb_s"] == 1.0
+    )
+    assert (found["collective"], found["blame"], found["suspect"], found["note"]) == (
+        "gloo",
+        [],
+        [],
+        "",
+    )
 
 
 def test_slow_card(measure):
     found, asked = measure(lambda hosts: 0.1 if "node-c" in hosts and len(hosts) > 1 else 1.0)
-    assert [(entry["kind"], entry["names"]) for entry in found["blame"]] == [("host", ["node-c"])] and found["suspect"] == ["node-c"]
+    assert [(entry["kind"], entry["names"]) for entry in found["blame"]] == [
+        ("host", ["node-c"])
+    ] and found["suspect"] == ["node-c"]
     assert not runs(found)["cluster"]["passed"] and runs(found)["host:node-c"]["passed"]
-    assert runs(found)["pair:node-a,node-c"]["passed"] is False and runs(found)["group:node-a,node-b,node-d"]["passed"]
+    assert (
+        runs(found)["pair:node-a,node-c"]["passed"] is False
+        and runs(found)["group:node-a,node-b,node-d"]["passed"]
+    )
     # Side by side: the cluster again, three rounds of two pairs, the rest without the culprit. One size is enough for that.
     assert [len(groups) for groups in asked] == [4, 1, 1, 2, 2, 2, 1]
-    assert asked[3] == {"pair:node-a,node-d": ([0, 6], [4194304]), "pair:node-b,node-c": ([2, 4], [4194304])}
+    assert asked[3] == {
+        "pair:node-a,node-d": ([0, 6], [4194304]),
+        "pair:node-b,node-c": ([2, 4], [4194304]),
+    }
     # The curve of the first measurement stays.
     assert len(runs(found)["cluster"]["rows"]) == 5
 
 
 def test_one_at_a_time(measure):
-    _found, asked = measure(lambda hosts: 0.1 if hosts == ["node-b", "node-c"] or len(hosts) == 4 else 1.0, dict(plan(), at_once=1))
+    _found, asked = measure(
+        lambda hosts: 0.1 if hosts == ["node-b", "node-c"] or len(hosts) == 4 else 1.0,
+        dict(plan(), at_once=1),
+    )
     assert {len(groups) for groups in asked} == {1}
 
 
 def test_slow_link_that_fails(measure):
-    found, _asked = measure(lambda hosts: 0 if hosts == ["node-b", "node-c"] else 0.1 if {"node-b", "node-c"} <= set(hosts) else 1.0)
-    assert [(entry["kind"], entry["names"]) for entry in found["blame"]] == [("link", ["node-b", "node-c"])]
+    found, _asked = measure(
+        lambda hosts: (
+            0
+            if hosts == ["node-b", "node-c"]
+            else 0.1
+            if {"node-b", "node-c"} <= set(hosts)
+            else 1.0
+        )
+    )
+    assert [(entry["kind"], entry["names"]) for entry in found["blame"]] == [
+        ("link", ["node-b", "node-c"])
+    ]
     assert runs(found)["pair:node-b,node-c"]["reasons"] == ["Connection refused"]
 
 
 def test_host_that_is_slow_alone(measure):
     found, _asked = measure(lambda hosts: 0.2 if "node-d" in hosts else 1.0)
-    assert [entry["names"] for entry in found["blame"]] == [["node-d"]] and "alone" in found["blame"][0]["evidence"]
-    assert runs(found)["host:node-d"]["expected"]["bound"] == "peers" and not runs(found)["host:node-d"]["passed"]
+    assert [entry["names"] for entry in found["blame"]] == [["node-d"]] and "alone" in found[
+        "blame"
+    ][0]["evidence"]
+    assert (
+        runs(found)["host:node-d"]["expected"]["bound"] == "peers"
+        and not runs(found)["host:node-d"]["passed"]
+    )
 
 
 def test_host_that_is_slow_alone_in_a_cluster_that_is_good(measure):
     found, _asked = measure(lambda hosts: 0.2 if hosts == ["node-d"] else 1.0)
-    assert runs(found)["cluster"]["passed"] and [entry["names"] for entry in found["blame"]] == [["node-d"]]
+    assert runs(found)["cluster"]["passed"] and [entry["names"] for entry in found["blame"]] == [
+        ["node-d"]
+    ]
 
 
 def test_disturbed_once(measure):
     answers = iter([0.1])
     found, _asked = measure(lambda hosts: next(answers, 1.0) if len(hosts) == 4 else 1.0)
-    assert runs(found)["cluster"]["passed"] and found["blame"] == [] and "disturbed" in found["note"]
+    assert (
+        runs(found)["cluster"]["passed"] and found["blame"] == [] and "disturbed" in found["note"]
+    )
 
 
 def test_wrong_sums_are_not_made_good_by_right_ones(measure):
     answers, speed = iter([7]), iter([1.0])
-    found, _asked = measure(lambda hosts: next(speed, 1.1) if len(hosts) == 4 else 1.0, wrong=lambda hosts: next(answers, 0) if len(hosts) == 4 else 0)
-    assert runs(found)["cluster"]["reasons"] == ["7 values of the sum are wrong"] and found["blame"] == []
+    found, _asked = measure(
+        lambda hosts: next(speed, 1.1) if len(hosts) == 4 else 1.0,
+        wrong=lambda hosts: next(answers, 0) if len(hosts) == 4 else 0,
+    )
+    assert (
+        runs(found)["cluster"]["reasons"] == ["7 values of the sum are wrong"]
+        and found["blame"] == []
+    )
     assert found["note"].startswith("the sums were wrong in cluster:")
 
 
 def test_host_that_gets_sums_wrong_at_full_speed(measure):
-    found, _asked = measure(lambda hosts: 1.0, wrong=lambda hosts: 3 if "node-d" in hosts and len(hosts) > 1 else 0)
-    assert [(entry["kind"], entry["names"]) for entry in found["blame"]] == [("host", ["node-d"])] and found["suspect"] == ["node-d"]
-    assert "the sums were wrong in" in found["blame"][0]["evidence"] and runs(found)["group:node-a,node-b,node-c"]["passed"]
+    found, _asked = measure(
+        lambda hosts: 1.0, wrong=lambda hosts: 3 if "node-d" in hosts and len(hosts) > 1 else 0
+    )
+    assert [(entry["kind"], entry["names"]) for entry in found["blame"]] == [
+        ("host", ["node-d"])
+    ] and found["suspect"] == ["node-d"]
+    assert (
+        "the sums were wrong in" in found["blame"][0]["evidence"]
+        and runs(found)["group:node-a,node-b,node-c"]["passed"]
+    )
     # Alone, too.
     found, _asked = measure(lambda hosts: 1.0, wrong=lambda hosts: 3 if "node-d" in hosts else 0)
-    assert [entry["names"] for entry in found["blame"]] == [["node-d"]] and not runs(found)["host:node-d"]["passed"]
+    assert [entry["names"] for entry in found["blame"]] == [["node-d"]] and not runs(found)[
+        "host:node-d"
+    ]["passed"]
 
 
 def test_what_does_not_work_is_found_where_nothing_says_how_fast_it_has_to_be(measure):
-    found, _asked = measure(lambda hosts: 0 if {"node-b", "node-c"} <= set(hosts) else 1.0, plan(min_busbw_gb_s=0))
+    found, _asked = measure(
+        lambda hosts: 0 if {"node-b", "node-c"} <= set(hosts) else 1.0, plan(min_busbw_gb_s=0)
+    )
     assert not runs(found)["cluster"]["passed"]
-    assert [(entry["kind"], entry["names"]) for entry in found["blame"]] == [("link", ["node-b", "node-c"])]
+    assert [(entry["kind"], entry["names"]) for entry in found["blame"]] == [
+        ("link", ["node-b", "node-c"])
+    ]
 
 
-@pytest.mark.parametrize("group, listening, closed", [
-    ([0, 1, 2, 3, 4, 5], {0, 2, 4}, []), ([0, 1], {0}, []), ([0, 2], {0}, ["node-a cannot connect to node-b: refused"]),
-    ([0, 1, 2, 3, 4, 5], {0, 2}, ["node-a cannot connect to node-c: refused", "node-b cannot connect to node-c: refused"])])
+@pytest.mark.parametrize(
+    "group, listening, closed",
+    [
+        ([0, 1, 2, 3, 4, 5], {0, 2, 4}, []),
+        ([0, 1], {0}, []),
+        ([0, 2], {0}, ["node-a cannot connect to node-b: refused"]),
+        (
+            [0, 1, 2, 3, 4, 5],
+            {0, 2},
+            [
+                "node-a cannot connect to node-c: refused",
+                "node-b cannot connect to node-c: refused",
+            ],
+        ),
+    ],
+)
 def test_closed_ways_are_told_once_for_two_hosts(agent, monkeypatch, group, listening, closed):
     """All ranks of three hosts, side by side, with a store that waits for its keys."""
     written, changed, tried = {}, threading.Condition(), []
@@ -180,7 +294,11 @@ def test_closed_ways_are_told_once_for_two_hosts(agent, monkeypatch, group, list
             return written[key]
 
     def connect(address, timeout):
-        place = next(int(key.rpartition("/")[2]) for key, value in written.items() if key.startswith("way/") and tuple(value) == address)
+        place = next(
+            int(key.rpartition("/")[2])
+            for key, value in written.items()
+            if key.startswith("way/") and tuple(value) == address
+        )
         tried.append(place)
         if place not in listening:
             raise OSError("refused")
@@ -206,9 +324,14 @@ def test_closed_ways_are_told_once_for_two_hosts(agent, monkeypatch, group, list
 
 
 def test_drop_against_history(measure):
-    given = dict(plan(min_busbw_gb_s=0), history={"gloo": {"cluster": 2.0, "host:node-a": 9.0}, "nccl": {"cluster": 90.0}})
+    given = dict(
+        plan(min_busbw_gb_s=0),
+        history={"gloo": {"cluster": 2.0, "host:node-a": 9.0}, "nccl": {"cluster": 90.0}},
+    )
     found, _asked = measure(lambda hosts: 1.0, given)
-    assert runs(found)["cluster"]["reasons"] == ["1 GB/s, required: 1.6 (history: the median of earlier runs, less 20 %)"]
+    assert runs(found)["cluster"]["reasons"] == [
+        "1 GB/s, required: 1.6 (history: the median of earlier runs, less 20 %)"
+    ]
     assert "no host and no link stands out" in found["note"]
     # What all together did once is no measure for two of them.
     assert runs(found)["pair:node-a,node-b"]["passed"]
@@ -217,12 +340,19 @@ def test_drop_against_history(measure):
 
 def test_nothing_says_what_to_expect(measure):
     found, asked = measure(lambda hosts: 1.0, plan(min_busbw_gb_s=0))
-    assert runs(found)["cluster"]["expected"]["required_gb_s"] is None and runs(found)["cluster"]["passed"] and len(asked) == 2
+    assert (
+        runs(found)["cluster"]["expected"]["required_gb_s"] is None
+        and runs(found)["cluster"]["passed"]
+        and len(asked) == 2
+    )
 
 
 def test_expected_by_the_cards(measure):
     found, _asked = measure(lambda hosts: 0.5, plan(min_busbw_gb_s=0), cards=["10000"])
-    assert runs(found)["cluster"]["expected"]["from"] == "node-a: Gloo reduces on one core and uses one TCP stream"
+    assert (
+        runs(found)["cluster"]["expected"]["from"]
+        == "node-a: Gloo reduces on one core and uses one TCP stream"
+    )
     assert not runs(found)["cluster"]["passed"]
 
 
@@ -234,23 +364,54 @@ def tree(root, files):
 
 
 def test_cards_from_sysfs(tmp_path):
-    sysfs = tree(tmp_path, {"class/net/eth0/speed": "25000", "class/net/eth0/device/current_link_speed": "8.0 GT/s PCIe",
-                            "class/net/eth0/device/current_link_width": "8", "class/net/veth0/speed": "10000", "class/net/bond0/speed": "50000",
-                            "class/net/bond0/lower_eth0/speed": "25000"})
-    assert _job_watch.interface_card("eth0", sysfs) == {"name": "eth0", "rdma": False, "line": 3.125, "pcie": pytest.approx(7.88)}
+    sysfs = tree(
+        tmp_path,
+        {
+            "class/net/eth0/speed": "25000",
+            "class/net/eth0/device/current_link_speed": "8.0 GT/s PCIe",
+            "class/net/eth0/device/current_link_width": "8",
+            "class/net/veth0/speed": "10000",
+            "class/net/bond0/speed": "50000",
+            "class/net/bond0/lower_eth0/speed": "25000",
+        },
+    )
+    assert _job_watch.interface_card("eth0", sysfs) == {
+        "name": "eth0",
+        "rdma": False,
+        "line": 3.125,
+        "pcie": pytest.approx(7.88),
+    }
     assert _job_watch.interface_card("bond0", sysfs)["line"] == 6.25
     # Its driver says 10 Gb/s whatever it can do.
     assert _job_watch.interface_card("veth0", sysfs)["line"] == 0
     assert _job_watch.interface_card("gone", sysfs)["line"] == 0
 
 
-@pytest.mark.parametrize("wanted, taken", [
-    ("", ["mlx5_0", "mlx5_1", "mlx5_10"]), ("mlx5_1", ["mlx5_1", "mlx5_10"]), ("=mlx5_1", ["mlx5_1"]), ("=mlx5_0:1,mlx5_1:1", ["mlx5_0", "mlx5_1"]),
-    ("^mlx5_1", ["mlx5_0"]), ("^=mlx5_1", ["mlx5_0", "mlx5_10"])])
+@pytest.mark.parametrize(
+    "wanted, taken",
+    [
+        ("", ["mlx5_0", "mlx5_1", "mlx5_10"]),
+        ("mlx5_1", ["mlx5_1", "mlx5_10"]),
+        ("=mlx5_1", ["mlx5_1"]),
+        ("=mlx5_0:1,mlx5_1:1", ["mlx5_0", "mlx5_1"]),
+        ("^mlx5_1", ["mlx5_0"]),
+        ("^=mlx5_1", ["mlx5_0", "mlx5_10"]),
+    ],
+)
 def test_rdma_cards(tmp_path, wanted, taken):
-    sysfs = tree(tmp_path, {"class/infiniband/%s/ports/1/%s" % (name, file): text for name, state in
-                            (("mlx5_0", "4: ACTIVE"), ("mlx5_1", "4: ACTIVE"), ("mlx5_10", "4: ACTIVE"), ("mlx5_2", "1: DOWN"))
-                            for file, text in (("state", state), ("rate", "200 Gb/sec (4X HDR)"))})
+    sysfs = tree(
+        tmp_path,
+        {
+            "class/infiniband/%s/ports/1/%s" % (name, file): text
+            for name, state in (
+                ("mlx5_0", "4: ACTIVE"),
+                ("mlx5_1", "4: ACTIVE"),
+                ("mlx5_10", "4: ACTIVE"),
+                ("mlx5_2", "1: DOWN"),
+            )
+            for file, text in (("state", state), ("rate", "200 Gb/sec (4X HDR)"))
+        },
+    )
     cards = _job_watch.rdma_cards(wanted, sysfs)
     assert [card["name"] for card in cards] == taken
     assert all(card["rdma"] and card["line"] == 25 for card in cards)
@@ -258,7 +419,11 @@ def test_rdma_cards(tmp_path, wanted, taken):
 
 def test_facts_of_a_host_without_gpus(agent, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-card")
-    assert agent.facts(False) == {"cards": [{"name": "no-such-card", "rdma": False, "line": 0.0, "pcie": 0.0}], "gpus": [], "interface": "no-such-card"}
+    assert agent.facts(False) == {
+        "cards": [{"name": "no-such-card", "rdma": False, "line": 0.0, "pcie": 0.0}],
+        "gpus": [],
+        "interface": "no-such-card",
+    }
 
 
 def test_all_are_watched_at_work(measure):
@@ -266,19 +431,40 @@ def test_all_are_watched_at_work(measure):
     # Of the largest size Gloo would send some pieces for nothing.
     seen = found["watched"].pop("hosts")
     assert found["watched"] == {"ranks": 4, "size_bytes": 8 << 20, "iterations": 7, "error": ""}
-    assert seen == {name: {"ranks": 1, "via": ["via %d" % rank], "sent_bytes": 8 + rank, "received_bytes": 9 + rank, "gpus": []}
-                    for name, rank in zip(HOSTS, (0, 2, 4, 6))}
+    assert seen == {
+        name: {
+            "ranks": 1,
+            "via": ["via %d" % rank],
+            "sent_bytes": 8 + rank,
+            "received_bytes": 9 + rank,
+            "gpus": [],
+        }
+        for name, rank in zip(HOSTS, (0, 2, 4, 6))
+    }
 
 
 def test_several_ranks_of_a_host_are_watched(measure, monkeypatch, agent):
-    monkeypatch.setattr(agent.Conductor, "ranks", lambda self, hosts: [rank for host in hosts for rank in self.ranks_of[host]])
+    monkeypatch.setattr(
+        agent.Conductor,
+        "ranks",
+        lambda self, hosts: [rank for host in hosts for rank in self.ranks_of[host]],
+    )
     found, _asked = measure(lambda hosts: 1.0)
-    assert found["watched"]["hosts"]["node-b"] == {"ranks": 2, "via": ["via 2", "via 3"], "sent_bytes": 10, "received_bytes": 11, "gpus": []}
+    assert found["watched"]["hosts"]["node-b"] == {
+        "ranks": 2,
+        "via": ["via 2", "via 3"],
+        "sent_bytes": 10,
+        "received_bytes": 11,
+        "gpus": [],
+    }
 
 
 def test_who_could_not_be_watched(measure):
     found, _asked = measure(lambda hosts: 1.0, error="Connection reset by peer")
-    assert (found["watched"]["error"], found["watched"]["hosts"]) == ("Connection reset by peer", {}) and runs(found)["cluster"]["passed"]
+    assert (found["watched"]["error"], found["watched"]["hosts"]) == (
+        "Connection reset by peer",
+        {},
+    ) and runs(found)["cluster"]["passed"]
 
 
 def test_a_cluster_that_could_not_be_measured_is_not_watched(measure):
@@ -299,7 +485,11 @@ def fixture_worker(agent, monkeypatch):
     agent.torch.zeros = lambda count, dtype, device: [0] * 1
     agent.torch.float32 = None
     agent.dist.all_reduce = all_reduce
-    monkeypatch.setattr(agent, "slowest", lambda seconds, device: state["order"].append(("barrier", state["done"])) or seconds)
+    monkeypatch.setattr(
+        agent,
+        "slowest",
+        lambda seconds, device: state["order"].append(("barrier", state["done"])) or seconds,
+    )
     monkeypatch.setattr(agent.time, "perf_counter", lambda: state["time"])
 
     def settled(cards):
@@ -318,8 +508,18 @@ def test_watching(agent, worker, monkeypatch):
     worker.cards = [{"name": "eth0"}]
     seen = worker.watch(1 << 20)
     # The one that connects is not counted, and nobody begins before all have looked, nor looks before all are done.
-    assert seen == {"iterations": 5, "first": True, "sent_bytes": 5000, "received_bytes": 15000, "gpus": []}
-    assert worker.state["order"][:3] == [("barrier", 1), ("look", 1), ("barrier", 1)] and worker.state["order"][-2:] == [("barrier", 6), ("look", 6)]
+    assert seen == {
+        "iterations": 5,
+        "first": True,
+        "sent_bytes": 5000,
+        "received_bytes": 15000,
+        "gpus": [],
+    }
+    assert worker.state["order"][:3] == [
+        ("barrier", 1),
+        ("look", 1),
+        ("barrier", 1),
+    ] and worker.state["order"][-2:] == [("barrier", 6), ("look", 6)]
 
 
 def test_watching_where_nothing_counts(worker):
@@ -327,10 +527,19 @@ def test_watching_where_nothing_counts(worker):
     assert (seen["first"], seen["sent_bytes"], seen["received_bytes"]) == (False, None, None)
 
 
-@pytest.mark.parametrize("told, gpus", [("98, 900, 24576\n97, [N/A], 24576\n", [98, 97]), ("Failed to initialize NVML\n", []), ("", [])])
+@pytest.mark.parametrize(
+    "told, gpus",
+    [
+        ("98, 900, 24576\n97, [N/A], 24576\n", [98, 97]),
+        ("Failed to initialize NVML\n", []),
+        ("", []),
+    ],
+)
 def test_looking_at_gpus(agent, worker, monkeypatch, capsys, told, gpus):
     monkeypatch.setattr(agent.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(agent, "output", lambda *command: told if command == _job_watch.USAGE else None)
+    monkeypatch.setattr(
+        agent, "output", lambda *command: told if command == _job_watch.USAGE else None
+    )
     worker.backend, worker.cards = "nccl", [{"name": "mlx5_0"}]
     seen = worker.watch(1 << 30)
     assert seen["iterations"] >= 25 and seen["gpus"] == gpus
@@ -347,7 +556,10 @@ def test_the_ring_is_for_those_who_are_watched(agent, worker, monkeypatch, tmp_p
     def begin(backend, **options):
         tuned.append((agent.os.environ.get("NCCL_ALGO"), agent.os.environ.get("NCCL_PROTO")))
         with log.open("a", encoding="utf-8") as stream:
-            stream.write("a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\na:1:2 [0] NCCL WARN out of luck\n" * 2)
+            stream.write(
+                "a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\na:1:2 [0] NCCL WARN out of luck\n"
+                * 2
+            )
         if len(tuned) == 3:
             raise RuntimeError("NCCL error")
 
@@ -358,9 +570,15 @@ def test_the_ring_is_for_those_who_are_watched(agent, worker, monkeypatch, tmp_p
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     for number, watch in enumerate((True, False, True)):
         worker.measure(number, {"ranks": [0, 1], "sizes": [1 << 20], "watch": watch})
-    assert tuned == [("Ring", "Simple"), ("Tree", None), ("Ring", "Simple")] and agent.os.environ["NCCL_ALGO"] == "Tree"
+    assert (
+        tuned == [("Ring", "Simple"), ("Tree", None), ("Ring", "Simple")]
+        and agent.os.environ["NCCL_ALGO"] == "Tree"
+    )
     assert "NCCL_PROTO" not in agent.os.environ
-    assert answers["answer/0/0"]["watched"]["via"] == [" via NET/IB/0"] and "watched" not in answers["answer/1/0"]
+    assert (
+        answers["answer/0/0"]["watched"]["via"] == [" via NET/IB/0"]
+        and "watched" not in answers["answer/1/0"]
+    )
     assert answers["answer/2/0"]["error"] == "NCCL error"
 
 
@@ -381,12 +599,25 @@ def test_warnings_of_nccl_are_shown(agent, worker, capsys, tmp_path):
 
 def test_counters_from_sysfs(agent, tmp_path):
     port = "class/infiniband/mlx5_0/ports/%d/counters/port_%s_data"
-    sysfs = tree(tmp_path, {"class/net/eth0/statistics/tx_bytes": "5", "class/net/eth0/statistics/rx_bytes": "6", "class/net/bare/mtu": "1500",
-                            port % (1, "xmit"): "10", port % (1, "rcv"): "20", port % (2, "xmit"): "1", port % (2, "rcv"): "2"})
+    sysfs = tree(
+        tmp_path,
+        {
+            "class/net/eth0/statistics/tx_bytes": "5",
+            "class/net/eth0/statistics/rx_bytes": "6",
+            "class/net/bare/mtu": "1500",
+            port % (1, "xmit"): "10",
+            port % (1, "rcv"): "20",
+            port % (2, "xmit"): "1",
+            port % (2, "rcv"): "2",
+        },
+    )
     assert agent.counters([{"name": "eth0", "rdma": False}], sysfs) == [5, 6]
     # Each card once, with all of its ports.
     assert agent.counters([{"name": "mlx5_0", "rdma": True}] * 2, sysfs) == [44, 88]
-    assert agent.counters([{"name": "mlx5_0", "rdma": True}, {"name": "bare", "rdma": False}], sysfs) is None
+    assert (
+        agent.counters([{"name": "mlx5_0", "rdma": True}, {"name": "bare", "rdma": False}], sysfs)
+        is None
+    )
     assert agent.counters([], sysfs) is None
 
 
@@ -394,7 +625,12 @@ def test_counters_of_real_cards_take_a_moment(agent, monkeypatch):
     slept = []
     monkeypatch.setattr(agent.time, "sleep", slept.append)
     monkeypatch.setattr(agent, "counters", lambda cards: cards)
-    assert agent.settled([{"line": 0.0}]) and slept == [] and agent.settled([{"line": 0.0}, {"line": 25.0}]) and slept == [agent.SETTLE_SECONDS]
+    assert (
+        agent.settled([{"line": 0.0}])
+        and slept == []
+        and agent.settled([{"line": 0.0}, {"line": 25.0}])
+        and slept == [agent.SETTLE_SECONDS]
+    )
 
 
 def test_a_pause_does_not_leave_only_small_messages(agent):

@@ -16,12 +16,23 @@ from trusted import trusted
 ROLE = Path(__file__).parents[4] / "roles/verify"
 
 
-@pytest.mark.parametrize("site, judged", [
-    ({}, ["/etc/trainyard/registry/tls/registry.pem", "/etc/trainyard/tls/hub.pem"]),
-    ({"image_relay_certificate": "", "jupyterhub_tls_certificate": "/srv/hub.pem"}, ["/etc/trainyard/registry/tls/registry.pem", "/srv/hub.pem"]),
-    ({"image_relay_certificate": "/srv/registry.pem"}, ["/srv/registry.pem", "/etc/trainyard/tls/hub.pem"]),
-])
+@pytest.mark.parametrize(
+    "site, judged",
+    [
+        ({}, ["/etc/trainyard/registry/tls/registry.pem", "/etc/trainyard/tls/hub.pem"]),
+        (
+            {"image_relay_certificate": "", "jupyterhub_tls_certificate": "/srv/hub.pem"},
+            ["/etc/trainyard/registry/tls/registry.pem", "/srv/hub.pem"],
+        ),
+        (
+            {"image_relay_certificate": "/srv/registry.pem"},
+            ["/srv/registry.pem", "/etc/trainyard/tls/hub.pem"],
+        ),
+    ],
+)
 def test_verify_judges_the_certificates_in_use(site, judged):
     """Not one that a role created before the site had its own, and that nobody renews."""
     variables = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))
-    assert Templar(DataLoader(), site).template(trusted(variables["__verify_certificates"])) == judged
+    assert (
+        Templar(DataLoader(), site).template(trusted(variables["__verify_certificates"])) == judged
+    )

@@ -34,7 +34,12 @@ for look in range(1000):
 
 @pytest.fixture(name="program")
 def fixture_program(monkeypatch):
-    for name, module in {"torch": None, "_bandwidth": _bandwidth, "_blame": _blame, "_job_watch": _job_watch}.items():
+    for name, module in {
+        "torch": None,
+        "_bandwidth": _bandwidth,
+        "_blame": _blame,
+        "_job_watch": _job_watch,
+    }.items():
         monkeypatch.setitem(sys.modules, name, module)
     for path in FILES:
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -50,16 +55,30 @@ def fixture_host(tmp_path):
     for path in FILES + [Path(module.__file__) for module in (_bandwidth, _blame, _job_watch)]:
         shutil.copy(path, tmp_path)
     program = tmp_path / "host_watch.py"
-    program.write_text(program.read_text(encoding="utf-8").replace("trainyard-verify-host-watch", str(tmp_path)), encoding="utf-8")
+    program.write_text(
+        program.read_text(encoding="utf-8").replace("trainyard-verify-host-watch", str(tmp_path)),
+        encoding="utf-8",
+    )
     smi = tmp_path / "bin/nvidia-smi"
     smi.parent.mkdir()
     smi.write_text(SMI % (sys.executable, str(tmp_path / "started")), encoding="utf-8")
     smi.chmod(0o755)
-    environment = dict(os.environ, PATH="%s:/usr/bin:/bin" % smi.parent, NCCL_SOCKET_IFNAME="=lo", NCCL_IB_DISABLE="1")
+    environment = dict(
+        os.environ,
+        PATH="%s:/usr/bin:/bin" % smi.parent,
+        NCCL_SOCKET_IFNAME="=lo",
+        NCCL_IB_DISABLE="1",
+    )
 
     def call(*arguments, **more):
-        done = subprocess.run([sys.executable, "-B", str(program), *arguments], env=dict(environment, **more), text=True, capture_output=True, timeout=30,
-                              check=False)
+        done = subprocess.run(
+            [sys.executable, "-B", str(program), *arguments],
+            env=dict(environment, **more),
+            text=True,
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -80,7 +99,11 @@ def started(tmp_path, count):
 
 def looking(tmp_path):
     """Processes of this test's programs that are still there."""
-    return [line for line in map(_job_watch.read, Path("/proc").glob("[0-9]*/cmdline")) if str(tmp_path) in line]
+    return [
+        line
+        for line in map(_job_watch.read, Path("/proc").glob("[0-9]*/cmdline"))
+        if str(tmp_path) in line
+    ]
 
 
 def gone(tmp_path):
@@ -96,7 +119,9 @@ def test_it_is_python_3_6():
 
 def test_from_begin_to_end(host, tmp_path):
     before = host("begin", "60")
-    assert set(before) == {"cards", "gpus", "interface", "counters"} and [card["name"] for card in before["cards"]] == ["lo"]
+    assert set(before) == {"cards", "gpus", "interface", "counters"} and [
+        card["name"] for card in before["cards"]
+    ] == ["lo"]
     started(tmp_path, 1)
     assert looking(tmp_path) != []
     after = host("end")
@@ -131,7 +156,11 @@ def test_host_without_nvidia_smi(host, tmp_path):
 def test_words_that_are_no_figures(program, monkeypatch, capsys):
     monkeypatch.setattr(program, "answer", lambda: "NVIDIA-SMI has failed\n")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "no-such-card")
-    assert program.end() == {"cards": [_bandwidth.card("no-such-card", "")], "counters": None, "peaks": []}
+    assert program.end() == {
+        "cards": [_bandwidth.card("no-such-card", "")],
+        "counters": None,
+        "peaks": [],
+    }
     assert "nvidia-smi: not the number" in capsys.readouterr().err
 
 

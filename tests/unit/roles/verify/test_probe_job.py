@@ -27,43 +27,92 @@ def fixture_share(tmp_path):
 
 
 def test_a_share_that_can_be_used(share):
-    assert probe.share_problem(str(share), "secret", "n1") == "" and (share / "n1").read_text(encoding="ascii") == "secret"
+    assert (
+        probe.share_problem(str(share), "secret", "n1") == ""
+        and (share / "n1").read_text(encoding="ascii") == "secret"
+    )
 
 
 def test_a_share_that_cannot_be_used(share, monkeypatch):
     parent = str(share.parent)
-    assert probe.share_problem(str(share), "other", "n1") == parent + " has a different content than on the scheduler"
-    assert probe.share_problem(str(share) + "2", "secret", "n1") == "what was written to %s on the scheduler cannot be read: No such file or directory" % parent
+    assert (
+        probe.share_problem(str(share), "other", "n1")
+        == parent + " has a different content than on the scheduler"
+    )
+    assert (
+        probe.share_problem(str(share) + "2", "secret", "n1")
+        == "what was written to %s on the scheduler cannot be read: No such file or directory"
+        % parent
+    )
     (share / "n2").mkdir()
-    assert probe.share_problem(str(share), "secret", "n2") == parent + " cannot be written: File exists"
+    assert (
+        probe.share_problem(str(share), "secret", "n2")
+        == parent + " cannot be written: File exists"
+    )
     monkeypatch.setattr(os, "getuid", lambda: 4711)
-    assert probe.share_problem(str(share), "secret", "n1") == "a new file in %s belongs to user %d" % (parent, os.geteuid())
+    assert probe.share_problem(
+        str(share), "secret", "n1"
+    ) == "a new file in %s belongs to user %d" % (parent, os.geteuid())
 
 
 def test_device_nodes(tmp_path):
     # Not of NVIDIA, but they can be opened anywhere.
-    for name, target in (("gpu0", "/dev/null"), ("gpu1", "/dev/missing"), ("gpuctl", "/dev/null"), ("gpu2", "/dev/zero")):
+    for name, target in (
+        ("gpu0", "/dev/null"),
+        ("gpu1", "/dev/missing"),
+        ("gpuctl", "/dev/null"),
+        ("gpu2", "/dev/zero"),
+    ):
         (tmp_path / name).symlink_to(target)
     (tmp_path / "gpu1").unlink()
     (tmp_path / "gpu7").write_text("", encoding="ascii")
-    assert probe.devices(str(tmp_path / "gpu")) == {"0": ["c", 1, 3, ""], "2": ["c", 1, 5, ""], "7": ["-", 0, 0, ""]}
+    assert probe.devices(str(tmp_path / "gpu")) == {
+        "0": ["c", 1, 3, ""],
+        "2": ["c", 1, 5, ""],
+        "7": ["-", 0, 0, ""],
+    }
     assert probe.opened(str(tmp_path / "gpu9")) == "ENOENT"
 
 
 def test_what_the_task_sees(share):
     asked = {"device": "/dev/none", "folder": str(share), "token": "secret", "node": "n1"}
-    seen = probe.task(asked, {"SLURMD_NODENAME": "n1", "SLURM_STEP_GPUS": "1,3-4", "SLURM_JOB_GPUS": "9", "CUDA_VISIBLE_DEVICES": "0,1,2"})
-    assert seen == {"node": "n1", "uid": os.getuid(), "gid": os.getgid(), "gpus": [1, 3, 4], "visible": 3, "devices": {},
-                    "driver": os.path.exists("/proc/driver/nvidia/version"), "share": ""}
+    seen = probe.task(
+        asked,
+        {
+            "SLURMD_NODENAME": "n1",
+            "SLURM_STEP_GPUS": "1,3-4",
+            "SLURM_JOB_GPUS": "9",
+            "CUDA_VISIBLE_DEVICES": "0,1,2",
+        },
+    )
+    assert seen == {
+        "node": "n1",
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "gpus": [1, 3, 4],
+        "visible": 3,
+        "devices": {},
+        "driver": os.path.exists("/proc/driver/nvidia/version"),
+        "share": "",
+    }
     # Without GPUs and a share.
     seen = probe.task(dict(asked, folder=""), {})
     assert (seen["gpus"], seen["visible"], seen["share"]) == ([], 0, "")
 
 
-@pytest.mark.parametrize("output, code, result", [
-    ("srun: warning\ntrainyard-probe {\"uid\": 1}\nbye\n", 0, {"uid": 1}), ("", 1, {"failed": "exit code 1 and no output"}),
-    ("trainyard-run: image 'x'\nis \x1bnot on this host\n", 125, {"failed": "exit code 125: trainyard-run: image 'x' is not on this host"}),
-    ("x" * 1000, 1, {"failed": "exit code 1: " + "x" * 400})])
+@pytest.mark.parametrize(
+    "output, code, result",
+    [
+        ('srun: warning\ntrainyard-probe {"uid": 1}\nbye\n', 0, {"uid": 1}),
+        ("", 1, {"failed": "exit code 1 and no output"}),
+        (
+            "trainyard-run: image 'x'\nis \x1bnot on this host\n",
+            125,
+            {"failed": "exit code 125: trainyard-run: image 'x' is not on this host"},
+        ),
+        ("x" * 1000, 1, {"failed": "exit code 1: " + "x" * 400}),
+    ],
+)
 def test_the_output_of_the_task(output, code, result):
     assert probe.result_of(output, code) == result
 
@@ -71,8 +120,11 @@ def test_the_output_of_the_task(output, code, result):
 def job(tmp_path, srun, image="", seconds=30):
     """What the whole job stores as its comment."""
     (tmp_path / "bin").mkdir()
-    for name, body in (("srun", srun), ("trainyard-run", "echo \"$1\" > %s/image; shift 2; exec \"$@\"" % tmp_path),
-                       ("scontrol", "printf '%%s\\n' \"$@\" > %s/scontrol" % tmp_path)):
+    for name, body in (
+        ("srun", srun),
+        ("trainyard-run", 'echo "$1" > %s/image; shift 2; exec "$@"' % tmp_path),
+        ("scontrol", "printf '%%s\\n' \"$@\" > %s/scontrol" % tmp_path),
+    ):
         path = tmp_path / "bin" / name
         path.write_text("#!/bin/sh\n%s\n" % body, encoding="utf-8")
         path.chmod(0o755)
@@ -86,21 +138,34 @@ def job(tmp_path, srun, image="", seconds=30):
         "all_devices": ["/dev/none"],
         "job_folders": [],
     }
-    environment = {"PATH": "%s/bin:/usr/bin:/bin" % tmp_path, "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", probe.ASKED: json.dumps(asked),
-                   probe.PROGRAM: FILE.read_text(encoding="utf-8")}
-    subprocess.run([sys.executable, "-B", "-c", environment[probe.PROGRAM]], env=environment, check=True)
+    environment = {
+        "PATH": "%s/bin:/usr/bin:/bin" % tmp_path,
+        "SLURM_JOB_ID": "7",
+        "SLURMD_NODENAME": "n1",
+        probe.ASKED: json.dumps(asked),
+        probe.PROGRAM: FILE.read_text(encoding="utf-8"),
+    }
+    subprocess.run(
+        [sys.executable, "-B", "-c", environment[probe.PROGRAM]], env=environment, check=True
+    )
     words = (tmp_path / "scontrol").read_text(encoding="utf-8").splitlines()
-    assert words[:2] == ["update", "jobid=7"] and words[2].startswith("comment=trainyard:") and len(words) == 3
+    assert (
+        words[:2] == ["update", "jobid=7"]
+        and words[2].startswith("comment=trainyard:")
+        and len(words) == 3
+    )
     return json.loads(base64.urlsafe_b64decode(words[2].partition(":")[2]))
 
 
 # Without the options of srun.
-TASK = "while [ \"${1#--}\" != \"$1\" ]; do shift; done; exec \"$@\""
+TASK = 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"'
 
 
 def test_the_whole_job(tmp_path):
     told = job(tmp_path, TASK)
-    assert (told["node"], told["uid"], told["devices"]) == ("n1", os.getuid(), {}) and not (tmp_path / "image").exists()
+    assert (told["node"], told["uid"], told["devices"]) == ("n1", os.getuid(), {}) and not (
+        tmp_path / "image"
+    ).exists()
 
 
 def test_the_whole_job_in_a_container(tmp_path):
@@ -122,7 +187,7 @@ def test_a_task_without_gpus(tmp_path):
     """Nothing limits this machine: the memory is what it asked for, and the container is not used."""
     told = job(
         tmp_path,
-        "echo \"$@\" | head -n 1 | cut -c 1-60 >> %s/options; %s" % (tmp_path, TASK),
+        'echo "$@" | head -n 1 | cut -c 1-60 >> %s/options; %s' % (tmp_path, TASK),
         image="trainyard/training:1",
     )["plain"]
     assert probe.BEYOND <= told.pop("memory") <= probe.BEYOND + 64

@@ -1,3 +1,5 @@
 from setuptools import setup
 
-setup(name="horovod", version="0.28.1", packages=["horovod", "horovod.torch"], scripts=["horovodrun"])
+setup(
+    name="horovod", version="0.28.1", packages=["horovod", "horovod.torch"], scripts=["horovodrun"]
+)

@@ -9,7 +9,11 @@ LIBRARY = ctypes.CDLL(PATH)
 
 
 def compiled(name):
-    return ctypes.c_long.in_dll(LIBRARY, name).value if name == "compiled_standard" else ctypes.c_int.in_dll(LIBRARY, name).value
+    return (
+        ctypes.c_long.in_dll(LIBRARY, name).value
+        if name == "compiled_standard"
+        else ctypes.c_int.in_dll(LIBRARY, name).value
+    )
 
 
 def init():
