@@ -11,7 +11,7 @@ lab := python3 -u lab/lab.py
 venv := .venv/complete
 
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-vm lab-slurm lab-down lab-shell test test-fast acceptance lint docs bench clean
+.PHONY: help lab lab-vm lab-slurm lab-down lab-shell test test-fast acceptance lint format docs bench clean
 
 help:
 	@echo 'make lab         two hosts on this machine, site.yml, a training run over both (HOSTS=3, LAB_IMAGE=)'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test-fast   lint and unit tests, without ansible-test sanity and runs of playbooks'
 	@echo 'make acceptance  test, and what is too heavy for CI'
 	@echo 'make lint        style and documentation only'
+	@echo 'make format      formats the Python code, and corrects what ruff can correct'
 	@echo 'make docs        writes the tables of variables and checks in the READMEs of the roles, and docs/errors.md'
 	@echo 'make bench       what site.yml, train.yml and Slurm cost on the lab'
 	@echo 'make clean       takes down all labs of this checkout and removes everything else that make has made here'
@@ -56,6 +57,10 @@ acceptance: $(venv)
 
 lint: $(venv)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest tests/lint
+
+format: $(venv)
+	@.venv/bin/ruff check --fix --quiet .
+	@.venv/bin/ruff format --quiet .
 
 docs: $(venv)
 	@.venv/bin/python tests/support/role_readmes.py

@@ -15,6 +15,11 @@ def with_tools(**variables):
     return dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), **variables)
 
 
+def ruff(_folder, _artifact):
+    run(BIN / "ruff", "check", ".")
+    run(BIN / "ruff", "format", "--check", ".")
+
+
 def yamllint(_folder, _artifact):
     run(BIN / "yamllint", "--strict", ".")
 
@@ -80,7 +85,15 @@ def ansible_test_sanity(folder, artifact):
 
 
 # The slow ones first: each runs on one core, so they run beside each other.
-TOOLS = [ansible_test_sanity, ansible_lint, antsibull_docs, yamllint, changelog, galaxy_importer]
+TOOLS = [
+    ansible_test_sanity,
+    ansible_lint,
+    antsibull_docs,
+    yamllint,
+    ruff,
+    changelog,
+    galaxy_importer,
+]
 # make lint runs them too.
 HEAVY = [antsibull_docs_pages, galaxy_importer_with_ansible_doc]
 MARKS = {ansible_test_sanity: pytest.mark.slow, **{tool: pytest.mark.acceptance for tool in HEAVY}}
