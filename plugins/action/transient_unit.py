@@ -122,4 +122,4 @@ class ActionModule(ActionBase):
                         answer["rc"],
                         said.strip()[-500:],
                     )
-                ) from error
+                ) from None

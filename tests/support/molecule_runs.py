@@ -121,7 +121,7 @@ class MoleculeRuns:
         if self.loud:
             BUSY.parent.mkdir(exist_ok=True)
             # The lock goes with this process, however it ends.
-            self.busy = open(BUSY, "a", encoding="utf-8")  # noqa: SIM115
+            self.busy = open(BUSY, "a", encoding="utf-8")
             fcntl.flock(self.busy, fcntl.LOCK_EX)
         self.running = {scenario: self.pool.submit(self.run, scenario) for scenario in together}
         # While the last of them run.

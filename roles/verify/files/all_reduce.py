@@ -107,7 +107,7 @@ class Look(threading.Thread):
 def nccl_log():
     """Return the file for NCCL's log of its connections, which would be thousands of lines on the terminal."""
     # It is open as long as the caller reads it.
-    log = tempfile.NamedTemporaryFile(prefix="trainyard-nccl-")  # noqa: SIM115
+    log = tempfile.NamedTemporaryFile(prefix="trainyard-nccl-")
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=log.name)
     os.environ.pop("NCCL_DEBUG_SUBSYS", None)
     return log
