@@ -51,7 +51,8 @@ SIGNATURES = [
             "duplicate_gpu",
             r"Duplicate GPU detected",
             "two ranks use the same GPU",
-            "start at most as many ranks on a host as it has GPUs. A program selects its GPU by its local rank, as torch.cuda.set_device(hvd.local_rank()) does. "
+            "start at most as many ranks on a host as it has GPUs. A program selects its GPU by its "
+            "local rank, as torch.cuda.set_device(hvd.local_rank()) does. "
             "Build nccl-tests with MPI=1",
             NCCL_DOCS + "/troubleshooting.html",
         ),
@@ -60,7 +61,8 @@ SIGNATURES = [
             "nccl_invalid_usage",
             r"invalid usage \(run with NCCL_DEBUG=WARN",
             "NCCL refuses the call. Usually two ranks use the same GPU",
-            "start at most as many ranks on a host as it has GPUs, and let each select its GPU by its local rank, as torch.cuda.set_device(hvd.local_rank()) does. "
+            "start at most as many ranks on a host as it has GPUs, and let each select its GPU by its "
+            "local rank, as torch.cuda.set_device(hvd.local_rank()) does. "
             "If that is in order, run it with NCCL_DEBUG=WARN. The line before the error shows the reason",
             NCCL_DOCS + "/troubleshooting.html",
         ),
@@ -90,7 +92,8 @@ SIGNATURES = [
             "no_kernel_image",
             r"no kernel image is available for execution on the device",
             "the program has no code for this generation of GPUs",
-            "use a newer image. For programs built on the host, add the GPU to nccl_compute_capabilities and nccl_tests_compute_capabilities and run gpu_stack.yml",
+            "use a newer image. For programs built on the host, add the GPU to "
+            "nccl_compute_capabilities and nccl_tests_compute_capabilities and run gpu_stack.yml",
             NCCL_TESTS,
         ),
         (
@@ -185,7 +188,8 @@ SIGNATURES = [
             "library_missing",
             r"error while loading shared libraries: ([^:\s]+)",
             "the shared library {1} is missing",
-            "in the training container, add its package to training_image_apt_packages, or its folder to LD_LIBRARY_PATH in training_container_environment, and run "
+            "in the training container, add its package to training_image_apt_packages, or its folder "
+            "to LD_LIBRARY_PATH in training_container_environment, and run "
             "training_environment.yml. Software installed in the running container is lost when it is recreated",
             NCCL_TESTS,
         ),

@@ -117,7 +117,8 @@ _BELOW = [
         (
             "no_devices",
             r"No devices were found",
-            "the driver is loaded but initializes no GPU. The open kernel module needs Turing or newer, the driver may be too new for the GPU, or firmware is missing",
+            "the driver is loaded but initializes no GPU. The open kernel module needs Turing or "
+            "newer, the driver may be too new for the GPU, or firmware is missing",
             "look for NVRM in `dmesg`. Set the kernel module or branch that the GPU needs (nvidia_driver_kernel_module, nvidia_driver_version)",
             NVML,
         ),
