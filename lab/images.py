@@ -112,9 +112,8 @@ class Recipe:
         if target.exists():
             return
         machine.install("mmdebstrap")
-        scratch = (
-            target.parent / "tmp" / self.name
-        )  # of its own, because two are built side by side
+        # Of its own, because two are built side by side.
+        scratch = target.parent / "tmp" / self.name
         remove_scratch(scratch)
         scratch.mkdir(parents=True)
         mirrors = []

@@ -86,9 +86,8 @@ def prepare(options):
             log_file(ROOT / ".lab", "prepare"),
             log_file(ROOT / ".lab", "prepare-base"),
         )
-        wheels = images.wheels(
-            ROOT, CACHE, log
-        )  # first, because it may fail on a missing setting, before the slow parts
+        # First, because it may fail on a missing setting, before the slow parts.
+        wheels = images.wheels(ROOT, CACHE, log)
         engine.ensure()
         host, (base, archive) = images.side_by_side(
             lambda: images.host_image(engine, CACHE, log),

@@ -34,9 +34,8 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 
 sys.path.insert(0, str(ROOT / ".dev"))
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import (
-    answer,
-)  # the paths have to be there first
+# The paths have to be there first.
+from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import answer
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import parse_query
 from eight_gpus import eight_gpus
 from scheduled_lab import IMAGE, PEOPLE, ScheduledLab

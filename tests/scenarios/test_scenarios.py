@@ -57,10 +57,9 @@ def complaints(text, sequence):
         r".*(?:Skipping, |\[WARNING\]: (?:Could not match|No inventory|provided hosts list is empty)).*",
         text,
     )
-    found += re.findall(
-        r".*\d+ (?:skipped|xfailed)\b.*", text
-    )  # a pattern: each match fails the scenario, although pytest exits with 0
-    return found
+    # A pattern: each match fails the scenario, although pytest exits with 0.
+    left_out = r".*\d+ (?:skipped|xfailed)\b.*"  # looked for in order to be refused
+    return found + re.findall(left_out, text)
 
 
 def where_it_broke(text, lines=40):

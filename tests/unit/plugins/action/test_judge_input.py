@@ -360,9 +360,9 @@ def test_a_value_that_is_refused(judge, name, value, check_id, allowed):
     [
         (
             "training_sshd_options",
-            {"Banner": "x\nPermitRootLogin yes"},
+            {"Banner": "x\nPermitRootLogin yes"},  # refused: it would add a line to sshd_config
             ".Banner",
-        ),  # refused: the value would add a line to sshd_config
+        ),
         ("package_sources_no_proxy", ["a.example\nLD_PRELOAD=/tmp/x"], "[0]"),
         ("nfs_server_exports", [{"path": "/data1/share *(rw)\n/etc"}], "[0].path"),
         ("train_environment", {"A\nB": "x"}, ""),

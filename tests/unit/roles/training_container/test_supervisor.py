@@ -176,6 +176,7 @@ def asked(port, address="127.0.0.1"):
     return until(lambda: answer(port, address))
 
 
+# As a kernel of x86-64 or ARM shows them.
 @pytest.mark.parametrize(
     "digits, address",
     [
@@ -186,7 +187,7 @@ def asked(port, address="127.0.0.1"):
         ("0" * 32, "::"),
         ("0000000000000000FFFF00000100007F", "127.0.0.1"),
     ],
-)  # as a kernel of x86-64 or ARM shows them
+)
 def test_addresses_of_the_kernel(digits, address):
     assert supervisor.address_of(digits) == ipaddress.ip_address(address)
 
