@@ -56,6 +56,7 @@ OF_HUB = (
     "_instance.py",
     "_jobs_page.py",
     "_watch.py",
+    "as_person",
     "instance",
     PRELOAD,
     "jobs_page.py",
@@ -116,8 +117,6 @@ LAB_PACKAGE = {
 LOGIN_SECONDS = 86400
 #: Seconds for which browsers ask a name by TLS only. They forget it if they do not trust the certificate, and keep nothing about addresses.
 HSTS_SECONDS = 180 * 86400
-#: Seconds after which sudo kills a helper of the hub. It ends itself after SECONDS of instance.py, and the hub waits PATIENCE of _helper.py.
-HELPER_SECONDS = 140
 #: What a service may use at most, for 200 instances. Helpers of people run in the units of the hub and of the pages of jobs, 32 at a time in each.
 LIMITS = {
     PROXY_SERVICE: ("1G", 64),
@@ -222,19 +221,13 @@ def persons(wanted):
 
 
 def sudoers(names):
-    """Return what the hub may do: one program without arguments, as people of the cluster. root and accounts of the system are not among them."""
+    """Return what the hub may do: one program, which becomes the person of its argument. root and accounts of the system are not among them."""
     lines = [
         "# Managed by trainyard.gpu, role jupyterhub.",
         # The hub asks for the state of each instance, which would fill the log of the host. It logs what it starts and stops.
-        # A person may stop a process that runs in their name. sudo kills it then.
-        "Defaults:%s !syslog, !pam_session, !requiretty, env_reset, command_timeout=%d"
-        % (USER, HELPER_SECONDS),
+        "Defaults:%s !syslog, !pam_session, !requiretty, env_reset" % USER,
     ]
-    if names:
-        lines += [
-            "Runas_Alias TRAINYARD_PEOPLE = " + ", ".join(names),
-            '%s ALL=(TRAINYARD_PEOPLE) NOPASSWD: %s/instance ""' % (USER, HUB),
-        ]
+    lines += ["%s ALL=(root) NOPASSWD: %s/as_person %s" % (USER, HUB, name) for name in names]
     return "\n".join(lines) + "\n"
 
 
@@ -1044,7 +1037,7 @@ def restarts(changed_paths, environment_changed, certificate_changed):
                 - {preload}
                 - {
                     HUB + "/" + name
-                    for name in ("instance", "links", "jobs_page.py", "_jobs_page.py")
+                    for name in ("as_person", "instance", "links", "jobs_page.py", "_jobs_page.py")
                 }
             )
             or bool({FOLDER + "/hub.json", FOLDER + "/authenticator.json"} & set(changed_paths)),

@@ -136,17 +136,20 @@ def test_only_people_get_a_link(hub):
             hub.cluster.head, "su %s -s /bin/sh -c 'trainyard login'" % account, check=False
         )
         assert done.code == 2 and "is not one of the people of this cluster" in done.text
-    # The hub can become people, and nobody else, and run one program.
+    # The hub can run one program as people, and as nobody else.
     as_hub = "su trainyard-hub -s /bin/sh -c %s"
     assert hub.cluster.on(
         hub.cluster.head,
-        as_hub % "'echo {} | sudo -n -u alice /usr/local/lib/trainyard/hub/instance'",
+        as_hub % "'echo {} | sudo -n /usr/local/lib/trainyard/hub/as_person alice'",
     ).out.startswith('{"error"')
     for command in (
-        "sudo -n -u root /usr/local/lib/trainyard/hub/instance",
-        "sudo -n -u slurm /usr/local/lib/trainyard/hub/instance",
+        "sudo -n /usr/local/lib/trainyard/hub/as_person root",
+        "sudo -n /usr/local/lib/trainyard/hub/as_person slurm",
+        "sudo -n /usr/local/lib/trainyard/hub/as_person",
+        "sudo -n /usr/local/lib/trainyard/hub/as_person alice more",
+        "sudo -n /usr/local/lib/trainyard/hub/instance",
+        "sudo -n -u alice /usr/local/lib/trainyard/hub/instance",
         "sudo -n -u alice id",
-        "sudo -n -u alice /usr/local/lib/trainyard/hub/instance more",
         "sudo -n id",
     ):
         assert (
@@ -709,7 +712,7 @@ def test_a_removed_person_is_logged_out(hub, role):
         assert browser.ask("/hub/home").url.startswith(hub.url + "/hub/login?")
         done = hub.cluster.trainyard("bob", "login", check=False)
         assert done.code == 2 and "is not one of the people" in done.text
-        command = "su trainyard-hub -s /bin/sh -c 'sudo -n -u %s /usr/local/lib/trainyard/hub/instance < /dev/null'"
+        command = "su trainyard-hub -s /bin/sh -c 'sudo -n /usr/local/lib/trainyard/hub/as_person %s < /dev/null'"
         assert (
             hub.cluster.on(hub.cluster.head, command % "bob", check=False).code == 1
             and hub.cluster.on(hub.cluster.head, command % "alice").code == 0

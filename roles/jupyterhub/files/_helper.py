@@ -11,8 +11,9 @@ import contextlib
 import json
 import logging
 
-HELPER = "/usr/local/lib/trainyard/hub/instance"
-#: Seconds in which the helper has to answer. Slurm's own commands have 60. The helper ends before this time, and sudo kills one that does not.
+#: Becomes the person, and runs the helper C(instance).
+HELPER = "/usr/local/lib/trainyard/hub/as_person"
+#: Seconds in which the helper has to answer. Slurm's own commands have 60. The helper ends before this time, and as_person kills one that does not.
 PATIENCE = 150
 #: Helpers of a person and of all people that run at a time, and requests of a person that wait for their turn. The others are refused.
 AT_A_TIME, OF_ALL, WAITING = 4, 32, 40
@@ -114,9 +115,9 @@ async def in_turn(person, data, answer):
             child = await asyncio.create_subprocess_exec(
                 "/usr/bin/sudo",
                 "--non-interactive",
-                "--user=" + person,
                 "--",
                 HELPER,
+                person,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

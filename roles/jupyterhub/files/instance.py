@@ -1,10 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Starts, watches and stops the jobs of instances, and answers for the pages of jobs. The hub runs it by sudo as the person, and may run nothing else.
+"""Starts, watches and stops the jobs of instances, and answers for the pages of jobs. The hub runs it as the person, by sudo and as_person, and may run nothing else.
 
 It has no arguments: the request is JSON on its standard input, with the token of the server in it, and the answer is JSON on its standard output. It judges and
-submits by the modules of the command trainyard. The hub cannot end it, because it runs as somebody else: it ends itself, and sudo kills it a little later.
+submits by the modules of the command trainyard. The hub cannot end it, because it runs as somebody else: it ends itself, and as_person kills it a little later.
 """
 
 import concurrent.futures
@@ -31,7 +31,7 @@ MAX_BYTES = 1 << 20
 MAX_ANSWER = 8 << 20
 #: Bytes of a log that a page shows, at its end.
 LOG_BYTES = 100000
-#: Seconds for a request, less than sudo (command_timeout) and the hub have. Seconds of CPU time, and bytes of memory, also for each command of Slurm.
+#: Seconds for a request, less than as_person and the hub have. Seconds of CPU time, and bytes of memory, also for each command of Slurm.
 SECONDS, CPU_SECONDS, MEMORY = 130, 60, 1 << 30
 #: Of prctl(2). It is looked up here: between fork and exec of a process with threads that could wait for ever.
 PRCTL = ctypes.CDLL(None).prctl

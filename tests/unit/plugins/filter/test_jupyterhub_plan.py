@@ -171,11 +171,10 @@ def test_the_hub_may_run_one_program_as_people_only():
         line for line in found["content"].splitlines() if not line.startswith(("#", "Defaults"))
     ]
     assert rules == [
-        "Runas_Alias TRAINYARD_PEOPLE = anna",
-        'trainyard-hub ALL=(TRAINYARD_PEOPLE) NOPASSWD: /usr/local/lib/trainyard/hub/instance ""',
+        "trainyard-hub ALL=(root) NOPASSWD: /usr/local/lib/trainyard/hub/as_person anna",
     ]
     assert found["mode"] == "0440" and "visudo" in found["validate"]
-    # Without people there is no rule, and no alias without a member, which sudo refuses.
+    # Without people there is no rule.
     assert "NOPASSWD" not in _jupyterhub_plan.sudoers([])
 
 
@@ -691,24 +690,14 @@ def test_each_service_has_limits_and_a_helper_is_killed_alone():
             r"^TasksMax=\d+$", service, re.MULTILINE
         ), name
         assert ("OOMPolicy=continue" in service) == helpers, name
-    # The helper ends itself first, then sudo kills it, then the hub gives up.
-    folder = ROLE / "files"
-    own = int(
-        re.search(
-            r"^SECONDS, CPU_SECONDS, MEMORY = (\d+)",
-            (folder / "instance.py").read_text(),
-            re.MULTILINE,
-        ).group(1)
-    )
-    patience = int(
-        re.search(r"^PATIENCE = (\d+)", (folder / "_helper.py").read_text(), re.MULTILINE).group(1)
-    )
-    killed = int(
-        re.search(
-            r"command_timeout=(\d+)$",
-            placed["/etc/sudoers.d/trainyard-hub"]["content"],
-            re.MULTILINE,
-        ).group(1)
+    # The helper ends itself first, then as_person kills it, then the hub gives up.
+    own, killed, patience = (
+        int(re.search(pattern, (ROLE / "files" / name).read_text(), re.MULTILINE).group(1))
+        for name, pattern in (
+            ("instance.py", r"^SECONDS, CPU_SECONDS, MEMORY = (\d+)"),
+            ("as_person.py", r"^SECONDS = (\d+)"),
+            ("_helper.py", r"^PATIENCE = (\d+)"),
+        )
     )
     assert own < killed < patience
 
@@ -779,6 +768,7 @@ def test_an_archive_of_the_site_needs_no_compiler():
         (
             [
                 "/etc/sudoers.d/trainyard-hub",
+                "/usr/local/lib/trainyard/hub/as_person",
                 "/usr/local/lib/trainyard/hub/instance",
                 "/usr/local/lib/trainyard/notebook/server",
             ],

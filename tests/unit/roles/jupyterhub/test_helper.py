@@ -10,6 +10,7 @@ import importlib
 import io
 import json
 import os
+import pwd
 import subprocess
 import sys
 import time
@@ -190,6 +191,61 @@ def test_the_helper_ends_with_its_time():
         "except instance.OutOfTime:\n    print('ended')"
     )
     assert done.stdout == b"ended\n", done.stderr
+
+
+def as_person(code):
+    """Run code in a process of its own, with the program that becomes a person."""
+    text = "import os, pwd, sys; sys.path.insert(0, %r); import as_person; %s" % (str(FILES), code)
+    return subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, timeout=60, check=False, text=True
+    )
+
+
+def test_a_stopped_process_is_killed():
+    """Its person has stopped it, so that it does not end itself. The process that waits for it goes on."""
+    begun = time.monotonic()
+    done = as_person(
+        "as_person.become = lambda _account: None\n"
+        "stopped = [sys.executable, '-c', 'import os; os.kill(os.getpid(), 19)']\n"
+        "print(as_person.wait(as_person.start(stopped, pwd.getpwuid(os.getuid())), 1))"
+    )
+    assert done.stdout == "137\n", done.stderr
+    assert 1 <= time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_process_that_ends_gives_its_code(code):
+    done = as_person(
+        "as_person.become = lambda _account: None\n"
+        "ends = [sys.executable, '-c', 'raise SystemExit(%d)']\n"
+        "print(as_person.wait(as_person.start(ends, pwd.getpwuid(os.getuid())), 30))" % code
+    )
+    assert done.stdout == "%d\n" % code, done.stderr
+
+
+def test_a_helper_has_the_rights_of_its_person_alone():
+    done = as_person(
+        "show = 'import os; print(os.getresuid(), os.getresgid(), os.getgroups(), dict(os.environ))'\n"
+        "os.environ.update(SUDO_USER='trainyard-hub', SECRET='1', PATH='/usr/bin:/bin')\n"
+        "account = pwd.getpwnam('nobody')\n"
+        "print(as_person.wait(as_person.start(['/usr/bin/python3', '-c', show], account), 30))"
+    )
+    if os.getuid() != 0:
+        # Nothing runs with the rights of the process that should have become somebody else.
+        assert done.stdout == "1\n" and "not permitted" in done.stderr
+        return
+    account = pwd.getpwnam("nobody")
+    shown = done.stdout.splitlines()[0]
+    assert shown.startswith(
+        "%s %s [%d] " % ((account.pw_uid,) * 3, (account.pw_gid,) * 3, account.pw_gid)
+    ), done
+    assert "'USER': 'nobody'" in shown and "'HOME': '%s'" % account.pw_dir in shown
+    assert "SUDO_USER" not in shown and "SECRET" not in shown
+
+
+def test_nobody_becomes_root():
+    done = as_person("as_person.main(['root'])")
+    assert done.returncode == 1 and "root is root" in done.stderr
 
 
 def test_the_helper_has_little_memory_and_is_the_first_to_be_killed():
