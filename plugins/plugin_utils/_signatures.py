@@ -16,6 +16,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures im
     Signature,
     find_errors,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import XIDS
 
 __all__ = ["SIGNATURES", "explain"]
 
@@ -31,13 +32,19 @@ PYTORCH = "https://pytorch.org/docs/stable/distributed.html"
 NFS = "https://man7.org/linux/man-pages/man5/nfs.5.html"
 APT = "https://manpages.debian.org/apt-secure"
 
+
+def _xids(signature):
+    codes = "|".join(str(code) for code, xid in XIDS.items() if xid.signature == signature)
+    return r"Xid \(PCI:[0-9a-f:.]+\): (?:%s)\b" % codes
+
+
 _BELOW = [
     Signature(*entry)
     for entry in (
         # The kernel log.
         (
             "xid_off_the_bus",
-            r"Xid \(PCI:[0-9a-f:.]+\): 79\b",
+            _xids("xid_off_the_bus"),
             [
                 "NVRM: Xid (PCI:0000:03:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
             ],
@@ -47,7 +54,7 @@ _BELOW = [
         ),
         (
             "xid_memory",
-            r"Xid \(PCI:[0-9a-f:.]+\): (?:48|63|64|94|95)\b",
+            _xids("xid_memory"),
             [
                 "NVRM: Xid (PCI:0000:03:00): 48, pid=1234, name=python3, Double Bit ECC Error",
                 "NVRM: Xid (PCI:0000:03:00): 63, Row remapping pending",
@@ -58,7 +65,7 @@ _BELOW = [
         ),
         (
             "xid_nvlink",
-            r"Xid \(PCI:[0-9a-f:.]+\): 74\b",
+            _xids("xid_nvlink"),
             ["NVRM: Xid (PCI:0000:03:00): 74, NVLink: fatal error detected on link 2"],
             "an NVLink of the GPU has failed",
             "reset the GPUs or reboot the host. Find the link with `nvidia-smi nvlink -e`. "
@@ -67,7 +74,7 @@ _BELOW = [
         ),
         (
             "xid_gsp",
-            r"Xid \(PCI:[0-9a-f:.]+\): (?:119|120)\b",
+            _xids("xid_gsp"),
             ["NVRM: Xid (PCI:0000:03:00): 119, Timeout waiting for RPC from GSP!"],
             "the GPU's system processor (GSP) does not answer its driver",
             "reboot the host. If it happens again, install a newer driver, or disable GSP firmware (NVreg_EnableGpuFirmware=0) if the GPU supports that",
@@ -75,7 +82,7 @@ _BELOW = [
         ),
         (
             "xid_program",
-            r"Xid \(PCI:[0-9a-f:.]+\): (?:13|31|43|45)\b",
+            _xids("xid_program"),
             ["NVRM: Xid (PCI:0000:03:00): 31, pid=1234, name=python3, Ch 00000008, MMU Fault"],
             "a program made an invalid access on a GPU, or was ended because of one. Usually the fault is in the program",
             "check the job that ran at that time. Suspect the GPU only if several programs fail on this GPU alone",

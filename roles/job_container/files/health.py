@@ -42,21 +42,6 @@ EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
 INSTANCES = "/usr/local/lib/trainyard/notebook/look"
 #: Units that load a table of nftables, of roles job_container and jupyterhub.
 UNITS = "/etc/systemd/system"
-#: Errors after which a GPU needs a reset or a repair. Others, such as 13, 31 and 43, are faults of programs.
-XIDS = {
-    48: "uncorrectable memory error",
-    62: "halted",
-    63: "row remapping",
-    64: "row remapping failed",
-    74: "NVLink error",
-    79: "fallen off the bus",
-    92: "too many memory errors",
-    94: "contained memory error",
-    95: "uncontained memory error",
-    119: "GSP timeout",
-    120: "GSP error",
-    140: "memory error",
-}
 SHARE_SECONDS, TOOL_SECONDS, EPILOG_SECONDS = 5, 15, 2
 GIB = 1 << 30
 
@@ -70,10 +55,11 @@ def judge_gpus(expected, found):
 
 
 def judge_kernel_log(text):
+    draining = {code for code, xid in _host_health.XIDS.items() if xid.drains}
     bad = [
-        "Xid %d (%s) of %s" % (entry["code"], XIDS[entry["code"]], entry["device"])
+        "Xid %d of %s: %s" % (entry["code"], entry["device"], entry["cause"])
         for entry in _host_health.parse_gpu_errors(text)
-        if entry["kind"] == "Xid" and entry["code"] in XIDS
+        if entry["kind"] == "Xid" and entry["code"] in draining
     ]
     return ", ".join(bad[:2])
 

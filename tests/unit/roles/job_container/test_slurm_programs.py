@@ -840,11 +840,11 @@ def test_npus_are_counted_by_their_device_files(monkeypatch):
     [
         (
             "[1.0] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python3, GPU has fallen off the bus.",
-            "Xid 79 (fallen off the bus) of 0000:3b:00",
+            "Xid 79 of 0000:3b:00: the GPU has fallen off the bus",
         ),
         (
             "[1.0] NVRM: Xid (PCI:0000:3b:00): 48, pid=1, DBE",
-            "Xid 48 (uncorrectable memory error) of 0000:3b:00",
+            "Xid 48 of 0000:3b:00: an uncorrectable memory error (double bit)",
         ),
         ("[1.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=python3, MMU Fault", ""),
         ("", ""),
