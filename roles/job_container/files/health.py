@@ -21,12 +21,14 @@ sys.dont_write_bytecode = True
 try:
     from ansible_collections.trainyard.gpu.plugins.module_utils import (
         _host_health,
+        _mountinfo,
         _nft_table,
         _nvidia_smi,
     )
 except ImportError:
     # On hosts they are in the same folder.
     import _host_health
+    import _mountinfo
     import _nft_table
     import _nvidia_smi
 
@@ -38,7 +40,7 @@ FAILED = "/run/trainyard/epilog.failed"
 RUNTIME, SHARED_FOLDERS = "/run/trainyard", ("/dev/shm", "/tmp", "/var/tmp")
 STORAGE = "/var/lib/containers/trainyard"
 EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
-#: Of role jupyterhub, on hosts with instances: ends those that are idle although their own process does not.
+#: Program of role jupyterhub on hosts with instances: ends idle ones whose own process does not.
 INSTANCES = "/usr/local/lib/trainyard/notebook/look"
 #: Units that load a table of nftables, of roles job_container and jupyterhub.
 UNITS = "/etc/systemd/system"
@@ -185,12 +187,7 @@ def judge_share(path, seconds=SHARE_SECONDS):
 
 def unmounted(path, text):
     """Return a problem if a share is not a mount, from the text of /proc/self/mountinfo."""
-    points = set()
-    # Not splitlines: names of people may have what Python takes for the end of a line.
-    for row in text.split("\n"):
-        fields = row.split(" ")
-        if len(fields) > 4:
-            points.add(fields[4])
+    points = {mount["path"] for mount in _mountinfo.parse_mountinfo(text)}
     return "" if not path or path in points else "%s is not mounted" % path
 
 

@@ -24,6 +24,8 @@ from role_variables import role_variable
 from ansible_collections.trainyard.gpu.plugins.module_utils import _nft_table
 
 FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
+#: Of these, some are in the folder of the programs on hosts.
+MODULES = str(FILES.parents[2] / "plugins/module_utils")
 
 
 # On hosts the modules are in the folder of the programs.
@@ -487,7 +489,7 @@ def test_a_mount_is_not_emptied(monkeypatch, tmp_path):
 
 
 def test_what_mounts_are_in_the_way_of():
-    text = "1 0 0:1 / / rw\n2 1 0:2 / /tmp/a\\040b\\012c\\134/x rw shared:1 - ext4 y rw\nbroken\n"
+    text = "1 0 0:1 / / rw - ext4 x rw\n2 1 0:2 / /tmp/a\\040b\\012c\\134/x rw shared:1 - ext4 y rw\nbroken\n"
     assert epilog.in_the_way(text) == {"/tmp", "/tmp/a b\nc\\", "/tmp/a b\nc\\/x"}
 
 
@@ -767,7 +769,7 @@ def test_the_epilog_runs_no_podman(tmp_path, monkeypatch):
 
 def test_an_epilog_that_is_killed_is_tried_again_and_a_running_one_is_not(tmp_path):
     """slurmd kills it after two minutes."""
-    program = "import sys; sys.path.insert(0, %r); import epilog, time\n" % str(FILES)
+    program = "import sys; sys.path[:0] = %r; import epilog, time\n" % [str(FILES), MODULES]
     program += "with epilog.begun('7', '2101', %r): print('x', flush=True); time.sleep(60)\n"
     child = subprocess.Popen(
         [sys.executable, "-B", "-c", program % str(tmp_path)], stdout=subprocess.PIPE
@@ -813,7 +815,7 @@ def test_names_of_mounts_break_no_reader(separator, name):
 def test_epilog_needs_the_variables_of_slurmd():
     done = subprocess.run(
         [sys.executable, str(FILES / "epilog.py")],
-        env={"SLURM_JOB_ID": "7;x"},
+        env={"SLURM_JOB_ID": "7;x", "PYTHONPATH": MODULES},
         stderr=subprocess.PIPE,
         text=True,
         check=False,
@@ -937,9 +939,12 @@ def test_space():
 
 
 def test_share(tmp_path):
-    assert health.unmounted("/data1/share", "1 0 0:1 / / rw\n") == "/data1/share is not mounted"
     assert (
-        health.unmounted("/data1/share", "1 0 0:1 / /data1/share rw\n")
+        health.unmounted("/data1/share", "1 0 0:1 / / rw - ext4 x rw\n")
+        == "/data1/share is not mounted"
+    )
+    assert (
+        health.unmounted("/data1/share", "1 0 0:1 / /data1/share rw - nfs4 x rw\n")
         == health.unmounted("", "")
         == ""
     )
@@ -1129,6 +1134,7 @@ def test_programs_are_placed_with_their_interpreter():
         "_host_health.py",
         "_images.py",
         "_job_ports.py",
+        "_mountinfo.py",
         "_nft_table.py",
         "_nvidia_smi.py",
         "_quantity.py",
