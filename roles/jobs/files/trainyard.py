@@ -35,7 +35,7 @@ import _job_text
 import _slurm
 
 CONFIG = os.environ.get("TRAINYARD_JOBS_CONFIG") or "/etc/trainyard/jobs.json"
-#: Of role jupyterhub. The kernel tells its service who asks.
+#: Socket of the link service (role jupyterhub). The kernel reports the caller's uid.
 LOGIN_SOCKET = "/run/trainyard-hub/login.sock"
 GOOD, FAILED, REFUSED, NO_ANSWER = 0, 1, 2, 3
 #: Seconds in which one of Slurm's commands has to answer.
@@ -498,7 +498,7 @@ def of_ended(job):
         "name": job["name"],
         "state": job["state"],
         "account": job["account"],
-        # So the database calls one that it has not learnt yet.
+        # slurmdbd reports 'Unknown' for a QOS that it does not know yet.
         "priority": "" if job["qos"] == "Unknown" else job["qos"],
         "workers": len(job["nodes"]),
         "gpus": job["gpus"],

@@ -34,13 +34,13 @@ DEFAULT_NAME = "main"
 DEFAULTS = {"worker_cpu": "1", "worker_gpu": "0", "worker_memory": "4"}
 #: In Slurm's comment of each instance. Role jupyterhub finds those of removed people by it.
 MARK = "trainyard instance"
-#: What the hub tells a server. The rest of the hub's environment stays on its host.
+#: Variables that the hub passes to a server. The rest of its environment stays on its host.
 OF_SERVER = re.compile(r"JUPYTERHUB_[A-Z_]+|JPY_API_TOKEN")
 LINK_BYTES = 32
 PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 
 
-#: Of the spawner, then of the pages of jobs.
+#: Actions of the spawner, then those of the pages of jobs.
 ACTIONS = ("choices", "start", "status", "stop", "jobs", "job", "stop_job", "clone", "submit")
 OF_JOB = ("status", "stop", "job", "stop_job", "clone")
 

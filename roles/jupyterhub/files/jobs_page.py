@@ -16,7 +16,7 @@ from tornado import httpserver, web
 PREFIX, HUB = os.environ["JUPYTERHUB_SERVICE_PREFIX"], os.environ.get("JUPYTERHUB_HOST", "")
 
 
-#: Of each answer, also of errors. The address of Jupyter has its token.
+#: Headers of each answer, including errors. The address of Jupyter contains its token.
 HEADERS = {
     "Strict-Transport-Security": os.environ["TRAINYARD_HSTS"],
     "Referrer-Policy": "no-referrer",
