@@ -80,7 +80,7 @@ def command():
 
 
 def choices(trainyard, site, _request):
-    # The page does without it, so a registry that does not answer is no reason to wait longer than Slurm needs, or to fail.
+    # The page works without it. A registry that does not answer must not delay or break the page.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(site.saved)
         found = of_slurm(trainyard, site)

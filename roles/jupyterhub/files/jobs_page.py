@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Jobs in the browser: a service of the hub, which asks the command trainyard as the person who has logged in."""
+"""Jobs in the browser: a service of the hub that runs the command trainyard as the person who has logged in."""
 
 from __future__ import annotations
 
