@@ -966,7 +966,7 @@ def ssh_words(site, number):
 
 def endpoints(site, number):
     """Return the services of a running job: how they are, and how the person's own computer reaches them."""
-    job = site.job_of(number) or {"services": {"ssh": False}}
+    services = (site.job_of(number) or {}).get("services") or {}
     words, name = ssh_words(site, number)
     found = (
         [
@@ -978,7 +978,7 @@ def endpoints(site, number):
                 "url": None,
             }
         ]
-        if job["services"]["ssh"]
+        if services.get("ssh")
         else []
     )
     for service, told in sorted((site.read_json(number, "services.json") or {}).items()):
