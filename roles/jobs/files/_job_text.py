@@ -24,8 +24,10 @@ MAX_DEPTH = 5
 MAX_SLOW = 20000
 #: Of what sbatch carries. Raise it when the training hosts need what a queued job does not have.
 VERSION = 1
-#: YAML has these characters only as escapes.
-_NO_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+#: YAML has these characters only as escapes, or takes them for ends of lines, which no editor does.
+_NO_YAML = re.compile(
+    "[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
 #: JSON spells a character beyond \uffff as a pair of escapes, which libyaml refuses.
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -189,8 +191,9 @@ class _Yaml:
         self.left = MAX_BYTES
         if loader is None or _HALF.search(text):
             loader, self.left = self.yaml.SafeLoader, MAX_SLOW
+        self.lines = text.rstrip("\n").split("\n")
         # libyaml refuses a Text.
-        self.text, self.events = text, self.yaml.parse(str(text), Loader=loader)
+        self.events = self.yaml.parse(str(text), Loader=loader)
 
     def document(self) -> dict:
         """Return the values of a job file."""
@@ -198,7 +201,7 @@ class _Yaml:
         if isinstance(event, self.yaml.ScalarEvent) and not event.value:
             raise TextError(1, "the file is empty; it needs at least a command, " + _SAMPLE)
         if not isinstance(event, self.yaml.MappingStartEvent) or event.flow_style:
-            line = event.start_mark.line + 1
+            line = self.line_of(event.start_mark)
             raise TextError(
                 line, "'%.60s' is not a key with a value, %s" % (self.words(line), _SAMPLE)
             )
@@ -227,7 +230,7 @@ class _Yaml:
         self.next()
         event = self.next()
         if not isinstance(event, self.yaml.StreamEndEvent):
-            raise TextError(event.start_mark.line + 1, message)
+            raise TextError(self.line_of(event.start_mark), message)
 
     def next(self) -> object:
         self.left -= 1
@@ -237,7 +240,7 @@ class _Yaml:
             raise self.explained(error) from error
         if self.left < 0:
             raise TextError(
-                event.start_mark.line + 1,
+                self.line_of(event.start_mark),
                 "the file has more than %d values before this line, so it is no job file"
                 % MAX_SLOW,
             )
@@ -251,27 +254,34 @@ class _Yaml:
             mark = error.context_mark
         if mark is None:
             return TextError(1, "it is not YAML: " + problem)
-        words = self.words(mark.line + 1)
-        line = (self.text.split("\n") + [""])[mark.line]
-        sign = line[mark.column : mark.column + 1]
+        line = self.line_of(mark)
+        words, sign = self.words(line), self.sign(mark)
         if sign == "\t":
             problem = "tab character"
         for pattern, hint in _HINTS:
-            if re.search(pattern, problem):
-                return TextError(mark.line + 1, hint % {"words": words, "sign": sign})
-        return TextError(mark.line + 1, "'%.60s' is not YAML: %s" % (words, problem))
+            if re.search(pattern, problem) and (sign or "%(sign)s" not in hint):
+                return TextError(line, hint % {"words": words, "sign": sign})
+        return TextError(line, "'%.60s' is not YAML: %s" % (words, problem))
+
+    def line_of(self, mark: object) -> int:
+        """Return the number of the line. libyaml has one more than the file at its end."""
+        return min(mark.line + 1, len(self.lines))
 
     def words(self, line: int) -> str:
-        """Return a line of the text."""
-        lines = self.text.split("\n")
-        return lines[line - 1].strip() if line <= len(lines) else ""
+        """Return what is on a line."""
+        return self.lines[line - 1].strip()
+
+    def sign(self, mark: object) -> str:
+        """Return the character at a place, empty at the end of a line."""
+        line = self.lines[mark.line] if mark.line < len(self.lines) else ""
+        return line[mark.column : mark.column + 1]
 
     def value(self, event: object, depth: int, of_line: int = 0) -> Text | list | dict:
         """Return the value that begins with an event. That of a key has to begin on its line, unless it is a block."""
-        line = event.start_mark.line + 1
+        line = self.line_of(event.start_mark)
         if isinstance(event, self.yaml.AliasEvent) or event.anchor or event.tag:
-            sign = self.text.split("\n")[line - 1][event.start_mark.column]
-            raise TextError(line, "a text cannot begin with '%s' here; put it in quotes" % sign)
+            hint = "a text cannot begin with '%s' here; put it in quotes"
+            raise TextError(line, hint % self.sign(event.start_mark))
         if isinstance(event, self.yaml.ScalarEvent):
             if event.style not in ("|", ">"):
                 self.check_line(of_line or line, event)
@@ -288,7 +298,7 @@ class _Yaml:
 
     def check_line(self, line: int, event: object) -> None:
         """Refuse what ends on another line than it should."""
-        last = event.end_mark.line + 1
+        last = self.line_of(event.end_mark)
         if last != line and getattr(event, "value", "more"):
             raise TextError(
                 last,
@@ -304,7 +314,7 @@ class _Yaml:
             if isinstance(event, self.yaml.MappingEndEvent):
                 return found, event
             if not isinstance(event, self.yaml.ScalarEvent):
-                line = event.start_mark.line + 1
+                line = self.line_of(event.start_mark)
                 raise TextError(
                     line, "'%.60s' is not a key with a value, %s" % (self.words(line), _SAMPLE)
                 )
@@ -348,18 +358,18 @@ def opened(text: str) -> tuple:
     """Return the judged job and the job file of a text that sealed() has returned. Raises SealError."""
     head, _break, spec = text.partition("\n")
     found = None
-    with contextlib.suppress(ValueError, RecursionError):
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         found = json.loads(head)
-    if not head.startswith("{") or isinstance(found, dict) and found.get("version") != VERSION:
+        job, version = found["job"], found["version"]
+        if version == VERSION and isinstance(job, dict) and found["sha256"] == _digest(job, spec):
+            return job, spec
+    other = "it was submitted by another release of the command trainyard"
+    if not head.startswith("{"):
         # Before there were versions, the text was the job file.
-        raise SealError(
-            "it was submitted by another release of the command trainyard",
-            spec if head.startswith("{") else text,
-        )
-    job = found.get("job") if isinstance(found, dict) else None
-    if not isinstance(job, dict) or found.get("sha256") != _digest(job, spec):
-        raise SealError("it was damaged or edited after trainyard submit had judged it", spec)
-    return job, spec
+        raise SealError(other, text)
+    if isinstance(found, dict) and found.get("version", VERSION) != VERSION:
+        raise SealError(other, spec)
+    raise SealError("it was damaged or edited after trainyard submit had judged it", spec)
 
 
 def _digest(job: dict, spec: str) -> str:

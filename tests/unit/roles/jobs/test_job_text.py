@@ -139,6 +139,25 @@ def test_what_is_accepted_means_the_same_to_other_readers(lines):
         assert ours == theirs(text)
 
 
+@settings(deadline=None)
+@given(
+    st.text(
+        st.sampled_from("ab:-?,[]{}&*!|>'\"%@`#= \n\n\t\\\x85\u2028\ufeff\r\u00e9\ud800\U0001f600"),
+        max_size=30,
+    ),
+    st.booleans(),
+)
+def test_any_text_is_read_or_refused_with_a_line_of_it(text, is_pure):
+    with pytest.MonkeyPatch.context() as patch:
+        if is_pure:
+            patch.delattr(yaml, "CSafeLoader")
+        for reader in (read, _job_text.read_value):
+            try:
+                reader(text)
+            except _job_text.TextError as error:
+                assert 1 <= error.line <= text.count("\n") + 1
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -216,6 +235,12 @@ def test_the_parameter_file_of_the_guide_in_one_line():
         ("name: ]\n", 1, "cannot begin with ']'"),
         ("name: a\ncommand: b\x1bc\n", 2, r"has the character '\x1b', which YAML does not allow"),
         ("name: a\n# \ud800\n", 2, r"has the character '\ud800', which YAML does not allow"),
+        (
+            "name: a # b\u2028command: c\n",
+            1,
+            r"has the character '\u2028', which YAML does not allow",
+        ),
+        ("name: a\rcommand: b\n", 1, r"has the character '\r', which YAML does not allow"),
         ("%YAML 9.9\n---\nname: a\n", 1, "found incompatible YAML document"),
         ("name: a\n---\nname: b\n", 2, "one document"),
         ("name: &x a\n", 1, "cannot begin with '&'"),
@@ -371,7 +396,8 @@ def test_a_sealed_job_is_read_as_it_was():
         (lambda text: "{" * 100000 + "\n", "damaged or edited"),
         (lambda text: text.replace('"version": 1', '"version": 2'), "another release"),
         (lambda text: text.replace('"version": 1', '"version": "1"'), "another release"),
-        (lambda text: '{"a": 1}\n', "another release"),
+        (lambda text: '{"a": 1}\n', "damaged or edited"),
+        (lambda text: '{"job": 1, "version": 1, "sha256": []}\n', "damaged or edited"),
         (lambda text: "[" * 100000 + "\n", "another release"),
         (lambda text: "", "another release"),
         # The job file itself, as it was before there were versions.
