@@ -1,10 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judges the values of a job file, once, when it is submitted. The command, the forms in the browser and the tests call it, so that all of them refuse the same.
+"""Judges the values of a job file, once, when it is submitted. The command, the form in the browser and the tests call it, so that all of them refuse the same.
 
-TABLE has a row for each key. The judge, the options of sbatch, `trainyard submit --help`, the form in the browser and the documentation (`make docs`) read it. What
-a site has (accounts, hosts, images) is judged by _job_limits.py.
+TABLE has a row for each key. The judge, the options of sbatch, `trainyard submit --help`, the form in the browser and the documentation (`make docs`) read
+it. What a site has (accounts, hosts, images) is judged by _job_limits.py.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The two texts of a job: its file, as a person writes it, and the judged job, which sbatch carries to the training hosts.
 
-A file has key=value lines, or YAML as PyYAML reads it. Each value is text: C(yes), C(0x1f) and C(1:30) are not converted. A job file has no anchors, tags or second
-document, and a text goes on in the next line only after C(|) or C(>): otherwise that is nearly always a mistake.
+A file has key=value lines, or YAML as PyYAML reads it. Each value is text: C(yes), C(0x1f) and C(1:30) are not converted. A job file has no anchors, tags or
+second document, and a text goes on in the next line only after C(|) or C(>): otherwise that is nearly always a mistake.
 
 Training hosts have this file, too, but not PyYAML: they read the judged job only.
 """
