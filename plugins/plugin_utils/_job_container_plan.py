@@ -798,6 +798,7 @@ def job_container_plan(found, wanted):
     absent += [FIREWALL_UNIT, FIREWALL_DROP_IN, NFTABLES_FOLDER] * firewall["stop"]
     if not is_training_host(wanted) and not wanted["firewall"]["enabled"]:
         absent += [path for path in (PORTS_FILE, PORTS_PROGRAM) if path in found["files"]]
+    absent += [path for path in wanted["former"] if path in found["files"]]
     return {
         "packages": packages(wanted),
         "lacks_packages": [name for name in packages(wanted) if name not in found["packages"]],

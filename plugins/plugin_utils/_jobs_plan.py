@@ -28,21 +28,18 @@ OF_LOGIN = (
     "_job_file.py",
     "_job_limits.py",
     "_job_text.py",
-    "_registry.py",
-    "_slurm.py",
     "trainyard",
 )
 OF_TRAINING = (
-    "_bandwidth.py",
-    "_error_signatures.py",
     "_job_file.py",
     "_job_text.py",
-    "_job_watch.py",
     "door",
     "job",
     "rank",
     "services",
 )
+#: Modules that role host_library has now.
+FORMER = ("_bandwidth.py", "_error_signatures.py", "_job_watch.py", "_registry.py", "_slurm.py")
 
 
 def folder_of_jobs(share):
@@ -138,7 +135,7 @@ def jobs_plan(wanted, host):
 def owned():
     """Return the paths of all files that the role places, for its removal."""
     return sorted(
-        {"%s/%s" % (LIBRARY, name) for name in OF_LOGIN + OF_TRAINING}
+        {"%s/%s" % (LIBRARY, name) for name in OF_LOGIN + OF_TRAINING + FORMER}
         | {COMMAND, COMPLETION, CONFIG}
     )
 

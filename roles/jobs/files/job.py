@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 
+sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _error_signatures
 import _job_file
 import _job_text

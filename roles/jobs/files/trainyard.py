@@ -28,6 +28,7 @@ import tempfile
 import time
 import uuid
 
+sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _batch
 import _job_file
 import _job_limits

@@ -20,8 +20,7 @@ from types import SimpleNamespace
 
 import pytest
 from role_variables import role_variable
-
-from ansible_collections.trainyard.gpu.plugins.module_utils import _nft_table
+from shared_modules import FOLDERS
 
 FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
 
@@ -767,7 +766,7 @@ def test_the_epilog_runs_no_podman(tmp_path, monkeypatch):
 
 def test_an_epilog_that_is_killed_is_tried_again_and_a_running_one_is_not(tmp_path):
     """slurmd kills it after two minutes."""
-    program = "import sys; sys.path.insert(0, %r); import epilog, time\n" % str(FILES)
+    program = "import sys; sys.path[:0] = %r; import epilog, time\n" % [str(FILES), *FOLDERS]
     program += "with epilog.begun('7', '2101', %r): print('x', flush=True); time.sleep(60)\n"
     child = subprocess.Popen(
         [sys.executable, "-B", "-c", program % str(tmp_path)], stdout=subprocess.PIPE
@@ -994,16 +993,18 @@ def test_a_table_that_was_flushed_is_loaded_again(
 
     monkeypatch.setattr(health, "UNITS", str(tmp_path))
     monkeypatch.setattr(health, "output", output)
-    monkeypatch.setattr(_nft_table, "_PAUSE", 0)
+    monkeypatch.setattr(health._nft_table, "_PAUSE", 0)
     assert health.restore_tables() == "" and not calls, "a host without these units"
-    (tmp_path / _nft_table.JOBS).touch()
+    (tmp_path / health._nft_table.JOBS).touch()
     (tmp_path / "table.nft").write_text(LOADED)
     monkeypatch.setitem(
-        _nft_table.TABLES, _nft_table.JOBS, ("inet trainyard_jobs", str(tmp_path / "table.nft"))
+        health._nft_table.TABLES,
+        health._nft_table.JOBS,
+        ("inet trainyard_jobs", str(tmp_path / "table.nft")),
     )
     assert health.restore_tables() == said
     reloads = [command[2:] for command in calls if "systemctl" in command]
-    assert len(calls) == asked and reloads == [[_nft_table.JOBS]] * (asked > 2)
+    assert len(calls) == asked and reloads == [[health._nft_table.JOBS]] * (asked > 2)
 
 
 def test_one_line():
@@ -1126,13 +1127,8 @@ def test_programs_are_placed_with_their_interpreter():
     first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
     modules = (
         "_disk_limit.py",
-        "_host_health.py",
         "_images.py",
         "_job_ports.py",
-        "_nft_table.py",
-        "_nvidia_smi.py",
-        "_quantity.py",
-        "_registry.py",
     )
     assert all(first.pop(name).startswith("# ") for name in modules)
     # In containers, by the Python of the image.

@@ -28,6 +28,7 @@ SHIPPED = [
     ROOT / "plugins/module_utils/_error_signatures.py",
     ROOT / "plugins/module_utils/_bandwidth.py",
     ROOT / "roles/train/files/_job_watch.py",
+    *(ROOT / "roles/host_library/files").glob("_*.py"),
 ]
 
 
