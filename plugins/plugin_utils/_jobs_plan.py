@@ -37,6 +37,7 @@ OF_TRAINING = (
     "_error_signatures.py",
     "_job_file.py",
     "_job_text.py",
+    "_job_result.py",
     "_job_watch.py",
     "door",
     "job",

@@ -340,8 +340,10 @@ def bind(source, target, read_only=False):
 
 def program_mounts(config, exists=os.path.exists):
     """Return podman's options for trainyard-launch, and for what it starts ranks of MindSpore with: images of others have no program for that."""
+    table = os.path.join(os.path.dirname(config["launcher"]), "_launchers.py")
     return [
         bind(config["launcher"], "/usr/local/bin/trainyard-launch", True),
+        bind(table, "/usr/local/bin/_launchers.py", True),
         bind(config["rank"], "/usr/local/lib/trainyard/rank", True),
     ] + ([bind(RANK_TABLE, RANK_TABLE, True)] if exists(RANK_TABLE) else [])
 
