@@ -25,7 +25,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
 
 FOLDER = "/etc/trainyard/job"
 LIBRARY = "/usr/local/lib/trainyard"
-LAUNCHER, RANK = LIBRARY + "/job/trainyard-launch", LIBRARY + "/job/rank"
+# The second one is of role host_library.
+LAUNCHER, RANK = LIBRARY + "/job/trainyard-launch", LIBRARY + "/shared/rank"
 CLEAN_STORE = LIBRARY + "/job/clean-store"
 SYSTEMD = "/etc/systemd/system"
 CDI_FILE = "/etc/cdi/trainyard-job.json"

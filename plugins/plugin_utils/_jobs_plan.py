@@ -35,11 +35,17 @@ OF_TRAINING = (
     "_job_text.py",
     "door",
     "job",
-    "rank",
     "services",
 )
-#: Modules that role host_library has now.
-FORMER = ("_bandwidth.py", "_error_signatures.py", "_job_watch.py", "_registry.py", "_slurm.py")
+#: Of role host_library now.
+FORMER = (
+    "_bandwidth.py",
+    "_error_signatures.py",
+    "_job_watch.py",
+    "_registry.py",
+    "_slurm.py",
+    "rank",
+)
 
 
 def folder_of_jobs(share):

@@ -80,24 +80,26 @@ def read_regular(path: str, most: int = MOST) -> str:
     return text
 
 
-def is_private(path: str, content: bytes) -> bool:
-    """Return whether a file has this content, and only its owner reads it."""
+def has_content(path: str, content: bytes, mode: int) -> bool:
+    """Return whether a file is a regular one with this content and mode."""
     with contextlib.suppress(OSError), open_regular(path) as stream:
-        mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
-        return mode == 0o600 and stream.read(len(content) + 1) == content
+        found = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+        return found == mode and stream.read(len(content) + 1) == content
     return False
 
 
-def write_private(path: str, text: str) -> None:
-    """Write a file that only its owner reads, in one step, unless it has this content.
+def write_private(path: str, text: str, mode: int = 0o600) -> None:
+    """Write a file in one step, unless it has this content.
 
-    A host that has it open, over NFS, would lose a file that another one replaces.
+    Only its owner reads it, unless C(mode) says otherwise. A host that has it open, over NFS, would
+    lose a file that another one replaces.
     """
     content = text.encode()
-    if is_private(path, content):
+    if has_content(path, content, mode):
         return
     new = "%s.%d" % (path, os.getpid())
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(new, flags, 0o600), "wb") as stream:
         stream.write(content)
+        os.fchmod(stream.fileno(), mode)
     os.rename(new, path)

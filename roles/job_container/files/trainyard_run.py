@@ -31,7 +31,8 @@ import time
 
 # Teardown would find the folder of the compiled modules.
 sys.dont_write_bytecode = True
-sys.path.insert(0, "/usr/local/lib/trainyard/shared")
+SHARED = "/usr/local/lib/trainyard/shared"
+sys.path.insert(0, SHARED)
 import _files
 from _gpu_numbers import numbers_of
 from _messages import Refused
@@ -331,6 +332,7 @@ def program_mounts(config, exists=os.path.exists):
     """Return podman's options for trainyard-launch, and for what it starts ranks of MindSpore with: images of others have no program for that."""
     return [
         bind(config["launcher"], "/usr/local/bin/trainyard-launch", True),
+        bind(SHARED + "/_launchers.py", "/usr/local/bin/_launchers.py", True),
         bind(config["rank"], "/usr/local/lib/trainyard/rank", True),
     ] + ([bind(RANK_TABLE, RANK_TABLE, True)] if exists(RANK_TABLE) else [])
 

@@ -260,6 +260,7 @@ def test_what_starts_ranks_of_mindspore_is_in_each_container():
     config = {"launcher": "/l/trainyard-launch", "rank": "/l/rank"}
     told = [
         "--mount=type=bind,source=/l/trainyard-launch,target=/usr/local/bin/trainyard-launch,readonly",
+        "--mount=type=bind,source=/l/_launchers.py,target=/usr/local/bin/_launchers.py,readonly",
         "--mount=type=bind,source=/l/rank,target=/usr/local/lib/trainyard/rank,readonly",
     ]
     assert run.program_mounts(config, lambda path: False) == told
