@@ -31,7 +31,6 @@ OF_LOGIN = (
     "trainyard",
 )
 OF_TRAINING = (
-    "_job_file.py",
     "_job_text.py",
     "door",
     "job",
@@ -46,6 +45,10 @@ FORMER = (
     "_slurm.py",
     "rank",
 )
+
+
+#: By which the command reads job files on login hosts. Debian builds it with libyaml, which is ten times as fast.
+YAML = "python3-yaml"
 
 
 def folder_of_jobs(share):
@@ -131,8 +134,12 @@ def jobs_plan(wanted, host):
             }
         )
     placed = {entry["path"] for entry in files}
+    packages = [YAML] if is_login else []
+    if is_training and wanted["rclone"]:
+        packages.append("rclone")
     return {
         "files": files,
+        "packages": packages,
         "absent": [path for path in owned() if path not in placed],
         "folders": folders(wanted) if host == wanted["keeper"] else [],
     }
