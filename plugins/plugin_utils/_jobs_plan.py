@@ -25,9 +25,15 @@ START = (
 #: Modules of the command on login hosts, and of the programs in the jobs on training hosts.
 OF_LOGIN = (
     "_batch.py",
+    "_command_line.py",
+    "_commands.py",
     "_job_file.py",
     "_job_limits.py",
     "_job_text.py",
+    "_output.py",
+    "_site.py",
+    "_slurm_client.py",
+    "_submit.py",
     "trainyard",
 )
 OF_TRAINING = (

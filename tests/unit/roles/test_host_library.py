@@ -29,15 +29,30 @@ ON_HOSTS = {
         "prolog",
         "trainyard_run",
     ],
-    "jobs": ["_batch", "_job_file", "_job_limits", "_job_text", "door", "job", "trainyard"],
+    "jobs": [
+        "_batch",
+        "_command_line",
+        "_commands",
+        "_job_file",
+        "_job_limits",
+        "_job_text",
+        "_output",
+        "_site",
+        "_slurm_client",
+        "_submit",
+        "door",
+        "job",
+        "trainyard",
+    ],
     "jupyterhub": ["_idle", "_notebook", "look", "server", "trainyard_notebook"],
     "image_relay": ["relay"],
+    "train": ["_job_result", "_job_watch"],
     "host_library": [
         path.stem for path in sorted((ROOT / "roles/host_library/files").glob("*.py"))
     ],
 }
-#: They are loaded by a program that has the line.
-MODULES = {"trainyard_notebook", "_job_watch"}
+#: It is loaded by a configuration that has the line, as modules are by programs.
+LOADED = {"trainyard_notebook"}
 
 
 def placed():
@@ -68,32 +83,33 @@ def trees():
             yield role, name, ast.parse(path.read_text(encoding="utf-8"))
 
 
+def needs_of(tree):
+    """The modules of ours that a program imports."""
+    return {name for name in imported(tree) if name.startswith("_") and name != "__future__"}
+
+
 def test_programs_import_what_is_beside_them_or_shared():
-    used, lost, without_line = set(), [], []
+    lost, used = [], set()
     for role, name, tree in trees():
-        own = {
-            module for module in imported(tree) if module.startswith("_") and module != "__future__"
-        }
-        shared = own - set(ON_HOSTS[role])
-        lost += ["%s: %s" % (name, module) for module in sorted(shared - placed())]
-        used |= own & placed()
-        line = "sys.path.insert(0, %r)" % FOLDER
-        begins = [node.lineno for node in tree.body if ast.unparse(node) == line]
-        needs = [
-            node.lineno
-            for node in tree.body
-            if isinstance(node, (ast.Import, ast.ImportFrom)) and set(imported(node)) & placed()
-        ]
-        if (
-            needs
-            and role != "host_library"
-            and name not in MODULES
-            and not (begins and begins[0] < needs[0])
-        ):
-            without_line.append(name)
-    assert lost == [] and without_line == []
-    # _job_watch imports _bandwidth, and _nvidia_smi imports _quantity.
-    assert placed() - used == {"_quantity"}
+        needs = needs_of(tree)
+        lost += ["%s: %s" % (name, module) for module in needs - set(ON_HOSTS[role]) - placed()]
+        used |= needs
+    assert lost == []
+    # _nvidia_smi imports the first one. trainyard-run mounts the other one in containers.
+    assert placed() - used == {"_quantity", "_launchers"}
+
+
+def test_programs_look_there_before_they_import():
+    wrong = []
+    for _role, name, tree in trees():
+        is_program = not name.startswith("_") or name == "_job_ports"
+        lines = ["sys.path.insert(0, %s)" % word for word in (repr(FOLDER), "SHARED")]
+        begins = [node.lineno for node in tree.body if ast.unparse(node) in lines]
+        imports = [node.lineno for node in tree.body if needs_of(node)]
+        has_line = bool(begins) and begins[0] < min(imports, default=sys.maxsize)
+        if is_program and name not in LOADED and imports and not has_line:
+            wrong.append(name)
+    assert wrong == []
 
 
 def test_no_other_folder_is_searched():
@@ -103,7 +119,7 @@ def test_no_other_folder_is_searched():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("sys.path."):
                 folders.add(ast.unparse(node.args[-1]))
-    assert folders == {repr(FOLDER), "LIBRARY", "os.path.dirname(path)"}
+    assert folders == {repr(FOLDER), "SHARED", "LIBRARY", "os.path.dirname(path)"}
 
 
 def test_what_cannot_be_read_is_empty(tmp_path):
