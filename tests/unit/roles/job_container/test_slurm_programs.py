@@ -1129,6 +1129,7 @@ def test_programs_are_placed_with_their_interpreter():
         "_host_health.py",
         "_images.py",
         "_job_ports.py",
+        "_launchers.py",
         "_nft_table.py",
         "_nvidia_smi.py",
         "_quantity.py",
