@@ -26,6 +26,7 @@ A job is a dictionary. trainyard-run writes one for trainyard-launch, which has 
 
 import collections
 import re
+import typing
 
 __all__ = [
     "EACH",
@@ -51,43 +52,43 @@ TORCHRUN_FLAGS = ("standalone", "no-python", "run-path", "h", "help")
 GLOO_SECONDS = 30
 
 
-def slots(job):
+def slots(job: dict) -> int:
     """Return the number of ranks."""
     return sum(entry["slots"] for entry in job["entries"])
 
 
-def first_rank(job, index):
+def first_rank(job: dict, index: int) -> int:
     """Return the number of the first rank of a host. Those of all hosts before it come first."""
     return sum(entry["slots"] for entry in job["entries"][:index])
 
 
-def connect_seconds(job):
+def connect_seconds(job: dict) -> int:
     return int(job.get("seconds") or CONNECT_SECONDS)
 
 
-def host_text(entries):
+def host_text(entries: list) -> str:
     """Return the text of a host file for horovodrun and mpirun. horovodrun's parser supports neither comments nor empty lines."""
     return "".join("%s slots=%d\n" % (entry["address"], entry["slots"]) for entry in entries)
 
 
-def master(job):
+def master(job: dict) -> str:
     return job.get("master_address") or job["entries"][0]["address"]
 
 
-def release(version):
+def release(version: typing.Optional[str]) -> typing.Optional[tuple]:
     """Return the first two numbers of a version, or None if it has none."""
     found = re.match(r"(\d+)\.(\d+)", version or "")
     return (int(found.group(1)), int(found.group(2))) if found else None
 
 
-def assignments(environment):
+def assignments(environment: dict) -> list:
     return ["%s=%s" % pair for pair in sorted(environment.items())]
 
 
 # --- torchrun ---
 
 
-def torch_launcher(version):
+def torch_launcher(version: typing.Optional[str]) -> tuple:
     """Return (launcher command, whether it has --rdzv_conf). torchrun exists since PyTorch 1.10, its module since 1.9."""
     found = release(version)
     if found is None or found >= (1, 10):
@@ -98,7 +99,7 @@ def torch_launcher(version):
     return ["python3", "-m", "torch.distributed.launch", "--use_env"], False
 
 
-def torchrun_options(arguments):
+def torchrun_options(arguments: list) -> list:
     """Return the options of torchrun among the arguments, (name, value) of each. Those of the script, which come after its name, are not among them."""
     found, words = [], list(arguments)
     while words and words[0].startswith("-"):
@@ -112,7 +113,7 @@ def torchrun_options(arguments):
     return found
 
 
-def has_own_rendezvous(arguments):
+def has_own_rendezvous(arguments: list) -> bool:
     """Return whether the user has chosen a rendezvous, or a number of hosts that changes, which static rendezvous does not have."""
     options = torchrun_options(arguments)
     return any(
@@ -120,7 +121,7 @@ def has_own_rendezvous(arguments):
     )
 
 
-def torchrun(job, arguments):
+def torchrun(job: dict, arguments: list) -> list:
     """Return the command. torchrun takes the last of several equal options, so those of the user win.
 
     The hosts of a job are known, so the rendezvous is static: the one of c10d keeps pickled objects
@@ -155,13 +156,13 @@ def torchrun(job, arguments):
 # --- horovodrun ---
 
 
-def interface_option(version):
+def interface_option(version: typing.Optional[str]) -> str:
     """Return horovodrun's option for one interface. The plural exists since 0.25.0. All versions since 0.19.0 accept the singular."""
     is_new = (release(version) or (0, 0)) >= (0, 25)
     return "--network-interfaces" if is_new else "--network-interface"
 
 
-def horovodrun(job, arguments):
+def horovodrun(job: dict, arguments: list) -> list:
     """Return the command. horovodrun overrides NCCL_SOCKET_IFNAME and other variables of its environment, so the ranks get them once more behind it."""
     command = ["horovodrun", "-np", str(slots(job))]
     if job.get("host_file"):
@@ -184,14 +185,14 @@ def horovodrun(job, arguments):
     return command + (["env"] + assignments(again) if again else []) + arguments
 
 
-def horovodrun_environment(job):
+def horovodrun_environment(job: dict) -> dict:
     return {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(GLOO_SECONDS, connect_seconds(job)))}
 
 
 # --- mpirun of Open MPI ---
 
 
-def mpirun(job, arguments):
+def mpirun(job: dict, arguments: list) -> list:
     """Return the command. Without -np there is one rank per slot of the host file."""
     command = [job.get("mpirun") or "mpirun"]
     if job.get("as_root"):
@@ -208,7 +209,7 @@ def mpirun(job, arguments):
     return command + arguments
 
 
-def _as_root(job):
+def _as_root(job: dict) -> list:
     """Return the options for containers of the cluster, whose ranks communicate through NCCL or Horovod."""
     counts = {entry["slots"] for entry in job["entries"]}
     # Open MPI 5 counts no slots for a host named by one of its addresses (openpmix/prrte#2258), so the number of processes per node is explicit.
@@ -226,12 +227,12 @@ def _as_root(job):
     return options
 
 
-def mpirun_environment(_job):
+def mpirun_environment(_job: dict) -> dict:
     # A Horovod without MPI then ends at once, and does not train one model for each rank.
     return {"HOROVOD_CONTROLLER": "mpi"}
 
 
-def open_mpi(ssh, network="", fabric=""):
+def open_mpi(ssh: str, network: str = "", fabric: str = "") -> dict:
     """Return options of Open MPI as variables, so that arguments of the user win over them. C(ssh) is the program that connects to the other hosts.
 
     Open MPI 4 and earlier have OMPI_MCA, and 5 has PRTE_MCA for its daemons.
@@ -250,7 +251,7 @@ def open_mpi(ssh, network="", fabric=""):
     return options
 
 
-def open_mpi_version(text):
+def open_mpi_version(text: str) -> typing.Optional[str]:
     """Return the version in the output of C(mpirun --version), or None if it is not Open MPI's."""
     found = re.match(r"mpi(?:run|exec) \(Open MPI\) (\S+)", text)
     return found.group(1) if found else None
@@ -259,16 +260,16 @@ def open_mpi_version(text):
 # --- MindSpore ---
 
 
-def mindspore(job, arguments):
+def mindspore(job: dict, arguments: list) -> list:
     """Return the command that starts the ranks of one host. trainyard-launch sees in the container whether there is msrun."""
     return ["python3", job["program"], "mindspore", "--"] + arguments
 
 
-def mindspore_environment(job):
+def mindspore_environment(job: dict) -> dict:
     return {"TRAINYARD_LAUNCH_JOB": job["description"]}
 
 
-def msrun(job, folder, program):
+def msrun(job: dict, folder: str, program: list) -> list:
     """Return the command. C(program) starts a rank, and on the first host also the scheduler."""
     # Without join it does not look at the workers. Its other defaults are one port for all jobs, and eight workers.
     return [
@@ -284,7 +285,7 @@ def msrun(job, folder, program):
     ] + program
 
 
-def no_variables(_job):
+def no_variables(_job: dict) -> dict:
     return {}
 
 

@@ -13,7 +13,7 @@ class Refused(Exception):
     """What was requested cannot be done. The message is for the person, and ends the program."""
 
 
-def say(text: str, descriptor: int = 1) -> None:
+def say(text: object, descriptor: int = 1) -> None:
     """Write a line to the log, unless the share is full: what follows has to be done anyway.
 
     It has no buffer, which Python would write once more at its end and then change the exit code.

@@ -333,17 +333,16 @@ def common_report(reports):
     return reports.get(min(reports)) if reports else None, problem
 
 
-def command_of(launcher, job, arguments):
+def command_of(launcher: str, job: dict, arguments: list) -> list:
     """Return the command of a launcher that this worker starts, or with C(run) that of the user."""
     if launcher == "run":
         return arguments
-    hosts = INSIDE + "/hosts"
     if launcher == "torchrun":
         me = job["entries"][job["index"]]
         return _launchers.torchrun(job, ["--local_addr=%s" % me["address"]] + arguments)
     if launcher == "horovodrun" and job["count"] == 1:
         return _launchers.horovodrun(job, arguments)
-    return _launchers.LAUNCHERS[launcher].command(dict(job, host_file=hosts), arguments)
+    return _launchers.LAUNCHERS[launcher].command(dict(job, host_file=INSIDE + "/hosts"), arguments)
 
 
 def launch_environment(environment, launcher):

@@ -9,6 +9,8 @@ Role train's runner starts ranks, and role jobs' runner starts workers. Both sta
 with Python 3.8 or later.
 """
 
+from __future__ import annotations
+
 import json
 import signal
 import time
@@ -43,13 +45,13 @@ OF_FABRIC = ("interface", "rdma", "sent_bytes", "received_bytes")
 # --- pure functions ---
 
 
-def report_of(record):
+def report_of(record: dict | None) -> dict:
     """Return what a rank has reported, empty if that is not an object."""
     report = (record or {}).get("report")
     return report if isinstance(report, dict) else {}
 
 
-def row(rank, host, slot, record):
+def row(rank: int, host: str | None, slot: int, record: dict | None) -> dict:
     """Return what is known of a rank: its entry of result.json, and C(ended), the time of its end in seconds since the epoch or None.
 
     C(record) is its rank.N.json, or None. C(exit_code) is None for one that was killed, C(hostname) for one that did not start.
@@ -68,12 +70,12 @@ def row(rank, host, slot, record):
     }
 
 
-def entries(rows):
+def entries(rows: list[dict]) -> list[dict]:
     """Return the rows as result.json has them."""
     return [{key: row[key] for key in row if key != "ended"} for row in rows]
 
 
-def own_failures(rows):
+def own_failures(rows: list[dict]) -> list[dict]:
     """Return the ranks that failed by themselves, the earliest first.
 
     A rank that ended by SIGTERM was stopped because of another one. A rank that ended by SIGKILL counts: the kernel so ends a
@@ -84,18 +86,18 @@ def own_failures(rows):
     return sorted(failed, key=lambda row: (row["ended"] or float("inf"), row["rank"]))
 
 
-def exit_code(code, rows, problems, is_stopped):
+def exit_code(code: int, rows: list[dict], problems: list[str], is_stopped: bool) -> int:
     """Return the job's exit code: that of the first failed rank, else that of the launcher, or 1 if only a check failed.
 
     C(is_stopped) says that the runner has ended the job. Then C(code) is the reason.
     """
-    failed = own_failures(rows)
     if is_stopped:
         return code
+    failed = own_failures(rows)
     return failed[0]["exit_code"] if failed else code or (1 if problems else 0)
 
 
-def problem(what, host, row, folder):
+def problem(what: str, host: str, row: dict, folder: str) -> str:
     """Return how a rank failed, as a sentence, or an empty text. C(what) is C(rank) or C(worker), C(host) where it belongs."""
     name = "%s %d" % (what, row["rank"])
     log = "Log: %s/rank.%d.log" % (folder, row["rank"])
@@ -108,7 +110,7 @@ def problem(what, host, row, folder):
     return ""
 
 
-def checksum_problems(checksums):
+def checksum_problems(checksums: dict) -> list[str]:
     """Return the sentences that the parameters differ. C(checksums) has what each rank has reported, by its name, None for one that has reported nothing."""
     if len(set(checksums.values())) < 2:
         return []
@@ -118,7 +120,9 @@ def checksum_problems(checksums):
     return ["the ranks do not have the same parameters after training: " + each]
 
 
-def seen(host, requested, devices, found):
+def seen(
+    host: str, requested: int, devices: list[str], found: dict
+) -> tuple[dict, dict, list[str]]:
     """Return result.json's entries of a host, C(gpus) and C(fabric), and warnings.
 
     C(requested) is the number of GPUs that the job requested there, C(devices) which ones if it has chosen them, C(found) the last line of the
@@ -138,22 +142,22 @@ def seen(host, requested, devices, found):
     return gpus, fabric, [warning % (host, idle, requested)]
 
 
-def metrics(records):
+def metrics(records: dict) -> dict:
     """Return the metrics that the first rank has reported."""
     return report_of(records.get(0)).get("metrics", {})
 
 
-def longest(records):
+def longest(records: dict) -> float:
     """Return the seconds of the rank that ran longest."""
     return max([record.get("seconds") or 0.0 for record in records.values() if record] or [0.0])
 
 
-def busy(gpus):
+def busy(gpus: dict) -> str:
     """Return how many of the requested GPUs of a host were busy, for the log."""
     return "GPUs busy %s of %d" % ("?" if gpus["busy"] is None else gpus["busy"], gpus["requested"])
 
 
-def moved(result):
+def moved(result: dict) -> list[str]:
     """Return lines for the log: the metrics, and by host the bytes of the fabric and the use of the GPUs."""
     lines = []
     if result["metrics"]:
@@ -171,7 +175,7 @@ def moved(result):
     return lines
 
 
-def summary_end(result):
+def summary_end(result: dict) -> list[str]:
     """Return the last lines for the log: the warnings and the problems."""
     warnings = ["warning: " + warning for warning in result["warnings"]]
     return warnings + ["failed: " + problem for problem in result["problems"]]
@@ -180,11 +184,11 @@ def summary_end(result):
 # --- functions with side effects ---
 
 
-def write_json(path, value, mode=0o600):
+def write_json(path: str, value: object, mode: int = 0o600) -> None:
     write_private(path, json.dumps(value, indent=2) + "\n", mode)
 
 
-def read_records(folder, count, seconds):
+def read_records(folder: str, count: int, seconds: float) -> dict[int, dict]:
     """Return the rank.N.json of C(count) ranks by N, without those that are missing.
 
     A network file system may show a file of another host after a short delay, so there are C(seconds) for those that are missing or not complete.

@@ -175,7 +175,7 @@ def master_address(spec, hosts):
     return hosts[0]["fabric_address" if spec.get("master_on_fabric") else "address"]
 
 
-def ranks_environment(spec, host, job_dir):
+def ranks_environment(spec: dict, host: dict, job_dir: str) -> dict:
     """Return the variables of the ranks on a host. Those of the user win."""
     environment = dict(host["network"])
     environment.update(nccl_log(spec, job_dir))
@@ -184,7 +184,7 @@ def ranks_environment(spec, host, job_dir):
     return environment
 
 
-def through_ssh(spec, host, variables, command):
+def through_ssh(spec: dict, host: dict, variables: dict, command: list) -> list:
     """Return the command that runs another one in the container of a host, with these variables."""
     words = ["env"] + _launchers.assignments(variables) + command
     return SSH + [
@@ -194,7 +194,9 @@ def through_ssh(spec, host, variables, command):
     ]
 
 
-def on_head(spec, container, image_environment, environment, command):
+def on_head(
+    spec: dict, container: str, image_environment: list, environment: dict, command: list
+) -> list:
     """Return the command that runs another one in the head's container, with these variables and those of its image.
 
     C(docker exec) adds the head's host name, which horovodrun sends to all ranks, so the environment is a new one.
@@ -212,7 +214,7 @@ def on_head(spec, container, image_environment, environment, command):
     return inside + ["env", "-i"] + _launchers.assignments(variables) + command
 
 
-def launcher_command(spec, host, job, job_dir):
+def launcher_command(spec: dict, host: dict, job: dict, job_dir: str) -> tuple:
     """Return (variables, command) of the launcher on a host. C(job) is what P(launch_description) returned.
 
     docker0 has the same address on every host, so an automatic search for a common interface may find it. So each launcher gets the interfaces.
@@ -637,7 +639,7 @@ class Job(object):
                 ) from error
             return probe.getsockname()[1]
 
-    def mpi_version(self):
+    def mpi_version(self) -> None:
         """Note the version of Open MPI in the head's container. Another MPI takes none of the options."""
         name = self.cluster["container"]
         try:
@@ -660,7 +662,7 @@ class Job(object):
             )
         self.versions["openmpi"] = version
 
-    def commands(self):
+    def commands(self) -> list:
         """Return the commands that start the ranks: one on the head, or one for each host."""
         launcher = _launchers.LAUNCHERS[self.spec["launcher"]]
         if launcher.starts == _launchers.HEAD:
@@ -679,7 +681,7 @@ class Job(object):
             commands.append(through_ssh(self.spec, host, variables, command))
         return commands
 
-    def command_on_head(self, launcher):
+    def command_on_head(self, launcher) -> list:
         container, environment = self.cluster["container"], self.container_environment()
         ports = {"ssh": self.cluster["port"]}
         job = launch_description(self.spec, self.hosts, 0, ports, self.job_dir)
@@ -692,7 +694,7 @@ class Job(object):
         variables, command = launcher_command(self.spec, self.hosts[0], job, self.job_dir)
         return on_head(self.spec, container, environment, variables, command)
 
-    def prepare_mindspore(self):
+    def prepare_mindspore(self) -> str:
         """Copy into the job's folder what its containers read, and return the path of the rank table or an empty text."""
         folder = os.path.dirname(os.path.abspath(__file__))
         for source in [os.path.join(folder, name) for name in LAUNCH_FILES]:
