@@ -47,7 +47,7 @@ buildah commit --quiet --rm --tls-verify=false "$arm" "docker://$address:5080/ou
 buildah manifest add --tls-verify=false --os linux --arch arm64 tools "docker://$address:5080/outside/small-arm:1" > /dev/null
 buildah manifest push --quiet --tls-verify=false --all tools "docker://$address:5080/outside/tools:1" > /dev/null
 buildah manifest rm tools > /dev/null
-# What an operator carries to a site without a way outside.
+# What an operator carries to a site without internet access.
 skopeo copy --quiet --src-tls-verify=false --all "docker://$address:5080/outside/tools:1" oci-archive:/data1/share/tools.tar
 rm /data1/share/work.tar
 cp ca.crt /data1/share/outside.crt

@@ -38,6 +38,17 @@ attributes:
       - This module does not change anything.
 """
 
+    # For those of them that run on any system, alone: most of them run on the controller.
+    POSIX_INFO = (
+        INFO_MODULE
+        + r"""
+  platform:
+    description: Target operating systems and families.
+    support: full
+    platforms: posix
+"""
+    )
+
     # Ansible cannot hide a module. docs/architecture.md lists the public and the internal ones.
     INTERNAL = r"""
 options: {}

@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import find_errors
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import transports
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import Around
 
 # Bytes per element. For an unknown type, only the order of the sizes can be checked.
@@ -105,10 +106,6 @@ _NCCL_LINE = re.compile(r"NCCL (?:INFO|WARN|TRACE|version) ")
 # A bus and an id are between the two.
 _NRANKS = re.compile(r"\bn[rR]anks (\d{1,9})\b[^\n]{0,200}? Init COMPLETE")
 # Names of networks contain blanks; a number after them is the adapter's. Concurrent writers truncate lines, so kinds of P2P and SHM are a list.
-
-
-class ParseError(ValueError):
-    """The text cannot be parsed; the message names the line."""
 
 
 class Settings(NamedTuple):

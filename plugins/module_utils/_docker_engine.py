@@ -12,6 +12,8 @@ import re
 
 from typing import Any, NamedTuple
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+
 # Options that dockerd reloads on SIGHUP; all others need a restart (dockerd's manual, 'Configuration reload behavior').
 RELOADABLE = frozenset(
     [
@@ -35,10 +37,6 @@ _VERSION = re.compile(
     r"(?:version|containerd(?:\.io|/v\d+)?) v?(\d+(?:\.\d+)+[^\s,]*)[\s,]", re.IGNORECASE
 )
 _UPSTREAM = re.compile(r"v?(?:\d+:)?(\d+(?:\.\d+)*(?:[-~](?:rc|beta)[.\d]*)?)")
-
-
-class ParseError(ValueError):
-    """The text is not valid; the message gives the place."""
 
 
 def parse_daemon_config(text):

@@ -14,7 +14,7 @@ import signal
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import leave_session
 
-__all__ = ["ask_file_system", "checksums", "read_text"]
+__all__ = ["ask_file_system", "checksums", "existing", "read_text"]
 
 
 def ask_file_system(path, timeout):
@@ -60,6 +60,13 @@ def read_text(path):
             return file.read()
     except OSError:
         return ""
+
+
+def existing(path: str) -> str:
+    """Return the path without links, or the nearest of its folders that exists."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return os.path.realpath(path)
 
 
 def checksums(paths):

@@ -29,6 +29,8 @@ import re
 
 from typing import NamedTuple
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+
 # Label of an entry -> key. MLSL was renamed to CCL in Horovod 0.19.
 SECTIONS = {
     "frameworks": {"tensorflow": "tensorflow", "pytorch": "pytorch", "mxnet": "mxnet"},
@@ -113,10 +115,6 @@ _TRACEBACK = "Traceback (most recent call last):"
 # With --verbose the traceback of an extension's check is normal. A traceback through these frames ends horovodrun itself.
 _VERBOSE = re.compile(r"Checking whether extension \w+ was ")
 _OWN_FRAME = re.compile(r"\bin (?:run_commandline|check_build)$", re.MULTILINE)
-
-
-class ParseError(ValueError):
-    """The text cannot be parsed; the message names the line."""
 
 
 class Build(NamedTuple):

@@ -13,6 +13,8 @@ import ipaddress
 import json
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+
 __all__ = [
     "ParseError",
     "container_ids",
@@ -31,10 +33,6 @@ _VIRTUAL_INTERFACE = re.compile(
     r"^(lo|docker.*|br-.*|veth.*|virbr\d.*|cni.*|flannel.*|cali.*|kube-.*|podman\d+|lxcbr\d+)$"
 )
 _TCP_LISTEN = "0A"
-
-
-class ParseError(ValueError):
-    """Unexpected output of a tool; the message names the line."""
 
 
 def parse_os_release(text):

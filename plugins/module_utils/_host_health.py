@@ -9,7 +9,112 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["ParseError", "parse_chronyc", "parse_gpu_errors", "parse_stat", "parse_timedatectl"]
+from typing import NamedTuple
+
+__all__ = [
+    "XIDS",
+    "ParseError",
+    "meaning",
+    "parse_chronyc",
+    "parse_gpu_errors",
+    "parse_stat",
+    "parse_timedatectl",
+]
+
+
+class Action(NamedTuple):
+    """What to do about an error. With C(stops) the GPU must no longer be used. Otherwise a program caused the error, or the GPU continues."""
+
+    stops: bool
+    fix: str
+
+
+class Xid(NamedTuple):
+    """An error of a GPU. With C(drains) the health program of role job_container drains the node. C(signature) is its title in docs/errors.md."""
+
+    cause: str
+    action: str
+    drains: bool = False
+    signature: str = ""
+
+
+#: Causes and actions are from NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors).
+ACTIONS = {
+    "program": Action(
+        False,
+        "check the program. If other programs have the same error on this GPU only, the GPU is faulty",
+    ),
+    "earlier": Action(False, "look for the error before it"),
+    "later": Action(False, "reset the GPU or reboot when no job runs"),
+    "reset": Action(
+        True,
+        "stop the jobs on the GPU, then reset it (nvidia-smi --gpu-reset) or reboot. If the error returns, replace the GPU",
+    ),
+    "link": Action(
+        True,
+        "reset the GPUs or reboot. If the error returns, replace the GPU, its bridge or the NVSwitch",
+    ),
+    "bus": Action(
+        True,
+        "remove the host from service and reboot it. If the error returns, check power, cooling, slot and riser",
+    ),
+    "firmware": Action(
+        True,
+        "reboot the host. If the error returns, update driver and firmware, or replace the GPU",
+    ),
+    "recovery": Action(True, "run the reported action"),
+    "catalogue": Action(False, "look it up at docs.nvidia.com/deploy/xid-errors"),
+    "switch": Action(
+        True,
+        "restart Fabric Manager, then reboot. If the error returns, replace the NVSwitch or its cable",
+    ),
+}
+#: The only list of Xids: rule gpu-xid of role verify, the health program and docs/errors.md read it.
+XIDS = {
+    13: Xid("a program caused a fault of the graphics engine", "program", signature="xid_program"),
+    31: Xid("a program used memory that is not its own", "program", signature="xid_program"),
+    32: Xid("the commands sent to the GPU were corrupted", "program"),
+    43: Xid("a program's work on the GPU was stopped", "program", signature="xid_program"),
+    45: Xid(
+        "a program's work was removed after another error or a kill",
+        "earlier",
+        signature="xid_program",
+    ),
+    46: Xid("the GPU stopped processing", "reset"),
+    48: Xid("an uncorrectable memory error (double bit)", "reset", True, "xid_memory"),
+    61: Xid("the GPU's own controller halted at a breakpoint", "reset"),
+    62: Xid("the GPU's own controller halted", "reset", True),
+    63: Xid("a memory page or row is pending retirement", "later", True, "xid_memory"),
+    64: Xid("a memory page or row could not be retired", "reset", True, "xid_memory"),
+    69: Xid("a program caused a fault of the graphics engine", "program"),
+    74: Xid("an NVLink failed", "link", True, "xid_nvlink"),
+    79: Xid("the GPU has fallen off the bus", "bus", True, "xid_off_the_bus"),
+    92: Xid("a high rate of corrected memory errors", "reset", True),
+    94: Xid(
+        "an uncorrectable memory error that affected one program only", "later", True, "xid_memory"
+    ),
+    95: Xid(
+        "an uncorrectable memory error that may have affected any program",
+        "reset",
+        True,
+        "xid_memory",
+    ),
+    109: Xid("a switch between programs timed out", "reset"),
+    110: Xid("a security fault", "reset"),
+    119: Xid("the GPU's system processor (GSP) does not answer", "firmware", True, "xid_gsp"),
+    120: Xid("the GPU's system processor (GSP) failed", "firmware", True, "xid_gsp"),
+    121: Xid("a corrected error between the chips (C2C)", "later"),
+    137: Xid("a program used remote memory that is not its own", "program"),
+    140: Xid("an unrecovered memory error", "reset", True),
+    143: Xid("the GPU could not be initialized", "firmware"),
+    **dict.fromkeys(range(144, 151), Xid("an NVLink failed", "link")),
+    154: Xid("the driver reports the required recovery action", "recovery"),
+    156: Xid("memory was retired", "later"),
+    157: Xid("memory could not be retired", "reset"),
+    158: Xid("the GPU did not answer in time", "reset"),
+}
+_UNKNOWN = Xid("an error that is not listed in the collection", "catalogue")
+_SWITCH = Xid("an NVSwitch reports an error", "switch")
 
 # NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.
 # Old drivers have no 'PCI:'. With MIG an instance follows the device: (PCI:0000:c1:00 GPU-I:04).
@@ -36,7 +141,7 @@ def parse_gpu_errors(text):
     """Return the errors that NVIDIA's drivers have written into the kernel log, one entry for each device and code, in the order of their first line.
 
     An entry has C(kind) (Xid of a GPU, SXid of an NVSwitch), C(device), C(code), C(text) of the last line, C(count), and C(first_s) and C(last_s), which are
-    seconds since the boot. Lines that are cut before the code aren't counted: nothing can be said of them.
+    seconds since the boot. C(cause), C(stops) and C(fix) are its meaning. Lines that are cut before the code aren't counted: nothing can be said of them.
     """
     found = {}
     lost, lost_at, seconds = "", 0, None
@@ -75,7 +180,24 @@ def parse_gpu_errors(text):
             },
         )
         entry.update(text=(said or "").strip(), count=entry["count"] + 1, last_s=seconds)
-    return list(found.values())
+    return [
+        dict(entry, **meaning(entry["kind"], entry["code"], entry["text"]))
+        for entry in found.values()
+    ]
+
+
+def meaning(kind: str, code: int, text: str) -> dict:
+    """Return the cause of an error, whether the GPU must no longer be used, and what to do."""
+    known = XIDS.get(code, _UNKNOWN) if kind == "Xid" else _SWITCH
+    action = ACTIONS[known.action]
+    # Some errors say themselves that nothing has to be done. An NVSwitch says it of each.
+    is_harmless = "Nonfatal" in text or text.endswith("(None)")
+    is_fatal = kind == "Xid" or text.startswith("Fatal")
+    return {
+        "cause": known.cause,
+        "stops": action.stops and is_fatal and not is_harmless,
+        "fix": action.fix,
+    }
 
 
 def parse_timedatectl(text):

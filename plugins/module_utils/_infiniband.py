@@ -14,6 +14,8 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+
 __all__ = [
     "ParseError",
     "describe_device",
@@ -103,10 +105,6 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)(?: Gb/sec(?: \((\d+)X(?: ([A-Z]+\d*))?\))?)
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 # Of a switch's embedded port: 'pf0vf3', 'c1pf0sf2'.
 _REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+[vs]f\d+")
-
-
-class ParseError(ValueError):
-    """Unexpected or truncated output of a tool; the message names the line."""
 
 
 # --- a device -----------------------------------------------------------------------------------------------

@@ -9,6 +9,12 @@ from __future__ import annotations
 import json
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
+    mount_of,
+    parse_mountinfo,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+
 __all__ = [
     "ParseError",
     "cdi_kind",
@@ -31,43 +37,19 @@ _OF_PROC = ("autofs", "binfmt_misc", "nfsd", "rpc_pipefs", "proc")
 CLEAN_MARK = "1\n"
 
 
-class ParseError(ValueError):
-    """Text that is not in the tool's format; the message shows the line."""
-
-
-def _mounts(mountinfo):
-    """Yield (mount point, type, options, options of the file system) of each line of /proc/PID/mountinfo."""
-    # Not splitlines: names of people may have what Python takes for the end of a line.
-    for line in mountinfo.split("\n"):
-        fields, _dash, rest = line.partition(" - ")
-        words, more = fields.split(" "), rest.split(" ")
-        if len(words) < 6 or len(more) < 3:
-            continue
-        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), words[4])
-        yield point, more[0], words[5].split(","), more[2].split(",")
-
-
 def file_system_of(path, mountinfo):
     """Return the type of the file system of a path, '' for no mounts."""
-    return _mount_of(path, mountinfo)[0]
+    return mount_of(path, parse_mountinfo(mountinfo))["type"]
 
 
 def has_project_quota(path, mountinfo):
     """Return whether the file system of a path is mounted with project quotas. XFS also calls them pquota."""
-    return bool({"prjquota", "pquota"} & set(_mount_of(path, mountinfo)[1]))
-
-
-def _mount_of(path, mountinfo):
-    """Return type and options of the file system of a path. The last mount of a point hides the earlier ones."""
-    best, found = "", ("", [])
-    for point, kind, _options, of_system in _mounts(mountinfo):
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, found = point, (kind, of_system)
-    return found
+    mount = mount_of(path, parse_mountinfo(mountinfo))
+    return bool({"prjquota", "pquota"} & set(mount["system_options"]))
 
 
 def is_mount(path, mountinfo):
-    return any(point == path for point, _kind, _options, _of_system in _mounts(mountinfo))
+    return any(mount["path"] == path for mount in parse_mountinfo(mountinfo))
 
 
 def has_capability(status, number):
@@ -79,9 +61,9 @@ def has_capability(status, number):
 def mount_options(path, mountinfo):
     """Return the options of the last mount at a path, which hides the earlier ones. Without a mount there are none."""
     found: list[str] = []
-    for point, _kind, options, _of_system in _mounts(mountinfo):
-        if point == path:
-            found = options
+    for mount in parse_mountinfo(mountinfo):
+        if mount["path"] == path:
+            found = mount["own_options"]
     return found
 
 
@@ -93,10 +75,11 @@ def store_is_open(mark, modes):
 def masked_paths(mountinfo):
     """Return the mounts that hide or protect parts of /proc. With one of them the kernel mounts no proc in a user's own namespaces."""
     found = set()
-    for point, kind, options, _of_system in _mounts(mountinfo):
-        is_protected = kind == "proc" and "ro" in options
-        if point.startswith("/proc/") and (kind not in _OF_PROC or is_protected):
-            found.add(point)
+    for mount in parse_mountinfo(mountinfo):
+        is_protected = mount["type"] == "proc" and "ro" in mount["own_options"]
+        hides = mount["type"] not in _OF_PROC or is_protected
+        if mount["path"].startswith("/proc/") and hides:
+            found.add(mount["path"])
     return sorted(found)
 
 

@@ -10,17 +10,18 @@ import ipaddress
 import re
 import struct
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import unescaped
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+
 __all__ = [
     "ParseError",
     "access_list",
     "allowed_by_ufw",
     "full_access",
     "is_same_client",
-    "mount_of",
     "not_in_force",
     "options_in_force",
     "parse_exports",
-    "parse_mountinfo",
     "parse_versions",
     "shown_options",
     "unit_name",
@@ -64,52 +65,7 @@ _SHOWN_UNLESS = frozenset(
 )
 
 
-class ParseError(ValueError):
-    """Text that is not in the format of the file; the message shows the line."""
-
-
-def _unescape(text):
-    """The kernel and exportfs write blanks and similar characters as octal codes: \\040."""
-    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), text)
-
-
 # --- mounts ---------------------------------------------------------------------------------------------------------------
-
-
-def parse_mountinfo(text):
-    """Return path, source, type and options of every mount in /proc/PID/mountinfo, in its order.
-
-    People choose names of mount points. Python takes some characters in them for the end of a line
-    or of a word, already when it reads the file, so what is too short is left out.
-    """
-    mounts = []
-    for line in text.split("\n"):
-        fields, dummy, kind = line.partition(" - ")
-        before, after = fields.split(" "), kind.split(" ")
-        if len(before) < 6 or len(after) < 2:
-            continue
-        options = before[5].split(",") + (after[2].split(",") if len(after) > 2 else [])
-        mounts.append(
-            {
-                "path": _unescape(before[4]),
-                "source": _unescape(after[1]),
-                "type": after[0],
-                "options": list(dict.fromkeys(options)),
-            }
-        )
-    return mounts
-
-
-def mount_of(path, mounts):
-    """Return the mount of a path (without links): the longest matching one, and of these the last, which covers the earlier ones."""
-    best = {"path": "", "source": "", "type": "", "options": []}
-    for mount in mounts:
-        where = mount["path"]
-        if (path == where or path.startswith(where.rstrip("/") + "/")) and len(where) >= len(
-            best["path"]
-        ):
-            best = mount
-    return best
 
 
 def unit_name(path, suffix):
@@ -178,7 +134,7 @@ def parse_exports(text):
         words = [word for word in words if word]
         if not words:
             continue
-        path, defaults = _unescape(words[0]), []
+        path, defaults = unescaped(words[0]), []
         if not path.startswith("/"):
             raise ParseError("no export: %.160r" % line)
         clients = []

@@ -18,6 +18,8 @@ import re
 
 from typing import NamedTuple
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+
 # Message of npu-smi -> cause, in this order: if there are several, the first explains the others.
 CAUSES = (
     ("library_missing", r"error while loading shared libraries|cannot open shared object file"),
@@ -69,10 +71,6 @@ _KEYS = tuple(key for keys in dict.fromkeys(_COLUMNS.values()) for key in keys)
 _ADDRESS = re.compile(r"^\s*ipaddr\s*:\s*(\S+)", re.IGNORECASE | re.MULTILINE)
 _NETMASK = re.compile(r"^\s*netmask\s*:\s*(\S+)", re.IGNORECASE | re.MULTILINE)
 _SETTING = re.compile(r"(address|netmask)_([0-9]{1,9})\s*=\s*(\S+)", re.IGNORECASE)
-
-
-class ParseError(ValueError):
-    """The text is not output of the tool."""
 
 
 class Table(NamedTuple):

@@ -10,6 +10,8 @@ import datetime
 import ipaddress
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+
 __all__ = [
     "ParseError",
     "authority_config",
@@ -29,10 +31,6 @@ NAME = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 #: RFC 6761: no host has it.
 NO_NAME = "trainyard.invalid"
-
-
-class ParseError(ValueError):
-    """The output of openssl has another form. The message names the line."""
 
 
 def bad_names(names, addresses):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._apt_sources import location
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 __all__ = [
     "STATES_FORMAT",
@@ -27,10 +28,6 @@ __all__ = [
 _STATUS = re.compile(r"[uihrp][ncHUFWti]R?")
 # For dpkg-query --showformat, for parse_states.
 STATES_FORMAT = "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\n"
-
-
-class ParseError(ValueError):
-    """Text that is not in the tool's format; the message shows the line."""
 
 
 def whole_lines(text, tool):

@@ -13,14 +13,12 @@ import hashlib
 import re
 import ssl
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+
 BEGIN = "-----BEGIN CERTIFICATE-----"
 END = "-----END CERTIFICATE-----"
 # TRUSTED is OpenSSL's form with trust settings after the certificate, which update-ca-certificates does not accept.
 _BEGIN, _END = (re.compile(r"-----%s ([A-Z0-9 ]{1,64})-----" % word) for word in ("BEGIN", "END"))
-
-
-class ParseError(ValueError):
-    """The text contains no certificate, or an invalid one."""
 
 
 def _blocks(text):

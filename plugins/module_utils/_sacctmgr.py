@@ -10,6 +10,8 @@ import re
 
 from typing import NamedTuple, Optional
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+
 __all__ = [
     "Association",
     "COLUMNS",
@@ -26,7 +28,6 @@ __all__ = [
     "message",
     "parse_accounts",
     "parse_associations",
-    "parse_clusters",
     "parse_jobs",
     "parse_limits",
     "parse_minutes",
@@ -40,7 +41,6 @@ GPU, CPU, MEMORY = "gres/gpu", "cpu", "mem"
 
 # A description may have a | in it, so it is the last column.
 COLUMNS = {
-    "cluster": ("Cluster",),
     "tres": ("Type", "Name", "ID"),
     "account": ("Account", "Description"),
     "user": ("User", "Cluster", "Account", "DefaultAccount", "Admin"),
@@ -62,10 +62,6 @@ COLUMNS = {
 # Without these words, an association of a person shows the limits that it inherits from its account as its own.
 _WORDS = {"assoc": ["WithRawQOS", "WOPLimits"], "user": ["WithAssoc"]}
 JOB_FORMAT = "%i|%u|%a|%q|%T"
-
-
-class ParseError(ValueError):
-    """The message names the table and the line."""
 
 
 class Association(NamedTuple):
@@ -255,11 +251,6 @@ def parse_qos(text):
         )
         for line, fields in _rows(text, "qos", 5)
     }
-
-
-def parse_clusters(text):
-    """Return the names of the clusters."""
-    return [fields[0] for dummy, fields in _rows(text, "cluster", 1)]
 
 
 def parse_tres(text):

@@ -10,6 +10,9 @@ import hashlib
 import hmac
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import parse_mountinfo
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+
 __all__ = [
     "ParseError",
     "cgroups",
@@ -36,10 +39,6 @@ _HARDWARE = {
     "ThreadsPerCore": "threads_per_core",
     "RealMemory": "real_memory",
 }
-
-
-class ParseError(ValueError):
-    """Text that is not in the tool's format; the message shows the line."""
 
 
 def release(version):
@@ -105,22 +104,19 @@ def cgroups(mountinfo, controllers, container, swap):
     limited, because the kernel counts it only if it was started for it. A container shares the tree with its kernel's other processes: slurmd would
     move processes that are not its own, and systemd in the container cannot delegate a scope to it.
     """
-    mounts = []
-    # Not splitlines: names of people may have what Python takes for the end of a line.
-    for line in mountinfo.split("\n"):
-        mine, separator, rest = line.partition(" - ")
-        fields, types = mine.split(" "), rest.split(" ")
-        if separator and len(fields) > 5 and len(types) > 2 and types[0] in ("cgroup", "cgroup2"):
-            mounts.append((types[0], fields[4], "rw" in fields[5].split(","), types[2].split(",")))
-    if any(kind == "cgroup2" and path == "/sys/fs/cgroup" for kind, path, dummy, dummy2 in mounts):
+    mounts = [
+        mount for mount in parse_mountinfo(mountinfo) if mount["type"] in ("cgroup", "cgroup2")
+    ]
+    unified = [mount["path"] for mount in mounts if mount["type"] == "cgroup2"]
+    if "/sys/fs/cgroup" in unified:
         version, needed, there = 2, _VERSION_2_CONTROLLERS, controllers.split()
     else:
         version, needed = 1 if mounts else 0, _VERSION_1_CONTROLLERS
         there = [
             option
-            for kind, dummy, writable, options in mounts
-            if kind == "cgroup" and writable
-            for option in options
+            for mount in mounts
+            if mount["type"] == "cgroup" and "rw" in mount["own_options"]
+            for option in mount["system_options"]
         ]
     missing = [name for name in needed if name not in there]
     why = ""

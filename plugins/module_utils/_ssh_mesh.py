@@ -13,6 +13,8 @@ import json
 import re
 import statistics
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+
 __all__ = [
     "ParseError",
     "clock_ahead",
@@ -30,10 +32,6 @@ KINDS = {
     "host_key": "host key of the container's sshd",
     "public_key": "key that the container logs in with",
 }
-
-
-class ParseError(ValueError):
-    """The text cannot be parsed; the message gives the place."""
 
 
 def without_comment(public_key):

@@ -28,12 +28,8 @@ options:
 notes:
   - In check mode the table is printed and nothing is written.
 extends_documentation_fragment:
-  - trainyard.gpu.attributes
-  - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.attributes.posix_info
   - trainyard.gpu.attributes.internal
-attributes:
-  platform:
-    platforms: posix
 author:
   - trainyard maintainers (@trainyard)
 """

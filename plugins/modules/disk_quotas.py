@@ -97,7 +97,10 @@ unsupported:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import mount_of, parse_mountinfo
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
+    mount_of,
+    parse_mountinfo,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 BLOCKS_PER_MIB = 1024

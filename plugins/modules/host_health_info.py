@@ -101,6 +101,20 @@ gpu_errors:
       description: Text after the code in the last line.
       type: str
       sample: pid=1234, name=python3, GPU has fallen off the bus.
+    cause:
+      description: Meaning of the code in NVIDIA's catalogue.
+      type: str
+      version_added: "0.4.0"
+      sample: the GPU has fallen off the bus
+    stops:
+      description: Whether the GPU must no longer be used. Otherwise a program caused the error, or the GPU continues.
+      type: bool
+      version_added: "0.4.0"
+    fix:
+      description: What to do about it.
+      type: str
+      version_added: "0.4.0"
+      sample: remove the host from service and reboot it. If the error returns, check power, cooling, slot and riser
     count:
       description: Number of occurrences.
       type: int

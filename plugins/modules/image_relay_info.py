@@ -213,7 +213,7 @@ import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _image_relay
-from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import existing, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._job_container import file_system_of
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
@@ -270,13 +270,6 @@ def not_loaded(units, loaded, checksum):
             if checksum(path) != digest
         ]
     return sorted(set(found))
-
-
-def existing(path):
-    """Return the path without links, or the nearest of its folders that exists."""
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return os.path.realpath(path)
 
 
 class Reader:

@@ -223,7 +223,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import (
     npu_nodes,
     split_groups,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import (
+    checksums,
+    existing,
+    read_text,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._job_container import (
     cdi_kind,
     device_number,
@@ -331,13 +335,6 @@ def store_is_clean(store):
             if entry.is_dir(follow_symlinks=False)
         ]
     return store_is_open(read_text(os.path.join(store, "trainyard-clean")), modes)
-
-
-def existing(path):
-    """Return the path without links, or the nearest of its folders that exists."""
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return os.path.realpath(path)
 
 
 def main():

@@ -58,11 +58,7 @@ options:
     type: bool
     default: false
 extends_documentation_fragment:
-  - trainyard.gpu.attributes
-  - trainyard.gpu.attributes.info_module
-attributes:
-  platform:
-    platforms: posix
+  - trainyard.gpu.attributes.posix_info
 author:
   - trainyard maintainers (@trainyard)
 """

@@ -206,13 +206,7 @@ reasons:
         - Of the run - V(no_all_reduce), V(no_table), V(no_summary), V(rows_missing), V(damaged_rows), V(several_runs), V(mpi_not_built), V(later_run),
           V(one_rank), V(nothing_moved), V(shared_gpu), V(not_checked), V(wrong_values), V(below_environment), V(unexpected_output), V(exit_code).
         - Of the requirements - V(ranks), V(hosts), V(bandwidth), V(no_large_rows).
-        - Of errors - V(too_many_gpus), V(duplicate_gpu), V(nccl_invalid_usage), V(option_unsupported), V(cuda_stub_library), V(driver_too_old),
-          V(no_kernel_image),
-          V(fabric_manager), V(no_gpu), V(ecc_error), V(gpu_out_of_memory), V(gpu_fault), V(shared_memory_small), V(memlock_limit), V(no_socket_interface),
-          V(fabric_error), V(connect_failed), V(nccl_mismatch), V(library_missing), V(ssh_denied), V(ssh_host_key), V(ssh_failed), V(not_enough_slots),
-          V(run_as_root), V(executable_missing), V(daemon_failed), V(cxi_resources), V(pmi_port), V(time_limit), V(remote_process_exited), V(nccl_system_error),
-          V(nccl_cuda_error), V(nccl_failure), V(cuda_failure), V(test_timeout), V(segmentation_fault), V(out_of_memory_killed), V(process_failed),
-          V(test_failure).
+        - Of errors in the output - a title of U(https://github.com/trainyard/gpu/blob/main/docs/errors.md), such as V(duplicate_gpu).
         - Of RV(cause) - the same value.
       type: str
     cause:

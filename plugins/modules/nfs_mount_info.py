@@ -164,9 +164,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import 
     checksums,
     read_text,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
+    parse_mountinfo,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import (
     options_in_force,
-    parse_mountinfo,
     unit_name,
 )
 

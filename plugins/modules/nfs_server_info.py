@@ -181,14 +181,16 @@ import socket
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
+    mount_of,
+    parse_mountinfo,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import (
     ParseError,
     allowed_by_ufw,
     is_same_client,
-    mount_of,
     not_in_force,
     parse_exports,
-    parse_mountinfo,
     parse_versions,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record

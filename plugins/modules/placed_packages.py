@@ -189,7 +189,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _packages
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import parse_mountinfo
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import parse_mountinfo
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 # Keep the site's configuration files without an interactive question.

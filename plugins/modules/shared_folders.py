@@ -125,10 +125,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import 
     is_folder,
     normal_path,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import (
-    full_access,
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
     mount_of,
     parse_mountinfo,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import (
+    full_access,
     without_access,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity

@@ -211,7 +211,10 @@ import uuid
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import ask_file_system
-from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import mount_of, parse_mountinfo
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
+    mount_of,
+    parse_mountinfo,
+)
 
 # No other file has this content by chance.
 MODE = 0o640

@@ -93,7 +93,10 @@ import shutil
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import mount_of, parse_mountinfo
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
+    mount_of,
+    parse_mountinfo,
+)
 
 BLOCK = 2**20
 SMALL = 4096

@@ -31,12 +31,8 @@ options:
     type: str
     version_added: "0.3.0"
 extends_documentation_fragment:
-  - trainyard.gpu.attributes
-  - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.attributes.posix_info
   - trainyard.gpu.attributes.internal
-attributes:
-  platform:
-    platforms: posix
 author:
   - trainyard maintainers (@trainyard)
 """

@@ -96,12 +96,8 @@ options:
 notes:
   - In check mode nothing is required and nothing is written.
 extends_documentation_fragment:
-  - trainyard.gpu.attributes
-  - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.attributes.posix_info
   - trainyard.gpu.attributes.internal
-attributes:
-  platform:
-    platforms: posix
 author:
   - trainyard maintainers (@trainyard)
 """

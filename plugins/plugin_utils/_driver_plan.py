@@ -15,7 +15,6 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import up
 OPEN_FROM = 560
 # github NVIDIA/open-gpu-kernel-modules begins with this branch.
 OPEN_EXISTS_FROM = 515
-EXACT = re.compile(r"\d+\.\d+.*")
 MAIN = re.compile(
     r"(cuda-drivers|libcuda1|libnvidia-(ml1|compute)|nvidia-(driver|open|smi|utils|kernel|dkms))(-.*)?"
 )

@@ -690,7 +690,7 @@ def requests(wanted):
 def images_plan(found, wanted):
     """Return the plan of the images; see the filter.
 
-    A source that does not answer is a problem only if the image is not there yet, so that a site can cut the way outside.
+    A source that does not answer is a problem only if the image is not there yet, so that a site can give up its internet access later.
     """
     todo, texts, kept = [], [], []
     for image in wanted["images"]:

@@ -77,7 +77,7 @@ PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK, PACKAGES_OF_FIREWALL = (
     ("python3-venv",),
     ("nftables",),
 )
-#: Of the build of VS Code: its modules that are compiled, and the program that it searches with.
+#: Results of the build of VS Code: its compiled modules, and the program that it searches with.
 PACKAGES_OF_BUILD = (
     "g++",
     "libkrb5-dev",
@@ -868,43 +868,6 @@ def missing_files(wanted, host, is_hub, is_notebook):
         for name, path in sorted(read_paths(wanted, is_hub, is_notebook).items())
         if not found.get(path)
     ]
-
-
-def owned(names, folder):
-    return ["%s/%s" % (folder, name) for name in names]
-
-
-OWN_OF_HUB = tuple(
-    [SUDOERS]
-    + ["%s/%s.service" % (UNITS, name) for name in SERVICES]
-    + owned(OF_HUB, HUB)
-    + owned(("hub.json", "authenticator.json", "proxy.env", "jobs.env"), FOLDER)
-)
-OWN_OF_NOTEBOOK = tuple(
-    owned(
-        OF_NOTEBOOK
-        + (
-            "share/jupyter/kernels/python3/kernel.json",
-            "share/jupyter/kernels/python3",
-            "share/jupyter/kernels",
-            "share/jupyter/settings/labconfig/default_setting_overrides.json",
-            "share/jupyter/settings/labconfig",
-            "share/jupyter/settings",
-            "share/jupyter/without-gpus/labconfig/page_config.json",
-            "share/jupyter/without-gpus/labconfig",
-            "share/jupyter/without-gpus",
-            "share/jupyter/labextensions/trainyard-instance/package.json",
-            "share/jupyter/labextensions/trainyard-instance/static/idle_warning.js",
-            "share/jupyter/labextensions/trainyard-instance/static",
-            "share/jupyter/labextensions/trainyard-instance",
-            "share/jupyter/labextensions",
-            "share/jupyter",
-            "share",
-        ),
-        NOTEBOOK,
-    )
-    + owned(("server.json", "ca.pem"), NOTEBOOK_FOLDER)
-)
 
 
 def jupyterhub_plan(wanted, host):

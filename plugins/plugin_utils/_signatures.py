@@ -16,6 +16,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures im
     Signature,
     find_errors,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import XIDS
 
 __all__ = ["SIGNATURES", "explain"]
 
@@ -31,27 +32,41 @@ PYTORCH = "https://pytorch.org/docs/stable/distributed.html"
 NFS = "https://man7.org/linux/man-pages/man5/nfs.5.html"
 APT = "https://manpages.debian.org/apt-secure"
 
+
+def _xids(signature):
+    codes = "|".join(str(code) for code, xid in XIDS.items() if xid.signature == signature)
+    return r"Xid \(PCI:[0-9a-f:.]+\): (?:%s)\b" % codes
+
+
 _BELOW = [
     Signature(*entry)
     for entry in (
         # The kernel log.
         (
             "xid_off_the_bus",
-            r"Xid \(PCI:[0-9a-f:.]+\): 79\b",
+            _xids("xid_off_the_bus"),
+            [
+                "NVRM: Xid (PCI:0000:03:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+            ],
             "the GPU no longer answers on the PCI bus. The cause is the GPU, its power supply, its temperature or its slot",
             "take the host out of use and power-cycle it. If the GPU fails again, replace it",
             XID,
         ),
         (
             "xid_memory",
-            r"Xid \(PCI:[0-9a-f:.]+\): (?:48|63|64|94|95)\b",
+            _xids("xid_memory"),
+            [
+                "NVRM: Xid (PCI:0000:03:00): 48, pid=1234, name=python3, Double Bit ECC Error",
+                "NVRM: Xid (PCI:0000:03:00): 63, Row remapping pending",
+            ],
             "the GPU's memory had an uncorrectable ECC error, or retired a page or remapped a row because of one",
             "reset the GPU or reboot the host. If `nvidia-smi -q` still shows a pending or failed remapping, replace the GPU",
             XID,
         ),
         (
             "xid_nvlink",
-            r"Xid \(PCI:[0-9a-f:.]+\): 74\b",
+            _xids("xid_nvlink"),
+            ["NVRM: Xid (PCI:0000:03:00): 74, NVLink: fatal error detected on link 2"],
             "an NVLink of the GPU has failed",
             "reset the GPUs or reboot the host. Find the link with `nvidia-smi nvlink -e`. "
             "If the same link fails again, replace the GPU, its bridge or the NVSwitch",
@@ -59,14 +74,16 @@ _BELOW = [
         ),
         (
             "xid_gsp",
-            r"Xid \(PCI:[0-9a-f:.]+\): (?:119|120)\b",
+            _xids("xid_gsp"),
+            ["NVRM: Xid (PCI:0000:03:00): 119, Timeout waiting for RPC from GSP!"],
             "the GPU's system processor (GSP) does not answer its driver",
             "reboot the host. If it happens again, install a newer driver, or disable GSP firmware (NVreg_EnableGpuFirmware=0) if the GPU supports that",
             XID,
         ),
         (
             "xid_program",
-            r"Xid \(PCI:[0-9a-f:.]+\): (?:13|31|43|45)\b",
+            _xids("xid_program"),
+            ["NVRM: Xid (PCI:0000:03:00): 31, pid=1234, name=python3, Ch 00000008, MMU Fault"],
             "a program made an invalid access on a GPU, or was ended because of one. Usually the fault is in the program",
             "check the job that ran at that time. Suspect the GPU only if several programs fail on this GPU alone",
             XID,
@@ -74,6 +91,7 @@ _BELOW = [
         (
             "host_out_of_memory",
             r"(?:Out of memory: Killed process|oom-kill:)",
+            ["Out of memory: Killed process 1234 (python3) total-vm:9637888kB"],
             "the host's memory was full, and the kernel killed a process",
             "reduce the memory use of the job (workers, batch), or start fewer ranks on the host",
             "https://docs.kernel.org/admin-guide/sysctl/vm.html",
@@ -82,6 +100,7 @@ _BELOW = [
         (
             "driver_library_mismatch",
             r"Driver/library version mismatch",
+            ["Failed to initialize NVML: Driver/library version mismatch"],
             "the driver's libraries were replaced while the old kernel module stayed loaded",
             "reboot the host (with nvidia_driver_allow_reboot gpu_stack.yml does it), or end all programs that use GPUs and reload the module",
             NVML,
@@ -89,6 +108,7 @@ _BELOW = [
         (
             "driver_not_loaded",
             r"(?:couldn't communicate with the NVIDIA driver|NVIDIA driver is not loaded|Driver Not Loaded)",
+            ["NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."],
             "the kernel module nvidia is not loaded. It is not built for the running kernel, Secure Boot rejects it, or nouveau uses the GPU",
             "run gpu_stack.yml, which reports the reason. On the host, `dkms status` and `dmesg` show it",
             NVML,
@@ -96,6 +116,7 @@ _BELOW = [
         (
             "nvml_library_missing",
             r"(?:couldn't find libnvidia-ml|NVML Shared Library Not Found)",
+            ["NVIDIA-SMI couldn't find libnvidia-ml.so library in your system."],
             "the driver's libraries are missing, or the container was started without GPUs",
             "for the training container, set training_container_gpus and run training_environment.yml. On a host, run gpu_stack.yml",
             NVML,
@@ -103,6 +124,9 @@ _BELOW = [
         (
             "gpu_lost",
             r"(?:GPU is lost|Unable to determine the device handle for GPU|fallen off the bus)",
+            [
+                "Unable to determine the device handle for GPU 0000:03:00.0: GPU is lost.  Reboot the system to recover this GPU"
+            ],
             "the GPU no longer answers on the PCI bus. The cause is the GPU, its power supply, its temperature or its slot",
             "take the host out of use and power-cycle it. If the GPU is lost again, replace it",
             NVML,
@@ -110,6 +134,7 @@ _BELOW = [
         (
             "nvml_unknown_error",
             r"Failed to initialize NVML: Unknown Error",
+            ["Failed to initialize NVML: Unknown Error"],
             "a running container lost its GPUs, usually after a daemon-reload of systemd. The host itself is healthy",
             "restart the container, which ends all of its processes (systemctl restart trainyard-training)",
             TOOLKIT,
@@ -117,6 +142,7 @@ _BELOW = [
         (
             "no_devices",
             r"No devices were found",
+            ["No devices were found"],
             "the driver is loaded but initializes no GPU. The open kernel module needs Turing or "
             "newer, the driver may be too new for the GPU, or firmware is missing",
             "look for NVRM in `dmesg`. Set the kernel module or branch that the GPU needs (nvidia_driver_kernel_module, nvidia_driver_version)",
@@ -125,6 +151,7 @@ _BELOW = [
         (
             "module_refused",
             r"Key was rejected by service",
+            ["modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"],
             "Secure Boot is on, and the kernel module is not signed by a key that the machine trusts",
             "use the distribution's signed modules, enroll the key of DKMS (mokutil --import), or switch Secure Boot off",
             "https://wiki.debian.org/SecureBoot",
@@ -132,6 +159,7 @@ _BELOW = [
         (
             "driver_too_old_for_image",
             r"(?:forward compatibility was attempted on non supported HW|system has unsupported display driver / cuda driver combination)",
+            ["CUDA Error 804: forward compatibility was attempted on non supported HW"],
             "the image's CUDA is too new for the host's driver. CUDA's compatibility library works only with data center GPUs and certain branches",
             "upgrade the driver (nvidia_driver_version), or use an image with an older CUDA",
             CUDA,
@@ -139,6 +167,7 @@ _BELOW = [
         (
             "program_out_of_gpu_memory",
             r"CUDA out of memory",
+            ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."],
             "the GPU's memory is full, because of the job itself or another program on the same GPU",
             "end other processes on the GPU, which nvidia-smi lists, or use a smaller batch",
             PYTORCH,
@@ -147,6 +176,7 @@ _BELOW = [
         (
             "memlock_small",
             r"RLIMIT_MEMLOCK is \d+ bytes",
+            ["libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes."],
             "the process is not allowed to lock the memory that RDMA needs. The limit in sessions through port 12345 counts, not that of docker exec",
             "set an unlimited memlock for the container (training_container_ulimits) and run training_environment.yml",
             TOOLKIT,
@@ -154,6 +184,7 @@ _BELOW = [
         (
             "no_rdma_device",
             r"NET/IB : No device found",
+            ["gpu-a:81:81 [0] NCCL INFO NET/IB : No device found."],
             "NCCL finds no InfiniBand or RoCE device and uses sockets instead. The host or the container has none, or libibverbs is missing in the image",
             "check /dev/infiniband in the container, and libibverbs1 and ibverbs-providers in the image. On hosts without such devices this is normal",
             "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
@@ -161,6 +192,7 @@ _BELOW = [
         (
             "collective_timeout",
             r"Watchdog caught collective operation timeout",
+            ["Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)"],
             "a rank waited too long for the others. Another rank hangs, is far behind, or called a different collective",
             "find the rank that did not reach the operation. The log of its host has the reason",
             PYTORCH,
@@ -168,6 +200,9 @@ _BELOW = [
         (
             "gloo_connect",
             r"Gloo connectFullMesh failed",
+            [
+                "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error"
+            ],
             "the ranks could not connect to each other by Gloo. Often /etc/hosts gives the hostname the address 127.0.1.1, and the host announces that address",
             "run preflight.yml, which reports such hosts. Check that the cluster network allows all ports between the hosts",
             PYTORCH,
@@ -175,6 +210,9 @@ _BELOW = [
         (
             "address_in_use",
             r"(?:EADDRINUSE|Address already in use)",
+            [
+                "The server socket has failed to listen on any local network address. code: EADDRINUSE"
+            ],
             "another program, often an earlier job, uses the port",
             "find it with `ss -ltnp` on the host. If it is an earlier job, end it, else use a different port",
             PYTORCH,
@@ -182,6 +220,7 @@ _BELOW = [
         (
             "horovod_extension_missing",
             r"Extension horovod\.(\w+) has not been built",
+            ["ImportError: Extension horovod.torch has not been built."],
             "Horovod in the image was compiled without {1}",
             "add it to training_image_requires and run training_environment.yml, which compiles missing parts",
             HOROVOD,
@@ -189,6 +228,7 @@ _BELOW = [
         (
             "horovod_no_gloo",
             r"Gloo support has not been built",
+            ["ValueError: Gloo support has not been built."],
             "Horovod in the image was compiled without Gloo, because cmake was missing",
             "add the controller to training_image_requires and run training_environment.yml",
             HOROVOD,
@@ -196,6 +236,7 @@ _BELOW = [
         (
             "horovod_no_controller",
             r"Neither MPI nor Gloo support has been built",
+            ["ValueError: Neither MPI nor Gloo support has been built."],
             "Horovod in the image has no controller, so it cannot start a job",
             "add gloo or mpi to training_image_requires and run training_environment.yml",
             HOROVOD,
@@ -203,6 +244,9 @@ _BELOW = [
         (
             "horovod_tasks_timeout",
             r"Timed out waiting for tasks to start",
+            [
+                "Exception: Timed out waiting for tasks to start. Please check connectivity between servers."
+            ],
             "Horovod's tasks were started on the other hosts but could not connect back. "
             "The interface is wrong, a firewall blocks them, or the hosts are too slow for the timeout",
             "check that the cluster network allows all ports between the hosts. If a host has several networks, set cluster_network",
@@ -211,6 +255,7 @@ _BELOW = [
         (
             "horovodrun_arguments",
             r"horovodrun: error: unrecognized arguments",
+            ["horovodrun: error: unrecognized arguments: --check-build"],
             "this Horovod is too old for the option, or the option is misspelled",
             "run `horovodrun --help` in the container for its options. "
             "If the option is missing, set training_image_horovod_version to 0.19.2 or newer and run training_environment.yml",
@@ -220,6 +265,9 @@ _BELOW = [
         (
             "docker_no_gpu_driver",
             r"could not select device driver .{0,20}with capabilities: \[\[gpu\]\]",
+            [
+                'Error response from daemon: could not select device driver "" with capabilities: [[gpu]]'
+            ],
             "GPUs were requested from Docker, but it has no runtime for them",
             "leave container_toolkit_version at recommended, or set it to a version, and run gpu_stack.yml",
             TOOLKIT,
@@ -227,6 +275,7 @@ _BELOW = [
         (
             "cdi_unresolvable",
             r"unresolvable CDI devices",
+            ["failed to inject CDI devices: unresolvable CDI devices nvidia.com/gpu=all"],
             "the CDI specification lacks the device. It is missing, or was generated before the driver or the GPUs changed",
             "run gpu_stack.yml, which generates it again (nvidia-ctk cdi generate)",
             TOOLKIT,
@@ -234,6 +283,9 @@ _BELOW = [
         (
             "worker_out_of_shared_memory",
             r"(?:out of shared memory|insufficient shared memory \(shm\))",
+            [
+                "RuntimeError: DataLoader worker is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory."
+            ],
             "/dev/shm of the container is full. Docker's default is 64 MiB",
             "raise training_container_shm_size and run training_environment.yml",
             PYTORCH,
@@ -242,6 +294,7 @@ _BELOW = [
         (
             "nfs_stale",
             r"Stale (?:NFS )?file handle",
+            ["OSError: [Errno 116] Stale file handle"],
             "the server no longer has a file or folder that the client had open. It was removed, or the path was exported again from a different file system",
             "run shared_storage.yml, which mounts the export again. If programs keep the old file open, restart the container, which ends them",
             NFS,
@@ -249,6 +302,7 @@ _BELOW = [
         (
             "nfs_denied",
             r"access denied by server while mounting",
+            ["mount.nfs: access denied by server while mounting 192.0.2.11:/data1/share"],
             "the server's export does not include this client's address",
             "run shared_storage.yml for all hosts. On a server that you manage yourself, add the client to the export",
             NFS,
@@ -256,6 +310,10 @@ _BELOW = [
         (
             "nfs_no_answer",
             r"(?:clnt_create: RPC: |nfs: server \S+ not responding)",
+            [
+                "clnt_create: RPC: Unable to receive",
+                "nfs: server 192.0.2.11 not responding, still trying",
+            ],
             "the NFS server does not answer. It is down, or a firewall blocks it",
             "check that nfs-server runs on the server, and that its firewall allows port 2049",
             NFS,
@@ -263,6 +321,7 @@ _BELOW = [
         (
             "disk_full",
             r"(?:No space left on device|Disk quota exceeded)",
+            ["OSError: [Errno 28] No space left on device"],
             "the file system or a quota on it is full",
             "run `df -h` and `df -i` on the host with the message, and remove files that are no longer needed, such as old checkpoints. `docker image prune` "
             "without --all keeps images that have a name",
@@ -272,6 +331,7 @@ _BELOW = [
         (
             "apt_signed_by",
             r"Conflicting values set for option Signed-By",
+            ["E: Conflicting values set for option Signed-By regarding source"],
             "two of apt's entries name one repository with different keys, so apt fails completely",
             "remove the entry that is not from this collection. preflight.yml lists the files",
             APT,
@@ -279,6 +339,9 @@ _BELOW = [
         (
             "apt_key",
             r"(?:NO_PUBKEY [0-9A-F]+|EXPKEYSIG)",
+            [
+                "The following signatures couldn't be verified because the public key is not available: NO_PUBKEY A4B469963BF863CC"
+            ],
             "the repository is signed by a key that this host does not have, or one that has expired",
             "run gpu_stack.yml, which installs the vendor's current keyring",
             APT,
@@ -286,6 +349,9 @@ _BELOW = [
         (
             "dpkg_interrupted",
             r"dpkg was interrupted",
+            [
+                "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem."
+            ],
             "an installation was interrupted by a power loss or a kill",
             "run `dpkg --configure -a` on the host, then the playbook again",
             "https://manpages.debian.org/dpkg",

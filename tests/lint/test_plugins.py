@@ -15,6 +15,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 INTERNAL = "trainyard.gpu.attributes.internal"
+POSIX_INFO = "trainyard.gpu.attributes.posix_info"
 COLLECTION = "ansible_collections.trainyard.gpu."
 
 
@@ -70,10 +71,11 @@ def test_every_module_says_what_it_supports(modules):
     assert [
         name
         for name, doc in modules.items()
-        if "trainyard.gpu.attributes" not in doc["extends_documentation_fragment"]
+        if not {"trainyard.gpu.attributes", POSIX_INFO} & set(doc["extends_documentation_fragment"])
     ] == []
     for name, doc in modules.items():
-        info = "trainyard.gpu.attributes.info_module" in doc["extends_documentation_fragment"]
+        fragments = doc["extends_documentation_fragment"]
+        info = {"trainyard.gpu.attributes.info_module", POSIX_INFO} & set(fragments)
         assert info or all(
             "support" in doc["attributes"][attribute] for attribute in ("check_mode", "diff_mode")
         ), name

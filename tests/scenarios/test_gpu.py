@@ -1220,7 +1220,7 @@ def test_example_of_horovod_on_the_gpu(horovodrun, tmp_path):
 def health_check(folder, **health):
     """HealthCheckProgram as it is on hosts: beside its module, with a configuration."""
     shutil.copy(ROOT / "roles/job_container/files/health.py", folder)
-    for name in ("_host_health", "_nft_table", "_nvidia_smi", "_quantity"):
+    for name in ("_host_health", "_mountinfo", "_nft_table", "_nvidia_smi", "_quantity"):
         shutil.copy(ROOT / "plugins/module_utils" / (name + ".py"), folder)
     (folder / "config.json").write_text(json.dumps({"health": health}), encoding="utf-8")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

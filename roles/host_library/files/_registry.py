@@ -16,7 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-#: Of role image_relay: the login of each person, which only that person can read, and the authority of the registry.
+#: Files of role image_relay: the login of each person, which only that person can read, and the authority of the registry.
 LOGINS, CERTIFICATES = "/etc/trainyard/registry/people", "/etc/containers/certs.d"
 #: Seconds for one answer, and for a whole list.
 SECONDS, LIST_SECONDS = 3, 5

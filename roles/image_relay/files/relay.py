@@ -38,7 +38,7 @@ DAY = 86400
 FIRST_ID, IDS = (1 << 28) - (1 << 16), 1 << 16
 #: linux/sched.h
 CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x00020000
-#: What an image gets: how to tell that it is there, and what brings it.
+#: Additions to an image: how to find out whether it has them, and the packages with them.
 APT = {"openssh-server": ("usr/sbin/sshd",), "sudo": ("usr/bin/sudo",)}
 # Arguments: packages for apt, packages for pip. The first value of a setting counts for sshd. A key that all containers of an image have is no secret.
 SCRIPT = r"""set -eu
@@ -73,11 +73,11 @@ fi
 
 
 class Failed(Exception):
-    """What stops an image; the message is for the operator."""
+    """The reason why an image cannot be relayed. The message is for the operator."""
 
 
 def run(command, check=True, quiet=False, **options):
-    """Run a program. Its output goes to the log, and what it says of errors is part of the failure."""
+    """Run a program. Its output goes to the log, and its error output is part of the failure."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -155,7 +155,7 @@ def enter(entered, mapped):
 
 
 def answer_of(work, entered, mapped):
-    """Return what the process in the namespace answers."""
+    """Return the answer of the process in the namespace."""
     try:
         enter(entered, mapped)
         return {"result": work()}
@@ -200,7 +200,7 @@ def with_own_ids(work):
 
 
 def end_processes():
-    """End the processes with the IDs of images. What root reads afterwards does not change any more."""
+    """End the processes with the IDs of images, so that files do not change while root reads them."""
     for entry in glob.glob("/proc/[0-9]*"):
         try:
             owner = os.stat(entry).st_uid
@@ -258,7 +258,7 @@ class Relay:
         ).stdout
 
     def source(self, image):
-        """Return the reference of a source, by digest, so that what was judged is what is copied."""
+        """Return the reference of a source, by digest, so that the checked image is the one that is copied."""
         if image["is_archive"]:
             return _image_relay.archive_reference(image["source"])
         return "docker://%s@%s" % (
@@ -324,7 +324,7 @@ class Relay:
         return apt, pip
 
     def complete(self, image, source):
-        """Add what is missing, push the result, and return what was added. The logins stay here: what runs programs of the image has none."""
+        """Add what is missing, push the result, and return what was added. The logins stay here: the process that runs programs of the image has none."""
         folder = self.spec["build"]
         shutil.rmtree(folder, ignore_errors=True)
         os.mkdir(folder, 0o700)
@@ -457,7 +457,7 @@ class Relay:
             target = os.path.dirname(target)
 
     def describe(self, image, manifest):
-        """Return what the catalogue tells of an image that the registry has, from its files."""
+        """Return the entry of the catalogue for an image of the registry, from its files."""
         reference = "docker://%s@%s" % (
             re.sub(r":[^:/]+$", "", image["target"]),
             _image_relay.digest_of(manifest),

@@ -12,8 +12,9 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import re
 import struct
+
+from _mountinfo import mount_of, parse_mountinfo
 
 #: IDs of projects: above those that a site would choose, one for each job.
 FIRST_PROJECT = 1 << 30
@@ -32,30 +33,14 @@ def project_of(job: str) -> int:
     return FIRST_PROJECT + int(job) % FIRST_PROJECT
 
 
-def unescaped(field: str) -> str:
-    """Return a field of /proc/self/mountinfo as text."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), field)
-
-
 def device_of(path: str, text: str) -> str:
     """Return the device of the file system of a path, from the text of /proc/self/mountinfo.
 
     It is empty if the file system is not mounted with prjquota.
     """
-    best, device = -1, ""
-    # Not splitlines: names of people may have what Python takes for the end of a line.
-    for line in text.split("\n"):
-        before, _dash, after = line.partition(" - ")
-        fields, more = before.split(" "), after.split(" ", 2)
-        if len(fields) < 5 or len(more) < 3:
-            continue
-        point = unescaped(fields[4]).rstrip("/")
-        # A later mount hides an earlier one at the same place.
-        if (path + "/").startswith(point + "/") and len(point) >= best:
-            _kind, source, options = more
-            usable = {"prjquota", "pquota"} & set(options.split(","))
-            best, device = len(point), unescaped(source) if usable else ""
-    return device
+    mount = mount_of(path, parse_mountinfo(text))
+    usable = {"prjquota", "pquota"} & set(mount["system_options"])
+    return mount["source"] if usable else ""
 
 
 def mark(folder: str, project: int) -> None:

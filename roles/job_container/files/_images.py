@@ -28,11 +28,11 @@ RegistryError = _registry.RegistryError
 #: As registries accept it between two slashes.
 NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 NAME_LENGTH = 64
-#: Of a configuration: what describes the image. Docker writes more, about the container of a build.
+#: Keys of a configuration that describe the image. Docker also writes those of the container of a build.
 OF_IMAGE = ("architecture", "author", "config", "os", "os.features", "os.version", "variant")
 #: Seconds for a pull and for a push.
 PULL_SECONDS, PUSH_SECONDS = 3600, 4 * 3600
-#: Of podman: what XDG_RUNTIME_DIR is for a person, made at login or by the prolog.
+#: XDG_RUNTIME_DIR of a person for podman, made at login or by the prolog.
 LOGIN = "/run/user/%d"
 LAYOUT = "saved-image"
 MANIFEST_TYPE, CONFIG_TYPE = (

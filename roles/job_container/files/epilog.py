@@ -31,6 +31,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _files
 import _job_ports
+from _mountinfo import parse_mountinfo
 
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"
@@ -290,26 +291,14 @@ def sweep(job: str, uid: int, ranges: list, others: Callable, seconds: float = S
         time.sleep(PAUSE)
 
 
-def unescaped(text: str) -> str:
-    """Return a path of /proc/self/mountinfo.
-
-    The kernel writes blanks, line breaks and backslashes as octal numbers.
-    """
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
-
-
 def in_the_way(text: str) -> set:
     """Return the mount points and all folders above them: none of these may be removed.
 
     C(text) is that of /proc/self/mountinfo.
     """
     found = set()
-    # Not splitlines: names of people may have what Python takes for the end of a line.
-    for line in text.split("\n"):
-        fields = line.split(" ")
-        if len(fields) < 5:
-            continue
-        path = unescaped(fields[4])
+    for mount in parse_mountinfo(text):
+        path = mount["path"]
         while path not in found and path != "/":
             found.add(path)
             path = os.path.dirname(path)
@@ -321,14 +310,12 @@ def own_mounts(uid: int, text: str) -> list:
 
     People can mount FUSE only.
     """
-    found = []
-    for line in text.split("\n"):
-        before, _dash, served = line.partition(" - ")
-        fields = before.split(" ")
-        kind, _source, options = (served.split(" ") + ["", "", ""])[:3]
-        is_own = kind.partition(".")[0] == "fuse" and "user_id=%d" % uid in options.split(",")
-        if is_own and len(fields) > 4:
-            found.append(unescaped(fields[4]))
+    owner = "user_id=%d" % uid
+    found = [
+        mount["path"]
+        for mount in parse_mountinfo(text)
+        if mount["type"].partition(".")[0] == "fuse" and owner in mount["system_options"]
+    ]
     return found[::-1]
 
 

@@ -21,6 +21,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _files
 import _host_health
+import _mountinfo
 import _nft_table
 import _nvidia_smi
 
@@ -32,25 +33,10 @@ FAILED = "/run/trainyard/epilog.failed"
 RUNTIME, SHARED_FOLDERS = "/run/trainyard", ("/dev/shm", "/tmp", "/var/tmp")
 STORAGE = "/var/lib/containers/trainyard"
 EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
-#: Of role jupyterhub, on hosts with instances: ends those that are idle although their own process does not.
+#: Program of role jupyterhub on hosts with instances: ends idle ones whose own process does not.
 INSTANCES = "/usr/local/lib/trainyard/notebook/look"
 #: Units that load a table of nftables, of roles job_container and jupyterhub.
 UNITS = "/etc/systemd/system"
-#: Errors after which a GPU needs a reset or a repair. Others, such as 13, 31 and 43, are faults of programs.
-XIDS = {
-    48: "uncorrectable memory error",
-    62: "halted",
-    63: "row remapping",
-    64: "row remapping failed",
-    74: "NVLink error",
-    79: "fallen off the bus",
-    92: "too many memory errors",
-    94: "contained memory error",
-    95: "uncontained memory error",
-    119: "GSP timeout",
-    120: "GSP error",
-    140: "memory error",
-}
 SHARE_SECONDS, TOOL_SECONDS, EPILOG_SECONDS = 5, 15, 2
 GIB = 1 << 30
 
@@ -64,10 +50,11 @@ def judge_gpus(expected, found):
 
 
 def judge_kernel_log(text):
+    draining = {code for code, xid in _host_health.XIDS.items() if xid.drains}
     bad = [
-        "Xid %d (%s) of %s" % (entry["code"], XIDS[entry["code"]], entry["device"])
+        "Xid %d of %s: %s" % (entry["code"], entry["device"], entry["cause"])
         for entry in _host_health.parse_gpu_errors(text)
-        if entry["kind"] == "Xid" and entry["code"] in XIDS
+        if entry["kind"] == "Xid" and entry["code"] in draining
     ]
     return ", ".join(bad[:2])
 
@@ -185,12 +172,7 @@ def judge_share(path, seconds=SHARE_SECONDS):
 
 def unmounted(path, text):
     """Return a problem if a share is not a mount, from the text of /proc/self/mountinfo."""
-    points = set()
-    # Not splitlines: names of people may have what Python takes for the end of a line.
-    for row in text.split("\n"):
-        fields = row.split(" ")
-        if len(fields) > 4:
-            points.add(fields[4])
+    points = {mount["path"] for mount in _mountinfo.parse_mountinfo(text)}
     return "" if not path or path in points else "%s is not mounted" % path
 
 

@@ -36,6 +36,7 @@ sys.path.insert(0, SHARED)
 import _files
 from _gpu_numbers import numbers_of
 from _messages import Refused
+from _mountinfo import mount_of, parse_mountinfo
 
 CONFIG = "/etc/trainyard/job/config.json"
 #: Modules beside trainyard-launch, and what makes a process root in a container.
@@ -60,11 +61,11 @@ SIGNALS = (
 PEER_SECONDS, PULL_SECONDS = 60, 3900
 #: What the prolog has given the job on this host: _job_ports.py writes it. The firewall opens these ports only.
 PORTS = "/run/trainyard/ports/%s.json"
-#: Of each step: for sshd, the rendezvous and control.
+#: Ports of each step: for sshd, the rendezvous and control.
 PORTS_OF_STEP = 3
-#: Of the exchange: seconds for a whole message, its bytes, and how many senders that have not finished theirs are heard at a time.
+#: Limits of the exchange: seconds for a whole message, its bytes, and how many unfinished senders are heard at a time.
 MESSAGE_SECONDS, MESSAGE_BYTES, STRANGERS = 5, 1 << 20, 64
-#: The values of the image are correct in it, and those of the host are not.
+#: Variables that must keep the value of the image.
 OF_IMAGE = {
     "PATH",
     "LD_LIBRARY_PATH",
@@ -93,11 +94,11 @@ OF_IMAGE = {
     "LISTEN_PID",
     "BASH_ENV",
     "ENV",
-    # Of Slurm, which tells NPUs by it, too. It has the numbers of the host.
+    # Set by Slurm, also for NPUs. Its numbers are those of the host.
     "CUDA_VISIBLE_DEVICES",
 }
 OF_PODMAN = ("CONTAINERS_", "PODMAN_", "_CONTAINERS_", "BUILDAH_")
-#: Of role ascend: the NPUs of all hosts.
+#: Written by role ascend: the NPUs of all hosts.
 RANK_TABLE = "/etc/trainyard/hccl.json"
 #: A file, not options: podman writes options into the configuration of the container, and `podman commit` writes that into images.
 START = '. %s/environment; exec "$@"' % INSIDE
@@ -793,18 +794,7 @@ def private_folder(path, uid):
 
 def file_system(path, text):
     """Return the type of the file system of a path, from the text of /proc/self/mountinfo."""
-    best = ("", "")
-    # Not splitlines: names of people may have what Python takes for the end of a line.
-    for line in text.split("\n"):
-        before, _dash, rest = line.partition(" - ")
-        fields = before.split(" ")
-        if len(fields) < 5 or not rest:
-            continue
-        point = fields[4].replace("\\040", " ")
-        is_above = (path + "/").startswith(point.rstrip("/") + "/")
-        if is_above and len(point) >= len(best[0]):
-            best = (point, rest.split(" ")[0])
-    return best[1]
+    return mount_of(path, parse_mountinfo(text))["type"]
 
 
 def has_range(name, uid, text):
@@ -1056,7 +1046,7 @@ def own_stores(config, uid):
 
 
 def beside(name):
-    """Return a module beside trainyard-launch. Most tasks need none of them."""
+    """Return a module beside trainyard-launch."""
     sys.path.insert(0, LIBRARY)
     try:
         return importlib.import_module(name)

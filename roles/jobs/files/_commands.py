@@ -46,7 +46,7 @@ from _slurm_client import (
 )
 from _submit import submit_values
 
-#: Of role jupyterhub. The kernel tells its service who asks.
+#: Socket of the link service (role jupyterhub). The kernel reports the caller's uid.
 LOGIN_SOCKET = "/run/trainyard-hub/login.sock"
 #: Seconds between two looks at a log.
 LOOK = 0.5

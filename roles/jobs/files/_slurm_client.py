@@ -207,7 +207,7 @@ def of_ended(job):
         "name": job["name"],
         "state": job["state"],
         "account": job["account"],
-        # So the database calls one that it has not learnt yet.
+        # slurmdbd reports 'Unknown' for a QOS that it does not know yet.
         "priority": "" if job["qos"] == "Unknown" else job["qos"],
         "workers": len(job["nodes"]),
         "gpus": job["gpus"],

@@ -15,11 +15,11 @@ import logging
 HELPER = "/usr/local/lib/trainyard/hub/as_person"
 #: Seconds in which the helper has to answer. Slurm's own commands have 60. The helper ends before this time, and as_person kills one that does not.
 PATIENCE = 150
-#: Helpers of a person and of all people that run at a time, and requests of a person that wait for their turn. The others are refused.
+#: Maximum number of running helpers of a person and of all people, and of waiting requests of a person. Others are refused.
 AT_A_TIME, OF_ALL, WAITING = 4, 32, 40
 #: Bytes of an answer, and those of its error output that the log gets.
 MAX_ANSWER, MAX_ERRORS = 8 << 20, 2000
-#: What changes something. It is logged, and the rest is not: the hub asks for the state of each instance all the time.
+#: Requests that change something. Only these are logged, because the hub requests the state of each instance all the time.
 LOGGED = ("start", "stop", "submit", "clone", "stop_job")
 
 log = logging.getLogger("trainyard")
@@ -29,7 +29,7 @@ log.propagate = False
 
 
 class Turns:
-    """Limits what runs at a time: of each person, and of all. The turn of a person ends with their helper, not with the patience of who asked."""
+    """Limits how many helpers run at a time, per person and in all. A turn ends with the helper, even if the client has left before."""
 
     def __init__(self, at_a_time=AT_A_TIME, of_all=OF_ALL, waiting=WAITING):
         self.at_a_time, self.waiting = at_a_time, waiting
@@ -79,7 +79,7 @@ def code_of(answer):
 
 
 async def ask(person, request):
-    """Return the answer to a request. Nothing of it is in arguments, which everybody can read."""
+    """Return the answer to a request. It is not passed in arguments, which everybody can read."""
     if not turns.enter(person):
         return busy(person)
     answer = asyncio.get_running_loop().create_future()
@@ -129,7 +129,7 @@ async def in_turn(person, data, answer):
             except asyncio.TimeoutError:
                 found = {"error": "Slurm does not answer", "no_answer": True}
             give(answer, found)
-            # The hub cannot end it: it runs as the person. A person who keeps it from its end has fewer turns.
+            # The hub cannot end it, because it runs as the person. A person who keeps it running has fewer turns.
             await child.wait()
     except OSError as error:
         log.error("%s: %s", HELPER, error)
@@ -171,7 +171,7 @@ async def talk(child, person, data):
 
 
 async def limited(stream, most):
-    """Return what comes from a stream, and at least one byte more than C(most) if there is more. The rest is read and dropped, so that its writer can end."""
+    """Return the data of a stream, at least one byte more than C(most) if it is longer. The rest is read and dropped, so that the writer can end."""
     found = b""
     while True:
         part = await stream.read(1 << 16)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-#: What shows that somebody uses an instance. All have to be quiet.
+#: Signs of use of an instance. It is idle if all of them are quiet.
 SOURCES = ("kernels", "terminals", "ssh", "http", "gpus", "save")
 IDLE = "kernels, terminals, ssh, the browser and GPUs are quiet"
 IDLE_GPUS = "its GPUs are not used"

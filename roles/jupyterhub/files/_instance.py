@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an instance of the hub is: the values that a person may choose, the page on which they choose, and login links. Data in, data out.
+"""Instances of the hub: the values that a person may choose, the page for them, and login links. Data in, data out.
 
 The values have the keys of job files. Only the judge of job files (_job_file.py, _job_limits.py) decides whether they are valid.
 """
@@ -34,13 +34,13 @@ DEFAULT_NAME = "main"
 DEFAULTS = {"worker_cpu": "1", "worker_gpu": "0", "worker_memory": "4"}
 #: In Slurm's comment of each instance. Role jupyterhub finds those of removed people by it.
 MARK = "trainyard instance"
-#: What the hub tells a server. The rest of the hub's environment stays on its host.
+#: Variables that the hub passes to a server. The rest of its environment stays on its host.
 OF_SERVER = re.compile(r"JUPYTERHUB_[A-Z_]+|JPY_API_TOKEN")
 LINK_BYTES = 32
 PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 
 
-#: Of the spawner, then of the pages of jobs.
+#: Actions of the spawner, then those of the pages of jobs.
 ACTIONS = ("choices", "start", "status", "stop", "jobs", "job", "stop_job", "clone", "submit")
 OF_JOB = ("status", "stop", "job", "stop_job", "clone")
 
@@ -69,7 +69,7 @@ def chosen(options):
         if isinstance(value, str):
             # Escapes of JSON may spell what is no character.
             value = value.encode("utf-8", "replace").decode()
-        # The judge says what is wrong with a list or a dict.
+        # The check of job files reports a list or a dict.
         found[key] = str(value) if isinstance(value, (int, float)) else value
     return found
 
@@ -82,7 +82,7 @@ def of_form(form):
         text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         # Not strip(): a line break at the end is no mistake of a form.
         found[key] = text.strip(" ") if isinstance(text, str) else text
-    # What a person types counts more than the list, which always has a value.
+    # A typed name takes precedence over the list, which always has a value.
     if found.get(OTHER_IMAGE):
         found["worker_image"] = found[OTHER_IMAGE]
     return chosen(found)
@@ -96,7 +96,7 @@ def job_values(name, values):
 
 
 def server_environment(environment):
-    """Return what a server needs of the environment that the hub has made for it."""
+    """Return the variables that a server needs from the environment that the hub has prepared."""
     return {
         name: value
         for name, value in environment.items()
@@ -129,7 +129,7 @@ def is_texts(values):
 
 
 def is_identity(found: object) -> bool:
-    """Return whether this is what _identity.py makes for a start."""
+    """Return whether this is an identity that _identity.py creates for a start."""
     return is_texts(found) and sorted(found) == ["authority", "certificate", "key", "name"]
 
 
@@ -415,7 +415,7 @@ def parts_of_link(text):
 
 
 def file_of(token):
-    """Return the name of the file of a link. Who reads the folder learns no token."""
+    """Return the name of the file of a link. It does not reveal the token."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -440,7 +440,7 @@ def link_problem(found, person, now):
 
 
 def asked_by(found, people):
-    """Return the person who asks for a link. C(found) is the entry of the account that the kernel names."""
+    """Return the person who requests a link. C(found) is the account of the uid that the kernel reports."""
     if found is None or found not in people or not PERSON.fullmatch(found):
         raise RequestError(
             "%s is not one of the people of this cluster; ask the operator to add you to a group in slurm_accounts"

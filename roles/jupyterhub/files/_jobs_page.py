@@ -53,7 +53,7 @@ def table(heads, rows):
 
 
 def problem(message):
-    # A form has no lines, and standard input is its file.
+    # The form is standard input, so messages name no line of a file.
     lines = [re.sub(r"^-: (line \d+: )?", "", line) for line in message.split("\n")]
     return "".join('<p class="problem">%s</p>' % html.escape(line) for line in lines)
 
@@ -102,7 +102,7 @@ def address_of(url):
 
 
 def endpoints(job, ssh):
-    """Return the ways into a running job: its services, and ssh, which each has."""
+    """Return how to reach a running job: its services, and ssh, which every job has."""
     rows = []
     for each in job.get("endpoints") or []:
         if each["service"] == "ssh":

@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the server of an instance decides beside JupyterLab: whose folders TensorBoard shows, and the page of the instance. Data in, data out."""
+"""Decisions of the server of an instance beside JupyterLab: the folders that TensorBoard may show, and the page of the instance. Data in, data out."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def folder_problem(path, found, uid, folders):
         return "%s cannot be opened: %s" % (path, found["error"])
     if not found["is_folder"]:
         return "%s is not a folder" % path
-    # Folders of a group belong to root. Whether the person may read them is for the file system to say.
+    # Folders of a group belong to root. The file system decides whether the person may read them.
     if found["uid"] not in (uid, 0):
         return "%s belongs to %s; TensorBoard shows folders of yours and of your groups" % (
             path,

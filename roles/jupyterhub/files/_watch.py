@@ -147,7 +147,7 @@ async def watch(spawner: InstanceSpawner, context: ssl.SSLContext) -> None:
             has_route = not await remove_route(proxy, spawner)
         tries += 1
         if has_to_ask(tries):
-            # In a task of its own: the end of the job cancels this one.
+            # In a separate task, because the end of the job cancels this one.
             poll = asyncio.ensure_future(spawner.poll_and_notify())
             polls.add(poll)
             poll.add_done_callback(polls.discard)

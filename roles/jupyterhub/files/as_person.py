@@ -15,7 +15,7 @@ import signal
 import sys
 
 HELPER = "/usr/local/lib/trainyard/hub/instance"
-#: Seconds: more than the helper gives itself, and less than the hub waits for.
+#: Seconds: more than the helper's own limit, less than that of the hub.
 SECONDS = 140
 
 
@@ -58,7 +58,7 @@ def wait(child: int, seconds: int) -> int:
     """Wait for a process, and kill it after some seconds, also if it is stopped. Return its exit code, 128 and the signal if one has ended it."""
     signal.signal(signal.SIGALRM, lambda _number, _frame: os.kill(child, signal.SIGKILL))
     signal.alarm(seconds)
-    # It stays a zombie until the clock is off, so that the number is nobody else's.
+    # It stays a zombie until the timer is off, so no other process can get its number.
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     signal.alarm(0)
     status = os.waitpid(child, 0)[1]

@@ -35,7 +35,7 @@ MAX_ANSWER = 8 << 20
 LOG_BYTES = 100000
 #: Seconds for a request, less than as_person and the hub have. Seconds of CPU time, and bytes of memory, also for each command of Slurm.
 SECONDS, CPU_SECONDS, MEMORY = 130, 60, 1 << 30
-#: Of prctl(2). It is looked up here: between fork and exec of a process with threads that could wait for ever.
+#: prctl(2), looked up here: between fork and exec, a process with threads could wait for ever.
 PRCTL = ctypes.CDLL(None).prctl
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 
@@ -66,7 +66,7 @@ def prctl(option, value):
 
 
 def end_with_parent():
-    """Of a command of Slurm: it does not stay behind if the helper is killed, also one that its person has stopped."""
+    """Preparation of a command of Slurm: it ends with the helper, even if its owner has stopped it."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -82,7 +82,7 @@ def command():
 
 
 def choices(trainyard, site, _request):
-    # The page does without it, so a registry that does not answer is no reason to wait longer than Slurm needs, or to fail.
+    # The page works without it. A registry that does not answer must not delay or break the page.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(site.saved)
         found = of_slurm(trainyard, site)

@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Jobs in the browser: a service of the hub, which asks the command trainyard as the person who has logged in."""
+"""Jobs in the browser: a service of the hub that runs the command trainyard as the person who has logged in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tornado import httpserver, web
 PREFIX, HUB = os.environ["JUPYTERHUB_SERVICE_PREFIX"], os.environ.get("JUPYTERHUB_HOST", "")
 
 
-#: Of each answer, also of errors. The address of Jupyter has its token.
+#: Headers of each answer, including errors. The address of Jupyter contains its token.
 HEADERS = {
     "Strict-Transport-Security": os.environ["TRAINYARD_HSTS"],
     "Referrer-Policy": "no-referrer",

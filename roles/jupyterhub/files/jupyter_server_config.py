@@ -16,7 +16,7 @@ sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 # Jupyter gives it to this file.
 c = globals()["get_config"]()
 
-# Sockets in a folder of the person: on ports of 127.0.0.1 everybody on the host could read the output of a kernel.
+# Sockets in a private folder: on ports of 127.0.0.1, everybody on the host could read the output of a kernel.
 c.ConnectionFileMixin.transport = "ipc"
 c.KernelSpecManager.allowed_kernelspecs = {"python3"}
 c.KernelSpecManager.ensure_native_kernel = False

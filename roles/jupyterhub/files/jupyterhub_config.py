@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Configuration of JupyterHub. The values of the site are in hub.json, as data: nothing of an inventory is part of a program."""
+"""Configuration of JupyterHub. The values of the site are data in hub.json. No text of an inventory is part of a program."""
 
 import importlib
 import json
@@ -23,12 +23,12 @@ c.ConfigurableHTTPProxy.should_start = False
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:%d" % site["proxy_api_port"]
 c.JupyterHub.cleanup_servers = False
 c.JupyterHub.cleanup_proxy = False
-# A proxy that was killed has forgotten the ways to instances. The hub tells it again at this interval, in seconds.
+# A proxy that was killed has lost the routes to instances. The hub adds them again at this interval in seconds.
 c.JupyterHub.last_activity_interval = 30
 
 c.JupyterHub.proxy_class = trainyard_hub.InstanceProxy
 
-# Everybody reaches the hub through the proxy, by TLS, also the servers on training hosts.
+# All clients reach the hub through the proxy by TLS, including the servers on training hosts.
 c.JupyterHub.bind_url = site["url"] + "/"
 c.JupyterHub.public_url = site["url"] + "/"
 c.JupyterHub.hub_bind_url = "http://127.0.0.1:%d" % site["hub_port"]
@@ -64,7 +64,7 @@ c.Spawner.poll_interval = 60
 c.JupyterHub.concurrent_spawn_limit = 0
 c.JupyterHub.active_server_limit = 0
 
-# The pages of jobs, a service of their own. Everybody may open it, and it shows each person theirs.
+# The service with the pages of jobs. Everybody may open it and sees only their own jobs.
 c.JupyterHub.services = [
     {
         "name": "jobs",

@@ -68,7 +68,7 @@ def remove_old(settings, now):
 
 
 def refuse_many(asked, person, settings, now):
-    """Refuse a person who asks for links all the time. C(asked) has the moments of each person's last links."""
+    """Refuse too many links of a person. C(asked) has the times of each person's last links."""
     recent = [moment for moment in asked.get(person, []) if moment + settings["link_seconds"] > now]
     if len(recent) >= MOST:
         raise _instance.RequestError(
@@ -104,7 +104,7 @@ def main():
         os.unlink(SOCKET)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(SOCKET)
-    # Everybody may ask. The answer depends on who it is.
+    # Everybody may connect. The answer depends on the uid.
     os.chmod(SOCKET, 0o666)
     server.listen(64)
     asked = {}

@@ -38,7 +38,7 @@ from _messages import Refused, say
 CONFIG = "/etc/trainyard/notebook/server.json"
 HERE = "/usr/local/lib/trainyard/notebook"
 RUN = "/usr/local/bin/trainyard-run"
-#: Of role jobs: what serves TensorBoard in a container, and its path there.
+#: Program of role jobs that serves TensorBoard in a container, and its path there.
 SERVICES, SERVICES_INSIDE = (
     "/usr/local/lib/trainyard/jobs/services",
     "/usr/local/lib/trainyard/services",

@@ -95,7 +95,7 @@ class FailedLogins:
 
 
 class OfPeople:
-    """Of each authenticator: who is no longer one of the people is logged out, and tokens of theirs admit nobody. Passwords cannot be guessed fast."""
+    """Mixin for every authenticator: logs out removed people and rejects their tokens. Passwords cannot be guessed fast."""
 
     failed = FailedLogins()
 

@@ -30,7 +30,7 @@ ACCOUNT = "trainyard-build"
 #: 999 are those of other programs. Builds of role image_relay begin one after it, and people's
 #: subordinate IDs after those.
 ACCOUNT_ID = (1 << 28) - (1 << 16) - 1
-#: Of role package_sources, then of the distribution. Node does not look at them.
+#: Bundles of authorities: that of role package_sources, then the distribution's. Node does not read them.
 CA_BUNDLES = ("/etc/trainyard/site/ca-bundle.crt", "/etc/ssl/certs/ca-certificates.crt")
 #: The package of the search tool downloads it from elsewhere. Debian's takes its place.
 SEARCH = "/usr/bin/rg"

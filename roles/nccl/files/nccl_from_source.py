@@ -106,7 +106,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except source.StepError as error:
-        sys.exit("trainyard: %s" % error)
+    source.program(main)

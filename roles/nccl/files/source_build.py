@@ -247,8 +247,13 @@ def main():
         run(*sys.argv[3:])
 
 
-if __name__ == "__main__":
+def program(main):
+    """Run a program of the build. If it cannot go on, end with its message."""
     try:
         main()
     except StepError as error:
         sys.exit("trainyard: %s" % error)
+
+
+if __name__ == "__main__":
+    program(main)

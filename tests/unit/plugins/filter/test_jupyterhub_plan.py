@@ -90,26 +90,36 @@ def files(found):
     }
 
 
+FILES_OF_HUB = {
+    _jupyterhub_plan.SUDOERS,
+    _jupyterhub_plan.FOLDER + "/hub.json",
+    *("%s/%s.service" % (_jupyterhub_plan.UNITS, name) for name in _jupyterhub_plan.SERVICES),
+    *("%s/%s" % (_jupyterhub_plan.HUB, name) for name in _jupyterhub_plan.OF_HUB),
+}
+FILES_OF_NOTEBOOK = {
+    _jupyterhub_plan.NOTEBOOK_FOLDER + "/server.json",
+    *(
+        "%s/%s" % (_jupyterhub_plan.NOTEBOOK, name)
+        for name in (
+            *_jupyterhub_plan.OF_NOTEBOOK,
+            "share/jupyter/kernels/python3/kernel.json",
+            "share/jupyter/labextensions/trainyard-instance/package.json",
+            "share/jupyter/labextensions/trainyard-instance/static/idle_warning.js",
+            "share/jupyter/settings/labconfig/default_setting_overrides.json",
+            "share/jupyter/without-gpus/labconfig/page_config.json",
+        )
+    ),
+}
+
+
 @pytest.mark.parametrize(
     "host, parts", [("front", ["hub"]), ("a", ["notebook"]), ("elsewhere", [])]
 )
 def test_each_host_has_its_part_and_nothing_else(host, parts):
     found = plan(host)
     assert found["parts"] == parts and found["problems"] == []
-    expected = set()
-    if parts == ["hub"]:
-        expected = set(_jupyterhub_plan.OWN_OF_HUB) - {
-            "/etc/trainyard/hub/authenticator.json",
-            "/etc/trainyard/hub/proxy.env",
-            "/etc/trainyard/hub/jobs.env",
-        }
-    if parts == ["notebook"]:
-        expected = {
-            path
-            for path in _jupyterhub_plan.OWN_OF_NOTEBOOK
-            if "." in path or path.endswith(("/server", "/look"))
-        } - {"/etc/trainyard/notebook/ca.pem"}
-    assert set(files(found)) == expected
+    expected = {"hub": FILES_OF_HUB, "notebook": FILES_OF_NOTEBOOK}
+    assert set(files(found)) == set().union(*(expected[part] for part in parts))
     assert (
         bool(found["services"])
         == bool(found["secrets"])

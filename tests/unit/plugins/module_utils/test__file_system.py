@@ -9,7 +9,10 @@ import time
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import ask_file_system
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import (
+    ask_file_system,
+    existing,
+)
 
 
 @pytest.fixture(name="statvfs")
@@ -62,3 +65,8 @@ def test_a_process_that_is_killed_before_it_answers(statvfs):
         "fails",
         "the process that asked it ended with status 9",
     )
+
+
+def test_the_nearest_folder_that_exists(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert existing(str(tmp_path / "link" / "a" / "b")) == str(tmp_path.resolve())

@@ -78,10 +78,44 @@ LOST = """\
 """
 
 
+def without_meaning(entry):
+    return {key: value for key, value in entry.items() if key not in ("cause", "stops", "fix")}
+
+
+@pytest.mark.parametrize(
+    "kind, code, text, cause, stops",
+    [
+        ("Xid", 79, "GPU has fallen off the bus.", "the GPU has fallen off the bus", True),
+        ("Xid", 31, "Ch 0000000b", "a program used memory that is not its own", False),
+        ("Xid", 63, "", "a memory page or row is pending retirement", False),
+        ("Xid", 144, "NETIR Fatal XC0", "an NVLink failed", True),
+        ("Xid", 150, "RLW_RXPIPE Nonfatal XC0 i0 Link 13", "an NVLink failed", False),
+        ("Xid", 999, "", "an error that is not listed in the collection", False),
+        ("SXid", 20034, "Fatal, Link 30 LTSSM Fault Up", "an NVSwitch reports an error", True),
+        ("SXid", 22013, "Non-fatal, Link 44", "an NVSwitch reports an error", False),
+        # Not the Xid of this number.
+        ("SXid", 79, "Non-fatal, Link 44", "an NVSwitch reports an error", False),
+    ],
+)
+def test_the_meaning_of_an_error(kind, code, text, cause, stops):
+    told = _host_health.meaning(kind, code, text)
+    assert (told["cause"], told["stops"]) == (cause, stops) and told["fix"]
+
+
+def test_each_action_is_that_of_an_error():
+    known = [*_host_health.XIDS.values(), _host_health._UNKNOWN, _host_health._SWITCH]
+    assert {xid.action for xid in known} == set(_host_health.ACTIONS)
+
+
+def test_the_errors_that_drain_a_node():
+    draining = [code for code, xid in _host_health.XIDS.items() if xid.drains]
+    assert draining == [48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140]
+
+
 @pytest.mark.parametrize("line", LINES)
 def test_an_error_of_a_gpu(line):
     kind, device, code, text, seconds = LINES[line]
-    assert _host_health.parse_gpu_errors(line + "\r\n") == [
+    assert [without_meaning(entry) for entry in _host_health.parse_gpu_errors(line + "\r\n")] == [
         {
             "kind": kind,
             "device": device,
@@ -127,7 +161,9 @@ def test_a_gpu_that_is_gone_without_an_xid():
         "first_s": 1843.308145,
         "last_s": 1843.308145,
     }
-    assert _host_health.parse_gpu_errors(LOST) == [expected]
+    (lost,) = _host_health.parse_gpu_errors(LOST)
+    assert without_meaning(lost) == expected
+    assert lost["cause"] == "the GPU has fallen off the bus" and lost["stops"]
     # It is the same error as the Xid of that GPU.
     (both,) = _host_health.parse_gpu_errors(
         "[ 1800.1] NVRM: Xid (PCI:0000:b3:00): 79, GPU has fallen off the bus.\n" + LOST

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _job_container as parsers
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import parse_mountinfo
 
 # Of a host that docker has started, shortened: / on overlay, a volume, and the masks of /proc.
 DOCKER = """\
@@ -75,8 +76,8 @@ def test_the_name_of_a_mount_changes_nothing(separator):
     # As Python reads it: a carriage return is a line break.
     for text in (strange, strange.replace("\r", "\n")):
         found = text.join(DOCKER.splitlines(keepends=True))
-        assert list(parsers._mounts(DOCKER)) == [
-            mount for mount in parsers._mounts(found) if not mount[0].startswith("/home/bob")
+        assert parse_mountinfo(DOCKER) == [
+            mount for mount in parse_mountinfo(found) if not mount["path"].startswith("/home/bob")
         ]
         assert parsers.masked_paths(found) == parsers.masked_paths(DOCKER)
         assert parsers.is_mount("/data1/my share", found)

@@ -56,7 +56,6 @@ def test_associations(version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_other_tables(version):
-    assert sacctmgr.parse_clusters(recorded(version, "cluster")) == ["trainyard"]
     assert sacctmgr.parse_accounts(recorded(version, "account"))["hand"] == "two words | a bar"
     assert (
         sacctmgr.parse_accounts(recorded(version, "account"))["vision"]
@@ -172,7 +171,6 @@ def test_any_text_is_parsed_or_refused(text):
         sacctmgr.parse_associations,
         sacctmgr.parse_accounts,
         sacctmgr.parse_qos,
-        sacctmgr.parse_clusters,
         sacctmgr.parse_tres,
         sacctmgr.parse_jobs,
     ):

@@ -25,6 +25,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import (
     _host,
     _host_health,
     _infiniband,
+    _mountinfo,
     _nfs,
     _nvidia_smi,
     _openpgp,
@@ -385,7 +386,7 @@ OF_LINES = dict(
             "kernel/drivers/net/mlx5_core.ko.xz: kernel/a.ko.xz\n",
         ),
         "mountinfo": (
-            _nfs.parse_mountinfo,
+            _mountinfo.parse_mountinfo,
             "36 35 98:0 /mnt1 /mnt\\0402 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n",
         ),
         "exports": (

@@ -116,13 +116,6 @@ def test_devices_and_specifications(monkeypatch):
     assert host().gpu_nodes() == [2, 10] and host().cdi() == {"/etc/cdi/a.yaml": "nvidia.com/gpu"}
 
 
-def test_the_nearest_folder_that_exists(tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path)
-    assert job_container_info.existing(str(tmp_path / "link" / "a" / "b")) == str(
-        tmp_path.resolve()
-    )
-
-
 def test_the_whole_answer_of_a_host_with_npus(monkeypatch, tmp_path):
     answers = []
 

@@ -486,7 +486,7 @@ def test_a_mount_is_not_emptied(monkeypatch, tmp_path):
 
 
 def test_what_mounts_are_in_the_way_of():
-    text = "1 0 0:1 / / rw\n2 1 0:2 / /tmp/a\\040b\\012c\\134/x rw shared:1 - ext4 y rw\nbroken\n"
+    text = "1 0 0:1 / / rw - ext4 x rw\n2 1 0:2 / /tmp/a\\040b\\012c\\134/x rw shared:1 - ext4 y rw\nbroken\n"
     assert epilog.in_the_way(text) == {"/tmp", "/tmp/a b\nc\\", "/tmp/a b\nc\\/x"}
 
 
@@ -812,7 +812,7 @@ def test_names_of_mounts_break_no_reader(separator, name):
 def test_epilog_needs_the_variables_of_slurmd():
     done = subprocess.run(
         [sys.executable, str(FILES / "epilog.py")],
-        env={"SLURM_JOB_ID": "7;x"},
+        env={"SLURM_JOB_ID": "7;x", "PYTHONPATH": ":".join(FOLDERS)},
         stderr=subprocess.PIPE,
         text=True,
         check=False,
@@ -839,11 +839,11 @@ def test_npus_are_counted_by_their_device_files(monkeypatch):
     [
         (
             "[1.0] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python3, GPU has fallen off the bus.",
-            "Xid 79 (fallen off the bus) of 0000:3b:00",
+            "Xid 79 of 0000:3b:00: the GPU has fallen off the bus",
         ),
         (
             "[1.0] NVRM: Xid (PCI:0000:3b:00): 48, pid=1, DBE",
-            "Xid 48 (uncorrectable memory error) of 0000:3b:00",
+            "Xid 48 of 0000:3b:00: an uncorrectable memory error (double bit)",
         ),
         ("[1.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=python3, MMU Fault", ""),
         ("", ""),
@@ -936,9 +936,12 @@ def test_space():
 
 
 def test_share(tmp_path):
-    assert health.unmounted("/data1/share", "1 0 0:1 / / rw\n") == "/data1/share is not mounted"
     assert (
-        health.unmounted("/data1/share", "1 0 0:1 / /data1/share rw\n")
+        health.unmounted("/data1/share", "1 0 0:1 / / rw - ext4 x rw\n")
+        == "/data1/share is not mounted"
+    )
+    assert (
+        health.unmounted("/data1/share", "1 0 0:1 / /data1/share rw - nfs4 x rw\n")
         == health.unmounted("", "")
         == ""
     )

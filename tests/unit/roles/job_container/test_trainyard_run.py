@@ -1057,7 +1057,8 @@ def test_a_folder_of_another_user_is_refused(tmp_path):
             run.private_folder(str(path), uid)
 
 
-def test_file_systems_and_ranges():
+def test_file_systems_and_ranges(monkeypatch):
+    monkeypatch.setattr(run, "LIBRARY", str(FILES.parents[2] / "plugins/module_utils"))
     mounts = "1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /home rw shared:1 - nfs4 s:/home rw\n"
     assert (
         run.file_system("/home/a/store", mounts) == "nfs4"
