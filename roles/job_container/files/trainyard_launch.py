@@ -24,6 +24,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -410,14 +411,10 @@ def known_hosts(job):
     )
 
 
-def shell_value(text):
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
 def session_text(environment):
     """Return the environment of this worker for sessions of the job's sshd, which itself gives nearly none."""
     return "".join(
-        "export %s=%s\n" % (name, shell_value(value))
+        "export %s=%s\n" % (name, shlex.quote(value))
         for name, value in sorted(environment.items())
         if name.replace("_", "a").isalnum()
     )

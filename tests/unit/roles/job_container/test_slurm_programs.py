@@ -1077,7 +1077,9 @@ def test_the_device_of_a_project_quota(path, device):
 def test_the_disk_of_a_job_is_limited_and_free_again(tmp_path, monkeypatch):
     """With calls of the kernel recorded: few kernels of test machines have such quotas."""
     calls = []
-    monkeypatch.setattr(disk, "mounts", lambda: "21 1 8:1 / / rw - ext4 /dev/sda1 rw,prjquota\n")
+    monkeypatch.setattr(
+        disk._files, "read", lambda _path: "21 1 8:1 / / rw - ext4 /dev/sda1 rw,prjquota\n"
+    )
     monkeypatch.setattr(
         disk, "limit_project", lambda device, project, size: calls.append((device, project, size))
     )
@@ -1104,7 +1106,7 @@ def test_the_disk_of_a_job_is_limited_and_free_again(tmp_path, monkeypatch):
     prolog.limit_disk("7", {"storage": str(tmp_path), "job_bytes": 0})
     assert len(calls) == 4
     # A site that has mounted it without quotas since then: the node is drained with the reason.
-    monkeypatch.setattr(disk, "mounts", lambda: MOUNTS)
+    monkeypatch.setattr(disk._files, "read", lambda _path: MOUNTS)
     with pytest.raises(
         OSError,
         match="is not on a file system that is mounted with prjquota, which job_container_job_gib needs",
