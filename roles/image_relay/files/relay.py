@@ -816,6 +816,6 @@ def main(words):
 COMMANDS = {"relay": relay, "tidy": tidy, "room": room}
 
 if __name__ == "__main__":
-    # Whoever reads the log sees each line at once.
+    # The log has each line at once.
     sys.stdout.reconfigure(line_buffering=True)
     sys.exit(main(sys.argv[1:]))

@@ -17,10 +17,8 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 
-sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _files
 import _registry
 

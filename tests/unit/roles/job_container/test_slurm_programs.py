@@ -1137,7 +1137,7 @@ def test_programs_are_placed_with_their_interpreter():
     )
     assert all(first.pop(name).startswith("# ") for name in modules)
     # In containers, by the Python of the image.
-    assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root", "rank")} == {
+    assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root")} == {
         "#!/usr/bin/env python3"
     }
     assert first == dict.fromkeys(
