@@ -1,16 +1,22 @@
-"""Writes the tables of variables and of checks in roles/*/README.md from the files in meta: make docs"""
+"""Writes the tables of variables and of checks in roles/*/README.md from the files in meta, and the keys of job files in docs/shared-cluster.md: make docs"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "roles/jobs/files"))
+import _job_file
+
 BEGIN = "<!-- Written by `make docs` from meta/argument_specs.yml, where the descriptions are. -->"
 BEGIN_CHECKS = "<!-- Written by `make docs` from meta/%s, where the words of each check are. -->"
+BEGIN_KEYS = "<!-- Written by `make docs` from roles/jobs/files/_job_file.py, where the words of each key are. -->"
+KEYS_PAGE = ROOT / "docs/shared-cluster.md"
 END = "<!-- End of what `make docs` writes. -->"
 # A default that cannot be shown as a value is told by a paragraph that begins with these words.
 IN_WORDS = "The default is "
@@ -188,8 +194,20 @@ def written(readme, specs, tables=None):
     return readme
 
 
+def keys_section() -> str:
+    """Return the table of the keys of a job file."""
+    lines = ["| Key | Meaning | Values | Default | Example |", "|---|---|---|---|---|"]
+    for key in _job_file.TABLE:
+        default = "required" if key.default is None else "`%s`" % key.default if key.default else ""
+        cells = (key.name, plain(key.doc), plain(key.accepts.allowed), default, plain(key.example))
+        lines.append("| `%s` | %s | %s | %s | `%s` |" % cells)
+    return "\n".join(lines)
+
+
 def readmes():
-    """Yield (path of a README, its text, the text that it should have)."""
+    """Yield (path of a page, its text, the text that it should have)."""
+    text = KEYS_PAGE.read_text(encoding="utf-8")
+    yield KEYS_PAGE, text, between(text, BEGIN_KEYS, keys_section())
     for path in sorted((ROOT / "roles").glob("*/README.md")):
         text = path.read_text(encoding="utf-8")
         specs = yaml.safe_load(

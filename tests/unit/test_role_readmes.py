@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from role_readmes import BEGIN, BEGIN_CHECKS, END, check_rows, rows, section, value, written
+from role_readmes import (
+    BEGIN,
+    BEGIN_CHECKS,
+    END,
+    KEYS_PAGE,
+    check_rows,
+    readmes,
+    rows,
+    section,
+    value,
+    written,
+)
 
 
 @pytest.mark.parametrize(
@@ -181,3 +192,12 @@ def test_each_table_of_checks_has_its_place():
             written(wrong, specs, tables)
     with pytest.raises(ValueError, match="the README "):
         written("".join(places), specs, {"a.yml": tables["a.yml"]})
+
+
+def test_the_keys_of_a_job_file_are_described_once():
+    page, found, expected = next(iter(readmes()))
+    assert page == KEYS_PAGE and found == expected, "run make docs"
+    assert (
+        "\n| `worker_gpu` | GPUs (or NPUs) of each worker | a whole number from 0 to 64 | `0` | `4` |\n"
+        in found
+    )

@@ -159,6 +159,24 @@ def test_tasks_of_an_array_are_listed_once(cluster):
         assert cluster.ends("alice", number)["state"] == "cancelled"
 
 
+def test_a_job_that_was_edited_is_refused_and_can_be_submitted_again(cluster):
+    """Its script carries the judged job, which the training host does not judge again."""
+    script = cluster.trainyard("alice", "submit", "-", "--dry-run", *FITS, text=SAMPLE).out
+    edited = script.replace('"worker_image": "site/tools:1"', '"worker_image": "other/tools:1"')
+    assert edited != script
+    cluster.as_person("alice", "cat > edited.sh << 'END'\n%sEND" % edited)
+    number = cluster.as_person("alice", "sbatch --parsable edited.sh").out.strip()
+    job = cluster.ends("alice", number)
+    assert (job["state"], job["exit_code"], job["result"]) == ("failed", 125, None)
+    told = cluster.trainyard("alice", "logs", number).out
+    assert told == (
+        "trainyard: job %s cannot run: it was damaged or edited after trainyard submit had judged it. "
+        "Submit it again with: trainyard clone %s\n" % (number, number)
+    )
+    again = json.loads(cluster.trainyard("alice", "clone", number, "--json").out)["id"]
+    assert cluster.ends("alice", again)["state"] == "completed"
+
+
 def test_others_see_nothing(cluster):
     number = cluster.submit(
         "alice",

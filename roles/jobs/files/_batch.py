@@ -8,58 +8,41 @@ from __future__ import annotations
 import shlex
 
 import _job_file
+import _job_text
 
 #: On training hosts: what the script runs.
 PROGRAM = "/usr/local/lib/trainyard/jobs/job"
 #: In Slurm's comment of each job. The command shows jobs without it, too.
 MARK = "trainyard"
-#: What only sbatch reads. The rest of the file is in the script.
-OF_SBATCH = (
-    "priority",
-    "preemptible",
-    "interactive",
-    "max_minutes",
-    "workspace_id",
-    "host_class",
-    "retries",
-)
 
 
-def options(job, place):
+def options(job: dict, place: dict) -> list:
     """Return the options of sbatch, in the order in which the script has them.
 
-    :param job: from P(_job_file.read_job_file).
+    :param job: from P(_job_file.judge).
     :param place: C(output), the path of the log with C(%j) for the job's number, C(workdir), the folder in which the workers start, C(mail), whether
         Slurm sends e-mail, and C(mark), Slurm's comment if it is not the one of jobs.
     """
     # Slurm charges the content of /dev/shm to the memory of the job.
     memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
-    found = [
-        "--job-name=" + job["name"],
-        "--comment=" + place.get("mark", MARK),
-        "--nodes=%d" % job["worker_count"],
-        "--ntasks-per-node=1",
-        "--cpus-per-task=%d" % job["worker_cpu"],
-        "--mem=%dM" % memory,
-    ]
-    found += ["--gpus-per-node=%d" % job["worker_gpu"]] if job["worker_gpu"] else []
-    found += ["--account=" + job["workspace_id"]] if job["workspace_id"] else []
-    found += ["--qos=" + job["priority"]] if job["priority"] else []
-    found += ["--nice=%d" % job["nice"]] if job["nice"] else []
-    found += ["--constraint=" + job["host_class"]] if job["host_class"] else []
-    found += ["--time=%d" % job["max_minutes"]] if job["max_minutes"] else []
+    found = []
+    for key in _job_file.TABLE:
+        if key.sbatch and job[key.name]:
+            found.append(key.sbatch % job[key.name] if "%" in key.sbatch else key.sbatch)
+    found += ["--mem=%dM" % memory, "--ntasks-per-node=1", "--comment=" + place.get("mark", MARK)]
+    if job["nice"]:
+        found.append("--nice=%d" % job["nice"])
+    found.append("--chdir=" + place["workdir"])
     if job["interactive"]:
-        return found + ["--chdir=" + place["workdir"]]
-    # The helper of the hub has limits of memory and CPU time, which are not those of its jobs.
-    found.append("--propagate=NONE")
-    # A job that is preempted goes on in the same log.
-    found += [
-        "--requeue" if job["preemptible"] else "--no-requeue",
-        "--open-mode=append",
-        "--chdir=" + place["workdir"],
-        "--output=" + place["output"],
-    ]
-    return found + (["--mail-type=END,FAIL,REQUEUE"] if place.get("mail") else [])
+        return found
+    if "--requeue" not in found:
+        found.append("--no-requeue")
+    # The helper of the hub has limits of memory and CPU time, which are not those of its jobs. A job that is preempted goes on in the same log.
+    found += ["--propagate=NONE", "--open-mode=append", "--output=" + place["output"]]
+    if place.get("mail"):
+        found.append("--mail-type=END,FAIL,REQUEUE")
+    # Two keys may have the same option.
+    return list(dict.fromkeys(found))
 
 
 def heredoc_mark(text):
@@ -76,12 +59,9 @@ def quoted(option):
     return shlex.quote(option)
 
 
-def script(job, values, place):
-    """Return the script. C(values) are those of the job file, which the job keeps as spec.yml; C(place) as in P(options)."""
-    kept = {str(key): value for key, value in values.items()}
-    # With what was chosen for the person.
-    kept.update(worker_image=job["worker_image"])
-    text = _job_file.to_yaml(kept)
+def script(job: dict, spec: str, place: dict) -> str:
+    """Return the script. C(spec) is the job file, which the job keeps as spec.yml; C(place) as in P(options)."""
+    text = _job_text.sealed(job, spec)
     mark = heredoc_mark(text)
     return "\n".join(
         ["#!/bin/bash"]
@@ -89,6 +69,7 @@ def script(job, values, place):
         + [
             "",
             "# Starts the workers by srun, each in its container, and writes result.json into the folder of the job.",
+            "# trainyard submit has judged the text below. It cannot be edited here: change the job file, and submit that.",
             "exec %s run <<'%s'" % (PROGRAM, mark),
             text.rstrip("\n"),
             mark,

@@ -1,9 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judges the values of a job file. The command, the forms in the browser and the tests call it, so that all of them refuse the same.
+"""Judges the values of a job file, once, when it is submitted. The command, the form in the browser and the tests call it, so that all of them refuse the same.
 
-It knows the format only. What a site has (accounts, hosts, images) is judged by _job_limits.py.
+TABLE has a row for each key. The judge, the options of sbatch, `trainyard submit --help`, the form in the browser and the documentation (`make docs`) read
+it. What a site has (accounts, hosts, images) is judged by _job_limits.py.
 """
 
 from __future__ import annotations
@@ -11,32 +12,13 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from typing import Callable, NamedTuple
 
 import _job_text
 
 KINDS = ("PyTorchJob", "HorovodJob", "MPIJob", "MindSporeJob", "Job")
 ALIASES = ("none", "dlws")
-SERVICES = ("ssh", "jupyter", "tensorboard")
-#: The form of values, and what a message says of it.
-NAME = (r"[A-Za-z0-9_]{1,27}", "1 to 27 letters, digits and '_'")
-IMAGE = (
-    r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}",
-    "the name of an image, such as pytorch:2.5; 'trainyard images' lists those of this cluster",
-)
-ACCOUNT = (
-    r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
-    "the name of an account; 'trainyard quota' lists yours",
-)
-CLASS = (
-    r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
-    "a class of hosts, such as h100; 'trainyard nodes' lists them",
-)
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
-#: A remote of the person's own configuration. One that begins with ':' would have its password in the job file.
-REMOTE = (
-    r"[A-Za-z0-9_][A-Za-z0-9_ .+@-]{0,99}:[^\x00-\x1f\x7f]{0,900}",
-    "remote:path with a remote that 'rclone config' has made, such as results:runs/1",
-)
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 MAX_COMMAND, MAX_TEXT, MAX_VARIABLES = 65536, 4096, 500
 #: The largest amounts that are a job and not a typing error.
@@ -70,28 +52,6 @@ OWN_VARIABLES = (
     "SHELLOPTS",
     "BASH_VERSINFO",
 )
-DEFAULTS = {
-    "kind": "Job",
-    "worker_count": "1",
-    "worker_cpu": "1",
-    "worker_gpu": "0",
-    "worker_memory": "4",
-    "worker_shared_memory": "",
-    "worker_image": "",
-    "priority": "",
-    "workspace_id": "",
-    "interactive": "false",
-    "host_class": "",
-    "max_minutes": "",
-    "preemptible": "false",
-    "environment": {},
-    "workdir": "",
-    "retries": "0",
-    "services": [],
-    "environment_aliases": "none",
-    "copy_results": "",
-}
-KEYS = ("name", "command", *DEFAULTS)
 
 
 class JobFileError(ValueError):
@@ -106,119 +66,77 @@ class _Fault(Exception):
     """What is wrong with one value; the message begins with the value."""
 
 
-def read_job_file(text, changes=(), priorities=(), default_image=""):
-    """Return the job that a file describes; raises JobFileError with all its faults.
+class Accepts(NamedTuple):
+    """What a key accepts."""
 
-    :param text: content of the file, key=value lines or YAML.
-    :param changes: texts C(KEY=VALUE) that replace values of the file, as of C(--set). An empty value restores the default.
-    :param priorities: priorities of the site, C(name), C(priority) and C(preempts) of each.
-    :param default_image: image of jobs that name none; empty if the site has none.
-    """
-    try:
-        values = _job_text.read_job_text(text, KEYS)
-    except _job_text.TextError as error:
-        raise JobFileError([str(error)]) from error
-    return judge(changed(values, changes), priorities, default_image)
+    #: In words that follow "use".
+    allowed: str
+    #: Returns the value as the judged job has it. Raises _Fault.
+    convert: Callable
+    #: All texts that are allowed, if there are few.
+    choices: tuple = ()
 
 
-def read_spec(text):
-    """Return the values and the job of a file that has been accepted, as a job keeps it. The priorities of the site are not known there."""
-    values = _job_text.read_job_text(text, KEYS)
-    return values, judge(
-        {key: value for key, value in values.items() if key not in ("priority", "preemptible")}
-    )
+class Field(NamedTuple):
+    """A field of the form in the browser."""
+
+    #: Where it stands: the form begins with the smallest number.
+    place: int
+    label: str
+    #: text, number, select, boolean or area
+    control: str
 
 
-def changed(values, changes):
-    """Return the values with the changes of C(--set)."""
-    values = dict(values)
-    for change in changes:
-        key, equal, value = change.partition("=")
-        key = key.strip()
-        if not equal or not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)?", key):
-            raise JobFileError(
-                ["--set: '%.80s' is not KEY=VALUE, as in: --set worker_gpu=2" % change]
-            )
-        outer, _dot, inner = key.partition(".")
-        if outer == "environment" and inner:
-            former = values.get(outer)
-            values[outer] = dict(former if isinstance(former, dict) else {}, **{inner: value})
-        else:
-            values.pop(key, None)
-            if value:
-                values[key] = value
-    return values
+class Key(NamedTuple):
+    """A key of job files."""
+
+    name: str
+    #: As a job file has it. None: a job file needs the key.
+    default: str | list | dict | None
+    accepts: Accepts
+    #: What it does, in Markdown.
+    doc: str
+    #: A value for the documentation.
+    example: str
+    #: Option of sbatch, with a place for the judged value unless that is true or false. It is left out if the value is empty.
+    sbatch: str = ""
+    #: Whether an interactive job cannot have it.
+    is_of_batch: bool = False
+    field: Field | None = None
 
 
-def judge(values, priorities=(), default_image=""):
-    """Return the job of these values; see read_job_file. Values are texts, with the attribute C(line) where they come from a file."""
-    problems, job = [], {}
-    for key in values:
-        if key not in KEYS:
-            near = difflib.get_close_matches(key.lower(), KEYS, 1, 0.6)
-            problems.append(
-                "%s%s: there is no such key%s"
-                % (
-                    _line(key),
-                    key,
-                    "; did you mean %s?" % near[0] if near else "; the keys are " + ", ".join(KEYS),
-                )
-            )
-    lines = {str(key): _line(key) for key in values}
-    whole = dict(DEFAULTS, **{str(key): value for key, value in values.items()})
-    for key, convert in _CONVERTERS.items():
-        if key not in whole:
-            problems.append(
-                "%s: the file does not have this key; it needs one, as in: %s"
-                % (key, _EXAMPLES[key])
-            )
-            continue
-        try:
-            job[key] = convert(whole[key])
-        except _Fault as fault:
-            problems.append("%s%s: %s" % (lines.get(key, ""), key, fault))
-    if not problems:
-        problems += _together(job, lines, priorities, default_image)
-    if problems:
-        raise JobFileError(problems)
-    return job
+class Service(NamedTuple):
+    """What the key services starts beside a job."""
 
-
-def _line(value):
-    number = getattr(value, "line", 0)
-    return "line %d: " % number if number else ""
-
-
-def shown(value):
-    """Return a value as messages show it: short, in quotes, and without characters that a terminal would obey."""
-    text = (
-        value
-        if isinstance(value, str)
-        else "a list"
-        if isinstance(value, (list, tuple))
-        else "several keys"
-        if isinstance(value, dict)
-        else str(value)
-    )
-    text = "".join(character if character.isprintable() else "?" for character in text)
-    return (
-        "'%s'" % (text if len(text) <= 60 else text[:57] + "...")
-        if isinstance(value, str)
-        else text
-    )
+    name: str
+    field: Field
 
 
 # --- single values ----------------------------------------------------------------------------------------------------------
 
 
-def _text(value, allowed):
+def shown(value: object) -> str:
+    """Return a value as messages show it: short, in quotes, and without characters that a terminal would obey."""
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    if isinstance(value, dict):
+        return "several keys"
+    text = ""
+    for character in str(value):
+        text += character if character.isprintable() else "?"
+    if not isinstance(value, str):
+        return text
+    return "'%s'" % (text if len(text) <= 60 else text[:57] + "...")
+
+
+def _text(value: object, allowed: str) -> str:
     if not isinstance(value, str):
         raise _Fault("%s is not one value; use %s" % (shown(value), allowed))
     _check_characters(value)
     return str(value)
 
 
-def _check_characters(text):
+def _check_characters(text: str) -> None:
     if re.search("[\ud800-\udfff]", text):
         raise _Fault(
             "%s has a character that is none in UTF-8; write the file in UTF-8, and check its \\u escapes"
@@ -226,7 +144,7 @@ def _check_characters(text):
         )
 
 
-def _in_brackets(value):
+def _in_brackets(value: object) -> object:
     """Return the list or mapping that a text spells, as key=value lines and C(--set) have it. Other values are returned as they are."""
     if not isinstance(value, str) or not value.startswith(("{", "[")):
         return value
@@ -236,22 +154,20 @@ def _in_brackets(value):
         raise _Fault("%s cannot be read: %s" % (shown(value), error.message)) from error
 
 
-def _form(form, empty=False):
-    pattern, allowed = form
-
-    def convert(value):
+def _form(pattern: str, allowed: str, empty: bool = False) -> Accepts:
+    def convert(value: object) -> str:
         text = _text(value, allowed)
         if not (empty and text == "") and not re.fullmatch(pattern, text):
             raise _Fault("%s is not valid; use %s" % (shown(text), allowed))
         return text
 
-    return convert
+    return Accepts(allowed, convert)
 
 
-def _whole(first, last, empty=False):
+def _whole(first: int, last: int, empty: bool = False) -> Accepts:
     allowed = "a whole number from %d to %d" % (first, last)
 
-    def convert(value):
+    def convert(value: object) -> int | None:
         text = _text(value, allowed)
         if empty and text == "":
             return None
@@ -259,53 +175,48 @@ def _whole(first, last, empty=False):
             raise _Fault("%s is not possible; use %s" % (shown(text), allowed))
         return int(text)
 
-    return convert
+    return Accepts(allowed, convert)
 
 
-def _gigabytes(zero=False, empty=False):
-    allowed = "a number of GB %s to %d, such as 16 or 0.5" % (
-        "from 0" if zero else "above 0, up",
-        MAX_GB,
-    )
+def _gigabytes(zero: bool = False, empty: bool = False) -> Accepts:
+    """Accept GB. The judged job has MiB."""
+    least, allowed = 1e-9, "a number of GB above 0, up to %d, such as 16 or 0.5" % MAX_GB
+    if zero:
+        least, allowed = 0, "a number of GB from 0 to %d, such as 16 or 0.5" % MAX_GB
 
-    def convert(value):
+    def convert(value: object) -> int | None:
         text = _text(value, allowed)
         if empty and text == "":
             return None
-        if (
-            not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text)
-            or not (0 if zero else 1e-9) <= float(text) <= MAX_GB
-        ):
+        is_number = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text)
+        if not is_number or not least <= float(text) <= MAX_GB:
             raise _Fault("%s is not possible; use %s" % (shown(text), allowed))
         return math.ceil(float(text) * MIB_PER_GB)
 
-    return convert
+    return Accepts(allowed, convert)
 
 
-def _boolean(value):
+def _boolean(value: object) -> bool:
     text = _text(value, "true or false").lower()
     if text not in YES + NO:
         raise _Fault("%s is neither true nor false" % shown(value))
     return text in YES
 
 
-def _one_of(names):
-    def convert(value):
+def _one_of(names: tuple) -> Accepts:
+    def convert(value: object) -> str:
         text = _text(value, "one of " + ", ".join(names))
-        if text not in names:
-            near = difflib.get_close_matches(text.lower(), [name.lower() for name in names], 1, 0.5)
-            hint = (
-                "; did you mean %s?" % next(name for name in names if name.lower() == near[0])
-                if near
-                else ""
-            )
-            raise _Fault("%s is not one of %s%s" % (shown(text), ", ".join(names), hint))
-        return text
+        if text in names:
+            return text
+        known = {name.lower(): name for name in names}
+        near = difflib.get_close_matches(text.lower(), known, 1, 0.5)
+        hint = "; did you mean %s?" % known[near[0]] if near else ""
+        raise _Fault("%s is not one of %s%s" % (shown(text), ", ".join(names), hint))
 
-    return convert
+    return Accepts(", ".join(names), convert, names)
 
 
-def _command(value):
+def _command(value: object) -> str:
     text = _text(value, "a command, as in: python3 train.py")
     if not text.strip():
         raise _Fault("it is empty; write what the workers run, as in: command: python3 train.py")
@@ -320,7 +231,7 @@ def _command(value):
     return text.rstrip("\n")
 
 
-def _line_of_text(value, allowed):
+def _line_of_text(value: object, allowed: str) -> str:
     text = _text(value, allowed)
     if re.search(r"[\x00-\x1f\x7f]", text) or len(text) > MAX_TEXT:
         raise _Fault(
@@ -329,23 +240,24 @@ def _line_of_text(value, allowed):
     return text
 
 
-def _folder(value):
+def _priority(value: object) -> str:
+    """Return what the file says. chosen_priority() judges it, by the priorities of the site."""
+    return _line_of_text(value, "1 to 9, or the name of a priority")
+
+
+def _folder(value: object) -> str:
     allowed = "an absolute path, or one that begins with ~/"
     text = _line_of_text(value, allowed)
+    is_absolute = text.startswith(("/", "~/")) or text in ("", "~")
     # podman separates the parts of a mount by commas.
-    if text and (
-        not text.startswith(("/", "~/"))
-        and text != "~"
-        or re.search(r'[,"]', text)
-        or ".." in text.split("/")
-    ):
+    if not is_absolute or re.search(r'[,"]', text) or ".." in text.split("/"):
         raise _Fault(
             "%s is not possible; use %s, without commas, quotes and '..'" % (shown(text), allowed)
         )
     return text
 
 
-def is_folder(text):
+def is_folder(text: str) -> bool:
     """Return whether a job file can have this path as a folder."""
     try:
         return bool(_folder(text))
@@ -353,7 +265,7 @@ def is_folder(text):
         return False
 
 
-def _environment(value):
+def _environment(value: object) -> dict:
     value = _in_brackets(value)
     if value in ("", [], None):
         return {}
@@ -385,7 +297,7 @@ def _environment(value):
     return found
 
 
-def _services(value):
+def _services(value: object) -> dict:
     """Return what is started beside the job: C(ssh) and C(jupyter) as booleans, C(tensorboard) as a folder or an empty text."""
     found = {"ssh": False, "jupyter": False, "tensorboard": ""}
     value = _in_brackets(value)
@@ -395,8 +307,8 @@ def _services(value):
     for entry in value if isinstance(value, list) else [value]:
         pairs += entry.items() if isinstance(entry, dict) else [(entry, "true")]
     for name, setting in pairs:
-        if not isinstance(name, str) or name not in SERVICES:
-            raise _Fault("%s is not one of %s" % (shown(name), ", ".join(SERVICES)))
+        if not isinstance(name, str) or name not in found:
+            raise _Fault("%s is not one of %s" % (shown(name), ", ".join(found)))
         if name == "tensorboard":
             if not isinstance(setting, str) or not setting.startswith(("/", "~/")):
                 raise _Fault(
@@ -409,47 +321,309 @@ def _services(value):
     return found
 
 
-_CONVERTERS = {
-    "name": _form(NAME),
-    "kind": _one_of(KINDS),
-    "worker_count": _whole(1, MAX_WORKERS),
-    "worker_cpu": _whole(1, MAX_CPUS),
-    "worker_gpu": _whole(0, MAX_GPUS),
-    "worker_memory": _gigabytes(),
-    "worker_shared_memory": _gigabytes(zero=True, empty=True),
-    "worker_image": _form(IMAGE, empty=True),
-    "command": _command,
-    "priority": lambda value: _line_of_text(value, "1 to 9, or the name of a priority"),
-    "workspace_id": _form(ACCOUNT, empty=True),
-    "interactive": _boolean,
-    "host_class": _form(CLASS, empty=True),
-    "max_minutes": _whole(1, MAX_MINUTES, empty=True),
-    "preemptible": _boolean,
-    "environment": _environment,
-    "workdir": _folder,
-    "retries": _whole(0, MAX_RETRIES),
-    "services": _services,
-    "environment_aliases": _one_of(ALIASES),
-    "copy_results": _form(REMOTE, empty=True),
-}
-_EXAMPLES = {"name": "name: first_job", "command": "command: python3 train.py"}
+# --- the table --------------------------------------------------------------------------------------------------------------
+
+BOOLEAN = Accepts("true or false", _boolean)
+TABLE = (
+    Key(
+        "name",
+        None,
+        _form(r"[A-Za-z0-9_]{1,27}", "1 to 27 letters, digits and '_'"),
+        "The name of the job",
+        "first_job",
+        sbatch="--job-name=%s",
+        field=Field(1, "Name", "text"),
+    ),
+    Key(
+        "command",
+        None,
+        Accepts("a line or a text", _command),
+        "What `bash` runs on each worker, or on worker 0 only with `HorovodJob` and `MPIJob`",
+        "python3 train.py",
+        field=Field(10, "Command", "area"),
+    ),
+    Key(
+        "kind",
+        "Job",
+        _one_of(KINDS),
+        "`PyTorchJob` gives the command `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. With `HorovodJob` and `MPIJob`, the other workers run an sshd",
+        "PyTorchJob",
+        field=Field(2, "Type", "select"),
+    ),
+    Key(
+        "worker_count",
+        "1",
+        _whole(1, MAX_WORKERS),
+        "Workers. Each has a host of its own",
+        "2",
+        sbatch="--nodes=%d",
+        field=Field(5, "Nodes", "number"),
+    ),
+    Key(
+        "worker_cpu",
+        "1",
+        _whole(1, MAX_CPUS),
+        "CPUs of each worker",
+        "8",
+        sbatch="--cpus-per-task=%d",
+        field=Field(7, "CPUs of each node", "number"),
+    ),
+    Key(
+        "worker_gpu",
+        "0",
+        _whole(0, MAX_GPUS),
+        "GPUs (or NPUs) of each worker",
+        "4",
+        sbatch="--gpus-per-node=%d",
+        field=Field(6, "GPUs of each node", "number"),
+    ),
+    Key(
+        "worker_memory",
+        "4",
+        _gigabytes(),
+        "Memory of each worker",
+        "16",
+        field=Field(8, "Memory of each node in GB", "number"),
+    ),
+    Key(
+        "worker_shared_memory",
+        "",
+        _gigabytes(zero=True, empty=True),
+        "Size of `/dev/shm` of each worker, in addition to `worker_memory`",
+        "8",
+    ),
+    Key(
+        "worker_image",
+        "",
+        _form(
+            r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}",
+            "the name of an image, such as pytorch:2.5; 'trainyard images' lists those of this cluster",
+            empty=True,
+        ),
+        "The image of the containers. Empty means the default image of the cluster, if it has one",
+        "pytorch:2.5",
+        field=Field(9, "Image", "select"),
+    ),
+    Key(
+        "priority",
+        "",
+        Accepts("1 to 9 (highest), or a name such as high", _priority),
+        "How soon it starts, compared with other jobs",
+        "high",
+        sbatch="--qos=%s",
+        field=Field(13, "Priority", "text"),
+    ),
+    Key(
+        "workspace_id",
+        "",
+        _form(
+            r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
+            "the name of an account; 'trainyard quota' lists yours",
+            empty=True,
+        ),
+        "The account. Empty means your default account",
+        "vision",
+        sbatch="--account=%s",
+        field=Field(12, "Account", "select"),
+    ),
+    Key(
+        "interactive",
+        "false",
+        BOOLEAN,
+        "Whether its only worker has your terminal",
+        "true",
+    ),
+    Key(
+        "host_class",
+        "",
+        _form(
+            r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
+            "a class of hosts, such as h100; 'trainyard nodes' lists them",
+            empty=True,
+        ),
+        "Only hosts with this GPU model or feature",
+        "h100",
+        sbatch="--constraint=%s",
+        field=Field(4, "Device type", "select"),
+    ),
+    Key(
+        "max_minutes",
+        "",
+        _whole(1, MAX_MINUTES, empty=True),
+        "Time limit. Empty means the one of the queue",
+        "90",
+        sbatch="--time=%d",
+        field=Field(11, "Minutes until it ends", "number"),
+    ),
+    Key(
+        "preemptible",
+        "false",
+        BOOLEAN,
+        "Whether other jobs may interrupt it. It is queued again then",
+        "true",
+        sbatch="--requeue",
+        is_of_batch=True,
+        field=Field(3, "Preemptible", "boolean"),
+    ),
+    Key(
+        "environment",
+        {},
+        Accepts("NAME: value", _environment),
+        "Variables of the command",
+        "{NCCL_DEBUG: INFO}",
+        is_of_batch=True,
+    ),
+    Key(
+        "workdir",
+        "",
+        Accepts("a path below your home or the share, which may begin with ~/", _folder),
+        "The folder in which the command starts. Empty means the current one, or your home",
+        "~/code",
+    ),
+    Key(
+        "retries",
+        "0",
+        _whole(0, MAX_RETRIES),
+        "How often a command that failed is tried again",
+        "2",
+    ),
+    Key(
+        "services",
+        [],
+        Accepts("ssh, jupyter, tensorboard: folder", _services),
+        "What runs beside the job",
+        "{ssh: true, tensorboard: ~/logs}",
+        is_of_batch=True,
+    ),
+    Key(
+        "environment_aliases",
+        "none",
+        _one_of(ALIASES),
+        "`dlws`: `DLWS_*` variables and `~/ib_config`, as on Apulis",
+        "dlws",
+        is_of_batch=True,
+    ),
+    Key(
+        "copy_results",
+        "",
+        # A remote of the person's own configuration. One that begins with ':' would have its password in the job file.
+        _form(
+            r"[A-Za-z0-9_][A-Za-z0-9_ .+@-]{0,99}:[^\x00-\x1f\x7f]{0,900}",
+            "remote:path with a remote that 'rclone config' has made, such as results:runs/1",
+            empty=True,
+        ),
+        "Where `rclone` copies the folder of a job that succeeded, with `result.json` and the logs of the workers. `trainyard show` tells if it failed",
+        "results:runs/1",
+        is_of_batch=True,
+    ),
+)
+KEYS = tuple(key.name for key in TABLE)
+SERVICES = (
+    Service("ssh", Field(14, "ssh and VS Code Remote", "boolean")),
+    Service("jupyter", Field(15, "Jupyter of the image", "boolean")),
+    Service("tensorboard", Field(16, "TensorBoard of this folder", "text")),
+)
+
+
+def form_fields() -> list:
+    """Return the fields of the form in the browser, in their order.
+
+    Each is a dict with C(name), C(label), C(control), C(default), C(placeholder) and C(choices).
+    """
+    found = []
+    for key in TABLE:
+        if key.field:
+            default = key.default or ""
+            hint = key.example if key.default is None else default
+            found.append((key.field, key.name, default, hint, key.accepts.choices))
+    for service in SERVICES:
+        hint = "~/logs" if service.name == "tensorboard" else ""
+        found.append((service.field, "services." + service.name, "", hint, ()))
+    names = ("name", "default", "placeholder", "choices", "label", "control")
+    return [
+        dict(zip(names, (*entry[1:], *entry[0][1:])))
+        for entry in sorted(found, key=lambda entry: entry[0].place)
+    ]
+
+
+# --- a whole file -----------------------------------------------------------------------------------------------------------
+
+
+def changed(values, changes):
+    """Return the values with the changes of C(--set)."""
+    values = dict(values)
+    for change in changes:
+        key, equal, value = change.partition("=")
+        key = key.strip()
+        if not equal or not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)?", key):
+            raise JobFileError(
+                ["--set: '%.80s' is not KEY=VALUE, as in: --set worker_gpu=2" % change]
+            )
+        outer, _dot, inner = key.partition(".")
+        if outer == "environment" and inner:
+            former = values.get(outer)
+            values[outer] = dict(former if isinstance(former, dict) else {}, **{inner: value})
+        else:
+            values.pop(key, None)
+            if value:
+                values[key] = value
+    return values
+
+
+def judge(values: dict, priorities: list | tuple = (), default_image: str = "") -> dict:
+    """Return the job that values of a job file describe. Raises JobFileError with all faults.
+
+    :param values: texts, with the attribute C(line) where they come from a file, or lists or dicts of them.
+    :param priorities: priorities of the site, C(name), C(priority) and C(preempts) of each.
+    :param default_image: image of jobs that name none; empty if the site has none.
+    """
+    problems, job = [], {}
+    for key in values:
+        if key not in KEYS:
+            near = difflib.get_close_matches(key.lower(), KEYS, 1, 0.6)
+            hint = "did you mean %s?" % near[0] if near else "the keys are " + ", ".join(KEYS)
+            problems.append("%s%s: there is no such key; %s" % (_line(key), key, hint))
+    lines = {str(key): _line(key) for key in values}
+    for key in TABLE:
+        value = values.get(key.name, key.default)
+        if value is None:
+            problems.append(
+                "%s: the file does not have this key; it needs one, as in: %s: %s"
+                % (key.name, key.name, key.example)
+            )
+            continue
+        try:
+            job[key.name] = key.accepts.convert(value)
+        except _Fault as fault:
+            problems.append("%s%s: %s" % (lines.get(key.name, ""), key.name, fault))
+    if not problems:
+        problems += _together(job, lines, priorities, default_image)
+    if problems:
+        raise JobFileError(problems)
+    return job
+
+
+def _line(value: object) -> str:
+    number = getattr(value, "line", 0)
+    return "line %d: " % number if number else ""
 
 
 # --- values that depend on each other ---------------------------------------------------------------------------------------
 
 
-def _together(job, lines, priorities, default_image):
+def _together(job: dict, lines: dict, priorities: list | tuple, default_image: str) -> list:
     problems = []
 
-    def problem(key, text):
+    def problem(key: str, text: object) -> None:
         problems.append("%s%s: %s" % (lines.get(key, ""), key, text))
 
     job["worker_image"] = job["worker_image"] or default_image
     if not job["worker_image"]:
+        (image,) = (key for key in TABLE if key.name == "worker_image")
         problem(
             "worker_image",
             "the file does not have this key, and the cluster has no image of its own; use %s"
-            % IMAGE[1],
+            % image.accepts.allowed,
         )
     try:
         job["priority"], job["nice"] = chosen_priority(
@@ -457,23 +631,18 @@ def _together(job, lines, priorities, default_image):
         )
     except _Fault as fault:
         problem("priority" if "priority" in lines else "preemptible", fault)
-    if job["interactive"]:
+    if not job["interactive"]:
+        return problems
+    for key in TABLE:
         # Its command runs in the terminal, without the program that reads these keys.
-        for key, is_set in (
-            ("services", any(job["services"].values())),
-            ("environment", job["environment"]),
-            ("copy_results", job["copy_results"]),
-            ("environment_aliases", job["environment_aliases"] != "none"),
-            ("preemptible", job["preemptible"]),
-        ):
-            if is_set:
-                problem(key, "an interactive job has none; remove the key, or interactive")
-    if job["interactive"] and job["worker_count"] != 1:
+        if key.is_of_batch and job[key.name] != key.accepts.convert(key.default):
+            problem(key.name, "an interactive job has none; remove the key, or interactive")
+    if job["worker_count"] != 1:
         problem(
             "interactive",
             "an interactive job has one worker, but worker_count is %d" % job["worker_count"],
         )
-    if job["interactive"] and job["retries"]:
+    if job["retries"]:
         problem("retries", "an interactive job is not run again; remove retries or interactive")
     return problems
 

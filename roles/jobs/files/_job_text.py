@@ -1,51 +1,51 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads the text of a job file: key=value lines, or YAML. Text in, values with their lines out.
+"""The two texts of a job: its file, as a person writes it, and the judged job, which sbatch carries to the training hosts.
 
-Only the standard library is there, so this reads the part of YAML that job files need: mappings, lists, quoted text, and blocks of text (C(|) and C(>)). What
-it accepts means the same in any other reader of YAML, but each value is text: C(yes), C(0x1f) and C(1:30) are not converted. It refuses anchors, tags, several
-documents, and texts that go on in the next line without C(|).
+A file has key=value lines, or YAML as PyYAML reads it. Each value is text: C(yes), C(0x1f) and C(1:30) are not converted. A job file has no anchors, tags or
+second document, and a text goes on in the next line only after C(|) or C(>): otherwise that is nearly always a mistake.
+
+Training hosts have this file, too, but not PyYAML: they read the judged job only.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import importlib
+import json
 import re
 
 #: A longer text is not a job file.
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 5
-_KEY = re.compile(r"""(?P<key>[A-Za-z_][\w.-]*|"[^"\\]*"|'[^']*')[ \t]*:(?=[ \t]|$)""")
-_NOT_PLAIN = "&*!%@`|>"
-_ESCAPES = {
-    "0": "\0",
-    "a": "\a",
-    "b": "\b",
-    "t": "\t",
-    "n": "\n",
-    "v": "\v",
-    "f": "\f",
-    "r": "\r",
-    "e": "\x1b",
-    " ": " ",
-    '"': '"',
-    "/": "/",
-    "\\": "\\",
-    "N": "\x85",
-    "_": "\xa0",
-    "L": "\u2028",
-    "P": "\u2029",
-}
-_CODES = {"x": 2, "u": 4, "U": 8}
-_BLANK, _PLAIN = re.compile(r"\s*"), re.compile(r"[^,\[\]{}#]*")
+#: Values in a file that PyYAML reads without libyaml, which takes ten times as long.
+MAX_SLOW = 20000
+#: Of what sbatch carries. Raise it when the training hosts need what a queued job does not have.
+VERSION = 1
+#: YAML has these characters only as escapes, or takes them for ends of lines, which no editor does.
+_NO_YAML = re.compile(
+    "[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
+#: JSON spells a character beyond \uffff as a pair of escapes, which libyaml refuses.
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class TextError(ValueError):
-    """The text is in no format of job files. The message is for the person, and names the line."""
+    """The text is in no format of job files. The message is for the person, and names the line, if it is known."""
 
-    def __init__(self, line, message):
-        super().__init__("line %d: %s" % (line, message))
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__("line %d: %s" % (line, message) if line else message)
         self.line, self.message = line, message
+
+
+class SealError(ValueError):
+    """The text is not what sealed() has returned. C(spec) is the job file in it."""
+
+    def __init__(self, message: str, spec: str) -> None:
+        super().__init__(message)
+        self.spec = spec
 
 
 class Text(str):
@@ -54,13 +54,13 @@ class Text(str):
     line = 0
 
 
-def text_at(value, line):
+def text_at(value: str, line: int) -> Text:
     found = Text(value)
     found.line = line
     return found
 
 
-def read_job_text(text, known_keys):
+def read_job_text(text: str, known_keys: tuple) -> dict:
     """Return the values by key: Text, lists, or dicts of them. Keys are Text, too. Raises TextError.
 
     C(known_keys) tells where a value ends if all of them are on one line.
@@ -72,30 +72,19 @@ def read_job_text(text, known_keys):
             text[: text.index("\0")].count("\n") + 1,
             "the file has a null character, so it is no text",
         )
-    lines = text.lstrip("\ufeff").replace("\r\n", "\n").split("\n")
-    if not lines[-1]:
-        # What follows the last line break of the file is no line.
-        lines.pop()
-    used = [
-        (number, line)
-        for number, line in enumerate(lines, 1)
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
-    if not used:
-        raise TextError(
-            1, "the file is empty; it needs at least a command, as in: command: python3 train.py"
-        )
-    if re.match(r"\s*[A-Za-z_]\w*\s*=", used[0][1]):
+    text = text.lstrip("\ufeff").replace("\r\n", "\n")
+    used = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            used.append((number, line))
+    if used and re.match(r"\s*[A-Za-z_]\w*\s*=", used[0][1]):
         return _read_pairs(used, known_keys)
-    return _Yaml(lines).document()
+    return _Yaml(text).document()
 
 
-def read_value(text, line=0):
+def read_value(text: str) -> list | dict:
     """Return a list or mapping in brackets that is the value of a key=value line or of C(--set). Raises TextError."""
-    value, after = _flow(text, 0, line, 1)
-    if text[after:].strip():
-        raise TextError(line, "'%.40s' follows the end of the value" % text[after:].strip())
-    return value
+    return _Yaml(text).brackets()
 
 
 # --- key=value --------------------------------------------------------------------------------------------------------------
@@ -153,321 +142,236 @@ def _one_line_each(entry, known_keys):
 
 # --- YAML -------------------------------------------------------------------------------------------------------------------
 
+_SAMPLE = "as in: command: python3 train.py"
+#: What PyYAML says, and what to do. C(words) is the line, C(sign) the character at which it has stopped.
+_HINTS = (
+    (r"tab character|character '\\t'", "a tab indents this line; use spaces"),
+    (
+        "cannot start any token|(sequence entries|mapping keys) are not allowed|node content",
+        "a text cannot begin with '%(sign)s' here; put it in quotes",
+    ),
+    (
+        "mapping values are not allowed",
+        "'%(words).60s' has a colon and a space, so it could be a key; put the text in quotes, or begin it with |",
+    ),
+    (
+        "found unexpected end of stream|unexpected document separator",
+        "a quote has no end on this line; close it, or begin the text with | after the key",
+    ),
+    ("',' or '[]}]'", "a bracket has no end on this line, or no comma between two values"),
+    (
+        "expected key|<block end>|expected ':'",
+        "'%(words).60s' is not indented as the keys before it, or it is not a key with a value, "
+        + _SAMPLE,
+    ),
+    ("<document start>", "'%(words).60s' follows the end of the value"),
+)
+
 
 class _Yaml:
-    def __init__(self, lines):
-        self.lines, self.at = lines, 0
+    """Builds values from the events of PyYAML. So an alias is never followed, and what is nested too deep is not read."""
 
-    def document(self):
-        self._skip()
-        if self._line().rstrip() == "---":
-            self.at += 1
-        elif self._line().startswith(("--- ", "%")):
+    def __init__(self, text: str) -> None:
+        try:
+            # Only here: other commands need not wait for it.
+            self.yaml = importlib.import_module("yaml")
+        except ImportError:
             raise TextError(
-                self.at + 1,
-                "'%.40s' is not supported here; begin with the first key" % self._line(),
-            )
-        self._skip()
-        if self.at == len(self.lines) or self._line().startswith(("---", "...")):
+                0,
+                "package python3-yaml is not installed on this host; tell the operator to run playbook workbench",
+            ) from None
+        bad = _NO_YAML.search(text)
+        if bad:
             raise TextError(
-                min(self.at + 1, len(self.lines)),
-                "the file is empty; it needs at least a command, as in: command: python3 train.py",
+                text.count("\n", 0, bad.start()) + 1,
+                "the file has the character %s, which YAML does not allow; remove it, or write it as an escape in double quotes"
+                % ascii(bad.group()),
             )
-        found = self._mapping(self._indent(), 1)
-        self._skip()
-        if self.at < len(self.lines) and self._line().rstrip() == "...":
-            self.at += 1
-            self._skip()
-        if self.at < len(self.lines):
+        loader = getattr(self.yaml, "CSafeLoader", None)
+        self.left = MAX_BYTES
+        if loader is None or _HALF.search(text):
+            loader, self.left = self.yaml.SafeLoader, MAX_SLOW
+        self.lines = text.rstrip("\n").split("\n")
+        # libyaml refuses a Text.
+        self.events = self.yaml.parse(str(text), Loader=loader)
+
+    def document(self) -> dict:
+        """Return the values of a job file."""
+        event = self.first()
+        if isinstance(event, self.yaml.ScalarEvent) and not event.value:
+            raise TextError(1, "the file is empty; it needs at least a command, " + _SAMPLE)
+        if not isinstance(event, self.yaml.MappingStartEvent) or event.flow_style:
+            line = self.line_of(event.start_mark)
             raise TextError(
-                self.at + 1,
-                "a job file has one document"
-                if self._line().startswith(("---", "..."))
-                else "'%.60s' is not indented as the keys before it" % self._line().strip(),
+                line, "'%.60s' is not a key with a value, %s" % (self.words(line), _SAMPLE)
             )
+        found = self.value(event, 1)
+        self.end("a job file has one document")
         return found
 
-    def _line(self):
-        return self.lines[self.at] if self.at < len(self.lines) else ""
+    def brackets(self) -> list | dict:
+        """Return a value that is nothing but a list or mapping in brackets."""
+        event = self.first()
+        if not getattr(event, "flow_style", False):
+            raise TextError(1, "it is not a list or mapping in brackets")
+        found = self.value(event, 1)
+        self.end("something follows the end of the value")
+        return found
 
-    def _skip(self):
-        while self.at < len(self.lines) and (
-            not self._line().strip() or self._line().lstrip(" ").startswith("#")
-        ):
-            self.at += 1
+    def first(self) -> object:
+        """Return the first event of the first document."""
+        self.next()
+        event = self.next()
+        if isinstance(event, self.yaml.StreamEndEvent):
+            raise TextError(1, "the file is empty; it needs at least a command, " + _SAMPLE)
+        return self.next()
 
-    def _indent(self):
-        line = self._line()
-        blank = line[: len(line) - len(line.lstrip())]
-        if "\t" in blank:
-            raise TextError(self.at + 1, "a tab indents this line; use spaces")
-        return len(blank)
+    def end(self, message: str) -> None:
+        self.next()
+        event = self.next()
+        if not isinstance(event, self.yaml.StreamEndEvent):
+            raise TextError(self.line_of(event.start_mark), message)
 
-    def _more(self, indent):
-        """Return whether the next line has this indentation, or raise for one that fits nowhere."""
-        self._skip()
-        if self.at == len(self.lines) or self._line().startswith(("---", "...")) and indent == 0:
-            return False
-        found = self._indent()
-        if found > indent:
-            words = self._line().strip()
+    def next(self) -> object:
+        self.left -= 1
+        try:
+            event = next(self.events)
+        except self.yaml.YAMLError as error:
+            raise self.explained(error) from error
+        if self.left < 0:
             raise TextError(
-                self.at + 1,
-                (
-                    "'%.60s' is not indented as the keys before it"
-                    if _KEY.match(words)
-                    else "'%.60s' goes on with nothing; begin a text of several lines with | after its key"
-                )
-                % words,
+                self.line_of(event.start_mark),
+                "the file has more than %d values before this line, so it is no job file"
+                % MAX_SLOW,
             )
-        return found == indent
+        return event
 
-    def _mapping(self, indent, depth):
+    def explained(self, error: Exception) -> TextError:
+        """Return an error of PyYAML in words that help."""
+        problem, mark = str(getattr(error, "problem", error)), getattr(error, "problem_mark", None)
+        if re.search("quoted|flow|simple key", getattr(error, "context", None) or ""):
+            # Where it begins, and not where the file ends.
+            mark = error.context_mark
+        if mark is None:
+            return TextError(1, "it is not YAML: " + problem)
+        line = self.line_of(mark)
+        words, sign = self.words(line), self.sign(mark)
+        if sign == "\t":
+            problem = "tab character"
+        for pattern, hint in _HINTS:
+            if re.search(pattern, problem) and (sign or "%(sign)s" not in hint):
+                return TextError(line, hint % {"words": words, "sign": sign})
+        return TextError(line, "'%.60s' is not YAML: %s" % (words, problem))
+
+    def line_of(self, mark: object) -> int:
+        """Return the number of the line. libyaml has one more than the file at its end."""
+        return min(mark.line + 1, len(self.lines))
+
+    def words(self, line: int) -> str:
+        """Return what is on a line."""
+        return self.lines[line - 1].strip()
+
+    def sign(self, mark: object) -> str:
+        """Return the character at a place, empty at the end of a line."""
+        line = self.lines[mark.line] if mark.line < len(self.lines) else ""
+        return line[mark.column : mark.column + 1]
+
+    def value(self, event: object, depth: int, of_line: int = 0) -> Text | list | dict:
+        """Return the value that begins with an event. That of a key has to begin on its line, unless it is a block."""
+        line = self.line_of(event.start_mark)
+        if isinstance(event, self.yaml.AliasEvent) or event.anchor or event.tag:
+            hint = "a text cannot begin with '%s' here; put it in quotes"
+            raise TextError(line, hint % self.sign(event.start_mark))
+        if isinstance(event, self.yaml.ScalarEvent):
+            if event.style not in ("|", ">"):
+                self.check_line(of_line or line, event)
+            # Two halves of a character.
+            value = re.sub("[\ud800-\udbff][\udc00-\udfff]", _joined, event.value)
+            return text_at(value, line)
         if depth > MAX_DEPTH:
-            raise TextError(self.at + 1, "keys are nested more than %d deep" % MAX_DEPTH)
+            raise TextError(line, "keys or lists are nested more than %d deep" % MAX_DEPTH)
+        is_mapping = isinstance(event, self.yaml.MappingStartEvent)
+        found, last = (self.mapping if is_mapping else self.items)(depth)
+        if event.flow_style:
+            self.check_line(of_line or line, last)
+        return found
+
+    def check_line(self, line: int, event: object) -> None:
+        """Refuse what ends on another line than it should."""
+        last = self.line_of(event.end_mark)
+        if last != line and getattr(event, "value", "more"):
+            raise TextError(
+                last,
+                "'%.60s' goes on with a value of line %d; write it on one line, or begin a text of several lines with | after its key"
+                % (self.words(last), line),
+            )
+
+    def mapping(self, depth: int) -> tuple:
+        """Return a mapping that has begun, and its last event."""
         found = {}
-        while self._more(indent):
-            number, rest = self.at + 1, self._line()[indent:]
-            match = _KEY.match(rest)
-            if not match:
+        while True:
+            event = self.next()
+            if isinstance(event, self.yaml.MappingEndEvent):
+                return found, event
+            if not isinstance(event, self.yaml.ScalarEvent):
+                line = self.line_of(event.start_mark)
                 raise TextError(
-                    number,
-                    "'%.60s' is not a key with a value, as in: command: python3 train.py"
-                    % rest.strip(),
+                    line, "'%.60s' is not a key with a value, %s" % (self.words(line), _SAMPLE)
                 )
-            key = match.group("key").strip("'\"")
+            key = self.value(event, depth)
             if key in found:
                 first = next(entry for entry in found if entry == key)
                 raise TextError(
-                    number, "%s is there twice; the first one is on line %d" % (key, first.line)
+                    key.line, "%s is there twice; the first one is on line %d" % (key, first.line)
                 )
-            found[text_at(key, number)] = self._value(rest[match.end() :], indent, depth)
-        return found
+            found[key] = self.value(self.next(), depth + 1, key.line)
 
-    def _value(self, rest, indent, depth, of_key=True):
-        """Return the value after a key or a dash, with its further lines. Only the list of a key need not be indented."""
-        number, rest = self.at + 1, rest.strip()
-        if rest.startswith(("|", ">")):
-            return self._block(rest, indent)
-        self.at += 1
-        if rest and not rest.startswith("#"):
-            return self._scalar(rest, number)
-        self._skip()
-        if self.at == len(self.lines) or self._line().startswith(("---", "...")):
-            return text_at("", number)
-        below, line = self._indent(), self._line().lstrip(" ")
-        if below >= indent + (not of_key) and re.match(r"-(?:[ \t]|$)", line):
-            return self._list(below, depth + 1)
-        if below <= indent:
-            return text_at("", number)
-        if not _KEY.match(line):
-            raise TextError(
-                self.at + 1,
-                "'%.60s' is a text without a key; write it behind its key, or begin it with |"
-                % line.strip(),
-            )
-        return self._mapping(below, depth + 1)
-
-    def _list(self, indent, depth):
-        if depth > MAX_DEPTH:
-            raise TextError(self.at + 1, "lists are nested more than %d deep" % MAX_DEPTH)
+    def items(self, depth: int) -> tuple:
+        """Return a list that has begun, and its last event."""
         found = []
-        while self._more(indent):
-            line = self._line()[indent:]
-            if not re.match(r"-(?:[ \t]|$)", line):
-                break
-            rest = line[1:].lstrip(" ")
-            if _KEY.match(rest):
-                # A mapping as an item: its keys are as far to the right as the first one.
-                inner = len(self._line()) - len(rest)
-                self.lines[self.at] = " " * inner + rest
-                found.append(self._mapping(inner, depth + 1))
-            else:
-                found.append(self._value(rest, indent, depth, of_key=False))
-        return found
-
-    def _scalar(self, rest, number):
-        if rest[0] in "[{":
-            value, after = _flow(rest, 0, number, 1)
-        elif rest[0] in "'\"":
-            value, after = _quoted(rest, 0, number)
-        else:
-            if rest[0] in _NOT_PLAIN or re.match(r"[-?:](?:\s|$)", rest) or rest[0] in ",]}":
-                raise TextError(
-                    number, "a text cannot begin with '%s' here; put it in quotes" % rest[0]
-                )
-            value = re.split(r"[ \t]#", rest, maxsplit=1)[0].rstrip()
-            if re.search(r":(?:[ \t]|$)", value):
-                raise TextError(
-                    number,
-                    "'%.60s' has a colon and a space, so it could be a key; put the text in quotes, or begin it with |"
-                    % value,
-                )
-            return text_at(value, number)
-        left = rest[after:].strip()
-        if left and not (left.startswith("#") and rest[after] in " \t"):
-            raise TextError(number, "'%.40s' follows the end of the value" % left)
-        return value
-
-    def _block(self, header, indent):
-        """Return a text that begins with | or >."""
-        number = self.at + 1
-        match = re.match(r"([|>])(?:([1-9])([+-]?)|([+-])([1-9]?))?(?:[ \t]+#.*)?$", header)
-        if not match:
-            raise TextError(
-                number,
-                "'%.40s' does not begin a block of text; write | and begin the text on the next line"
-                % header,
-            )
-        folded, chomp = match.group(1) == ">", match.group(3) or match.group(4) or ""
-        width = int(match.group(2) or match.group(5) or 0)
-        width = width + indent if width else 0
-        self.at += 1
-        raw = []
-        while self.at < len(self.lines):
-            line = self._line()
-            blank = len(line) - len(line.lstrip(" "))
-            if line.strip(" "):
-                width = width or blank
-                if blank < width or width <= indent:
-                    break
-            raw.append(line)
-            self.at += 1
-        # Lines of spaces before the first text must not be longer than its indentation: others would read them otherwise.
-        for offset, line in enumerate(raw):
-            if line.strip(" "):
-                break
-            if len(line) > width > 0:
-                raise TextError(
-                    number + 1 + offset,
-                    "a line of spaces is longer than the indentation of the text below it; remove its spaces",
-                )
-        texts = [line[width:] if width else "" for line in raw]
-        end = len(texts)
-        while end and not texts[end - 1]:
-            end -= 1
-        body, empty = texts[:end], len(texts) - end
-        value = _fold(body) if folded else "\n".join(body)
-        if chomp == "-":
-            return text_at(value, number)
-        return text_at(
-            value + ("\n" if body else "") + ("\n" * empty if chomp == "+" else ""), number
-        )
+        while True:
+            event = self.next()
+            if isinstance(event, self.yaml.SequenceEndEvent):
+                return found, event
+            found.append(self.value(event, depth + 1))
 
 
-def _fold(lines):
-    """Join lines as C(>) does: with spaces, but for empty lines and those that are indented further."""
-    value, breaks, previous = "", 0, None
-    for line in lines:
-        if not line:
-            breaks += 1
-            continue
-        further = line[0] in " \t"
-        if previous is None:
-            value += "\n" * breaks
-        elif further or previous:
-            value += "\n" * (breaks + 1)
-        else:
-            value += "\n" * breaks if breaks else " "
-        value, breaks, previous = value + line, 0, further
-    return value
-
-
-def _quoted(text, at, number):
-    """Return the value of the quoted text that begins at a place, and the place after it."""
-    quote, parts, place = text[at], [], at + 1
-    while place < len(text):
-        character = text[place]
-        if quote == "'" and character == "'":
-            if text[place + 1 : place + 2] != "'":
-                return text_at("".join(parts), number), place + 1
-            parts.append("'")
-            place += 2
-        elif quote == '"' and character == '"':
-            # Other writers spell a character beyond \uffff as a pair, as JSON does.
-            return text_at(
-                re.sub("[\ud800-\udbff][\udc00-\udfff]", _joined, "".join(parts)), number
-            ), place + 1
-        elif quote == '"' and character == "\\":
-            code = text[place + 1 : place + 2]
-            digits = text[place + 2 : place + 2 + _CODES.get(code, 0)]
-            if code in _ESCAPES:
-                parts.append(_ESCAPES[code])
-                place += 2
-            elif (
-                code in _CODES
-                and re.fullmatch(r"[0-9A-Fa-f]{%d}" % _CODES[code], digits)
-                and int(digits, 16) < 0x110000
-            ):
-                parts.append(chr(int(digits, 16)))
-                place += 2 + _CODES[code]
-            else:
-                raise TextError(
-                    number,
-                    "'\\%s' means nothing in double quotes; write \\\\ for a backslash, or use single quotes"
-                    % code,
-                )
-        else:
-            parts.append(character)
-            place += 1
-    raise TextError(
-        number,
-        "the quote %s has no end on this line; close it, or begin the text with | after the key"
-        % quote,
-    )
-
-
-def _joined(pair):
+def _joined(pair: re.Match) -> str:
     high, low = map(ord, pair.group(0))
     return chr(0x10000 + ((high - 0xD800) << 10) + low - 0xDC00)
 
 
-def _flow(text, at, number, depth):
-    """Return the list or mapping in brackets that begins at a place, and the place after it."""
-    if depth > MAX_DEPTH:
-        raise TextError(number, "brackets are nested more than %d deep" % MAX_DEPTH)
-    mapping = text[at] == "{"
-    found, place, end = {} if mapping else [], at + 1, "}" if mapping else "]"
-    while True:
-        place = _BLANK.match(text, place).end()
-        if text[place : place + 1] == end:
-            return found, place + 1
-        if mapping:
-            match = _KEY.match(text, place)
-            if not match:
-                raise TextError(
-                    number,
-                    "expected a key and a value in { }, as in: {tensorboard: /data1/logs}; found '%.40s'"
-                    % text[place:],
-                )
-            key = text_at(match.group("key").strip("'\""), number)
-            if key in found:
-                raise TextError(number, "%s is there twice" % key)
-            found[key], place = _flow_value(text, match.end(), number, depth)
-        else:
-            value, place = _flow_value(text, place, number, depth)
-            if value == "" and text[place - 1 : place] not in "'\"":
-                raise TextError(number, "expected a value before '%.40s'" % text[place:])
-            found.append(value)
-        place = _BLANK.match(text, place).end()
-        if text[place : place + 1] == ",":
-            place += 1
-        elif text[place : place + 1] != end:
-            raise TextError(number, "'%s' has no '%s' on this line" % (text[at], end))
+# --- the judged job ---------------------------------------------------------------------------------------------------------
 
 
-def _flow_value(text, place, number, depth):
-    place = _BLANK.match(text, place).end()
-    if text[place : place + 1] in ("[", "{"):
-        return _flow(text, place, number, depth + 1)
-    if text[place : place + 1] in ("'", '"'):
-        return _quoted(text, place, number)
-    match = _PLAIN.match(text, place)
-    value = match.group(0).rstrip()
-    if value and (
-        value[0] in _NOT_PLAIN + "'\""
-        or re.match(r"[-?:](?:\s|$)", value)
-        or re.search(r":(?:\s|$)", value)
-    ):
-        raise TextError(number, "'%.40s' has to be in quotes here" % value)
-    return text_at(value, number), place + len(match.group(0))
+def sealed(job: dict, spec: str) -> str:
+    """Return what sbatch carries: a line of JSON with the judged job, and then the job file, by which it can be submitted again.
+
+    The checksum finds damage, and edits by hand, which were never judged. It is no protection of others: the job and its script belong to the person, and Slurm
+    enforces what a person may use.
+    """
+    head = {"version": VERSION, "sha256": _digest(job, spec), "job": job}
+    return json.dumps(head, ensure_ascii=False, sort_keys=True) + "\n" + spec
+
+
+def opened(text: str) -> tuple:
+    """Return the judged job and the job file of a text that sealed() has returned. Raises SealError."""
+    head, _break, spec = text.partition("\n")
+    found = None
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        found = json.loads(head)
+        job, version = found["job"], found["version"]
+        if version == VERSION and isinstance(job, dict) and found["sha256"] == _digest(job, spec):
+            return job, spec
+    other = "it was submitted by another release of the command trainyard"
+    if not head.startswith("{"):
+        # Before there were versions, the text was the job file.
+        raise SealError(other, text)
+    if isinstance(found, dict) and found.get("version", VERSION) != VERSION:
+        raise SealError(other, spec)
+    raise SealError("it was damaged or edited after trainyard submit had judged it", spec)
+
+
+def _digest(job: dict, spec: str) -> str:
+    text = json.dumps(job, sort_keys=True) + "\n" + spec
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs a job on the hosts that Slurm has given it. `trainyard submit` writes the script that calls it.
 
-    job run     the batch script: makes the folder of the job, starts the workers by srun, and writes result.json; the job file is its input
+    job run     the batch script: makes the folder of the job, starts the workers by srun, and writes result.json; its input is the judged job
     job task    one worker: its container, its log, and what its GPUs and its network did meanwhile
 
-It has no privilege. The exit code of `run` is the one of the first worker that failed.
+It has no privilege, and judges nothing again: what a person may use is enforced by Slurm. The exit code of `run` is the one of the first worker that failed.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ import threading
 import time
 
 import _error_signatures
-import _job_file
 import _job_result
 import _job_text
 import _job_watch
@@ -49,6 +48,8 @@ WATCH_SECONDS = 3
 MINUTES = 60
 #: Time limit of rclone, in seconds. Only good jobs are copied: after a stop Slurm leaves no time for it.
 COPY_SECONDS = 6 * 3600
+#: What becomes of a job without a judged job that this release can read.
+AGAIN = "job %s cannot run: %s. Submit it again with: trainyard clone %s"
 
 
 class Refused(Exception):
@@ -317,20 +318,23 @@ class Job:
                 "this is not a job of Slurm: SLURM_JOB_ID is not set. Submit the script with sbatch, or the job file with trainyard submit"
             )
         self.person = pwd.getpwuid(os.getuid())
-        self.values, self.job = _job_file.read_spec(text)
         base = own_folder(config["jobs"], self.person)
         self.folder = job_folder(
             base, self.number, int(environment.get("SLURM_RESTART_COUNT") or 0) > 0
         )
+        try:
+            self.job, self.spec = _job_text.opened(text)
+        except _job_text.SealError as error:
+            # What clone reads.
+            write_private(self.folder + "/spec.yml", error.spec)
+            raise Refused(AGAIN % (self.number, error, self.number)) from error
         self.hosts = hosts_of(environment)
         self.log = os.path.join(base, ".out", self.number + ".log")
         self.began, self.stopped, self.child = time.time(), "", None
 
     def prepare(self):
-        write_private(
-            self.folder + "/spec.yml",
-            _job_file.to_yaml({str(key): value for key, value in self.values.items()}),
-        )
+        write_private(self.folder + "/spec.yml", self.spec)
+        write_private(self.folder + "/job.json", _job_text.sealed(self.job, ""))
         write_private(self.folder + "/command.sh", self.job["command"] + "\n")
         write_private(self.folder + "/environment", environment_file(self.job, self.folder))
         with contextlib.suppress(FileExistsError):
@@ -548,7 +552,11 @@ def of_network(text, own):
 def task(folder):
     """One worker of the job."""
     values = dict(os.environ)
-    job = _job_file.read_spec(read(folder + "/spec.yml"))[1]
+    number = values.get("SLURM_JOB_ID") or "ID"
+    try:
+        job = _job_text.opened(read(folder + "/job.json"))[0]
+    except _job_text.SealError as error:
+        raise Refused(AGAIN % (number, error, number)) from error
     # For the watcher, which counts what this card sends and receives. It runs outside of the container.
     os.environ.update(of_network(read(OF_CONTAINERS), job["environment"]))
     rank = values.get("SLURM_PROCID") or "0"
@@ -595,7 +603,9 @@ def main(arguments):
             raise Refused(
                 "%s is missing or damaged; tell the operator to run playbook workbench" % CONFIG
             )
-        return Job(sys.stdin.read(), os.environ, config).run()
+        # Not by the locale of the person.
+        text = sys.stdin.buffer.read().decode("utf-8", "replace")
+        return Job(text, os.environ, config).run()
     if len(arguments) == 2 and arguments[0] == "task":
         return task(arguments[1])
     sys.stderr.write(__doc__)
@@ -605,7 +615,7 @@ def main(arguments):
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except (Refused, _job_text.TextError, _job_file.JobFileError) as problem:
+    except Refused as problem:
         say(problem, 2)
         sys.exit(NOT_STARTED)
     except OSError as problem:

@@ -25,6 +25,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import uuid
 
@@ -357,10 +358,11 @@ class Site:
         return self.read_json(number, "result.json")
 
     def job_of(self, number):
-        """Return the job as its file describes it, or None."""
+        """Return the judged job that a running job has, or None."""
         try:
-            return _job_file.read_spec(self.values_of(number))[1]
-        except (Refused, _job_text.TextError, _job_file.JobFileError):
+            text = read_text(os.path.join(self.folder_of(number) or "", "job.json"))
+            return _job_text.opened(text)[0]
+        except (OSError, _job_text.SealError):
             return None
 
     def write_keys(self):
@@ -607,17 +609,24 @@ def submit(options):
     return submit_text(options, site, read_file(options.file), options.file)
 
 
-def submit_text(options, site, text, origin, then=None):
-    """Submit a job file, and print its number. C(then) is called with the number instead."""
+def submit_text(options, site, text, origin):
+    """Submit a job file, and print its number."""
+    try:
+        values = _job_text.read_job_text(text, _job_file.KEYS)
+    except _job_text.TextError as error:
+        raise Refused("%s: %s" % (origin, error)) from error
+    return submit_values(options, site, values, origin)
+
+
+def submit_values(options, site, values, origin, then=None):
+    """Submit the job that the values of a job file describe, and print its number. C(then) is called with the number instead."""
     if not options.dry_run:
         site.check_folder()
     try:
-        values = _job_file.changed(_job_text.read_job_text(text, _job_file.KEYS), options.set)
+        values = _job_file.changed(values, options.set)
         job = _job_file.judge(
             values, site.config.get("priorities") or [], site.config.get("default_image") or ""
         )
-    except _job_text.TextError as error:
-        raise Refused("%s: %s" % (origin, error)) from error
     except _job_file.JobFileError as error:
         raise Refused(
             "\n".join("%s: %s" % (origin, problem) for problem in error.problems)
@@ -632,7 +641,9 @@ def submit_text(options, site, text, origin, then=None):
         print("trainyard: " + warning, file=sys.stderr)
     if job["interactive"]:
         return start_interactive(options, site, job, place)
-    script = _batch.script(job, dict(values, **chosen_folder(job, place)), place)
+    # With what was chosen for the person.
+    kept = dict(values, worker_image=job["worker_image"], **chosen_folder(job, place))
+    script = _batch.script(job, _job_file.to_yaml(kept), place)
     if options.dry_run:
         return out(options, {"script": script}, lambda value: sys.stdout.write(value["script"]))
     try:
@@ -955,9 +966,7 @@ def ssh_words(site, number):
 
 def endpoints(site, number):
     """Return the services of a running job: how they are, and how the person's own computer reaches them."""
-    job = site.job_of(number)
-    if not job:
-        return []
+    services = (site.job_of(number) or {}).get("services") or {}
     words, name = ssh_words(site, number)
     found = (
         [
@@ -969,7 +978,7 @@ def endpoints(site, number):
                 "url": None,
             }
         ]
-        if job["services"]["ssh"]
+        if services.get("ssh")
         else []
     )
     for service, told in sorted((site.read_json(number, "services.json") or {}).items()):
@@ -1253,10 +1262,10 @@ def tensorboard(options):
         "services": [{"tensorboard": folder}],
         "command": "exec python3 /usr/local/lib/trainyard/services wait",
     }
-    return submit_text(
+    return submit_values(
         options,
         site,
-        _job_file.to_yaml(values),
+        values,
         "tensorboard",
         lambda site, number: tell_address(options, site, number),
     )
@@ -1529,6 +1538,26 @@ RANK = [
         {"metavar": "N", "type": int, "default": None, "help": "worker N instead of the whole job"},
     )
 ]
+
+
+def key_lines():
+    """Return the keys of a job file for the help of `submit`."""
+    lines = ["", "", "keys of a job file:"]
+    for key in _job_file.TABLE:
+        default = ""
+        if key.default is None:
+            default = " Required."
+        elif key.default:
+            default = " Default: %s." % key.default
+        text = "%s. %s.%s" % (key.doc.replace("`", ""), sentence(key.accepts.allowed), default)
+        lines.append(
+            textwrap.fill(
+                text, 100, initial_indent="  %-22s" % key.name, subsequent_indent=" " * 24
+            )
+        )
+    return "\n".join(lines)
+
+
 #: Name: function, what it does, an example, its arguments.
 SUBCOMMANDS = {
     "submit": (
@@ -1631,7 +1660,7 @@ def parser():
             name,
             help=text,
             description=text[0].upper() + text[1:] + ".",
-            epilog="example:\n  " + example,
+            epilog="example:\n  " + example + (key_lines() if name == "submit" else ""),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         for argument in arguments:

@@ -104,6 +104,21 @@ def server_environment(environment):
     }
 
 
+def of_jobs_form(texts: dict, fields: list) -> dict:
+    """Return the values of a job file from the form of jobs. C(fields) are from P(_job_file.form_fields). Others are dropped, and so are empty ones."""
+    found, services = {}, {}
+    for about in fields:
+        text = texts.get(about["name"], "")
+        # Browsers end lines of a text by both characters.
+        text = text.replace("\r\n", "\n") if about["control"] == "area" else text.strip(" ")
+        key, is_inner, service = about["name"].partition(".")
+        if not is_inner and text:
+            found[key] = text
+        elif text and (about["control"] != "boolean" or text != "false"):
+            services[service] = text
+    return dict(found, services=services) if services else found
+
+
 # --- requests to the helper -------------------------------------------------------------------------------------------------
 
 
@@ -131,12 +146,7 @@ def request_of(text):
     ):
         raise RequestError("the request has no job")
     if request["action"] == "submit":
-        values = request.get("values")
-        if (
-            not isinstance(values, dict)
-            or not is_texts({key: value for key, value in values.items() if key != "services"})
-            or not is_texts(values.get("services", {}))
-        ):
+        if not is_texts(request.get("values")):
             raise RequestError("the request has no values")
     if request["action"] == "stop" and not re.fullmatch(
         r"[0-9a-f]{32}\.json", str(request.get("file"))

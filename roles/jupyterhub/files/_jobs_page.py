@@ -15,29 +15,6 @@ STYLE = (
     ".problem{color:#a00}"
     "form.button{display:inline}form.button button{margin-right:.5em}nav a{margin-right:1.5em}"
 )
-#: Fields of the form, in the order in which the page has them: key of the job file, label, kind of field, example.
-FIELDS = (
-    ("name", "Name", "text", "first_job"),
-    ("kind", "Type", "select", ""),
-    ("preemptible", "Preemptible", "boolean", ""),
-    ("host_class", "Device type", "select", ""),
-    ("worker_count", "Nodes", "number", "1"),
-    ("worker_gpu", "GPUs of each node", "number", "0"),
-    ("worker_cpu", "CPUs of each node", "number", "1"),
-    ("worker_memory", "Memory of each node in GB", "number", "4"),
-    ("worker_image", "Image", "select", ""),
-    ("command", "Command", "area", "python3 train.py"),
-    ("max_minutes", "Minutes until it ends", "number", ""),
-    ("workspace_id", "Account", "select", ""),
-    ("priority", "Priority", "text", ""),
-)
-#: The services beside a job, in the same order: key below services, label, kind of field, example.
-SERVICES = (
-    ("ssh", "ssh and VS Code Remote", "boolean", ""),
-    ("jupyter", "Jupyter of the image", "boolean", ""),
-    ("tensorboard", "TensorBoard of this folder", "text", "~/logs"),
-)
-KINDS = ("Job", "PyTorchJob", "HorovodJob", "MPIJob", "MindSporeJob")
 
 
 def text_of(value):
@@ -197,78 +174,59 @@ def job_page(job, log, prefix, xsrf, ssh=""):
     return body + usage(job) + endpoints(job, ssh) + "<h2>Log</h2><pre>%s</pre>" % html.escape(log)
 
 
-def field(key, label, kind, example, value, choices):
-    if kind == "select" and choices.get(key):
-        empty = [] if key in ("kind", "worker_image") else [""]
-        options = "".join(
-            '<option value="%s"%s>%s</option>'
-            % (
+def field(about: dict, value: str, options: list) -> str:
+    """Return a field of the form. C(about) is of P(_job_file.form_fields), C(options) are those of a list of this site."""
+    name, hint = html.escape(about["name"]), html.escape(about["placeholder"])
+    control = '<input id="%s" name="%s" value="%s" placeholder="%s">' % (
+        name,
+        name,
+        html.escape(value),
+        hint,
+    )
+    if about["control"] == "boolean":
+        options, value = ["false", "true"], value or "false"
+    if about["control"] == "area":
+        control = '<textarea id="%s" name="%s" rows="6" placeholder="%s">%s</textarea>' % (
+            name,
+            name,
+            hint,
+            html.escape(value),
+        )
+    elif options:
+        rows = ""
+        for entry in options:
+            selected = " selected" if entry == (value or about["default"]) else ""
+            rows += '<option value="%s"%s>%s</option>' % (
                 html.escape(entry),
-                " selected" if entry == value else "",
+                selected,
                 html.escape(entry or "any"),
             )
-            for entry in empty + list(choices[key])
-        )
-        control = '<select id="%s" name="%s">%s</select>' % (key, key, options)
-    elif kind == "boolean":
-        control = (
-            '<select id="%s" name="%s"><option>false</option><option%s>true</option></select>'
-            % (key, key, " selected" if value == "true" else "")
-        )
-    elif kind == "area":
-        control = '<textarea id="%s" name="%s" rows="6" placeholder="%s">%s</textarea>' % (
-            key,
-            key,
-            html.escape(example),
-            html.escape(value),
-        )
-    else:
-        control = '<input id="%s" name="%s" value="%s" placeholder="%s">' % (
-            key,
-            key,
-            html.escape(value),
-            html.escape(example),
-        )
-    return '<label for="%s">%s</label>%s' % (key, html.escape(label), control)
+        control = '<select id="%s" name="%s">%s</select>' % (name, name, rows)
+    return '<label for="%s">%s</label>%s' % (name, html.escape(about["label"]), control)
 
 
-def form_page(choices, values, prefix, xsrf):
+def form_page(choices: dict, values: dict, prefix: str, xsrf: str) -> str:
     """Return the form of a new job. C(choices) are those of the helper, C(values) what was sent before."""
-    known = {
-        "kind": KINDS,
-        "host_class": choices["classes"],
+    of_site = {
+        "host_class": ["", *choices["classes"]] if choices["classes"] else [],
         "worker_image": choices["images"] + choices["saved"],
-        "workspace_id": choices["accounts"],
+        "workspace_id": ["", *choices["accounts"]] if choices["accounts"] else [],
     }
-    body = "".join(
-        field(key, label, kind, example, values.get(key, ""), known)
-        for key, label, kind, example in FIELDS
-    )
-    services = values.get("services", {})
-    body += "".join(
-        field("services." + key, label, kind, example, services.get(key, ""), {})
-        for key, label, kind, example in SERVICES
-    )
+    body = ""
+    for about in choices["fields"]:
+        name = about["name"]
+        options = about["choices"] or of_site.get(name, [])
+        body += field(about, values.get(name, ""), options)
     return (
         '<p>%s</p><form method="post" action="%snew">%s%s<p><button type="submit">Submit</button></p></form>'
         % (html.escape("GPUs: %s." % choices["gpus"]["why"]), html.escape(prefix), xsrf, body)
     )
 
 
-def values_of(arguments):
-    """Return the values of a job file from what a browser has sent. Fields that the form does not have are dropped, and so are empty ones."""
+def values_of(arguments: dict) -> dict:
+    """Return the texts that a browser has sent, by the names of their fields. The helper drops those that the form does not have."""
     found = {}
-    for key, _label, _kind, _example in FIELDS:
-        texts = arguments.get(key) or []
-        text = texts[-1].decode("utf-8", "replace") if texts else ""
-        # Browsers end lines of a text by both characters.
-        text = text.replace("\r\n", "\n") if key == "command" else text.strip(" ")
-        if text:
-            found[key] = text
-    services = {}
-    for key, _label, kind, _example in SERVICES:
-        texts = arguments.get("services." + key) or []
-        text = texts[-1].decode("utf-8", "replace").strip(" ") if texts else ""
-        if text and (kind != "boolean" or text != "false"):
-            services[key] = text
-    return dict(found, services=services) if services else found
+    for name, texts in arguments.items():
+        if name != "_xsrf" and texts:
+            found[name] = texts[-1].decode("utf-8", "replace")
+    return found

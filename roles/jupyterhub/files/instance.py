@@ -86,6 +86,7 @@ def choices(trainyard, site, _request):
         found = of_slurm(trainyard, site)
         saved, found["saved_problem"] = asked.result()
         found["saved"] = _instance.allowed(saved, found["registries"])
+    found["fields"] = trainyard._job_file.form_fields()
     return found
 
 
@@ -243,11 +244,9 @@ def clone(trainyard, _site, request):
 
 
 def submit(trainyard, _site, request):
-    return {
-        "job": by_command(
-            trainyard, ["submit", "-"], trainyard._job_file.to_yaml(request["values"])
-        )["id"]
-    }
+    values = _instance.of_jobs_form(request["values"], trainyard._job_file.form_fields())
+    text = trainyard._job_file.to_yaml(values)
+    return {"job": by_command(trainyard, ["submit", "-"], text)["id"]}
 
 
 DO = {

@@ -54,6 +54,20 @@ def test_each_host_has_its_part_and_nothing_else(host, has_command, has_programs
     )
 
 
+@pytest.mark.parametrize(
+    "host, changes, packages",
+    [
+        ("a", {}, ["python3-yaml", "rclone"]),
+        ("b", {}, ["rclone"]),
+        ("c", {}, []),
+        ("a", {"training_hosts": ["b"]}, ["python3-yaml"]),
+        ("b", {"rclone": False}, []),
+    ],
+)
+def test_only_the_packages_that_a_host_uses(host, changes, packages):
+    assert plan(host, **changes)["packages"] == packages
+
+
 def test_programs_can_be_run_and_modules_are_read():
     found = files(plan("a"))
     assert {path for path, entry in found.items() if entry["mode"] == "0755"} == {

@@ -33,15 +33,15 @@ def options(**values):
 def test_a_small_job():
     assert options() == [
         "--job-name=first",
-        "--comment=trainyard",
         "--nodes=1",
-        "--ntasks-per-node=1",
         "--cpus-per-task=1",
         "--mem=4096M",
-        "--propagate=NONE",
-        "--no-requeue",
-        "--open-mode=append",
+        "--ntasks-per-node=1",
+        "--comment=trainyard",
         "--chdir=/home/anna",
+        "--no-requeue",
+        "--propagate=NONE",
+        "--open-mode=append",
         "--output=/data1/share/.trainyard/jobs/anna/.out/%j.log",
     ]
 
@@ -58,17 +58,16 @@ def test_each_key_of_slurm():
         host_class="h100",
         max_minutes="90",
     )
-    assert found[2:12] == [
+    assert found[1:8] + [found[8], found[11]] == [
         "--nodes=2",
-        "--ntasks-per-node=1",
         "--cpus-per-task=8",
-        "--mem=24576M",
         "--gpus-per-node=4",
-        "--account=vision",
         "--qos=high",
-        "--nice=200",
+        "--account=vision",
         "--constraint=h100",
         "--time=90",
+        "--mem=24576M",
+        "--nice=200",
     ]
     assert "--requeue" in options(preemptible="true") and "--qos=low" in options(preemptible="true")
     assert "--mail-type=END,FAIL,REQUEUE" in _batch.options(judged(), dict(PLACE, mail=True))
@@ -119,8 +118,12 @@ def test_an_interactive_job_is_one_command(tmp_path):
         assert (done.returncode, done.stdout) == (3, "it's 2\n")
 
 
+def spec_of(**values):
+    return _job_file.to_yaml(dict(SMALL, **values))
+
+
 def lines(text):
-    """The options that sbatch reads, and the job file that the program gets."""
+    """The options that sbatch reads, and the text that the program gets."""
     head, _mark, rest = text.partition("exec ")
     marks = [line[len("#SBATCH ") :] for line in head.split("\n") if line.startswith("#SBATCH ")]
     run, _break, body = rest.partition("\n")
@@ -128,17 +131,17 @@ def lines(text):
 
 
 def test_the_script():
-    text = _batch.script(judged(), SMALL, PLACE)
+    text = _batch.script(judged(), spec_of(), PLACE)
     asked, run, body = lines(text)
     assert (
         text.startswith("#!/bin/bash\n")
         and asked == options()
         and run == _batch.PROGRAM + " run <<'END_OF_JOB'"
     )
-    assert (
-        body
-        == 'name: first\ncommand: "python3 train.py"\nworker_image: "pytorch:2.5"\nEND_OF_JOB\n'
+    assert body.partition("\n")[2] == (
+        'name: first\ncommand: "python3 train.py"\nworker_image: "pytorch:2.5"\nEND_OF_JOB\n'
     )
+    assert _job_text.opened(body[: -len("END_OF_JOB\n")]) == (judged(), spec_of())
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,7 @@ def test_the_script():
 )
 def test_the_command_stays_data(command, tmp_path):
     job = judged(command=command)
-    text = _batch.script(job, dict(SMALL, command=command), PLACE)
+    text = _batch.script(job, spec_of(command=command), PLACE)
     assert lines(text)[0] == options()
     # Run by a shell, with a program that prints its input in the place of ours.
     program = tmp_path / "job"
@@ -166,10 +169,7 @@ def test_the_command_stays_data(command, tmp_path):
         stderr=subprocess.PIPE,
         check=True,
     )
-    assert (
-        said.stderr == ""
-        and _job_text.read_job_text(said.stdout, _job_file.KEYS)["command"] == command
-    )
+    assert said.stderr == "" and _job_text.opened(said.stdout) == (job, spec_of(command=command))
 
 
 @settings(deadline=None)
@@ -198,13 +198,11 @@ def test_no_value_becomes_an_option(values):
     except _job_file.JobFileError:
         return
     place = dict(PLACE, workdir=job["workdir"] or "/home/anna")
-    text = _batch.script(job, dict(SMALL, **values), place)
+    text = _batch.script(job, spec_of(**values), place)
     asked, run, body = lines(text)
     assert asked == _batch.options(job, place) and run.startswith(_batch.PROGRAM)
     end = body.rstrip("\n").rpartition("\n")
-    again = _job_text.read_job_text(end[0] + "\n", _job_file.KEYS)
-    assert (
-        run.endswith("'%s'" % end[2])
-        and end[2] not in end[0].split("\n")
-        and again["command"] == dict(SMALL, **values)["command"]
-    )
+    carried, spec = _job_text.opened(end[0] + "\n")
+    again = _job_text.read_job_text(spec, _job_file.KEYS)
+    assert run.endswith("'%s'" % end[2]) and end[2] not in end[0].split("\n")
+    assert carried == job and again["command"] == dict(SMALL, **values)["command"]

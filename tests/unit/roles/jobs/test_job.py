@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import _job_file
+import _job_text
 import pytest
 
 from ansible_collections.trainyard.gpu.roles.train.files import _job_result
@@ -25,7 +26,6 @@ SMALL = {"name": "first", "command": "python3 train.py", "worker_image": "pytorc
 # On the hosts they are in one folder.
 SHIPPED = [
     FILES / "job.py",
-    FILES / "_job_file.py",
     FILES / "_job_text.py",
     ROOT / "plugins/module_utils/_error_signatures.py",
     ROOT / "plugins/module_utils/_bandwidth.py",
@@ -446,7 +446,7 @@ def _whole(folder, tmp_path):
                 text=True,
             ),
             tmp_path / "jobs" / me / "7",
-            _job_file.to_yaml(values),
+            _job_text.sealed(_job_file.judge(values), _job_file.to_yaml(values)),
         )
 
     return start
@@ -587,29 +587,72 @@ def test_a_job_that_cannot_write_does_not_start(whole, tmp_path):
     assert folder.exists() and not (tmp_path / "begun").exists()
 
 
-@pytest.mark.parametrize(
-    "text, environment, said",
-    [
-        ("name: a\n", {}, "command: the file does not have this key"),
-        ("name: [\n", {}, "line 1"),
-        (
-            "name: a\ncommand: b\nworker_image: c\n",
-            {"SLURM_JOB_ID": ""},
-            "this is not a job of Slurm",
-        ),
-    ],
-)
-def test_what_cannot_run(whole, text, environment, said):
-    process, folder, _yaml = whole(SMALL)
+def run_text(whole, text, *words, **environment):
+    process, folder, _text = whole(SMALL)
     process.kill()
     process.communicate()
-    again = subprocess.run(
-        process.args,
-        env=dict(os.environ, **dict({"SLURM_JOB_ID": "7"}, **environment)),
+    done = subprocess.run(
+        process.args[:2] + list(words or ["run"]),
+        env=dict(os.environ, **dict({"SLURM_JOB_ID": "7", "LC_ALL": "C"}, **environment)),
         input=text,
-        text=True,
+        encoding="utf-8",
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
     )
-    assert again.returncode == 125 and said in again.stdout and not folder.exists()
+    return done, folder
+
+
+def test_what_is_no_job_cannot_run(whole):
+    done, folder = run_text(whole, "", SLURM_JOB_ID="")
+    assert done.returncode == 125 and "this is not a job of Slurm" in done.stdout
+    assert not folder.exists()
+
+
+OLD = "name: a\ncommand: b \u00e9\nworker_image: c\n"
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        # As a job has it that was in the queue when the cluster got this release.
+        (OLD, "it was submitted by another release of the command trainyard"),
+        (
+            _job_text.sealed(judged(), OLD).replace('"version": 1', '"version": 2'),
+            "it was submitted by another release of the command trainyard",
+        ),
+        (
+            _job_text.sealed(judged(), OLD.replace("b", "x")).replace("x", "b"),
+            "it was damaged or edited after trainyard submit had judged it",
+        ),
+    ],
+)
+def test_a_job_that_nobody_has_judged_is_refused_and_can_be_submitted_again(whole, text, said):
+    done, folder = run_text(whole, text)
+    assert done.returncode == 125
+    assert done.stdout == (
+        "trainyard: job 7 cannot run: %s. Submit it again with: trainyard clone 7\n" % said
+    )
+    # What clone reads.
+    assert (folder / "spec.yml").read_text(encoding="utf-8") == OLD
+    assert sorted(path.name for path in folder.iterdir()) == ["spec.yml"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", _job_text.sealed(judged(), "").replace("train", "other"), "{"]
+)
+def test_a_worker_refuses_a_damaged_job(whole, text):
+    """The file may come from another host, over the network."""
+    done, folder = run_text(whole, OLD)
+    (folder / "job.json").write_text(text, encoding="utf-8")
+    done, folder = run_text(whole, None, "task", str(folder))
+    assert done.returncode == 125 and done.stdout.startswith("trainyard: job 7 cannot run: it was ")
+    assert done.stdout.endswith("Submit it again with: trainyard clone 7\n")
+
+
+def test_a_job_file_is_read_with_any_locale(whole):
+    values = dict(SMALL, environment={"A": "\u00e9"}, command="true")
+    process, folder, text = whole(values, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    said, _none = process.communicate(text, timeout=60)
+    assert process.returncode == 0, said
+    assert 'A: "\u00e9"' in (folder / "spec.yml").read_text(encoding="utf-8")

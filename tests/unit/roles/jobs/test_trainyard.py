@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import _job_text
 import jsonschema
 import pytest
 from slurm_queue import JOBS, a_job
@@ -252,7 +253,7 @@ def test_dry_run_prints_the_script_and_submits_nothing(run):
             SAMPLE.replace("tools:1", "tools:2"),
             "worker_image: 'tools:2' is not an image of this cluster; use one of tools:1, pytorch:2.5; did you mean tools:1?",
         ),
-        ("name: [a\n", "job.yml: line 1: '[' has no ']' on this line"),
+        ("name: [a\n", "job.yml: line 1: a bracket has no end on this line"),
         (SAMPLE + "interactive: true\n", "the job needs your terminal"),
     ],
 )
@@ -575,6 +576,10 @@ def test_stop(run):
     assert run("stop", "4").stderr == "trainyard: job 4 has already ended (done)\n"
 
 
+def sealed_in(script):
+    return _job_text.opened(script.partition("<<'END_OF_JOB'\n")[2].partition("END_OF_JOB\n")[0])
+
+
 def test_clone_submits_the_file_of_a_job(run):
     (run.jobs / "4").mkdir()
     (run.jobs / "4/spec.yml").write_text(SAMPLE, encoding="utf-8")
@@ -598,9 +603,7 @@ def test_a_clone_starts_where_the_job_has_started(run):
     script = (run.here / "script").read_text(encoding="utf-8")
     assert "#SBATCH --chdir=%s\n" % folder in script
     (run.jobs / "4").mkdir()
-    (run.jobs / "4/spec.yml").write_text(
-        script.partition("<<'END_OF_JOB'\n")[2].partition("END_OF_JOB\n")[0], encoding="utf-8"
-    )
+    (run.jobs / "4/spec.yml").write_text(sealed_in(script)[1], encoding="utf-8")
     assert run("clone", "4").returncode == 0
     assert "#SBATCH --chdir=%s\n" % folder in (run.here / "script").read_text(encoding="utf-8")
 
@@ -638,8 +641,9 @@ def a_running_job(run, **files):
     (run.jobs / "5").mkdir()
     files = dict(
         {
-            "spec.yml": SAMPLE
-            + "priority: high\nservices: {ssh: true, jupyter: true, tensorboard: /logs}\n"
+            "job.json": _job_text.sealed(
+                {"services": {"ssh": True, "jupyter": True, "tensorboard": "/logs"}}, ""
+            )
         },
         **files,
     )

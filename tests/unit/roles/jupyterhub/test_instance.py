@@ -13,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
+import _job_file
 import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -76,6 +77,35 @@ def test_only_known_options_are_taken():
     ) == {"worker_gpu": "1\n#SBATCH --uid=0", "worker_cpu": "2"}
 
 
+def test_only_fields_of_the_form_of_jobs_are_taken():
+    """They are keys of job files."""
+    sent = {
+        "name": " a ",
+        "command": "a\r\nb\r\n",
+        "environment": "x",
+        "copy_results": "x",
+        "worker_gpu": "",
+        "interactive": "true",
+        "preemptible": "false",
+        "worker_cpu": "1\n#SBATCH --uid=0",
+        "services.ssh": "true",
+        "services.jupyter": "false",
+        "services.tensorboard": " ~/logs",
+        "services.x": "1",
+        "services": "ssh",
+    }
+    fields = _job_file.form_fields()
+    assert _instance.of_jobs_form(sent, fields) == {
+        "name": "a",
+        "command": "a\nb\n",
+        "preemptible": "false",
+        "worker_cpu": "1\n#SBATCH --uid=0",
+        "services": {"ssh": "true", "tensorboard": "~/logs"},
+    }
+    assert _instance.of_jobs_form({"services.ssh": "false"}, fields) == {}
+    assert set(_instance.KEYS) <= set(_job_file.KEYS)
+
+
 def test_an_instance_is_a_job_file_without_a_gpu_unless_requested():
     found = _instance.job_values("First", {"worker_cpu": "2", "worker_count": "9", "command": "rm"})
     assert found == {
@@ -132,8 +162,8 @@ START = {
         json.dumps({"action": "status", "job": "-1"}),
         json.dumps({"action": "clone", "job": "1 --set"}),
         json.dumps({"action": "submit", "values": {"name": 1}}),
-        json.dumps({"action": "submit", "values": {"services": "ssh"}}),
-        json.dumps({"action": "submit", "values": {"services": {"ssh": True}}}),
+        json.dumps({"action": "submit", "values": {"services": {"ssh": "true"}}}),
+        json.dumps({"action": "submit"}),
         json.dumps({"action": "stop", "job": "0"}),
         json.dumps(dict(START, name=1)),
         json.dumps(dict(START, values=[])),
@@ -154,7 +184,7 @@ def test_good_requests():
     for request in (
         START,
         {"action": "choices"},
-        {"action": "submit", "values": {"name": "a", "services": {"ssh": "true"}}},
+        {"action": "submit", "values": {"name": "a", "services.ssh": "true"}},
         {"action": "stop", "job": "12", "file": "a" * 32 + ".json"},
     ):
         assert _instance.request_of(json.dumps(request)) == request
@@ -306,6 +336,7 @@ def test_the_registry_is_asked_beside_slurm(monkeypatch):
             "usage_now": lambda person: [ACCOUNT],
             "nodes_now": lambda: [{"cpus": 8, "memory_mib": 16000, "features": []}],
             "_job_limits": limits,
+            "_job_file": _job_file,
         },
     )
     found = instance.choices(trainyard, Site, {})
