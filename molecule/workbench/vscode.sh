@@ -7,7 +7,16 @@ files=$(cd "$(dirname "$0")/../../roles/jupyterhub/files" && pwd)
 sum=$(cat "$files/vscode.json" "$files/vscode_build.py" | sha256sum | cut -c 1-16)
 [ ! -e "$1/vscode-$sum" ] || exit 0
 rm -f "$1"/vscode*
-packages=$(sed -n 's/^PACKAGES_OF_BUILD = (\(.*\))$/\1/p' "$files/../../../plugins/plugin_utils/_jupyterhub_plan.py" | tr -d '",')
+packages=$(python3 - "$files/../../../plugins/plugin_utils/_jupyterhub_plan.py" << 'PYTHON'
+import ast
+import sys
+
+for line in ast.parse(open(sys.argv[1]).read()).body:
+    if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "PACKAGES_OF_BUILD":
+        print(*ast.literal_eval(line.value))
+PYTHON
+)
+[ -n "$packages" ]
 dpkg-query --show $packages > /dev/null 2>&1 || {
     apt-get update --quiet=2
     DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes --no-install-recommends $packages > /dev/null

@@ -5,8 +5,6 @@ Role train starts mpirun itself (train_launcher mpirun), or horovodrun does.
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 from whole_cluster import FOR_EVER, WholeCluster
 
@@ -140,27 +138,27 @@ def test_no_rank_of_mpirun_outlives_its_runner(cluster):
             dict(IMAGE, train_command=FOR_EVER, train_job_id="killed", train_launcher="mpirun"),
             output=output,
         )
-    cluster.wait(
-        "both ranks", 120, lambda: {"[0 ", "[1 "} <= set(words(log.read_text(encoding="utf-8")))
-    )
-    cluster.on(cluster.head, "systemctl kill --signal=KILL --kill-whom=main trainyard-job-killed")
-    result = "/data1/share/.trainyard/jobs/killed/result.json"
-    cluster.wait(
-        "result.json",
-        60,
-        lambda: cluster.on(cluster.peer, "cat %s" % result, check=False).code == 0,
-    )
-    assert cluster.left_alive("killed") == {host: [] for host in cluster.hosts}
-    nothing_left(cluster)
+    result = "cat /data1/share/.trainyard/jobs/killed/result.json"
     try:
+        cluster.wait(
+            "both ranks", 300, lambda: {"[0 ", "[1 "} <= words(log.read_text(encoding="utf-8"))
+        )
+        cluster.on(
+            cluster.head, "systemctl kill --signal=KILL --kill-whom=main trainyard-job-killed"
+        )
+        cluster.wait(
+            "result.json", 60, lambda: cluster.on(cluster.peer, result, check=False).code == 0
+        )
+        assert cluster.left_alive("killed") == {host: [] for host in cluster.hosts}
+        nothing_left(cluster)
         assert operator.wait(60) != 0
-    except subprocess.TimeoutExpired:
+    finally:
         operator.kill()
-        raise
 
 
 def words(text):
-    return [text[at : at + 3] for at, sign in enumerate(text) if sign == "["]
+    """The three characters from each bracket on: a line of a rank begins with its number."""
+    return {text[at : at + 3] for at, sign in enumerate(text) if sign == "["}
 
 
 def test_an_image_without_mpirun_is_refused(cluster):

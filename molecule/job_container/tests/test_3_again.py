@@ -74,6 +74,15 @@ def test_drift_is_told_and_gone_after_the_role(host, role):
     assert role().code == 0 and differences(role) == []
 
 
+def test_a_table_that_somebody_has_emptied_is_drift_and_comes_back(host, role):
+    """The unit is active, and the rules that close the ports of jobs are gone."""
+    host.run_expect([0], "nft flush table inet trainyard_jobs")
+    ((what, fault),) = differences(role)
+    assert what == "firewall of jobs" and fault.startswith("chain "), fault
+    run = role()
+    assert (run.code, run.changed) == (0, 1) and differences(role) == []
+
+
 def test_refresh_leaves_one_description_of_the_gpus(host, role):
     """As playbook upgrade does after it has installed or removed a container toolkit, which describes them, too."""
     own = host.file(OWN_CDI).content_string
