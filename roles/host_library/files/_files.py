@@ -99,7 +99,12 @@ def write_private(path: str, text: str, mode: int = 0o600) -> None:
         return
     new = "%s.%d" % (path, os.getpid())
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(new, flags, 0o600), "wb") as stream:
-        stream.write(content)
-        os.fchmod(stream.fileno(), mode)
-    os.rename(new, path)
+    try:
+        with open(os.open(new, flags, 0o600), "wb") as stream:
+            stream.write(content)
+            os.fchmod(stream.fileno(), mode)
+        os.rename(new, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise

@@ -177,6 +177,21 @@ def test_private_files_are_replaced_in_one_step(tmp_path):
     (tmp_path / ("file.%d" % os.getpid())).symlink_to(tmp_path / "other")
     with pytest.raises(OSError):
         _files.write_private(str(path), "c")
+    assert not (tmp_path / "other").exists()
+
+
+def test_nothing_is_left_of_a_file_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").mkdir()
+    with pytest.raises(OSError):
+        _files.write_private(str(tmp_path / "file"), "a")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_others_read_a_file_with_another_mode(tmp_path):
+    path = tmp_path / "file"
+    for mode in (0o644, 0o600, 0o640):
+        _files.write_private(str(path), "a", mode)
+        assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
 def test_lines_of_a_log_need_no_room(capfd):

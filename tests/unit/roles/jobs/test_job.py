@@ -545,7 +545,7 @@ def test_a_job_that_is_stopped_says_so(whole):
 def test_a_good_job_stays_good_on_a_full_share(whole, tmp_path):
     """Neither its log nor its result can be written at its end."""
     process, folder, text = whole(
-        dict(SMALL, worker_count="2", command='mkdir -p "$TRAINYARD_JOB_DIR/result.json.new"')
+        dict(SMALL, worker_count="2", command='mkdir -p "$TRAINYARD_JOB_DIR/result.json"')
     )
     process.kill()
     process.communicate()
@@ -562,7 +562,8 @@ def test_a_good_job_stays_good_on_a_full_share(whole, tmp_path):
             check=False,
             timeout=60,
         )
-    assert (done.returncode, done.stderr) == (0, "") and not (folder / "result.json").exists()
+    assert (done.returncode, done.stderr) == (0, "") and (folder / "result.json").is_dir()
+    assert list(folder.glob("result.json.*")) == []
 
 
 def test_a_job_that_cannot_write_does_not_start(whole, tmp_path):

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
+from shared_modules import FOLDERS
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _launchers
 from ansible_collections.trainyard.gpu.roles.train.files import _job_result, _job_watch
@@ -1177,7 +1178,7 @@ def test_a_killed_runner_gives_the_hosts_back(tmp_path):
     )
     words = shell("echo granted; cat; echo > %s" % over)
     command = [sys.executable, "-c", program, job.__file__, *words]
-    environment = dict(os.environ, PYTHONPATH=str(ROOT / ".dev"))
+    environment = dict(os.environ, PYTHONPATH=":".join(FOLDERS))
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as runner:
         assert runner.stdout.readline() == b"has them\n" and not over.exists()
         runner.kill()
