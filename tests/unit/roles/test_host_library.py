@@ -112,6 +112,21 @@ def test_programs_look_there_before_they_import():
     assert wrong == []
 
 
+def test_services_load_none_of_them():
+    """Otherwise a module that changes would have to restart them: jupyterhub_restarts knows none."""
+    files = ROOT / "roles/jupyterhub/files"
+    services = ("jupyterhub_config", "jobs_page", "links")
+    waiting, seen = list(services), set()
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        tree = ast.parse((files / (name + ".py")).read_text(encoding="utf-8"))
+        found = set(imported(tree)) - seen
+        assert not found & placed(), name
+        waiting += [each for each in found if (files / (each + ".py")).exists()]
+    assert {"trainyard_hub", "_helper", "_watch", "_instance"} <= seen
+
+
 def test_no_other_folder_is_searched():
     """Root runs some of them where people choose names of files."""
     folders = set()
