@@ -21,9 +21,8 @@ options:
     elements: dict
     required: true
   launcher:
-    description: The launcher of the ranks.
+    description: The launcher of the ranks, as in C(train_launcher).
     type: str
-    choices: [horovodrun, torchrun, mpirun, mindspore]
     required: true
   cluster_network:
     description: Network for ssh and rendezvous as CIDR.

@@ -345,6 +345,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import (
     check_bounds,
     parse_size,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._launchers import LAUNCHERS
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
     check_names,
     run_tool,
@@ -463,41 +464,19 @@ def command_line(params, least, most):
         "-c",
         "1",
     ]
-    variables = [f"{name}={value}" for name, value in sorted(params["environment"].items())]
     if params["launcher"] == "direct":
+        variables = [f"{name}={value}" for name, value in sorted(params["environment"].items())]
         return (["env"] + variables if variables else []) + test
     slots = params["gpus"] if per_gpu else 1
-    network = params["mpi_network"]
-    return [
-        params["mpirun"],
-        "--allow-run-as-root",
-        "-np",
-        str(slots * len(params["hosts"])),
-        "-H",
-        ",".join(f"{host}:{slots}" for host in params["hosts"]),
-        # Open MPI 5 counts no slots for a host named by one of its addresses (openpmix/prrte#2258), so the number of processes per node is explicit.
-        "--bind-to",
-        "none",
-        "--map-by",
-        f"ppr:{slots}:node:OVERSUBSCRIBE",
-        "--mca",
-        "plm_rsh_args",
-        f"-p {params['ssh_port']}",
-        # MPI is only needed for the startup of the ranks. TCP is more robust for that than the fabric adapters.
-        "--mca",
-        "pml",
-        "ob1",
-        "--mca",
-        "btl",
-        "^openib",
-        *(
-            ["--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network]
-            if network
-            else []
-        ),
-        *[word for variable in variables for word in ("-x", variable)],
-        *test,
-    ]
+    job = {
+        "as_root": True,
+        "mpirun": params["mpirun"],
+        "entries": [{"address": host, "slots": slots} for host in params["hosts"]],
+        "ports": {"ssh": params["ssh_port"]},
+        "mpi_network": params["mpi_network"],
+        "environment": params["environment"],
+    }
+    return LAUNCHERS["mpirun"].command(job, test)
 
 
 def main() -> None:

@@ -44,11 +44,9 @@ TLS = FOLDER + "/tls"
 TLS_CERTIFICATE, TLS_KEY = TLS + "/registry.pem", TLS + "/registry.key"
 PEOPLE = FOLDER + "/people"
 LIBRARY = "/usr/local/lib/trainyard/image_relay"
-PROGRAM, MODULE, LOGIN = (
-    LIBRARY + "/relay",
-    LIBRARY + "/_image_relay.py",
-    LIBRARY + "/registry_login",
-)
+PROGRAM, LOGIN = LIBRARY + "/relay", LIBRARY + "/registry_login"
+#: Role host_library has it now.
+FORMER_MODULE = LIBRARY + "/_image_relay.py"
 CATALOGUE, PROFILE = "/etc/trainyard/images.json", "/etc/profile.d/trainyard-registry.sh"
 PLAIN_CONF = "/etc/containers/registries.conf.d/trainyard-registry.conf"
 CERTIFICATES = ("/etc/containers/certs.d", "/etc/docker/certs.d")
@@ -494,7 +492,7 @@ def server_files(wanted, checksum):
     entries += [_folder(wanted["storage"]), _folder(wanted["storage"] + "/work", "0700")]
     entries += [
         _file(PROGRAM, wanted["programs"]["relay"], "0755"),
-        _file(MODULE, wanted["programs"]["_image_relay.py"]),
+        {"path": FORMER_MODULE, "state": "absent"},
         _file(POLICY, policy(wanted)),
         _file(STORAGE_CONF, storage_conf(wanted)),
         _file(SETTINGS, json.dumps(settings(wanted), indent=2, sort_keys=True) + "\n"),
@@ -942,7 +940,7 @@ def former_registry(found, wanted, host):
         return {"units": [], "absent": [], "storage": []}
     absent = [HTPASSWD, TOKENS, CONFIG, PROXY] + _tls_files()
     if host != wanted["host"]:
-        absent += [POLICY, STORAGE_CONF, SETTINGS, PROGRAM, MODULE]
+        absent += [POLICY, STORAGE_CONF, SETTINGS, PROGRAM, FORMER_MODULE]
     return {
         "units": _units_of(found),
         "absent": absent + _unit_files(),
@@ -969,7 +967,7 @@ def removal(found):
     ]
     absent += [CONFIG, PROXY, POLICY, STORAGE_CONF, SETTINGS, HTPASSWD, TOKENS]
     absent += _tls_files() + [FOLDER] + _unit_files()
-    absent += [PROGRAM, MODULE, LOGIN, LIBRARY, "/usr/local/lib/trainyard"]
+    absent += [PROGRAM, FORMER_MODULE, LOGIN, LIBRARY, "/usr/local/lib/trainyard"]
     # After the packages, which do not remove them.
     empty = (
         (list(OF_PODMAN) if record.get("cni") is False else [])

@@ -25,7 +25,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
 
 FOLDER = "/etc/trainyard/job"
 LIBRARY = "/usr/local/lib/trainyard"
-LAUNCHER, RANK = LIBRARY + "/job/trainyard-launch", LIBRARY + "/job/rank"
+# The second one is of role host_library.
+LAUNCHER, RANK = LIBRARY + "/job/trainyard-launch", LIBRARY + "/shared/rank"
 CLEAN_STORE = LIBRARY + "/job/clean-store"
 SYSTEMD = "/etc/systemd/system"
 CDI_FILE = "/etc/cdi/trainyard-job.json"
@@ -798,6 +799,7 @@ def job_container_plan(found, wanted):
     absent += [FIREWALL_UNIT, FIREWALL_DROP_IN, NFTABLES_FOLDER] * firewall["stop"]
     if not is_training_host(wanted) and not wanted["firewall"]["enabled"]:
         absent += [path for path in (PORTS_FILE, PORTS_PROGRAM) if path in found["files"]]
+    absent += [path for path in wanted["former"] if path in found["files"]]
     return {
         "packages": packages(wanted),
         "lacks_packages": [name for name in packages(wanted) if name not in found["packages"]],

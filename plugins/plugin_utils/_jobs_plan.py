@@ -25,22 +25,31 @@ START = (
 #: Modules of the command on login hosts, and of the programs in the jobs on training hosts.
 OF_LOGIN = (
     "_batch.py",
+    "_command_line.py",
+    "_commands.py",
     "_job_file.py",
     "_job_limits.py",
     "_job_text.py",
-    "_registry.py",
-    "_slurm.py",
+    "_output.py",
+    "_site.py",
+    "_slurm_client.py",
+    "_submit.py",
     "trainyard",
 )
 OF_TRAINING = (
-    "_bandwidth.py",
-    "_error_signatures.py",
     "_job_text.py",
-    "_job_watch.py",
     "door",
     "job",
-    "rank",
     "services",
+)
+#: Of role host_library now.
+FORMER = (
+    "_bandwidth.py",
+    "_error_signatures.py",
+    "_job_watch.py",
+    "_registry.py",
+    "_slurm.py",
+    "rank",
 )
 
 
@@ -145,7 +154,7 @@ def jobs_plan(wanted, host):
 def owned():
     """Return the paths of all files that the role places, for its removal."""
     return sorted(
-        {"%s/%s" % (LIBRARY, name) for name in OF_LOGIN + OF_TRAINING}
+        {"%s/%s" % (LIBRARY, name) for name in OF_LOGIN + OF_TRAINING + FORMER}
         | {COMMAND, COMPLETION, CONFIG}
     )
 

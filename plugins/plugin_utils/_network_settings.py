@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._launchers import EACH, LAUNCHERS
+
 __all__ = ["LAUNCHERS", "network_settings"]
 
-LAUNCHERS = ("horovodrun", "torchrun", "mpirun", "mindspore")
 # They run on each host, with an environment of its own.
-ON_EACH_HOST = ("torchrun", "mindspore")
+ON_EACH_HOST = [name for name, launcher in LAUNCHERS.items() if launcher.starts == EACH]
 # NCCL uses the listed devices that a host has.
 LISTS = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 

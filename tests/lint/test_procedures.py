@@ -103,7 +103,7 @@ KINDS = {
     "example": {path.name for path in ROOT.glob("roles/train/files/examples/*.py")},
     "key": set(_job_file.KEYS),
 }
-COMMANDS = found_in(r'^    "(\w+)": \(', "roles/jobs/files/trainyard.py")
+COMMANDS = found_in(r'^    "(\w+)": \(', "roles/jobs/files/_command_line.py")
 
 
 @functools.lru_cache(maxsize=None)

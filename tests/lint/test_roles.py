@@ -38,6 +38,7 @@ IN_ANOTHER.update(
     dict.fromkeys(["slurm", "slurm_controller", "slurm_node", "slurm_accounts"], "scheduler")
 )
 IN_ANOTHER.update(dict.fromkeys(["jobs", "jupyterhub"], "workbench"))
+IN_ANOTHER["host_library"] = "job_container"
 # Of an expression in a role.
 MOST_FILTERS = 5
 CONDITIONS = ("when", "that", "until", "failed_when", "changed_when")

@@ -19,7 +19,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _image_relay
+from _files import load_json
 
 RUN = "/run/trainyard/image_relay"
 ENVIRONMENT = {
@@ -74,10 +76,6 @@ class Failed(Exception):
     """The reason why an image cannot be relayed. The message is for the operator."""
 
 
-def say(text):
-    print(text, flush=True)
-
-
 def run(command, check=True, quiet=False, **options):
     """Run a program. Its output goes to the log, and its error output is part of the failure."""
     done = subprocess.run(
@@ -99,16 +97,8 @@ def run(command, check=True, quiet=False, **options):
             )
         )
     if not quiet and done.stderr and isinstance(done.stderr, str):
-        say(done.stderr.rstrip())
+        print(done.stderr.rstrip())
     return done
-
-
-def read_json(path, otherwise=None):
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return json.load(stream)
-    except FileNotFoundError:
-        return otherwise
 
 
 def write_json(path, content, mode=0o644):
@@ -231,7 +221,7 @@ class Relay:
         self.storage = {"CONTAINERS_STORAGE_CONF": spec["storage_conf"], "TMPDIR": spec["work"]}
         self.folder = tempfile.mkdtemp(prefix="run.", dir=RUN)
         self.auth = os.path.join(self.folder, "auth.json")
-        document = read_json(spec["logins"], {"auths": {}})
+        document = load_json(spec["logins"], {"auths": {}})
         # A play that is killed does not remove them.
         remove_file(spec["logins"])
         if spec["tokens"]:
@@ -241,14 +231,14 @@ class Relay:
                         {
                             "registry": spec["registry"],
                             "username": spec["account"],
-                            "password": read_json(spec["tokens"])[spec["account"]],
+                            "password": load_json(spec["tokens"])[spec["account"]],
                         }
                     ]
                 )
             )
             document["auths"].update(own["auths"])
         write_json(self.auth, document, 0o600)
-        self.relayed = read_json(spec["relayed"], {})
+        self.relayed = load_json(spec["relayed"], {})
 
     def skopeo(self, *words, **options):
         return run(["skopeo", "--policy", self.spec["policy"]] + list(words), **options)
@@ -400,13 +390,13 @@ class Relay:
                 "it has no pip for its python3, which installs %s; use an image with pip, or complete: false"
                 % ", ".join(pip)
             )
-        say("%s: adding %s" % (image["name"], ", ".join(apt + pip) or "nothing"))
+        print("%s: adding %s" % (image["name"], ", ".join(apt + pip) or "nothing"))
         before = [target for _path, target in places if not os.path.lexists(root + target)]
         volumes = ["--volume=%s:%s:ro" % place for place in places]
         done = self.inside(
             name, "/bin/sh", "-c", SCRIPT, "complete", " ".join(apt), " ".join(pip), options=volumes
         )
-        say(done.stdout.rstrip())
+        print(done.stdout.rstrip())
         if done.returncode:
             raise Failed(
                 "%s could not be added (%s); see what apt and pip say in the log"
@@ -519,7 +509,7 @@ class Relay:
             return name, self.buildah("mount", name, quiet=True).stdout.strip()
 
     def one(self, image):
-        say(
+        print(
             "%s: %s of %s"
             % (
                 image["name"],
@@ -554,7 +544,7 @@ class Relay:
             date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
         write_json(self.spec["relayed"], self.relayed)
-        say("%s: %s %s" % (image["name"], image["target"], digest))
+        print("%s: %s %s" % (image["name"], image["target"], digest))
 
     def run(self):
         failed = []
@@ -567,7 +557,7 @@ class Relay:
                         "image_relay_images: '%s' as '%s': %s"
                         % (image["source"], image["name"], error)
                     )
-                    say(failed[-1])
+                    print(failed[-1])
         finally:
             shutil.rmtree(self.folder)
             self.empty_store()
@@ -582,7 +572,7 @@ class Relay:
 
 
 def relay(path):
-    spec = read_json(path)
+    spec = load_json(path)
     os.makedirs(RUN, mode=0o700, exist_ok=True)
     with alone(spec["work"]):
         # Logins of a run that was killed.
@@ -653,14 +643,14 @@ def space(settings: dict) -> None:
         if limit and used > limit:
             kept.add(person + ".full")
             with open(os.path.join(folder, person + ".full"), "w", encoding="utf-8"):
-                say("writes of %s are refused: %d bytes used of %d" % (person, used, limit))
+                print("writes of %s are refused: %d bytes used of %d" % (person, used, limit))
     for name in set(os.listdir(folder)) - kept:
         os.unlink(os.path.join(folder, name))
 
 
 def room(path):
     """Refuse writes while the registry is larger than it may be, or its disk is nearly full: nginx looks for the file."""
-    settings = read_json(path)
+    settings = load_json(path)
     space(settings)
     flag = os.path.join(settings["storage"], "full")
     disk = os.statvfs(settings["storage"])
@@ -671,13 +661,13 @@ def room(path):
     if used > settings["max_bytes"] or free < settings["free_bytes"]:
         with open(flag, "w", encoding="utf-8") as stream:
             stream.write("used %d free %d\n" % (used, free))
-        say(
+        print(
             "writes are refused: %d bytes used of %d, %d bytes free of at least %d"
             % (used, settings["max_bytes"], free, settings["free_bytes"])
         )
     elif os.path.exists(flag):
         os.unlink(flag)
-        say("writes are permitted again")
+        print("writes are permitted again")
     return 0
 
 
@@ -718,7 +708,7 @@ def referenced(folder, blobs):
             found.add(link_of(link))
     for digest in sorted(found):
         name = digest.partition(":")[2]
-        manifest = read_json(os.path.join(blobs, name[:2], name, "data"), {})
+        manifest = load_json(os.path.join(blobs, name[:2], name, "data"), {})
         found.update(entry["digest"] for entry in manifest.get("manifests") or [])
     return found
 
@@ -750,7 +740,7 @@ def forget(settings, names):
     """Remove images from the record of what was relayed. It has an image as long as the registry has its tag, so an image that is requested again in time is
     not completed again."""
     path = os.path.join(settings["storage"], "relayed.json")
-    relayed = read_json(path, {})
+    relayed = load_json(path, {})
     left = {
         name: entry
         for name, entry in relayed.items()
@@ -770,7 +760,7 @@ def alone(work):
 
 def tidy(path, now=None):
     """Remove old tags, and what no tag needs. The registry must not take pushes meanwhile."""
-    settings, now = read_json(path), time.time() if now is None else now
+    settings, now = load_json(path), time.time() if now is None else now
     top = os.path.join(settings["storage"], "registry", "docker", "registry", "v2")
     base, blobs = os.path.join(top, "repositories"), os.path.join(top, "blobs", "sha256")
     if not os.path.isdir(base):
@@ -787,7 +777,7 @@ def remove_unused(settings, base, blobs, now):
         for folder in list(repositories(base)):
             old = old_tags(folder, approved(settings, folder, base), now, settings["keep_days"])
             for tag in old:
-                say(
+                print(
                     "%s:%s is older than %d days"
                     % (os.path.relpath(folder, base), os.path.basename(tag), settings["keep_days"])
                 )
@@ -826,4 +816,6 @@ def main(words):
 COMMANDS = {"relay": relay, "tidy": tidy, "room": room}
 
 if __name__ == "__main__":
+    # The log has each line at once.
+    sys.stdout.reconfigure(line_buffering=True)
     sys.exit(main(sys.argv[1:]))

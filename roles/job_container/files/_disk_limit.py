@@ -14,14 +14,8 @@ import fcntl
 import os
 import struct
 
-try:
-    from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
-        mount_of,
-        parse_mountinfo,
-    )
-except ImportError:
-    # On hosts it is in the same folder.
-    from _mountinfo import mount_of, parse_mountinfo
+import _files
+from _mountinfo import mount_of, parse_mountinfo
 
 #: IDs of projects: above those that a site would choose, one for each job.
 FIRST_PROJECT = 1 << 30
@@ -77,14 +71,9 @@ def limit_project(device: str, project: int, size: int) -> None:
         )
 
 
-def mounts() -> str:
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as stream:
-        return stream.read()
-
-
 def begin(folder: str, job: str, size: int) -> None:
     """Limit the folder of a job to a size in bytes, before the job has written into it."""
-    device = device_of(os.path.realpath(folder), mounts())
+    device = device_of(os.path.realpath(folder), _files.read("/proc/self/mountinfo"))
     if not device:
         raise OSError(
             "%s is not on a file system that is mounted with prjquota, which job_container_job_gib needs"
@@ -96,6 +85,6 @@ def begin(folder: str, job: str, size: int) -> None:
 
 def finish(storage: str, job: str) -> None:
     """Remove the limit of a job that has ended, whose files are removed."""
-    device = device_of(os.path.realpath(storage), mounts())
+    device = device_of(os.path.realpath(storage), _files.read("/proc/self/mountinfo"))
     if device:
         limit_project(device, project_of(job), 0)

@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import tempfile
 
+import _files
 import _registry
 
 RegistryError = _registry.RegistryError
@@ -175,10 +176,10 @@ def last_line(text):
 # --- the host ---
 
 
-def read_json(path):
+def of_podman(path):
+    """Return the content of a file of podman."""
     try:
-        with open(path, encoding="utf-8") as stream:
-            return json.load(stream)
+        return _files.load_json(path)
     except (OSError, ValueError) as error:
         raise ImageError("%s cannot be read (%s); tell the operator" % (path, error)) from None
 
@@ -279,7 +280,7 @@ def save(name, container, person, config, place, environment):
                 % (registry, person["name"])
             )
         found = container_of(
-            read_json(place["store"] + "/overlay-containers/containers.json"), container
+            of_podman(place["store"] + "/overlay-containers/containers.json"), container
         )
         if not found:
             raise ImageError("podman has no container %s; tell the operator" % container)
@@ -318,7 +319,7 @@ def base_config(identifier, stores):
     for store in stores:
         path = "%s/overlay-images/%s/%s" % (store, identifier, big_data(identifier))
         if os.path.exists(path):
-            return read_json(path)
+            return of_podman(path)
     raise ImageError(
         "the image of the container, %s, is not on this host; tell the operator" % identifier[:12]
     )
@@ -341,8 +342,8 @@ def commit_and_push(image, container, place, environment, moment):
         ).split()[-1]
         made.append(committed)
         there = "%s/overlay-images/%s/" % (place["store"], committed)
-        config = saved_config(base, read_json(there + big_data(committed)), moment)
-        for path, text in layout(config, read_json(there + "manifest")["layers"]).items():
+        config = saved_config(base, of_podman(there + big_data(committed)), moment)
+        for path, text in layout(config, of_podman(there + "manifest")["layers"]).items():
             target = os.path.join(folder, LAYOUT, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "w", encoding="utf-8") as stream:

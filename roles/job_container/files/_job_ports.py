@@ -14,6 +14,9 @@ import os
 import pwd
 import sys
 
+sys.path.insert(0, "/usr/local/lib/trainyard/shared")
+import _files
+
 CONFIG = "/etc/trainyard/job/ports.json"
 #: One file per job of this host. trainyard-run reads it.
 STATE = "/run/trainyard/ports"
@@ -324,14 +327,6 @@ def table(config, jobs, kernel):
 # --- the host ---
 
 
-def read(path):
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except FileNotFoundError:
-        return ""
-
-
 @contextlib.contextmanager
 def alone(state):
     """Let one program at a time change state and table."""
@@ -347,7 +342,7 @@ def live_jobs(state, jobs):
     for name in os.listdir(state):
         number, _dot, kind = name.partition(".")
         if kind == "json" and os.path.isdir("%s/%s" % (jobs, number)):
-            found.append(json.loads(read("%s/%s" % (state, name))))
+            found.append(_files.load_json("%s/%s" % (state, name)))
     return found
 
 
@@ -371,7 +366,7 @@ def note(job, uid, hosts, config, state, jobs):
     except KeyError:
         name = str(uid)
     uids = [[uid, uid]] + [
-        [first, end - 1] for first, end in subordinate(name, uid, read("/etc/subuid"))
+        [first, end - 1] for first, end in subordinate(name, uid, _files.read("/etc/subuid"))
     ]
     others = [other for other in live_jobs(state, jobs) if other["job"] != job]
     blocks = claim(job, hosts, others, config["open"])
@@ -394,7 +389,7 @@ def load(config, state, jobs):
     if not config["enabled"]:
         return
     path, said = state + "/table.nft.new", state + "/table.error"
-    kernel = kernel_ports(read("/proc/sys/net/ipv4/ip_local_port_range"))
+    kernel = kernel_ports(_files.read("/proc/sys/net/ipv4/ip_local_port_range"))
     with open(path, "w", encoding="utf-8") as stream:
         stream.write(table(config, live_jobs(state, jobs), kernel))
     # Module subprocess takes longer to load than nft runs.
@@ -403,7 +398,7 @@ def load(config, state, jobs):
         NFT, ["nft", "--file", path], {"PATH": "/usr/sbin:/usr/bin"}, file_actions=[opened]
     )
     if os.waitpid(child, 0)[1]:
-        lines = (read(said).strip() or "it was killed").splitlines()
+        lines = (_files.read(said).strip() or "it was killed").splitlines()
         raise OSError(
             "the firewall of jobs cannot be loaded: nft: %s; repair nftables on this host, or set job_container_firewall to false"
             % lines[0]
@@ -413,7 +408,7 @@ def load(config, state, jobs):
 
 
 def read_config(path=CONFIG):
-    return json.loads(read(path) or "null")
+    return _files.load_json(path, None)
 
 
 def open_ports(job, uid, environment, config=None, state=STATE, jobs=JOBS):

@@ -28,12 +28,10 @@ from collections.abc import Callable, Iterator
 
 # Teardown would find the folder of the compiled module.
 sys.dont_write_bytecode = True
-try:
-    from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import parse_mountinfo
-except ImportError:
-    # On hosts it is in the same folder.
-    from _mountinfo import parse_mountinfo
-_job_ports = importlib.import_module("_job_ports")
+sys.path.insert(0, "/usr/local/lib/trainyard/shared")
+import _files
+import _job_ports
+from _mountinfo import parse_mountinfo
 
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"
@@ -190,18 +188,9 @@ def of_another(process: dict, job: str, others: list) -> bool:
 # --- the host ---
 
 
-def read(path):
-    try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except OSError:
-        # A process that has ended.
-        return b""
-
-
 def settings(path: str) -> dict:
     """Return the content of a JSON file of the roles, nothing if there is none."""
-    return json.loads(read(path) or b"{}")
+    return json.loads(_files.read(path) or "{}")
 
 
 def namespace(folder, kind):
@@ -219,11 +208,9 @@ def look(pid, host_space, proc="/proc"):
     the host, where an ID of a person is any program's. Containers of people have other users.
     """
     folder = "%s/%s" % (proc, pid)
-    text = read(folder + "/stat").decode(errors="replace")
+    text = _files.read(folder + "/stat")
     fields = text.rpartition(")")[2].split()
-    status = re.search(
-        r"^Uid:\s+(\d+)\s+(\d+)", read(folder + "/status").decode(errors="replace"), re.MULTILINE
-    )
+    status = re.search(r"^Uid:\s+(\d+)\s+(\d+)", _files.read(folder + "/status"), re.MULTILINE)
     if len(fields) < 20 or not status or fields[0] in ("Z", "X"):
         return None
     space = namespace(folder, "pid") or host_space
@@ -233,8 +220,8 @@ def look(pid, host_space, proc="/proc"):
         "parent": int(fields[1]),
         "start": fields[19],
         "name": text.partition("(")[2].rpartition(")")[0],
-        "environ": read(folder + "/environ"),
-        "cgroup": read(folder + "/cgroup").decode(errors="replace"),
+        "environ": _files.read_bytes(folder + "/environ"),
+        "cgroup": _files.read(folder + "/cgroup"),
         "space": "" if space == host_space else space,
         "engine": space != host_space and same_users,
     }
@@ -257,7 +244,7 @@ def end(pid, start):
     try:
         handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
         try:
-            fields = read("/proc/%d/stat" % pid).decode(errors="replace").rpartition(")")[2].split()
+            fields = _files.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
             if len(fields) < 20 or fields[19] != start:
                 return
             if handle is None:
@@ -280,7 +267,7 @@ def sweep(job: str, uid: int, ranges: list, others: Callable, seconds: float = S
     begin meanwhile.
     """
     people = settings(PEOPLE)
-    own_cgroup = read("/proc/self/cgroup").decode(errors="replace")
+    own_cgroup = _files.read("/proc/self/cgroup")
     begin, quiet = time.monotonic(), 0
     while True:
         processes = owned(uid, ranges)
@@ -333,7 +320,7 @@ def own_mounts(uid: int, text: str) -> list:
 
 
 def mount_table() -> str:
-    return os.fsdecode(read("/proc/self/mountinfo"))
+    return os.fsdecode(_files.read_bytes("/proc/self/mountinfo"))
 
 
 def run_for(command: list, seconds: float) -> bool:
@@ -633,9 +620,9 @@ def forget_cgroups(job, patterns=CGROUPS, seconds=2):
     deadline = time.monotonic() + seconds
     for top in [path for pattern in patterns for path in glob.glob(pattern % job)]:
         while os.path.isdir(top):
-            for folder, _folders, _files in os.walk(top, topdown=False):
+            for folder, _folders, _names in os.walk(top, topdown=False):
                 if "/user" in folder[len(top) :]:
-                    for pid in read(folder + "/cgroup.procs").split():
+                    for pid in _files.read_bytes(folder + "/cgroup.procs").split():
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(int(pid), signal.SIGKILL)
                 with contextlib.suppress(OSError):
@@ -655,7 +642,7 @@ def has_manager(uid: int) -> bool:
 
 def ranges_of(name: str, uid: int) -> list:
     """Return the subordinate IDs of a user. Program look of role jupyterhub calls it, too."""
-    return _job_ports.subordinate(name, uid, read("/etc/subuid").decode(errors="replace"))
+    return _job_ports.subordinate(name, uid, _files.read("/etc/subuid"))
 
 
 def finish(job, uid, storage, runtime=RUNTIME):
@@ -709,7 +696,7 @@ def clean_after_last(uid: int, gid: int, ranges: list, storage: str) -> list:
     unmount(own_mounts(uid, mount_table()))
     errors = forget_containers(storage, uid, gid)
     errors += clean(leftovers(SHARED_FOLDERS), uid, ranges)
-    for number in shared_memory_ids(read("/proc/sysvipc/shm").decode(), uid, ranges):
+    for number in shared_memory_ids(_files.read("/proc/sysvipc/shm"), uid, ranges):
         subprocess.run(["ipcrm", "-m", number], check=False)
     return errors
 
@@ -735,7 +722,7 @@ def expect_drain(runtime: str) -> None:
 
     It resumes the node when the epilog has ended without an error, also at the first try.
     """
-    if not read(runtime + "/health.reason").strip():
+    if not _files.read(runtime + "/health.reason").strip():
         with open(runtime + "/health.reason", "w", encoding="utf-8") as stream:
             stream.write(SLURM_REASON)
 

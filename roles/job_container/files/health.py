@@ -18,19 +18,12 @@ import time
 
 # Teardown would find the folder of the compiled module.
 sys.dont_write_bytecode = True
-try:
-    from ansible_collections.trainyard.gpu.plugins.module_utils import (
-        _host_health,
-        _mountinfo,
-        _nft_table,
-        _nvidia_smi,
-    )
-except ImportError:
-    # On hosts they are in the same folder.
-    import _host_health
-    import _mountinfo
-    import _nft_table
-    import _nvidia_smi
+sys.path.insert(0, "/usr/local/lib/trainyard/shared")
+import _files
+import _host_health
+import _mountinfo
+import _nft_table
+import _nvidia_smi
 
 CONFIG = "/etc/trainyard/job/config.json"
 REASON = "/run/trainyard/health.reason"
@@ -110,14 +103,6 @@ def line(problems):
     strange = {letter for letter in text if not letter.isprintable()}
     text = text.translate({ord(letter): "?" for letter in strange})
     return ("trainyard: " + text)[:200] if text else ""
-
-
-def read(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except OSError:
-        return ""
 
 
 def output(command, seconds, environment=None):
@@ -236,8 +221,8 @@ def unfinished(folder=FAILED, again=run_epilog):
         path = os.path.join(folder, job)
         if not was_left(path):
             continue
-        again(job, read(path).partition("\n")[0])
-        reason = read(path).partition("\n")[2].strip()
+        again(job, _files.read(path).partition("\n")[0])
+        reason = _files.read(path).partition("\n")[2].strip()
         # slurmd gives this program a minute, and one reason is enough.
         if reason:
             return reason
@@ -288,9 +273,9 @@ def restore_tables() -> str:
 def problems(config):
     health = config.get("health") or {}
     share = health.get("share") or ""
-    missing = unmounted(share, read("/proc/self/mountinfo"))
+    missing = unmounted(share, _files.read("/proc/self/mountinfo"))
     loaded = re.search(
-        r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read("/proc/driver/nvidia/version")
+        r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _files.read("/proc/driver/nvidia/version")
     )
     kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""
     return [
@@ -307,7 +292,7 @@ def problems(config):
 
 def drain(node, reason):
     """Drain or resume the node, only when the reason has changed, so that a good check asks nothing of the controller."""
-    former = read(REASON).strip()
+    former = _files.read(REASON).strip()
     if reason == former:
         return
     if reason:
@@ -327,7 +312,7 @@ def drain(node, reason):
 
 def main():
     try:
-        config = json.loads(read(CONFIG) or "{}")
+        config = json.loads(_files.read(CONFIG) or "{}")
     except ValueError as error:
         config = {}
         print("trainyard: %s: %s" % (CONFIG, error), file=sys.stderr)

@@ -13,7 +13,8 @@ import sys
 
 # Teardown would find the folder of the compiled module.
 sys.dont_write_bytecode = True
-_job_ports = importlib.import_module("_job_ports")
+sys.path.insert(0, "/usr/local/lib/trainyard/shared")
+import _job_ports
 
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"

@@ -14,7 +14,7 @@ hosts, ports and keys. Arguments of the user win over those of this program.
 
 mindspore runs on each worker and starts a rank for each of its NPUs, by msrun if MindSpore has it, else with a rank table. Its options come before the command:
 --start=auto|msrun|rank_table, --rank-table=FILE (of the whole cluster or of the job) and --folder=DIR for the working folders. Role train uses it, too.
-This runs in training images, so it is Python 3.6 with only the standard library.
+This runs in training images, so it is Python 3.6 with only the standard library. _launchers.py is beside it.
 """
 
 import ctypes
@@ -24,6 +24,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -33,6 +34,14 @@ import tempfile
 import threading
 import time
 import contextlib
+
+# Nothing is written beside this file, which may be in the folder of a job.
+sys.dont_write_bytecode = True
+try:
+    import _launchers
+except ImportError:
+    # In the collection.
+    from ansible_collections.trainyard.gpu.plugins.module_utils import _launchers
 
 INSIDE = "/run/trainyard"
 LAUNCHERS = ("torchrun", "horovodrun", "mpirun", "mindspore", "rank", "sshd", "run")
@@ -54,8 +63,6 @@ OF_SLURM = (
     "PRTE_MCA_plm_slurm",
 )
 KEPT_OF_SLURM = ("SLURM_JOB_ID",)
-#: Options of torchrun without a value.
-TORCHRUN_FLAGS = ("standalone", "no-python", "run-path", "h", "help")
 #: Of role train: path of the description of the job, in place of the one that trainyard-run has written.
 DESCRIPTION = "TRAINYARD_LAUNCH_JOB"
 #: Path of what each rank of this host is started with.
@@ -78,8 +85,6 @@ LOG_LEVELS = {"GLOG_v": "3", "ASCEND_GLOBAL_LOG_LEVEL": "3"}
 RINGS = r"(Ascend)?910(A|Pro[AB]?|Premium[AB]?)?$"
 #: Seconds until the ranks of this host are ended after one of them has failed, for the messages of the others; and until SIGKILL.
 FAILURE_SECONDS, END_SECONDS = 3, 5
-#: Until all ranks have connected, if nothing else is set. They may load data before.
-CONNECT_SECONDS = 600
 
 
 class Refused(Exception):
@@ -87,78 +92,6 @@ class Refused(Exception):
 
 
 # --- pure functions: from the job to commands and files ---
-
-
-def slots(job):
-    return sum(entry["slots"] for entry in job["entries"])
-
-
-def torchrun_options(arguments):
-    """Return the options of torchrun among the arguments, (name, value) of each. Those of the script, which come after its name, are not among them."""
-    found, words = [], list(arguments)
-    while words and words[0].startswith("-"):
-        name, equal, value = words.pop(0).lstrip("-").partition("=")
-        name = name.replace("_", "-")
-        if name in ("m", "module"):
-            break
-        if not equal and name not in TORCHRUN_FLAGS and words:
-            value = words.pop(0)
-        found.append((name, value))
-    return found
-
-
-def has_own_rendezvous(arguments):
-    """Return whether the user has chosen a rendezvous, or a number of hosts that changes, which static rendezvous does not have."""
-    options = torchrun_options(arguments)
-    return any(
-        name.startswith("rdzv") or name == "nnodes" and ":" in value for name, value in options
-    )
-
-
-def torchrun(job, arguments):
-    """Return the command. torchrun takes the last of several equal options, so those of the user win.
-
-    The hosts of a step are known, so the rendezvous is static: the one of c10d keeps pickled objects
-    in a store, which everybody who reaches its port can replace.
-    """
-    me, first = job["entries"][job["index"]], job["entries"][0]
-    master = job["ports"]["master"]
-    command = ["torchrun", "--nnodes=%d" % job["count"], "--nproc-per-node=%d" % me["slots"]]
-    if has_own_rendezvous(arguments):
-        command += [
-            "--rdzv-backend=c10d",
-            "--rdzv-id=%s.%s" % (job["job"], job["step"]),
-            "--rdzv-endpoint=%s:%d" % (first["address"], master),
-            "--rdzv-conf=is_host=%d" % (job["index"] == 0),
-        ]
-    else:
-        command += [
-            "--node-rank=%d" % job["index"],
-            "--master-addr=%s" % first["address"],
-            "--master-port=%d" % master,
-        ]
-    return command + ["--local-addr=%s" % me["address"]] + arguments
-
-
-def horovodrun(job, arguments):
-    # Versions before 0.25 have the singular only, and later ones accept it.
-    interface = ["--network-interface", job["interface"]] if job.get("interface") else []
-    several = (
-        ["-hostfile", INSIDE + "/hosts", "-p", str(job["ports"]["ssh"])] + interface
-        if job["count"] > 1
-        else ["-H", "localhost:%d" % slots(job)]
-    )
-    return ["horovodrun", "-np", str(slots(job))] + several + arguments
-
-
-def mpirun(job, arguments):
-    # Without -np there is one rank per slot.
-    return ["mpirun", "--hostfile", INSIDE + "/hosts"] + arguments
-
-
-def first_rank(job, index):
-    """Return the number of the first rank of a worker. Those of all workers before it come first."""
-    return sum(entry["slots"] for entry in job["entries"][:index])
 
 
 def mindspore_options(arguments):
@@ -334,45 +267,29 @@ def mindspore_environment(environment, job):
     defaults = dict(
         LOG_LEVELS,
         HCCL_IF_IP=address,
-        HCCL_CONNECT_TIMEOUT=str(min(7200, max(120, connect_seconds(job)))),
+        HCCL_CONNECT_TIMEOUT=str(min(7200, max(120, _launchers.connect_seconds(job)))),
     )
     return dict(
         defaults,
-        **dict(kept, MS_WORKER_IP=address, RANK_SIZE=str(slots(job)), DEVICE_NUM=str(me["slots"])),
+        **dict(
+            kept,
+            MS_WORKER_IP=address,
+            RANK_SIZE=str(_launchers.slots(job)),
+            DEVICE_NUM=str(me["slots"]),
+        ),
     )
 
 
 def rank_environment(environment, job, local, table):
     """Return the environment of a rank without msrun. DEVICE_ID counts the devices that the container has, and the rank table names those of the host."""
-    own = {"RANK_ID": str(first_rank(job, job["index"]) + local), "DEVICE_ID": str(local)}
+    own = {
+        "RANK_ID": str(_launchers.first_rank(job, job["index"]) + local),
+        "DEVICE_ID": str(local),
+    }
     if table:
         # MindSpore before 2 reads the first one first.
         own.update(MINDSPORE_HCCL_CONFIG_PATH=table, RANK_TABLE_FILE=table)
     return dict(environment, **own)
-
-
-def connect_seconds(job):
-    return int(job.get("seconds") or CONNECT_SECONDS)
-
-
-def msrun(job, folder, program):
-    """Return the command. C(program) starts a rank, and on the first host also the scheduler."""
-    me, master = (
-        job["entries"][job["index"]],
-        job.get("master_address") or job["entries"][0]["address"],
-    )
-    # Without join it does not look at the workers. Its other defaults are one port for all jobs, and eight workers.
-    return [
-        "msrun",
-        "--worker_num=%d" % slots(job),
-        "--local_worker_num=%d" % me["slots"],
-        "--master_addr=%s" % master,
-        "--master_port=%d" % job["ports"]["master"],
-        "--node_rank=%d" % job["index"],
-        "--log_dir=%s/msrun" % folder,
-        "--join=True",
-        "--cluster_time_out=%d" % connect_seconds(job),
-    ] + program
 
 
 def rank_command(words, environment, records):
@@ -417,13 +334,16 @@ def common_report(reports):
     return reports.get(min(reports)) if reports else None, problem
 
 
-def command_of(launcher, job, arguments):
-    return {
-        "torchrun": torchrun,
-        "horovodrun": horovodrun,
-        "mpirun": mpirun,
-        "run": lambda _job, words: words,
-    }[launcher](job, arguments)
+def command_of(launcher: str, job: dict, arguments: list) -> list:
+    """Return the command of a launcher that this worker starts, or with C(run) that of the user."""
+    if launcher == "run":
+        return arguments
+    if launcher == "torchrun":
+        me = job["entries"][job["index"]]
+        return _launchers.torchrun(job, ["--local_addr=%s" % me["address"]] + arguments)
+    if launcher == "horovodrun" and job["count"] == 1:
+        return _launchers.horovodrun(job, arguments)
+    return _launchers.LAUNCHERS[launcher].command(dict(job, host_file=INSIDE + "/hosts"), arguments)
 
 
 def launch_environment(environment, launcher):
@@ -436,22 +356,8 @@ def launch_environment(environment, launcher):
     kept["PATH"] = INSIDE + "/bin:" + kept.get("PATH", "/usr/local/bin:/usr/bin:/bin")
     if launcher not in ("mpirun", "run"):
         return kept
-    # Open MPI 4 and earlier have OMPI_MCA, and 5 has PRTE_MCA for its daemons.
-    options = {
-        "OMPI_MCA_plm": "rsh",
-        "OMPI_MCA_plm_rsh_agent": INSIDE + "/bin/ssh",
-        "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
-        "PRTE_MCA_plm": "ssh",
-        "PRTE_MCA_plm_ssh_agent": INSIDE + "/bin/ssh",
-    }
-    if kept.get("TRAINYARD_NETWORK"):
-        options.update(
-            OMPI_MCA_oob_tcp_if_include=kept["TRAINYARD_NETWORK"],
-            PRTE_MCA_prte_if_include=kept["TRAINYARD_NETWORK"],
-        )
-    if kept.get("TRAINYARD_FABRIC"):
-        options["OMPI_MCA_btl_tcp_if_include"] = kept["TRAINYARD_FABRIC"]
-    return dict(options, **kept)
+    networks = (kept.get(name, "") for name in ("TRAINYARD_NETWORK", "TRAINYARD_FABRIC"))
+    return dict(_launchers.open_mpi(INSIDE + "/bin/ssh", *networks), **kept)
 
 
 def sshd_config(job, user, folder=INSIDE):
@@ -505,14 +411,10 @@ def known_hosts(job):
     )
 
 
-def shell_value(text):
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
 def session_text(environment):
     """Return the environment of this worker for sessions of the job's sshd, which itself gives nearly none."""
     return "".join(
-        "export %s=%s\n" % (name, shell_value(value))
+        "export %s=%s\n" % (name, shlex.quote(value))
         for name, value in sorted(environment.items())
         if name.replace("_", "a").isalnum()
     )
@@ -868,7 +770,7 @@ class Ranks(object):
     def __init__(self, job, settings, private):
         self.job, self.settings, self.private = job, settings, private
         self.children, self.stopped, self.lost = [], None, False
-        first = first_rank(job, job["index"])
+        first = _launchers.first_rank(job, job["index"])
         self.ranks = [
             {"rank": first + local, "pid": None, "code": None, "end": None}
             for local in range(job["entries"][job["index"]]["slots"])
@@ -1016,7 +918,10 @@ def mindspore(job, arguments, environment):
     )
     asked = job.get("start") or "auto" if options["start"] == "auto" else options["start"]
     start = mindspore_start(
-        asked, bool(shutil.which("msrun", path=environment.get("PATH"))), table, slots(job)
+        asked,
+        bool(shutil.which("msrun", path=environment.get("PATH"))),
+        table,
+        _launchers.slots(job),
     )
     if not os.path.exists(RANK):
         raise Refused(
@@ -1059,7 +964,7 @@ def mindspore(job, arguments, environment):
             reader.start()
             # All releases of msrun take these two words for what they are, and put python before another one.
             python = "python" if shutil.which("python", path=environment.get("PATH")) else "python3"
-            commands = [(msrun(job, folder, [python] + program), environment)]
+            commands = [(_launchers.msrun(job, folder, [python] + program), environment)]
         else:
             path = ""
             if table:

@@ -29,6 +29,15 @@ import subprocess
 import sys
 import time
 
+# Teardown would find the folder of the compiled modules.
+sys.dont_write_bytecode = True
+SHARED = "/usr/local/lib/trainyard/shared"
+sys.path.insert(0, SHARED)
+import _files
+from _gpu_numbers import numbers_of
+from _messages import Refused
+from _mountinfo import mount_of, parse_mountinfo
+
 CONFIG = "/etc/trainyard/job/config.json"
 #: Modules beside trainyard-launch, and what makes a process root in a container.
 LIBRARY = "/usr/local/lib/trainyard/job"
@@ -100,10 +109,6 @@ START_ROOT = '. %s/environment; exec "${TRAINYARD_KERNEL_PYTHON:-python3}" %s "$
 )
 
 
-class Refused(Exception):
-    """The container cannot be started. The message is for the user."""
-
-
 # --- pure functions: what Slurm says, in data ---
 
 
@@ -147,16 +152,6 @@ def expand_counts(text):
             raise Refused("tasks per node: '%s' is not a number" % part)
         numbers += [int(found.group(1))] * int(found.group(2) or 1)
     return numbers
-
-
-def numbers_of(text):
-    """Return the numbers of 0,2-3. Names (UUIDs) are left out."""
-    found = []
-    for part in text.split(","):
-        match = re.match(r"(\d+)(?:-(\d+))?$", part.strip())
-        if match:
-            found += range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1)
-    return found
 
 
 def chosen_gpus(environment, constrained):
@@ -247,14 +242,10 @@ def can_be_pulled(image, registries):
     return any(image.startswith(registry.rstrip("/") + "/") for registry in registries)
 
 
-def shell_value(text):
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
 def environment_text(values):
     """Return a file for `.` of sh. Names that sh does not accept, such as the functions of bash, are left out."""
     return "".join(
-        "export %s=%s\n" % (name, shell_value(value))
+        "export %s=%s\n" % (name, shlex.quote(value))
         for name, value in sorted(values.items())
         if re.match(r"[A-Za-z_][A-Za-z0-9_]*$", name) and "\0" not in value
     )
@@ -342,6 +333,7 @@ def program_mounts(config, exists=os.path.exists):
     """Return podman's options for trainyard-launch, and for what it starts ranks of MindSpore with: images of others have no program for that."""
     return [
         bind(config["launcher"], "/usr/local/bin/trainyard-launch", True),
+        bind(SHARED + "/_launchers.py", "/usr/local/bin/_launchers.py", True),
         bind(config["rank"], "/usr/local/lib/trainyard/rank", True),
     ] + ([bind(RANK_TABLE, RANK_TABLE, True)] if exists(RANK_TABLE) else [])
 
@@ -787,14 +779,6 @@ def connected(waiting, tried, key, message, uid):
 # --- the host ---
 
 
-def read_json(path, default=None):
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return json.load(stream)
-    except (OSError, ValueError):
-        return default
-
-
 def private_folder(path, uid):
     """Refuse a folder that is not the user's own. /run/trainyard belongs to root, so users cannot put one there."""
     try:
@@ -810,8 +794,7 @@ def private_folder(path, uid):
 
 def file_system(path, text):
     """Return the type of the file system of a path, from the text of /proc/self/mountinfo."""
-    reader = beside("_mountinfo")
-    return reader.mount_of(path, reader.parse_mountinfo(text))["type"]
+    return mount_of(path, parse_mountinfo(text))["type"]
 
 
 def has_range(name, uid, text):
@@ -821,14 +804,6 @@ def has_range(name, uid, text):
     )
 
 
-def read(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except OSError:
-        return ""
-
-
 def check_host(config, person):
     if not os.access(config["podman"], os.X_OK):
         raise Refused(
@@ -836,12 +811,12 @@ def check_host(config, person):
             % config["podman"]
         )
     for path in ("/etc/subuid", "/etc/subgid"):
-        if not has_range(person["name"], person["uid"], read(path)):
+        if not has_range(person["name"], person["uid"], _files.read(path)):
             raise Refused(
                 "%s has no range for %s on this host; tell the operator to run playbook people"
                 % (path, person["name"])
             )
-    kind = file_system(os.path.realpath(config["storage"]), read("/proc/self/mountinfo"))
+    kind = file_system(os.path.realpath(config["storage"]), _files.read("/proc/self/mountinfo"))
     if kind.startswith(("nfs", "lustre", "beegfs", "fuse.sshfs")):
         raise Refused(
             "%s is on %s; containers need a local disk: tell the operator to change job_container_storage"
@@ -860,15 +835,6 @@ def own_address(name, config):
             "the address of %s is unknown: %s has no such host; tell the operator to run playbook scheduler"
             % (name, CONFIG)
         ) from error
-
-
-def write_private(path, text):
-    with open(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600),
-        "w",
-        encoding="utf-8",
-    ) as stream:
-        stream.write(text)
 
 
 def make_folder(path, mode=0o700):
@@ -1082,7 +1048,6 @@ def own_stores(config, uid):
 def beside(name):
     """Return a module beside trainyard-launch."""
     sys.path.insert(0, LIBRARY)
-    sys.dont_write_bytecode = True
     try:
         return importlib.import_module(name)
     finally:
@@ -1096,7 +1061,10 @@ def provide_image(name, person, config, runtime, disk, environment, pulls):
         stores = own_stores(config, person["uid"])
         return find_image(
             name,
-            [read_json(os.path.join(path, "overlay-images", "images.json"), []) for path in stores],
+            [
+                _files.read_json(os.path.join(path, "overlay-images", "images.json")) or []
+                for path in stores
+            ],
         ), stores
 
     def is_there():
@@ -1113,7 +1081,7 @@ def provide_image(name, person, config, runtime, disk, environment, pulls):
     print("trainyard-run: pulling %s" % name, file=sys.stderr, flush=True)
     # The server of an instance waits as long as this file exists.
     mark = os.path.join(runtime, "pulling")
-    write_private(mark, name + "\n")
+    _files.write_private(mark, name + "\n")
     try:
         images.pull(
             name,
@@ -1136,7 +1104,7 @@ def write_task(
 ):
     """Write what the command and trainyard-launch read in the container. C(seconds) is the time in which the other workers have to start."""
     address = own_address(environment.get("SLURMD_NODENAME") or socket.gethostname(), config)
-    ranges = read_json(PORTS % job, {}).get("ports") or []
+    ranges = (_files.read_json(PORTS % job) or {}).get("ports") or []
     candidates = step_ports(ranges, step)
     own = {
         "address": address,
@@ -1166,17 +1134,19 @@ def write_task(
             seconds,
         )
     values = own_variables(job, step, place, said["entries"], said["ports"], gpus, person, config)
-    write_private(
+    _files.write_private(
         os.path.join(folder, "environment"),
         environment_text(
-            task_environment(environment, parse_settings(read(config["environment"])), values)
+            task_environment(
+                environment, parse_settings(_files.read(config["environment"])), values
+            )
         ),
     )
-    write_private(os.path.join(folder, "hosts"), host_file(said["entries"]))
+    _files.write_private(os.path.join(folder, "hosts"), host_file(said["entries"]))
     interfaces = {
         config.get("hosts", {}).get(node, {}).get("interface", "") for node in place["nodes"]
     }
-    write_private(
+    _files.write_private(
         os.path.join(folder, "job.json"),
         json.dumps(
             {
@@ -1256,14 +1226,17 @@ def guard(command, environment, plan, orders):
     started = subprocess.run(command, env=environment, start_new_session=True, check=False)
     if started.returncode:
         return started.returncode
-    pid = int(read(os.path.join(plan["folder"], "pid")) or 0)
+    pid = int(_files.read(os.path.join(plan["folder"], "pid")) or 0)
     # By the file and not by the parent of the container, which has changed if the monitor has ended meanwhile.
-    monitor = int(read(os.path.join(plan["folder"], "monitor")) or 0)
+    monitor = int(_files.read(os.path.join(plan["folder"], "monitor")) or 0)
     # Slurm waits until no process has the output of the task.
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
-    exits = "%s/tmp/exits/%s" % (plan["runtime"], read(os.path.join(plan["folder"], "id")).strip())
+    exits = "%s/tmp/exits/%s" % (
+        plan["runtime"],
+        _files.read(os.path.join(plan["folder"], "id")).strip(),
+    )
     watched = [orders]
     while True:
         # Once per look: the container may end between two.
@@ -1292,7 +1265,7 @@ def exit_code(command, environment, plan, exits, seconds=10):
     ]
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        said = read(exits).strip()
+        said = _files.read(exits).strip()
         if said.isdigit():
             return int(said)
         answer = subprocess.run(
@@ -1312,7 +1285,7 @@ def exit_code(command, environment, plan, exits, seconds=10):
 
 def parent(pid):
     """Return the parent of a process, or 0 if the process has ended."""
-    fields = read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+    fields = _files.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
     return int(fields[1]) if len(fields) > 1 and fields[0] not in "ZX" else 0
 
 
@@ -1407,7 +1380,9 @@ def running_task(number, environment):
 def enter(options, environment, config):
     """Replace this process by one in the running container of a task."""
     job, runtime, name = running_task(options.enter, environment)
-    if options.root and not (read_json(os.path.join(runtime, name, "job.json")) or {}).get("root"):
+    if options.root and not (_files.read_json(os.path.join(runtime, name, "job.json")) or {}).get(
+        "root"
+    ):
         raise Refused(
             "only instances of the hub can be entered as root; in a job, everything runs as its person"
         )
@@ -1460,7 +1435,7 @@ def save(options, environment, config):
 
 def main(argv):
     options = arguments_of(argv)
-    config = read_json(CONFIG)
+    config = _files.read_json(CONFIG)
     if config is None:
         raise Refused(
             "%s is missing or damaged; tell the operator to run playbook scheduler" % CONFIG

@@ -14,6 +14,9 @@ import re
 import subprocess
 import sys
 
+sys.path.insert(0, "/usr/local/lib/trainyard/shared")
+from _messages import Refused
+
 #: Files that exist for a job only, made by the prolog, removed by the epilog.
 RUNTIME = "/run/trainyard/jobs"
 TRAINYARD_RUN = "/usr/local/bin/trainyard-run"
@@ -27,10 +30,6 @@ SFTP = (
     "/usr/libexec/sftp-server",
 )
 NOT_STARTED = 125
-
-
-class Refused(Exception):
-    """There is no way in. The message is for the person."""
 
 
 # --- pure functions ---

@@ -14,15 +14,22 @@ import json
 import os
 import pwd
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
 
+SHARED = "/usr/local/lib/trainyard/shared"
+sys.path.insert(0, SHARED)
 import _error_signatures
+import _job_result
 import _job_text
 import _job_watch
+from _files import read, read_json, write_private
+from _job_result import STOPPED
+from _messages import Refused, say
 
 CONFIG = "/etc/trainyard/jobs.json"
 #: Of role job_container: variables that each container gets.
@@ -35,8 +42,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TRAINYARD_RUN = "/usr/local/bin/trainyard-run"
 #: Path of services.py in containers.
 SERVICES = "/usr/local/lib/trainyard/services"
-#: Exit codes, as of timeout(1), of a shell, and of trainyard-run.
-STOPPED, TIMED_OUT, NOT_STARTED, USAGE = 143, 124, 125, 2
+#: Exit codes, as of trainyard-run, and of a wrong call.
+NOT_STARTED, USAGE = 125, 2
 #: Bytes of a log in which causes are looked for, at its end, and lines of it in result.json.
 LOG_BYTES, LAST_LINES = 4 << 20, 20
 #: A network file system may show a file of another host after a short delay.
@@ -50,20 +57,16 @@ COPY_SECONDS = 6 * 3600
 AGAIN = "job %s cannot run: %s. Submit it again with: trainyard clone %s"
 
 
-class Refused(Exception):
-    """The job cannot run. The message is for the person."""
-
-
 # --- pure functions ---
 
 
 def environment_file(job, folder):
     """Return what the shell of a worker reads before the command: the variables of the job file, and those of its kind."""
     lines = [
-        "export %s=%s" % (name, shell_value(value))
+        "export %s=%s" % (name, shlex.quote(value))
         for name, value in sorted(job["environment"].items())
     ]
-    lines.append("export TRAINYARD_JOB_DIR=%s" % shell_value(folder))
+    lines.append("export TRAINYARD_JOB_DIR=%s" % shlex.quote(folder))
     if job["kind"] == "PyTorchJob":
         lines += [
             "export RANK=$TRAINYARD_WORKER_INDEX WORLD_SIZE=$TRAINYARD_WORKER_COUNT LOCAL_RANK=0"
@@ -77,10 +80,6 @@ def environment_file(job, folder):
             "export DLWS_ROLE_IDX=$TRAINYARD_WORKER_INDEX DLWS_NUM_WORKER=$TRAINYARD_WORKER_COUNT",
         ]
     return "\n".join(lines) + "\n"
-
-
-def shell_value(text):
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def worker_command(job, folder):
@@ -140,16 +139,6 @@ def srun_command(job, folder):
     ]
 
 
-def own_failures(rows):
-    """Return the workers that failed by themselves, without those that were stopped because of another one. The earliest is first."""
-    failed = [
-        row
-        for row in rows
-        if row["exit_code"] not in (None, 0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
-    ]
-    return sorted(failed, key=lambda row: (row["ended"] or 0, row["rank"]))
-
-
 def last_lines(text):
     return [line[:500] for line in text.replace("\r", "\n").split("\n") if line.strip()][
         -LAST_LINES:
@@ -158,7 +147,7 @@ def last_lines(text):
 
 def first_failed(rows, logs):
     """Return the first worker that failed, with the end of its log and what its errors mean; None if none failed. C(logs) has the ends of the logs."""
-    failed = own_failures(rows) or [
+    failed = _job_result.own_failures(rows) or [
         row for row in rows if row["exit_code"] not in (0,) and row["hostname"]
     ]
     if not failed:
@@ -176,28 +165,6 @@ def first_failed(rows, logs):
         "lines": last_lines(text),
         "causes": causes,
     }
-
-
-def worker_rows(hosts, records):
-    """Return result.json's ranks, one per worker. C(records) are the rank.N.json by N."""
-    rows = []
-    for rank, host in enumerate(hosts):
-        record = records.get(rank) or {}
-        report = record.get("report") if isinstance(record.get("report"), dict) else {}
-        ended = record["started"] + record["seconds"] if record.get("seconds") is not None else None
-        rows.append(
-            {
-                "rank": rank,
-                "host": host,
-                "slot": 0,
-                "exit_code": record.get("exit_code"),
-                "checksum": report.get("checksum"),
-                "hostname": record.get("hostname"),
-                "container_id": None,
-                "ended": ended,
-            }
-        )
-    return rows
 
 
 def checksums_of(rows, started, kind):
@@ -220,27 +187,9 @@ def problems_of(rows, code, stopped, folder, checksums):
     found = []
     if stopped:
         found.append("the job was stopped before it ended: %s" % stopped)
-    for row in rows:
-        if row["hostname"] is None:
-            found.append("worker %d did not start on host %s" % (row["rank"], row["host"]))
-        elif row["exit_code"] is None:
-            found.append(
-                "worker %d on host %s was killed and has no exit code. Log: %s/rank.%d.log"
-                % (row["rank"], row["host"], folder, row["rank"])
-            )
-        elif row["exit_code"]:
-            found.append(
-                "worker %d on host %s ended with exit code %d. Log: %s/rank.%d.log"
-                % (row["rank"], row["host"], row["exit_code"], folder, row["rank"])
-            )
-    if len(set(checksums.values())) > 1:
-        found.append(
-            "the ranks do not have the same parameters after training: %s"
-            % ", ".join(
-                "%s has %s" % (name, str(checksum or "none")[:12])
-                for name, checksum in checksums.items()
-            )
-        )
+    each = [_job_result.problem("worker", row["host"], row, folder) for row in rows]
+    found += [problem for problem in each if problem]
+    found += _job_result.checksum_problems(checksums)
     if code and not found:
         found.append(
             "srun ended with exit code %d, although no worker failed. Its message is above" % code
@@ -248,39 +197,15 @@ def problems_of(rows, code, stopped, folder, checksums):
     return found
 
 
-def exit_code(code, rows, problems, stopped):
-    if stopped:
-        return STOPPED
-    failed = own_failures(rows)
-    return failed[0]["exit_code"] if failed else code or (1 if problems else 0)
-
-
 def seen(hosts, requested, watched):
     """Return result.json's gpus and fabric by host, and warnings. C(watched) has the last line of each worker's watcher."""
     gpus, fabric, warnings = {}, {}, []
     for rank, host in enumerate(hosts):
         found = watched.get(rank) or {}
-        peaks, devices = found.get("peaks", []), found.get("devices", [])
-        gpus[host] = dict(
-            _job_watch.seen_gpus(requested, devices, peaks),
-            peak_utilization=peaks,
-            looks=found.get("looks", 0),
+        gpus[host], fabric[host], idle = _job_result.seen(
+            host, requested, found.get("devices", []), found
         )
-        fabric[host] = {
-            name: found.get(name) for name in ("interface", "rdma", "sent_bytes", "received_bytes")
-        }
-        if requested and gpus[host]["idle"]:
-            warnings.append(
-                "host %s: %s stayed idle, although the job requested %d. Check how its command chooses its GPUs, and CUDA_VISIBLE_DEVICES"
-                % (
-                    host,
-                    ", ".join(
-                        "GPU %d (%s %% at most)" % (number, peaks[number])
-                        for number in gpus[host]["idle"]
-                    ),
-                    requested,
-                )
-            )
+        warnings += idle
     return gpus, fabric, warnings
 
 
@@ -321,28 +246,7 @@ def summary(result):
             result["exit_code"],
         )
     ]
-    if result["metrics"]:
-        lines.append("  ".join("%s %s" % item for item in sorted(result["metrics"].items())))
-    for host in sorted(result["gpus"]):
-        gpus, fabric = result["gpus"][host], result["fabric"][host]
-        if gpus["requested"]:
-            lines.append(
-                "host %s  GPUs busy %s of %d"
-                % (host, "?" if gpus["busy"] is None else gpus["busy"], gpus["requested"])
-            )
-        if fabric["sent_bytes"] is not None:
-            lines.append(
-                "host %s  %s  sent %.1f MB  received %.1f MB"
-                % (
-                    host,
-                    fabric["interface"],
-                    fabric["sent_bytes"] / 1e6,
-                    fabric["received_bytes"] / 1e6,
-                )
-            )
-    lines += ["warning: " + warning for warning in result["warnings"]] + [
-        "failed: " + problem for problem in result["problems"]
-    ]
+    lines += _job_result.moved(result) + _job_result.summary_end(result)
     if result["first_failed"]:
         lines += ["worker %d failed first. Its last lines:" % result["first_failed"]["rank"]] + [
             "  " + line for line in result["first_failed"]["lines"]
@@ -365,41 +269,6 @@ def summary(result):
 
 
 # --- functions with side effects ---
-
-
-def say(text, descriptor=1):
-    """Write a line to the log, unless the share is full. Without a buffer, which Python would write once more at its end and then change the exit code."""
-    with contextlib.suppress(OSError):
-        os.write(descriptor, ("trainyard: %s\n" % text).encode("utf-8", "replace"))
-
-
-def read(path, size=None):
-    """Return the text of a file, or of its end; empty if there is none."""
-    try:
-        with open(path, "rb") as stream:
-            if size:
-                stream.seek(max(0, os.fstat(stream.fileno()).st_size - size))
-            return stream.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def read_json(path):
-    try:
-        return json.loads(read(path))
-    except ValueError:
-        return None
-
-
-def write_private(path, text):
-    """Write a file that only the person reads, in one step."""
-    with open(
-        os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600),
-        "w",
-        encoding="utf-8",
-    ) as stream:
-        stream.write(text)
-    os.rename(path + ".new", path)
 
 
 def own_folder(base, person):
@@ -490,21 +359,6 @@ class Job:
         code = self.child.wait()
         return 128 - code if code < 0 else code
 
-    def records(self):
-        """Return the rank.N.json that the workers have written, all of them if they come in time."""
-        deadline = time.monotonic() + FILE_SECONDS
-        while True:
-            found = {
-                rank: read_json("%s/rank.%d.json" % (self.folder, rank))
-                for rank in range(len(self.hosts))
-            }
-            if (
-                all(record and record.get("exit_code") is not None for record in found.values())
-                or time.monotonic() > deadline
-            ):
-                return found
-            time.sleep(0.2)
-
     def started(self):
         """Return the reports of ranks that the workers' commands have started, by worker and rank."""
         found = {}
@@ -518,8 +372,11 @@ class Job:
         return found
 
     def finish(self, code, attempt):
-        records = self.records()
-        rows = worker_rows(self.hosts, records)
+        records = _job_result.read_records(self.folder, len(self.hosts), FILE_SECONDS)
+        rows = [
+            _job_result.row(rank, host, 0, records.get(rank))
+            for rank, host in enumerate(self.hosts)
+        ]
         problems = problems_of(
             rows,
             code,
@@ -532,7 +389,9 @@ class Job:
             for rank in range(len(self.hosts))
         }
         gpus, fabric, warnings = seen(self.hosts, self.job["worker_gpu"], watched)
-        final = exit_code(code, rows, problems, self.stopped)
+        final = _job_result.exit_code(
+            STOPPED if self.stopped else code, rows, problems, bool(self.stopped)
+        )
         logs = (
             {
                 row["rank"]: read("%s/rank.%d.log" % (self.folder, row["rank"]), LOG_BYTES)
@@ -541,7 +400,6 @@ class Job:
             if final
             else {}
         )
-        report = (records.get(0) or {}).get("report")
         now = time.time()
         result = {
             "job_id": self.number,
@@ -551,14 +409,12 @@ class Job:
             "image": self.job["worker_image"],
             "command": self.job["command"],
             "world_size": len(rows),
-            "ranks": [{key: row[key] for key in row if key != "ended"} for row in rows],
-            "metrics": report.get("metrics", {}) if isinstance(report, dict) else {},
+            "ranks": _job_result.entries(rows),
+            "metrics": _job_result.metrics(records),
             "attempts": attempt,
             "seconds": {
                 "total": round(now - self.began, 2),
-                "ranks": max(
-                    [record.get("seconds") or 0.0 for record in records.values() if record] or [0.0]
-                ),
+                "ranks": _job_result.longest(records),
             },
             "exit_code": final,
             "problems": problems,
@@ -573,7 +429,7 @@ class Job:
     def tell(self, result):
         path = self.folder + "/result.json"
         try:
-            write_private(path, json.dumps(result, indent=2) + "\n")
+            _job_result.write_json(path, result)
             where = "result: " + path
         except OSError as error:
             # A job that was good stays good.
@@ -612,7 +468,7 @@ class Job:
         if not result["exit_code"] and self.job["copy_results"]:
             # With the result, which gets a line on the copy afterwards.
             with contextlib.suppress(OSError):
-                write_private(self.folder + "/result.json", json.dumps(result, indent=2) + "\n")
+                _job_result.write_json(self.folder + "/result.json", result)
             result["copied"] = copy(self.job["copy_results"], self.folder)
         return self.tell(result)
 
@@ -715,7 +571,7 @@ def task(folder):
     )
     watcher.start()
     command = (
-        [HERE + "/rank", TRAINYARD_RUN]
+        [SHARED + "/rank", TRAINYARD_RUN]
         + run_options(job, values.get("HOME") or "/")
         + [job["worker_image"], "--"]
         + worker_command(job, folder)

@@ -10,8 +10,7 @@ submits by the modules of the command trainyard. The hub cannot end it, because 
 import concurrent.futures
 import contextlib
 import ctypes
-import importlib.machinery
-import importlib.util
+import importlib
 import io
 import json
 import os
@@ -19,11 +18,14 @@ import resource
 import shlex
 import signal
 import sys
+import types
 import uuid
 
 import _instance
 
-JOBS = "/usr/local/lib/trainyard/jobs"
+JOBS, SHARED = "/usr/local/lib/trainyard/jobs", "/usr/local/lib/trainyard/shared"
+#: Modules of the command trainyard.
+OF_COMMAND = ("_slurm_client", "_site", "_output", "_submit", "_commands", "_command_line")
 #: On training hosts.
 PROGRAM = "/usr/local/lib/trainyard/notebook/server"
 MAX_BYTES = 1 << 20
@@ -69,14 +71,14 @@ def end_with_parent():
 
 
 def command():
-    """Return the command trainyard as a module. It has no .py at its end."""
-    sys.path.insert(0, JOBS)
+    """Return what this program calls of the modules of the command trainyard."""
+    sys.path[:0] = [JOBS, SHARED]
     sys.dont_write_bytecode = True
-    loader = importlib.machinery.SourceFileLoader("trainyard", JOBS + "/trainyard")
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("trainyard", loader))
-    loader.exec_module(module)
-    module.BEFORE_START = end_with_parent
-    return module
+    importlib.import_module("_slurm_client").BEFORE_START = end_with_parent
+    found = types.SimpleNamespace()
+    for name in OF_COMMAND:
+        vars(found).update(vars(importlib.import_module(name)))
+    return found
 
 
 def choices(trainyard, site, _request):
@@ -224,7 +226,7 @@ def job(trainyard, site, request):
     found = by_command(trainyard, ["show", number])
     text = ""
     # Its person may have put anything in its place.
-    with contextlib.suppress(OSError), trainyard.open_file(site.log_of(number)) as stream:
+    with contextlib.suppress(OSError), trainyard._files.open_regular(site.log_of(number)) as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - LOG_BYTES))
         text = stream.read(LOG_BYTES).decode("utf-8", "replace")
     words, name = trainyard.ssh_words(site, number)

@@ -12,8 +12,7 @@ HERE = "/usr/local/lib/trainyard/notebook"
 SERVER = HERE + "/server"
 RUNTIME = os.environ["JUPYTER_RUNTIME_DIR"]
 sys.path.insert(0, HERE)
-# Role jobs has the modules that read the use of GPUs.
-sys.path.append("/usr/local/lib/trainyard/jobs")
+sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 # Jupyter gives it to this file.
 c = globals()["get_config"]()
 

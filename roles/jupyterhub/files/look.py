@@ -24,12 +24,10 @@ import types
 
 # Teardown would find the folders of compiled modules.
 sys.dont_write_bytecode = True
-sys.path.append("/usr/local/lib/trainyard/jobs")
-try:
-    from ansible_collections.trainyard.gpu.roles.jupyterhub.files import _idle
-except ImportError:
-    # On hosts it is in the same folder.
-    import _idle
+sys.path.insert(0, "/usr/local/lib/trainyard/shared")
+import _files
+import _idle
+from _gpu_numbers import numbers_of
 
 CONFIG = "/etc/trainyard/notebook/server.json"
 #: The prolog creates a folder here for each job. It belongs to the person of the job.
@@ -42,8 +40,6 @@ BATCH_SCRIPT = re.compile(r"^exec /usr/local/lib/trainyard/notebook/server run "
 #: What C(scontrol show job --details) writes of each host of a job, and of the GPUs there.
 DETAIL = re.compile(r" Nodes=\S+ CPU_IDs=\S+ Mem=[0-9]+ GRES=(\S*)")
 GPUS = re.compile(r"gpu[^(\s]*\(IDX:([0-9,-]+)\)")
-#: No host has more GPUs.
-MOST_GPUS = 1024
 #: Part of one CPU from which an instance counts as used. An idle JupyterLab needs less.
 IN_USE = 0.05
 #: How often longer this program waits than the instance itself.
@@ -55,18 +51,6 @@ TOOL_SECONDS, ALL_SECONDS = 4, 8
 
 
 # --- pure functions -------------------------------------------------------------------------------
-
-
-def numbers_of(text: str) -> list[int]:
-    """Return the numbers of a list as Slurm writes it, such as 0-1,3."""
-    found = []
-    for part in text.split(","):
-        first, _dash, last = part.partition("-")
-        end = int(last or first)
-        if end >= MOST_GPUS:
-            raise ValueError("'%.80s' has GPUs after the number %d" % (text, MOST_GPUS - 1))
-        found += range(int(first), end + 1)
-    return found
 
 
 def gpus_of(shown: str, name: str) -> list[str]:
@@ -128,14 +112,6 @@ def module_of(path: str) -> types.ModuleType:
     return module
 
 
-def read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except OSError:
-        return ""
-
-
 def output(command: list[str]) -> str | None:
     """Return the output of a command, or None if it failed."""
     quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -170,7 +146,7 @@ def ticks_of(pids: set[int]) -> dict[str, int]:
     """Return the ticks of processes and their ended children, by process ID and start."""
     found = {}
     for pid in pids:
-        fields = read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+        fields = _files.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
         if len(fields) > 19:
             found["%d of %s" % (pid, fields[19])] = sum(map(int, fields[11:15]))
     return found
@@ -183,7 +159,7 @@ def processes_of(epilog: types.ModuleType, job: str) -> set[int]:
     except KeyError:
         name = str(uid)
     ranges = epilog.ranges_of(name, uid)
-    return epilog.of_job(epilog.owned(uid, ranges), job, read("/proc/self/cgroup"), False)
+    return epilog.of_job(epilog.owned(uid, ranges), job, _files.read("/proc/self/cgroup"), False)
 
 
 def gpus_in_use(devices: list[str]) -> bool | None:
@@ -227,7 +203,7 @@ def looked(
 
 def former_looks() -> dict:
     try:
-        return json.loads(read(STATE) or "{}")
+        return json.loads(_files.read(STATE) or "{}")
     except ValueError:
         return {}
 
@@ -248,7 +224,7 @@ def save(records: dict) -> None:
 
 
 def main() -> int:
-    limits = limits_of(json.loads(read(CONFIG) or "{}").get("idle") or {})
+    limits = limits_of(json.loads(_files.read(CONFIG) or "{}").get("idle") or {})
     if not limits["seconds"] and not limits["gpu_seconds"]:
         return 0
     epilog, former, records = module_of(EPILOG), former_looks(), {}

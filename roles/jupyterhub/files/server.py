@@ -31,6 +31,10 @@ import time
 import urllib.error
 import urllib.request
 
+sys.path.insert(0, "/usr/local/lib/trainyard/shared")
+import _files
+from _messages import Refused, say
+
 CONFIG = "/etc/trainyard/notebook/server.json"
 HERE = "/usr/local/lib/trainyard/notebook"
 RUN = "/usr/local/bin/trainyard-run"
@@ -68,10 +72,6 @@ VSCODE_DEFAULTS = {
 #: Files of an identity, in the runtime folder. JupyterLab removes them after it has read them.
 IDENTITY = {"certificate": "identity.pem", "key": "identity.key", "authority": "authority.pem"}
 SHELL = 'cd "$1" 2> /dev/null; exec $(command -v bash || echo sh)'
-
-
-class Refused(Exception):
-    """The instance cannot run. The message is for the person."""
 
 
 # --- pure functions ---
@@ -208,27 +208,12 @@ def left_kernels(names):
 # --- functions with side effects ---
 
 
-def say(text):
-    sys.stdout.write("trainyard: %s\n" % text)
-    sys.stdout.flush()
-
-
-def read_text(path):
-    with open(path, encoding="utf-8", errors="replace") as stream:
-        return stream.read()
-
-
-def read_json(path):
-    with open(path, encoding="utf-8") as stream:
-        return json.load(stream)
-
-
 def read_secret(path):
     """Read the file of the job and remove it. It has the token of the server."""
     state = os.lstat(path)
     if state.st_uid != os.getuid() or state.st_mode & 0o077:
         raise Refused("%s is not a private file of this person" % path)
-    secret = read_json(path)
+    secret = _files.load_json(path)
     os.unlink(path)
     return secret
 
@@ -327,7 +312,7 @@ def start_server(command, environment_of, address, ports, children, stopped):
         deadline = time.monotonic() + SERVER_SECONDS
         while server.poll() is None:
             if listens(
-                read_text("/proc/net/tcp") + read_text("/proc/net/tcp6"),
+                _files.read("/proc/net/tcp") + _files.read("/proc/net/tcp6"),
                 address,
                 port,
                 sockets_of(server.pid),
@@ -402,17 +387,17 @@ def write_identity(secret: dict, runtime: str) -> None:
     if not identity:
         raise Refused("the hub has sent no identity for this instance; start it again in the hub")
     for key, name in IDENTITY.items():
-        write_private("%s/%s" % (runtime, name), identity[key])
+        _files.write_private("%s/%s" % (runtime, name), identity[key])
 
 
 def run(path):
-    config, secret = read_json(CONFIG), read_secret(path)
+    config, secret = _files.load_json(CONFIG), read_secret(path)
     entry = pwd.getpwuid(os.getuid())
     runtime = runtime_folder(os.environ)
     os.makedirs(runtime, mode=0o700, exist_ok=True)
     address = address_of(config, os.environ.get("SLURMD_NODENAME") or socket.gethostname())
     person = {"home": entry.pw_dir, "name": entry.pw_name}
-    write_private(
+    _files.write_private(
         runtime + "/instance.json",
         json.dumps(instance_of(secret, person, os.environ["SLURM_JOB_ID"], config)),
     )
@@ -518,20 +503,9 @@ def save(name):
     os.execve(RUN, [RUN, "--save=" + name], job_variables(os.environ))
 
 
-def write_private(path, text):
-    new = "%s.%d" % (path, os.getpid())
-    with open(
-        os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600),
-        "w",
-        encoding="utf-8",
-    ) as stream:
-        stream.write(text)
-    os.rename(new, path)
-
-
 def vscode(path):
     runtime = os.path.dirname(path)
-    write_private(runtime + "/vscode.yaml", VSCODE_CONFIG)
+    _files.write_private(runtime + "/vscode.yaml", VSCODE_CONFIG)
     folder = os.path.expanduser("~/.local/share/code-server/Machine")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     try:
@@ -542,7 +516,7 @@ def vscode(path):
     settings = vscode_settings(former)
     text = json.dumps(settings, indent=4, sort_keys=True) + "\n"
     if settings is not None and text != former:
-        write_private(folder + "/settings.json", text)
+        _files.write_private(folder + "/settings.json", text)
     command = vscode_command(path)
     os.execve(command[0], command, vscode_environment(os.environ, runtime))
 

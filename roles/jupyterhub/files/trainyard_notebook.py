@@ -19,9 +19,11 @@ import socket
 import time
 
 import _bandwidth
+import _files
 import _idle
 import _job_watch
 import _notebook
+from _messages import say
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.utils import url_path_join
 from tornado import ioloop, netutil, web
@@ -112,12 +114,6 @@ class TensorBoard:
             os.unlink(self.socket)
 
 
-def tell(text):
-    """Write to the log of the job, unless the share is full: what follows has to be done anyway."""
-    with contextlib.suppress(OSError):
-        os.write(1, ("trainyard: %s\n" % text).encode("utf-8", "replace"))
-
-
 def end_instance():
     """End the batch script, which ends JupyterLab and the container."""
     os.kill(os.getppid(), signal.SIGTERM)
@@ -149,11 +145,11 @@ class Save:
                     SERVER, "save", name, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
                 )
                 code = await child.wait()
-            found = _notebook.saved(name, code, read(self.log))
+            found = _notebook.saved(name, code, _files.read(self.log))
         except OSError as error:
             found = {"state": "failed", "name": name, "text": "the save did not start: %s" % error}
         self.found = found
-        tell(found["text"])
+        say(found["text"])
         if stops and found["state"] == "saved":
             end_instance()
 
@@ -177,23 +173,17 @@ def terminals_in_use(manager):
     )
 
 
-def read(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except OSError:
-        return ""
-
-
 def ssh_in_use(job, processes="/proc"):
     """Return whether an ssh connection into the job is open. Role jobs has an sshd for each, which changes its own title, in a step of the job."""
     for name in os.listdir(processes):
         found = (
-            re.match(r"\d+ \(sshd[a-z-]*\) \S (\d+) ", read("%s/%s/stat" % (processes, name)))
+            re.match(
+                r"\d+ \(sshd[a-z-]*\) \S (\d+) ", _files.read("%s/%s/stat" % (processes, name))
+            )
             if name.isdigit()
             else None
         )
-        if found and read("%s/%s/cmdline" % (processes, found.group(1))).startswith(
+        if found and _files.read("%s/%s/cmdline" % (processes, found.group(1))).startswith(
             "slurmstepd: [%s." % job
         ):
             return True
@@ -264,7 +254,7 @@ class Idle:
             self.warned = None
         elif self.warned is None or verdict == "stop":
             self.warned = now if self.warned is None else self.warned
-            tell(message)
+            say(message)
         self.message = message
         if verdict == "stop":
             end_instance()

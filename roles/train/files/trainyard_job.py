@@ -22,6 +22,16 @@ import sys
 import threading
 import time
 
+# Nothing is written beside this file.
+sys.dont_write_bytecode = True
+import _bandwidth
+import _job_result
+import _launchers
+from _files import read_json
+from _messages import say
+
+STOPPED, TIMED_OUT = _job_result.STOPPED, _job_result.TIMED_OUT
+
 CLUSTER = "/etc/trainyard/cluster.json"
 SSH_CONFIG = "/etc/trainyard/ssh/ssh_config"
 RANK = ["python3", "/usr/local/lib/trainyard/rank"]
@@ -53,8 +63,6 @@ WATCH_SECONDS = 3
 NCCL_BYTES, NCCL_LOGS = 1 << 20, 64
 # In the job's folder.
 HOST_FILE = "hosts"
-TIMED_OUT = 124
-STOPPED = 143
 
 # Ends all processes with the job's ID in their environment. It also runs in the training containers, so it is Python 3.6.
 SWEEP = r"""
@@ -106,10 +114,10 @@ for folder in spec.submodule_search_locations or [] if spec else []:
                 sys.exit(0)
 """
 
-# Modules in the folder of this file. A watcher reads them from its input, so that no file is written on a host.
+# Modules of a watcher, which reads them from its input, so that no file is written on a host.
 WATCH_FILES = ("_bandwidth", "_job_watch")
-# Starts the ranks of MindSpore on a host. The job's folder has a copy, because msrun calls it again in the containers.
-LAUNCH_FILE = "trainyard_launch.py"
+# Starts the ranks of MindSpore on a host. The job's folder has copies, because msrun calls the first again in the containers.
+LAUNCH_FILE, LAUNCH_FILES = "trainyard_launch.py", ("trainyard_launch.py", "_launchers.py")
 # The devices that CANN shows the ranks of a host, as numbers of the host.
 NPUS = "ASCEND_RT_VISIBLE_DEVICES"
 # Of role ascend: the NPUs of all hosts. The job's folder has a copy, which its containers can read.
@@ -162,97 +170,13 @@ def own_environment(spec, job_dir):
     }
 
 
-def assignments(environment):
-    return ["%s=%s" % item for item in sorted(environment.items())]
-
-
-def host_file(hosts):
-    """Return the file for horovodrun's -hostfile. Its parser supports neither comments nor empty lines."""
-    return "".join("%s slots=%d\n" % (host["address"], host["slots"]) for host in hosts)
-
-
-def release(version):
-    """Return the first two numbers of a version, or None if it has none."""
-    found = re.match(r"(\d+)\.(\d+)", version or "")
-    return (int(found.group(1)), int(found.group(2))) if found else None
-
-
-def interface_option(version):
-    """Return horovodrun's option for one interface. The plural exists since 0.25.0. All versions since 0.19.0 accept the singular."""
-    return (
-        "--network-interfaces" if (release(version) or (0, 0)) >= (0, 25) else "--network-interface"
-    )
-
-
-def torch_launcher(version):
-    """Return (launcher command, whether it has --rdzv_conf). torchrun exists since PyTorch 1.10, its module since 1.9."""
-    found = release(version)
-    if found is None or found >= (1, 10):
-        return ["torchrun"], True
-    if found >= (1, 9):
-        return ["python3", "-m", "torch.distributed.run"], True
-    # With --use_env the ranks get LOCAL_RANK in their environment, and their command gets no additional argument.
-    return ["python3", "-m", "torch.distributed.launch", "--use_env"], False
-
-
-def horovodrun(spec, hosts, port, container, image_environment, job_dir, version=None):
-    """Return the command on the head host. It uses the container's environment: docker exec adds the head's host name, which horovodrun sends to all."""
-    environment = {"HOME": "/root"}
-    environment.update(pair.split("=", 1) for pair in image_environment)
-    # horovodrun writes the environment into command lines, which every user can read. Ranks on other hosts get the proxies from their login.
-    environment = {
-        name: value
-        for name, value in environment.items()
-        if not (name.lower().endswith("_proxy") and "@" in value)
-    }
-    # docker0 has the same address on every host, so an automatic search for a common interface may find it. With horovodrun all hosts have the same one.
-    environment.update(hosts[0]["network"])
-    # Time limit of a rank for its peers. The default of 30 s may be too short for loading a framework.
-    environment["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(30, spec["start_timeout"]))
-    environment.update(own_environment(spec, job_dir))
-    environment.update(spec["environment"])
-    command = [
-        "docker",
-        "exec",
-        "--workdir",
-        spec["workdir"],
-        container,
-        "env",
-        "-i",
-    ] + assignments(environment)
-    command += [
-        "horovodrun",
-        "-np",
-        str(sum(host["slots"] for host in hosts)),
-        "-hostfile",
-        os.path.join(job_dir, HOST_FILE),
-        "-p",
-        str(port),
-        "--disable-cache",
-        "--start-timeout",
-        str(spec["start_timeout"]),
-    ]
-    if len(hosts) > 1:
-        # On one host horovodrun accepts only the loopback interface.
-        command += [interface_option(version), spec["network"]["interface"]]
-    if spec["controller"] != "auto":
-        command.append("--" + spec["controller"])
-    # Again after horovodrun, which overrides NCCL_SOCKET_IFNAME and other variables of its environment.
-    nccl = dict(
-        {name: value for name, value in hosts[0]["network"].items() if name.startswith("NCCL_")},
-        **nccl_log(spec, job_dir),
-    )
-    command += ["env"] + assignments(dict(nccl, **spec["environment"]))
-    return command + RANK + spec["command"]
-
-
 def master_address(spec, hosts):
     """Return the rendezvous address of torchrun, on the fabric network if the specification requests it, otherwise on the cluster network."""
     return hosts[0]["fabric_address" if spec.get("master_on_fabric") else "address"]
 
 
-def environment_on(spec, host, job_dir):
-    """Return the environment of a launcher that runs on each host."""
+def ranks_environment(spec: dict, host: dict, job_dir: str) -> dict:
+    """Return the variables of the ranks on a host. Those of the user win."""
     environment = dict(host["network"])
     environment.update(nccl_log(spec, job_dir))
     environment.update(own_environment(spec, job_dir))
@@ -260,45 +184,53 @@ def environment_on(spec, host, job_dir):
     return environment
 
 
-def through_ssh(spec, host, command):
-    """Return the command that runs another one in the container of a host."""
+def through_ssh(spec: dict, host: dict, variables: dict, command: list) -> list:
+    """Return the command that runs another one in the container of a host, with these variables."""
+    words = ["env"] + _launchers.assignments(variables) + command
     return SSH + [
         host["address"],
         "cd %s && exec %s"
-        % (shlex.quote(spec["workdir"]), " ".join(shlex.quote(word) for word in command)),
+        % (shlex.quote(spec["workdir"]), " ".join(shlex.quote(word) for word in words)),
     ]
 
 
-def torchrun(spec, hosts, index, master_port, job_dir, version=None):
-    """Return the command on host number `index`, run in its container through ssh. Each host may have another interface name."""
-    environment = environment_on(spec, hosts[index], job_dir)
-    launcher, has_rendezvous = torch_launcher(version)
-    # All versions accept underscores, only newer ones accept dashes.
-    command = (
-        ["env"]
-        + assignments(environment)
-        + launcher
-        + [
-            "--nnodes",
-            str(len(hosts)),
-            "--node_rank",
-            str(index),
-            "--nproc_per_node",
-            str(hosts[index]["slots"]),
-            "--master_addr",
-            master_address(spec, hosts),
-            "--master_port",
-            str(master_port),
-        ]
-    )
-    if has_rendezvous:
-        command += ["--rdzv_conf", "timeout=%d" % spec["start_timeout"]]
-    command += ["--no_python"] + RANK + spec["command"]
-    return through_ssh(spec, hosts[index], command)
+def on_head(
+    spec: dict, container: str, image_environment: list, environment: dict, command: list
+) -> list:
+    """Return the command that runs another one in the head's container, with these variables and those of its image.
+
+    C(docker exec) adds the head's host name, which horovodrun sends to all ranks, so the environment is a new one.
+    """
+    variables = {"HOME": "/root"}
+    variables.update(pair.split("=", 1) for pair in image_environment)
+    # horovodrun writes the environment into command lines, which every user can read. Ranks on other hosts get the proxies from their login.
+    variables = {
+        name: value
+        for name, value in variables.items()
+        if not (name.lower().endswith("_proxy") and "@" in value)
+    }
+    variables.update(environment)
+    inside = ["docker", "exec", "--workdir", spec["workdir"], container]
+    return inside + ["env", "-i"] + _launchers.assignments(variables) + command
 
 
-def launch_description(spec, hosts, index, master_port, job_dir, rank_table=""):
-    """Return what trainyard-launch reads on host number `index`: the ranks of all hosts, and where they connect and leave their files."""
+def launcher_command(spec: dict, host: dict, job: dict, job_dir: str) -> tuple:
+    """Return (variables, command) of the launcher on a host. C(job) is what P(launch_description) returned.
+
+    docker0 has the same address on every host, so an automatic search for a common interface may find it. So each launcher gets the interfaces.
+    """
+    launcher = _launchers.LAUNCHERS[spec["launcher"]]
+    variables = ranks_environment(spec, host, job_dir)
+    own = launcher.environment(job)
+    if launcher.starts == _launchers.HEAD:
+        # These launchers start ranks on other hosts, too.
+        job = dict(job, environment=dict(own, **variables), of_user=list(spec["environment"]))
+    words = launcher.before + (RANK if launcher.rank else []) + spec["command"]
+    return dict(own, **variables), launcher.command(job, words)
+
+
+def launch_description(spec, hosts, index, ports, job_dir, rank_table=""):
+    """Return the job for _launchers and trainyard-launch on host number `index`: the ranks of all hosts, and where they connect and leave their files."""
     wanted = spec.get("mindspore", {})
     devices = [
         int(number)
@@ -311,7 +243,7 @@ def launch_description(spec, hosts, index, master_port, job_dir, rank_table=""):
         "step": "0",
         "index": index,
         "count": len(hosts),
-        "ports": {"master": master_port},
+        "ports": ports,
         "keys": {},
         "entries": [
             {
@@ -329,20 +261,13 @@ def launch_description(spec, hosts, index, master_port, job_dir, rank_table=""):
         "records": job_dir,
         "start": wanted.get("start", "auto"),
         "rank_table": rank_table,
+        "program": os.path.join(job_dir, LAUNCH_FILE),
+        "description": os.path.join(job_dir, "launch.%d.json" % index),
+        "host_file": os.path.join(job_dir, HOST_FILE),
+        "interface": spec["network"]["interface"],
+        "controller": spec.get("controller", "auto"),
+        "as_root": True,
     }
-
-
-def mindspore(spec, hosts, index, job_dir):
-    """Return the command on host number `index`, run in its container through ssh. Each host may have another interface name."""
-    environment = environment_on(spec, hosts[index], job_dir)
-    environment["TRAINYARD_LAUNCH_JOB"] = os.path.join(job_dir, "launch.%d.json" % index)
-    command = (
-        ["env"]
-        + assignments(environment)
-        + ["python3", os.path.join(job_dir, LAUNCH_FILE), "mindspore", "--"]
-        + spec["command"]
-    )
-    return through_ssh(spec, hosts[index], command)
 
 
 def watch_program(sources, with_gpus):
@@ -368,7 +293,7 @@ def watch_command(spec, host, size):
     }
     words = (
         ["env"]
-        + assignments(dict(told, TRAINYARD_JOB_ID=spec["job_id"]))
+        + _launchers.assignments(dict(told, TRAINYARD_JOB_ID=spec["job_id"]))
         + ["python3", "-c", WATCH_START, str(size)]
     )
     return SSH + [host["address"], " ".join(shlex.quote(word) for word in words)]
@@ -387,48 +312,26 @@ def nccl_log(spec, job_dir):
     }
 
 
-def watched(spec, seen, seen_gpus):
+def watched(spec, seen):
     """Return result.json's gpus and fabric by host, and warnings. C(seen) has the last line of each watcher, or C(said) with the reason if there is none."""
     gpus, fabric, warnings = {}, {}, []
     for host in sorted(spec.get("watch", {})):
-        wanted, found = (
-            spec["watch"][host],
-            seen.get(host, {"said": "the job's runner ended before the watcher reported"}),
+        wanted = spec["watch"][host]
+        found = seen.get(host, {"said": "the job's runner ended before the watcher reported"})
+        gpus[host], fabric[host], idle = _job_result.seen(
+            host, wanted["count"], wanted["devices"], found
         )
-        peaks = found.get("peaks", [])
-        gpus[host] = dict(
-            seen_gpus(wanted["count"], wanted["devices"], peaks),
-            peak_utilization=peaks,
-            looks=found.get("looks", 0),
-        )
-        fabric[host] = {
-            name: found.get(name) for name in ("interface", "rdma", "sent_bytes", "received_bytes")
-        }
+        warnings += idle
         if "said" in found:
             warnings.append("host %s was not watched: %s" % (host, found["said"]))
-            continue
-        if gpus[host]["idle"]:
-            warnings.append(
-                "host %s: %s stayed idle, although the job requested %d. Check how its command chooses the GPU of a rank, and "
-                "CUDA_VISIBLE_DEVICES"
-                % (
-                    host,
-                    ", ".join(
-                        "GPU %d (%d %% at most)" % (number, peaks[number])
-                        for number in gpus[host]["idle"]
-                    ),
-                    wanted["count"],
-                )
-            )
         elif gpus[host]["busy"] is None:
+            known = [peak for peak in found.get("peaks", []) if peak is not None]
             warnings.append(
                 "host %s: it is not known whether the job used the GPUs that it requested (%d): %s"
                 % (
                     host,
                     wanted["count"],
-                    found.get("error")
-                    or "nvidia-smi reported the utilization of %d"
-                    % len([peak for peak in peaks if peak is not None]),
+                    found.get("error") or "nvidia-smi reported the utilization of %d" % len(known),
                 )
             )
     return gpus, fabric, warnings
@@ -440,32 +343,20 @@ def strip_prefix(line):
 
 
 def rank_rows(places, hosts, records):
-    """Return result.json's ranks. `host` is the host with the cluster address that the rank found on its machine."""
+    """Return what is known of the ranks. `host` is the host with the cluster address that the rank found on its machine."""
     owner = {host["address"]: host["name"] for host in hosts}
     rows = []
     for place in places:
-        record = records.get(place["rank"])
-        row = {
-            "rank": place["rank"],
-            "host": None,
-            "slot": place["slot"],
-            "exit_code": None,
-            "checksum": None,
-            "hostname": None,
-            "container_id": None,
-        }
-        if record:
-            found = [owner[address] for address in record["addresses"] if address in owner]
-            report = record["report"] if isinstance(record["report"], dict) else {}
-            row.update(
-                host=found[0] if found else None,
-                slot=record["slot"],
-                exit_code=record["exit_code"],
-                checksum=report.get("checksum"),
-                hostname=record["hostname"],
-                container_id=record["container_id"],
+        record = records.get(place["rank"], {})
+        found = [owner[address] for address in record.get("addresses", []) if address in owner]
+        rows.append(
+            _job_result.row(
+                place["rank"],
+                found[0] if found else None,
+                record.get("slot", place["slot"]),
+                record,
             )
-        rows.append(row)
+        )
     return rows
 
 
@@ -475,10 +366,7 @@ def judge(places, rows, job_dir):
     if all(row["hostname"] is None for row in rows):
         return ["no rank has started"]
     for place, row in zip(places, rows):
-        log = os.path.join(job_dir, "rank.%d.log" % place["rank"])
-        if row["hostname"] is None:
-            problems.append("rank %d did not start on host %s" % (place["rank"], place["host"]))
-        elif row["host"] != place["host"]:
+        if row["hostname"] is not None and row["host"] != place["host"]:
             problems.append(
                 "rank %d belongs on host %s, but ran on %s"
                 % (
@@ -487,39 +375,10 @@ def judge(places, rows, job_dir):
                     row["host"] or "%s, which has no address of the cluster" % row["hostname"],
                 )
             )
-        if row["hostname"] is not None and row["exit_code"] is None:
-            problems.append(
-                "rank %d on host %s was killed and has no exit code. Log: %s"
-                % (place["rank"], place["host"], log)
-            )
-        elif row["exit_code"]:
-            problems.append(
-                "rank %d on host %s ended with exit code %d. Log: %s"
-                % (place["rank"], place["host"], row["exit_code"], log)
-            )
-    checksums = {row["checksum"] for row in rows}
-    if checksums != {None} and len(checksums) > 1:
-        problems.append(
-            "the ranks do not have the same parameters after training: %s"
-            % ", ".join(
-                "rank %d has %s" % (row["rank"], (row["checksum"] or "none")[:12]) for row in rows
-            )
-        )
-    return problems
-
-
-def exit_code(launcher_code, rows, problems):
-    """Return the job's exit code: that of the first failed rank, else that of the launcher, or 1 if only a check failed."""
-    if launcher_code in (TIMED_OUT, STOPPED):
-        return launcher_code
-    return (own_failures(rows) + [launcher_code or (1 if problems else 0)])[0]
-
-
-def own_failures(rows):
-    """Return the exit codes of failed ranks, without those that were stopped because of another failure."""
-    return [
-        row["exit_code"] for row in rows if row["exit_code"] not in (None, 0, 128 + signal.SIGTERM)
-    ]
+        problem = _job_result.problem("rank", place["host"], row, job_dir)
+        problems += [problem] if problem else []
+    checksums = {"rank %d" % row["rank"]: row["checksum"] for row in rows}
+    return problems + _job_result.checksum_problems(checksums)
 
 
 def summary(result):
@@ -540,53 +399,18 @@ def summary(result):
                 (row["checksum"] or "none")[:12],
             )
         )
-    if result["metrics"]:
-        lines.append("  ".join("%s %s" % item for item in sorted(result["metrics"].items())))
-    for host in sorted(result["fabric"]):
-        fabric, gpus = result["fabric"][host], result["gpus"][host]
-        if fabric["sent_bytes"] is not None:
-            lines.append(
-                "host %s  %s  sent %.1f MB  received %.1f MB%s"
-                % (
-                    host,
-                    fabric["interface"],
-                    fabric["sent_bytes"] / 1e6,
-                    fabric["received_bytes"] / 1e6,
-                    "  GPUs busy %s of %d"
-                    % ("?" if gpus["busy"] is None else gpus["busy"], gpus["requested"])
-                    if gpus["requested"]
-                    else "",
-                )
-            )
+    lines += _job_result.moved(result)
     if result["nccl_transport"]:
         lines.append("NCCL connected the ranks by %s" % ", ".join(result["nccl_transport"]))
-    lines.extend("warning: " + warning for warning in result["warnings"])
-    lines.extend("failed: " + problem for problem in result["problems"])
-    return lines
+    return lines + _job_result.summary_end(result)
 
 
 # --- functions with side effects ---
 
 
-def say(text):
-    sys.stdout.write("trainyard: %s\n" % text)
-    sys.stdout.flush()
-
-
-def read_json(path):
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return json.load(stream)
-    except (OSError, ValueError):
-        return None
-
-
 def write_json(path, value):
-    with open(path + ".new", "w", encoding="utf-8") as stream:
-        json.dump(value, stream, indent=2)
-        stream.write("\n")
-    os.chmod(path + ".new", 0o644)
-    os.rename(path + ".new", path)
+    """Write a file that everybody reads."""
+    _job_result.write_json(path, value, 0o644)
 
 
 def read_cluster():
@@ -641,12 +465,6 @@ def sweep(job_id, cluster, names=None):
         for host, answer in zip(hosts, answers)
         if answer
     ]
-
-
-def load_watch():
-    """Return the modules of the watchers, for their pure functions. They are in the folder of this file."""
-    sys.dont_write_bytecode = True
-    return [__import__(name) for name in WATCH_FILES]
 
 
 class Watcher(threading.Thread):
@@ -757,14 +575,6 @@ class Job(object):
         self.seen = {}
         self.output_lock = threading.Lock()
 
-    def records(self):
-        found = {}
-        for place in self.places:
-            record = read_json(os.path.join(self.job_dir, "rank.%d.json" % place["rank"]))
-            if record:
-                found[place["rank"]] = record
-        return found
-
     def prepare_directory(self):
         """Remove the results of an earlier job with the same ID."""
         os.makedirs(self.job_dir, exist_ok=True)
@@ -829,66 +639,85 @@ class Job(object):
                 ) from error
             return probe.getsockname()[1]
 
-    def commands(self):
-        if self.spec["launcher"] == "horovodrun":
-            container, environment = self.cluster["container"], self.container_environment()
-            with open(os.path.join(self.job_dir, HOST_FILE), "w", encoding="utf-8") as stream:
-                stream.write(host_file(self.hosts))
-            version = self.version("horovod", ["docker", "exec", "-i", container])
-            return [
-                horovodrun(
-                    self.spec,
-                    self.hosts,
-                    self.cluster["port"],
-                    container,
-                    environment,
-                    self.job_dir,
-                    version,
-                )
-            ]
-        port = self.master_port()
-        if self.spec["launcher"] == "mindspore":
-            return self.mindspore_commands(port)
-        # All hosts have the same image.
-        version = self.version("torch", SSH + [self.hosts[0]["address"]])
-        return [
-            torchrun(self.spec, self.hosts, index, port, self.job_dir, version)
-            for index in range(len(self.hosts))
-        ]
-
-    def mindspore_commands(self, port):
-        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), LAUNCH_FILE)
+    def mpi_version(self) -> None:
+        """Note the version of Open MPI in the head's container. Another MPI takes none of the options."""
+        name = self.cluster["container"]
         try:
-            shutil.copyfile(source, os.path.join(self.job_dir, LAUNCH_FILE))
-        except OSError as error:
+            done = subprocess.run(
+                ["docker", "exec", name, "mpirun", "--version"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=VERSION_SECONDS,
+                check=False,
+            )
+            said = done.stdout.decode(errors="replace").strip()
+        except subprocess.TimeoutExpired:
+            said = ""
+        version = _launchers.open_mpi_version(said)
+        if not version:
             raise JobError(
-                "%s cannot be copied into the job's folder: %s. Run train.yml again"
-                % (source, error)
-            ) from error
-        table, copied = (
-            self.spec.get("mindspore", {}).get("rank_table")
-            or (RANK_TABLE if os.path.exists(RANK_TABLE) else ""),
-            "",
-        )
-        if table:
-            copied = os.path.join(self.job_dir, COPIED_TABLE)
+                "train_launcher: 'mpirun' needs Open MPI in the training image, but mpirun in container %s on host %s answers: %s. "
+                "Add mpirun to training_image_tools and run site.yml, or set another launcher"
+                % (name, self.cluster["head"], (said.splitlines() or ["nothing"])[0])
+            )
+        self.versions["openmpi"] = version
+
+    def commands(self) -> list:
+        """Return the commands that start the ranks: one on the head, or one for each host."""
+        launcher = _launchers.LAUNCHERS[self.spec["launcher"]]
+        if launcher.starts == _launchers.HEAD:
+            return [self.command_on_head(launcher)]
+        table = self.prepare_mindspore() if self.spec["launcher"] == "mindspore" else ""
+        # All hosts have the same image.
+        version = self.version(launcher.package, SSH + [self.hosts[0]["address"]])
+        ports, commands = {"master": self.master_port()}, []
+        for index, host in enumerate(self.hosts):
+            job = launch_description(self.spec, self.hosts, index, ports, self.job_dir, table)
+            if self.spec["launcher"] == "mindspore":
+                write_json(job["description"], job)
+            variables, command = launcher_command(
+                self.spec, host, dict(job, version=version), self.job_dir
+            )
+            commands.append(through_ssh(self.spec, host, variables, command))
+        return commands
+
+    def command_on_head(self, launcher) -> list:
+        container, environment = self.cluster["container"], self.container_environment()
+        ports = {"ssh": self.cluster["port"]}
+        job = launch_description(self.spec, self.hosts, 0, ports, self.job_dir)
+        with open(job["host_file"], "w", encoding="utf-8") as stream:
+            stream.write(_launchers.host_text(self.hosts))
+        if launcher.package:
+            job["version"] = self.version(launcher.package, ["docker", "exec", "-i", container])
+        else:
+            self.mpi_version()
+        variables, command = launcher_command(self.spec, self.hosts[0], job, self.job_dir)
+        return on_head(self.spec, container, environment, variables, command)
+
+    def prepare_mindspore(self) -> str:
+        """Copy into the job's folder what its containers read, and return the path of the rank table or an empty text."""
+        folder = os.path.dirname(os.path.abspath(__file__))
+        for source in [os.path.join(folder, name) for name in LAUNCH_FILES]:
             try:
-                shutil.copyfile(table, copied)
+                shutil.copyfile(source, os.path.join(self.job_dir, os.path.basename(source)))
             except OSError as error:
                 raise JobError(
-                    "train_rank_table: '%s' cannot be read on host %s: %s. Name a rank table on this host or on the share"
-                    % (table, self.cluster["head"], error.strerror)
+                    "%s cannot be copied into the job's folder: %s. Run train.yml again"
+                    % (source, error)
                 ) from error
-        for index in range(len(self.hosts)):
-            write_json(
-                os.path.join(self.job_dir, "launch.%d.json" % index),
-                launch_description(self.spec, self.hosts, index, port, self.job_dir, copied),
-            )
-        self.version("mindspore", SSH + [self.hosts[0]["address"]])
-        return [
-            mindspore(self.spec, self.hosts, index, self.job_dir)
-            for index in range(len(self.hosts))
-        ]
+        default = RANK_TABLE if os.path.exists(RANK_TABLE) else ""
+        table = self.spec.get("mindspore", {}).get("rank_table") or default
+        if not table:
+            return ""
+        copied = os.path.join(self.job_dir, COPIED_TABLE)
+        try:
+            shutil.copyfile(table, copied)
+        except OSError as error:
+            raise JobError(
+                "train_rank_table: '%s' cannot be read on host %s: %s. Name a rank table on this host or on the share"
+                % (table, self.cluster["head"], error.strerror)
+            ) from error
+        return copied
 
     def copy_output(self, stream):
         for line in stream:
@@ -938,7 +767,7 @@ class Job(object):
                 code = bad[0] if bad[0] > 0 else 128 - bad[0]
                 self.failed_on = (
                     self.cluster["head"]
-                    if self.spec["launcher"] == "horovodrun"
+                    if _launchers.LAUNCHERS[self.spec["launcher"]].starts == _launchers.HEAD
                     else self.hosts[codes.index(bad[0])]["name"]
                 )
             elif all(each == 0 for each in codes):
@@ -979,7 +808,7 @@ class Job(object):
         deadline = time.monotonic() + WATCH_SECONDS
         self.seen = {watcher.name: watcher.end(deadline) for watcher in self.watchers}
 
-    def nccl_transport(self, transports):
+    def nccl_transport(self):
         """Return the kinds of connections in NCCL's log, which is in separate files or in the ranks' logs."""
         names = sorted(os.listdir(self.job_dir))
         logs = [name for name in names if name.startswith("nccl.")] or [
@@ -990,7 +819,7 @@ class Job(object):
             with open(
                 os.path.join(self.job_dir, name), encoding="utf-8", errors="replace"
             ) as stream:
-                found.update(transports(stream.read(NCCL_BYTES)))
+                found.update(_bandwidth.transports(stream.read(NCCL_BYTES)))
         return sorted(found)
 
     def what_was_seen(self):
@@ -998,13 +827,9 @@ class Job(object):
         found = {"gpus": {}, "fabric": {}, "nccl_transport": [], "warnings": []}
         if self.spec.get("watch"):
             try:
-                bandwidth, watch = load_watch()
-                found["gpus"], found["fabric"], found["warnings"] = watched(
-                    self.spec, self.seen, watch.seen_gpus
-                )
-                found["nccl_transport"] = self.nccl_transport(bandwidth.transports)
+                found["gpus"], found["fabric"], found["warnings"] = watched(self.spec, self.seen)
+                found["nccl_transport"] = self.nccl_transport()
             except (
-                ImportError,
                 OSError,
                 ValueError,
                 TypeError,
@@ -1022,20 +847,12 @@ class Job(object):
             self.spec["job_id"], self.cluster, {host["name"] for host in self.hosts}
         )
         swept = time.monotonic()
-        records = self.records()
-        while (
-            code == 0
-            and time.monotonic() - swept < REPORT_SECONDS
-            and (
-                len(records) < len(self.places)
-                or any(record["exit_code"] is None for record in records.values())
-            )
-        ):
-            time.sleep(0.2)
-            records = self.records()
+        records = _job_result.read_records(
+            self.job_dir, len(self.places), REPORT_SECONDS if code == 0 else 0
+        )
         rows = rank_rows(self.places, self.hosts, records)
         problems += judge(self.places, rows, self.job_dir)
-        if launched and code not in (0, STOPPED, TIMED_OUT) and not own_failures(rows):
+        if launched and code not in (0, STOPPED, TIMED_OUT) and not _job_result.own_failures(rows):
             problems.insert(
                 0,
                 "%s itself ended with exit code %d on host %s. Output: %s"
@@ -1046,23 +863,22 @@ class Job(object):
                     os.path.join(self.job_dir, "job.log"),
                 ),
             )
-        report = (records.get(0) or {}).get("report")
-        longest = max([record.get("seconds", 0.0) for record in records.values()] or [0.0])
+        longest = _job_result.longest(records)
         result = {
             "job_id": self.spec["job_id"],
             "launcher": self.spec["launcher"],
             "command": self.spec["command"],
             "versions": self.versions,
             "world_size": len(self.places),
-            "ranks": rows,
-            "metrics": report.get("metrics", {}) if isinstance(report, dict) else {},
+            "ranks": _job_result.entries(rows),
+            "metrics": _job_result.metrics(records),
             "seconds": {
                 "launch": round(max(ran - self.began - longest, 0.0), 2),
                 "ranks": longest,
                 "sweep": round(swept - ran, 2),
                 "total": round(time.monotonic() - self.began, 2),
             },
-            "exit_code": exit_code(code, rows, problems),
+            "exit_code": _job_result.exit_code(code, rows, problems, code in (TIMED_OUT, STOPPED)),
             "problems": problems,
         }
         result.update(self.what_was_seen())

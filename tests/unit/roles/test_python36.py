@@ -39,6 +39,8 @@ FILES = [
     "plugins/module_utils/_openpgp.py",
     "plugins/module_utils/_bandwidth.py",
     "plugins/module_utils/_blame.py",
+    "plugins/module_utils/_launchers.py",
+    "roles/job_container/files/trainyard_launch.py",
     "roles/train/files/_job_watch.py",
     "roles/training_container/files/supervisor.py",
     "roles/jobs/files/services.py",

@@ -863,6 +863,14 @@ def test_the_silent_cases():
         (host(container_toolkit="1.19.1"), "ctk-cdi-engine"),
         (host(cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "580.95.05"}]), "cdi-stale"),
         (host((), base="nvcr.io/nvidia/clara-train-sdk:v3.1.01"), "clara-launcher"),
+        (
+            host(
+                (),
+                base="nvcr.io/nvidia/clara-train-sdk:v3.1.01",
+                asks={"train_launcher": "mpirun"},
+            ),
+            "clara-launcher",
+        ),
         (host((), base="nvcr.io/nvidia/tensorflow:23.03-tf1-py3"), "ngc-tag-form"),
         (
             host(

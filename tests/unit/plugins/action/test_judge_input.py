@@ -334,7 +334,7 @@ def test_checks_of_verify_by_their_ids(judge):
         ("shared_storage_backend", "gluster", "input-choice", "existing"),
         ("training_image_distribution", "carrier-pigeon", "input-choice", "registry, archive"),
         ("training_image_rebuild", "sometimes", "input-choice", "auto, always, never"),
-        ("train_launcher", "slurm", "input-choice", "horovodrun, torchrun, mindspore"),
+        ("train_launcher", "slurm", "input-choice", "horovodrun, torchrun, mpirun, mindspore"),
         ("cluster_network", "{{ nowhere }}", "input-template", "text"),
         ("cluster_network", "{{ 1 + }}", "input-template", "text"),
     ],

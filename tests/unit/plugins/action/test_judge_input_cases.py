@@ -1368,6 +1368,11 @@ REFUSED = (
         ),
         ({"train_launcher": "torchrun", "train_controller": "mpi"}, "train_controller"),
         ({"train_launcher": "mindspore", "train_controller": "mpi"}, "train_controller"),
+        (
+            {"train_launcher": "mpirun", "training_image_requires": {"controllers": ["gloo"]}},
+            "train_launcher",
+        ),
+        ({"train_launcher": "mpirun", "train_controller": "mpi"}, "train_controller"),
         ({"train_mindspore_start": "mpirun"}, "train_mindspore_start"),
         ({"train_rank_table": "hccl.json"}, "train_rank_table"),
         ({"train_rank_folder": "/tmp/a b"}, "train_rank_folder"),
@@ -1580,6 +1585,9 @@ REFUSED = (
 )
 
 GOOD = [
+    {"train_launcher": "mpirun", "training_image_requires": {"controllers": ["gloo", "mpi"]}},
+    # An image without Horovod.
+    {"train_launcher": "mpirun", "training_image_requires": {"controllers": []}},
     {
         "slurm_partitions": [
             {"name": "train", "default": True},

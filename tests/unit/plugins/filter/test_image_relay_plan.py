@@ -37,7 +37,7 @@ WANTED = {
     "accounts": [],
     "has_jobs": False,
     "job_registries": [],
-    "programs": {"relay": "relay\n", "_image_relay.py": "module\n", "registry_login": "login\n"},
+    "programs": {"relay": "relay\n", "registry_login": "login\n"},
 }
 FOUND = {
     "record": {},
@@ -198,7 +198,7 @@ def test_without_the_setting_everyone_reads():
 
 
 def test_the_program_of_people_knows_the_list():
-    from ansible_collections.trainyard.gpu.roles.job_container.files import _registry
+    from ansible_collections.trainyard.gpu.roles.host_library.files import _registry
 
     assert (planned.OWN, planned.PRIVATE) == (_registry.OWN, _registry.PRIVATE)
 
@@ -719,7 +719,7 @@ ONLY_THERE = {
     planned.STORAGE_CONF,
     planned.SETTINGS,
     planned.PROGRAM,
-    planned.MODULE,
+    planned.FORMER_MODULE,
 }
 
 

@@ -98,6 +98,7 @@ def wanted(**changes):
                 "/usr/local/bin/trainyard-run": "#!/usr/bin/python3\n",
                 plan_of.PORTS_PROGRAM: "load()\n",
             },
+            "former": ["/usr/local/lib/trainyard/slurm/_nft_table.py"],
         },
         **changes,
     )

@@ -74,7 +74,7 @@ def test_programs_can_be_run_and_modules_are_read():
         "/usr/local/bin/trainyard",
         *(
             "/usr/local/lib/trainyard/jobs/" + name
-            for name in ("trainyard", "door", "job", "rank", "services")
+            for name in ("trainyard", "door", "job", "services")
         ),
     }
     settings = json.loads(found["/etc/trainyard/jobs.json"]["content"])
@@ -127,7 +127,7 @@ LIBRARY = "/usr/local/lib/trainyard/jobs/"
         # A host that has joined since: one line, not one for each program.
         (
             "b",
-            {"is_placed": False, "changed_paths": [LIBRARY + "job", LIBRARY + "rank"]},
+            {"is_placed": False, "changed_paths": [LIBRARY + "job", LIBRARY + "door"]},
             {},
             [("command trainyard", "installed", "not installed")],
         ),

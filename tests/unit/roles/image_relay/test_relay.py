@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from shared_modules import FOLDERS
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _job_container_plan
 
@@ -24,13 +25,11 @@ NOW = 1_800_000_000
 
 @pytest.fixture(name="relay", scope="module")
 def _relay():
-    sys.path.insert(0, str(ROOT / "plugins/module_utils"))
     spec = importlib.util.spec_from_file_location(
         "relay_program", ROOT / "roles/image_relay/files/relay.py"
     )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.path.remove(str(ROOT / "plugins/module_utils"))
     return module
 
 
@@ -464,7 +463,7 @@ def test_logins_go_when_a_run_is_stopped_or_was_killed(tmp_path):
     )
     with subprocess.Popen(
         [sys.executable, str(own), "relay", str(tmp_path / "spec.json")],
-        env={"PYTHONPATH": str(ROOT / "plugins/module_utils")},
+        env={"PYTHONPATH": ":".join(FOLDERS)},
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     ) as process:

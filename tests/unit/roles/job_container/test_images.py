@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trainyard.gpu.roles.job_container.files import _registry
+from ansible_collections.trainyard.gpu.roles.host_library.files import _registry
 
 FILES = Path(__file__).resolve().parents[4] / "roles/job_container/files"
 

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shared_modules import FOLDERS
 
 FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
 
@@ -308,7 +309,9 @@ def test_ports_open_with_the_job_and_close_with_it(place):
     end(place, 17)
     end(place, 1014)
     assert (place / "loaded").read_text() == ports.table(
-        config(), [], ports.kernel_ports(ports.read("/proc/sys/net/ipv4/ip_local_port_range"))
+        config(),
+        [],
+        ports.kernel_ports(ports._files.read("/proc/sys/net/ipv4/ip_local_port_range")),
     )
     assert (place / "state" / "table.nft").read_text() == (place / "loaded").read_text()
 
@@ -365,8 +368,8 @@ def test_the_unit_loads_the_jobs_that_live(place, monkeypatch, capsys):
 def test_it_loads_no_slow_module():
     """Prolog and epilog of each job load it."""
     code = (
-        "import sys; sys.dont_write_bytecode = True; sys.path.insert(0, %r); import _job_ports; print('subprocess' in sys.modules)"
-        % str(FILES)
+        "import sys; sys.dont_write_bytecode = True; sys.path[:0] = %r; import _job_ports; print('subprocess' in sys.modules)"
+        % [str(FILES), *FOLDERS]
     )
     assert (
         os.popen("%s -E -s -S -c '%s'" % (sys.executable, code.replace("'", '"'))).read()

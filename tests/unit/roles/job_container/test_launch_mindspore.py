@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _launchers
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _rank_table
 from ansible_collections.trainyard.gpu.roles.job_container.files import trainyard_launch as launch
 
@@ -134,7 +135,7 @@ def test_msrun_gets_nothing_of_a_rank_table():
 
 def test_the_command_of_msrun():
     asked = job(4, 4, index=1, seconds=90)
-    assert launch.msrun(asked, "/w/host-b", ["python", "launch", "rank", "x"]) == [
+    assert _launchers.msrun(asked, "/w/host-b", ["python", "launch", "rank", "x"]) == [
         "msrun",
         "--worker_num=8",
         "--local_worker_num=4",
@@ -149,10 +150,10 @@ def test_the_command_of_msrun():
         "rank",
         "x",
     ]
-    assert "--master_addr=169.254.1.1" in launch.msrun(
+    assert "--master_addr=169.254.1.1" in _launchers.msrun(
         dict(asked, master_address="169.254.1.1"), "/w", []
     ), "of the fabric"
-    assert "--cluster_time_out=600" in launch.msrun(job(), "/w", [])
+    assert "--cluster_time_out=600" in _launchers.msrun(job(), "/w", [])
 
 
 def test_log_levels_and_addresses_of_a_rank():
@@ -478,6 +479,7 @@ class Host:
             ),
             encoding="utf-8",
         )
+        (folder / "_launchers.py").write_bytes(Path(_launchers.__file__).read_bytes())
         (self.bin / "python3").symlink_to(sys.executable)
         if msrun:
             (self.bin / "msrun").write_text(MSRUN, encoding="utf-8")

@@ -14,7 +14,7 @@ import threading
 
 import pytest
 
-from ansible_collections.trainyard.gpu.roles.job_container.files import _registry
+from ansible_collections.trainyard.gpu.roles.host_library.files import _registry
 
 LOGIN = json.dumps({"auths": {"front:5000": {"auth": "YW5uYTpzZWNyZXQ="}}})
 BASIC = "Basic YW5uYTpzZWNyZXQ="

@@ -20,12 +20,9 @@ from types import SimpleNamespace
 
 import pytest
 from role_variables import role_variable
-
-from ansible_collections.trainyard.gpu.plugins.module_utils import _nft_table
+from shared_modules import FOLDERS
 
 FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
-#: Of these, some are in the folder of the programs on hosts.
-MODULES = str(FILES.parents[2] / "plugins/module_utils")
 
 
 # On hosts the modules are in the folder of the programs.
@@ -769,7 +766,7 @@ def test_the_epilog_runs_no_podman(tmp_path, monkeypatch):
 
 def test_an_epilog_that_is_killed_is_tried_again_and_a_running_one_is_not(tmp_path):
     """slurmd kills it after two minutes."""
-    program = "import sys; sys.path[:0] = %r; import epilog, time\n" % [str(FILES), MODULES]
+    program = "import sys; sys.path[:0] = %r; import epilog, time\n" % [str(FILES), *FOLDERS]
     program += "with epilog.begun('7', '2101', %r): print('x', flush=True); time.sleep(60)\n"
     child = subprocess.Popen(
         [sys.executable, "-B", "-c", program % str(tmp_path)], stdout=subprocess.PIPE
@@ -815,7 +812,7 @@ def test_names_of_mounts_break_no_reader(separator, name):
 def test_epilog_needs_the_variables_of_slurmd():
     done = subprocess.run(
         [sys.executable, str(FILES / "epilog.py")],
-        env={"SLURM_JOB_ID": "7;x", "PYTHONPATH": MODULES},
+        env={"SLURM_JOB_ID": "7;x", "PYTHONPATH": ":".join(FOLDERS)},
         stderr=subprocess.PIPE,
         text=True,
         check=False,
@@ -999,16 +996,18 @@ def test_a_table_that_was_flushed_is_loaded_again(
 
     monkeypatch.setattr(health, "UNITS", str(tmp_path))
     monkeypatch.setattr(health, "output", output)
-    monkeypatch.setattr(_nft_table, "_PAUSE", 0)
+    monkeypatch.setattr(health._nft_table, "_PAUSE", 0)
     assert health.restore_tables() == "" and not calls, "a host without these units"
-    (tmp_path / _nft_table.JOBS).touch()
+    (tmp_path / health._nft_table.JOBS).touch()
     (tmp_path / "table.nft").write_text(LOADED)
     monkeypatch.setitem(
-        _nft_table.TABLES, _nft_table.JOBS, ("inet trainyard_jobs", str(tmp_path / "table.nft"))
+        health._nft_table.TABLES,
+        health._nft_table.JOBS,
+        ("inet trainyard_jobs", str(tmp_path / "table.nft")),
     )
     assert health.restore_tables() == said
     reloads = [command[2:] for command in calls if "systemctl" in command]
-    assert len(calls) == asked and reloads == [[_nft_table.JOBS]] * (asked > 2)
+    assert len(calls) == asked and reloads == [[health._nft_table.JOBS]] * (asked > 2)
 
 
 def test_one_line():
@@ -1078,7 +1077,9 @@ def test_the_device_of_a_project_quota(path, device):
 def test_the_disk_of_a_job_is_limited_and_free_again(tmp_path, monkeypatch):
     """With calls of the kernel recorded: few kernels of test machines have such quotas."""
     calls = []
-    monkeypatch.setattr(disk, "mounts", lambda: "21 1 8:1 / / rw - ext4 /dev/sda1 rw,prjquota\n")
+    monkeypatch.setattr(
+        disk._files, "read", lambda _path: "21 1 8:1 / / rw - ext4 /dev/sda1 rw,prjquota\n"
+    )
     monkeypatch.setattr(
         disk, "limit_project", lambda device, project, size: calls.append((device, project, size))
     )
@@ -1105,7 +1106,7 @@ def test_the_disk_of_a_job_is_limited_and_free_again(tmp_path, monkeypatch):
     prolog.limit_disk("7", {"storage": str(tmp_path), "job_bytes": 0})
     assert len(calls) == 4
     # A site that has mounted it without quotas since then: the node is drained with the reason.
-    monkeypatch.setattr(disk, "mounts", lambda: MOUNTS)
+    monkeypatch.setattr(disk._files, "read", lambda _path: MOUNTS)
     with pytest.raises(
         OSError,
         match="is not on a file system that is mounted with prjquota, which job_container_job_gib needs",
@@ -1131,18 +1132,12 @@ def test_programs_are_placed_with_their_interpreter():
     first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
     modules = (
         "_disk_limit.py",
-        "_host_health.py",
         "_images.py",
         "_job_ports.py",
-        "_mountinfo.py",
-        "_nft_table.py",
-        "_nvidia_smi.py",
-        "_quantity.py",
-        "_registry.py",
     )
     assert all(first.pop(name).startswith("# ") for name in modules)
     # In containers, by the Python of the image.
-    assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root", "rank")} == {
+    assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root")} == {
         "#!/usr/bin/env python3"
     }
     assert first == dict.fromkeys(

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _launchers
+
 PROGRAM = (
     Path(__file__).resolve().parents[4]
     / "roles"
@@ -67,18 +69,18 @@ def test_torchrun_has_a_static_rendezvous():
     assert command == [
         "torchrun",
         "--nnodes=2",
-        "--nproc-per-node=1",
-        "--node-rank=1",
-        "--master-addr=10.0.0.1",
-        "--master-port=11023",
-        "--local-addr=10.0.0.2",
+        "--nproc_per_node=1",
+        "--node_rank=1",
+        "--master_addr=10.0.0.1",
+        "--master_port=11023",
+        "--local_addr=10.0.0.2",
         "--nproc-per-node=4",
         "train.py",
         "--rdzv-backend=c10d",
         "--nnodes",
         "1:2",
     ]
-    assert "--node-rank=0" in launch.command_of(
+    assert "--node_rank=0" in launch.command_of(
         "torchrun", job(), ["-m", "torch.utils.x", "--rdzv-id=1"]
     )
 
@@ -95,9 +97,9 @@ def test_torchrun_has_a_static_rendezvous():
 def test_torchrun_with_a_rendezvous_of_the_user(words):
     command = launch.command_of("torchrun", job(), words)
     assert (
-        "--rdzv-backend=c10d" in command[:4]
-        and "--rdzv-endpoint=10.0.0.1:11023" in command
-        and "--rdzv-conf=is_host=1" in command
+        "--rdzv_backend=c10d" in command[:4]
+        and "--rdzv_endpoint=10.0.0.1:11023" in command
+        and "--rdzv_conf=is_host=1" in command
     )
     assert command[-len(words) :] == words, "the last of several equal options counts"
 
@@ -329,4 +331,5 @@ def test_a_missing_program_names_the_package(monkeypatch):
 
 def test_the_program_is_python_3_6():
     """Old training images have it."""
-    ast.parse(PROGRAM.read_text(encoding="utf-8"), feature_version=(3, 6))
+    for path in (PROGRAM, Path(_launchers.__file__)):
+        ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 6))

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from shared_modules import FOLDERS
 
 FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
 
@@ -260,6 +261,7 @@ def test_what_starts_ranks_of_mindspore_is_in_each_container():
     config = {"launcher": "/l/trainyard-launch", "rank": "/l/rank"}
     told = [
         "--mount=type=bind,source=/l/trainyard-launch,target=/usr/local/bin/trainyard-launch,readonly",
+        "--mount=type=bind,source=/usr/local/lib/trainyard/shared/_launchers.py,target=/usr/local/bin/_launchers.py,readonly",
         "--mount=type=bind,source=/l/rank,target=/usr/local/lib/trainyard/rank,readonly",
     ]
     assert run.program_mounts(config, lambda path: False) == told
@@ -727,7 +729,7 @@ def test_all_hosts_wait_for_one_that_pulls(monkeypatch, tmp_path):
             dict(CONFIG, environment=str(tmp_path / "environment")),
             *more,
         )
-        assert run.read_json(str(tmp_path / "job.json"))["root"] is bool(more)
+        assert run._files.read_json(str(tmp_path / "job.json"))["root"] is bool(more)
     assert waited == [run.PEER_SECONDS, run.PULL_SECONDS]
 
 
@@ -851,7 +853,7 @@ def test_a_step_of_one_task_needs_no_port_of_the_job(monkeypatch, tmp_path):
         {},
         dict(CONFIG, environment=str(tmp_path / "environment")),
     )
-    ports = run.read_json(str(tmp_path / "job.json"))["ports"]
+    ports = run._files.read_json(str(tmp_path / "job.json"))["ports"]
     assert len(set(ports.values())) == 3 and min(ports.values()) > 29999, (
         "they lie outside of those that jobs get"
     )
@@ -1143,10 +1145,11 @@ def supervised(tmp_path, seconds, code):
     """A process that supervises a stand-in. It prints the exit code."""
     (tmp_path / "tmp" / "exits").mkdir(parents=True)
     program = (
-        "import importlib.util, sys\nspec = importlib.util.spec_from_file_location('r', %r)\nr = importlib.util.module_from_spec(spec)\n"
+        "import importlib.util, sys\nsys.path[:0] = %r\nspec = importlib.util.spec_from_file_location('r', %r)\nr = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(r)\ncommand = [sys.executable, '-c', %r, %r, %r, '%s', '%s', 'run']\n"
         "sys.exit(r.supervise(command, {}, {'folder': %r, 'runtime': %r, 'name': 'x'}, True))"
         % (
+            FOLDERS,
             str(FILES / "trainyard_run.py"),
             PODMAN,
             str(tmp_path),

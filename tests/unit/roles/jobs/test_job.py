@@ -18,6 +18,8 @@ import _job_file
 import _job_text
 import pytest
 
+from ansible_collections.trainyard.gpu.roles.train.files import _job_result
+
 ROOT = Path(__file__).resolve().parents[4]
 FILES = ROOT / "roles/jobs/files"
 SMALL = {"name": "first", "command": "python3 train.py", "worker_image": "pytorch:2.5"}
@@ -27,7 +29,9 @@ SHIPPED = [
     FILES / "_job_text.py",
     ROOT / "plugins/module_utils/_error_signatures.py",
     ROOT / "plugins/module_utils/_bandwidth.py",
+    ROOT / "roles/train/files/_job_result.py",
     ROOT / "roles/train/files/_job_watch.py",
+    *(ROOT / "roles/host_library/files").glob("_*.py"),
 ]
 
 
@@ -137,19 +141,7 @@ def test_the_environment_of_a_worker_keeps_every_value(program, tmp_path):
 )
 def test_parameters_that_differ_are_found(program, tmp_path, kind, first, second, started, said):
     own = {0: first, 1: second}
-    rows = program.worker_rows(
-        ["h0", "h1"],
-        {
-            rank: {
-                "hostname": "h%d" % rank,
-                "exit_code": 0,
-                "started": 1,
-                "seconds": 1,
-                "report": {"checksum": own[rank]} if own[rank] else None,
-            }
-            for rank in (0, 1)
-        },
-    )
+    rows = [row(rank, 0, checksum=own[rank]) for rank in (0, 1)]
     reports = {
         worker: {rank: {"checksum": checksum} for rank, checksum in ranks.items()}
         for worker, ranks in started.items()
@@ -290,6 +282,8 @@ def row(rank, code, ended=None, **more):
         ),
         ([row(0, 2, 9), row(1, 3, 8)], 2, "", 3, ["exit code 2", "exit code 3"]),
         ([row(0, None), row(1, 0)], 137, "", 137, ["worker 0 on host h0 was killed"]),
+        # The kernel has ended worker 1, as its memory was full, and worker 0 has lost its peer.
+        ([row(0, 1, 9), row(1, 137, 8)], 1, "", 137, ["exit code 1", "exit code 137"]),
         ([row(0, 0), row(1, None, hostname=None)], 1, "", 1, ["worker 1 did not start on host h1"]),
         (
             [row(0, 143), row(1, 143)],
@@ -321,7 +315,10 @@ def test_the_verdict(program, rows, code, stopped, expected, said):
     assert len(problems) == len(said) and all(
         words in problem for words, problem in zip(said, problems)
     ), problems
-    assert program.exit_code(code, rows, problems, stopped) == expected
+    assert (
+        _job_result.exit_code(program.STOPPED if stopped else code, rows, problems, bool(stopped))
+        == expected
+    )
 
 
 def test_the_first_failure_is_explained(program):
@@ -421,7 +418,10 @@ def _whole(folder, tmp_path):
         .replace("/usr/local/bin/trainyard-run", str(bin_ / "trainyard-run"))
     )
     (library / "job").write_text(
-        text.replace("/etc/trainyard/jobs.json", str(tmp_path / "jobs.json")), encoding="utf-8"
+        text.replace("/etc/trainyard/jobs.json", str(tmp_path / "jobs.json")).replace(
+            "/usr/local/lib/trainyard/shared", str(library)
+        ),
+        encoding="utf-8",
     )
     for name, body in PROGRAMS.items():
         (bin_ / name).write_text("#!/bin/bash\n%s\n" % body, encoding="utf-8")
@@ -545,7 +545,7 @@ def test_a_job_that_is_stopped_says_so(whole):
 def test_a_good_job_stays_good_on_a_full_share(whole, tmp_path):
     """Neither its log nor its result can be written at its end."""
     process, folder, text = whole(
-        dict(SMALL, worker_count="2", command='mkdir -p "$TRAINYARD_JOB_DIR/result.json.new"')
+        dict(SMALL, worker_count="2", command='mkdir -p "$TRAINYARD_JOB_DIR/result.json"')
     )
     process.kill()
     process.communicate()
@@ -562,7 +562,8 @@ def test_a_good_job_stays_good_on_a_full_share(whole, tmp_path):
             check=False,
             timeout=60,
         )
-    assert (done.returncode, done.stderr) == (0, "") and not (folder / "result.json").exists()
+    assert (done.returncode, done.stderr) == (0, "") and (folder / "result.json").is_dir()
+    assert list(folder.glob("result.json.*")) == []
 
 
 def test_a_job_that_cannot_write_does_not_start(whole, tmp_path):

@@ -97,7 +97,7 @@ class Run:
         for path in [
             *FILES.glob("_*.py"),
             ROOT / "plugins/module_utils/_slurm.py",
-            ROOT / "roles/job_container/files/_registry.py",
+            *(ROOT / "roles/host_library/files").glob("_*.py"),
         ]:
             (library / path.name).symlink_to(path)
         self.jobs = folder / "share/.trainyard/jobs" / ME

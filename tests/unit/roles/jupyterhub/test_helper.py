@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import io
 import json
 import os
@@ -19,10 +18,8 @@ from pathlib import Path
 import pytest
 from test_instance import FILES, load
 
-ROOT = Path(__file__).resolve().parents[4]
 _helper = load("_helper", FILES)
-sys.path[:0] = [str(ROOT / folder) for folder in ("roles/jobs/files", "plugins/module_utils")]
-TRAINYARD = importlib.import_module("trainyard")
+COMMAND = load("instance", FILES).command()
 
 
 class Child:
@@ -139,18 +136,18 @@ def test_a_helper_that_does_not_start(turns, monkeypatch):
 
 @pytest.fixture(name="command")
 def _command():
-    return TRAINYARD
+    return COMMAND
 
 
 def test_only_regular_files_are_read(tmp_path, command):
     fifo, text, device = tmp_path / "fifo", tmp_path / "text", Path("/dev/zero")
     os.mkfifo(fifo)
     text.write_text("a\n")
-    assert command.read_text(str(text)) == "a\n"
+    assert command._files.read_regular(str(text)) == "a\n"
     begun = time.monotonic()
     for path in (fifo, device, tmp_path):
         with pytest.raises(OSError, match="regular file|Is a directory"):
-            command.open_file(str(path))
+            command._files.open_regular(str(path))
     assert time.monotonic() - begun < 5
 
 

@@ -611,7 +611,7 @@ def test_a_server_has_its_port_before_the_hub_learns_it(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_who_listens(address):
-    tables = server.read_text("/proc/net/tcp") + server.read_text("/proc/net/tcp6")
+    tables = server._files.read("/proc/net/tcp") + server._files.read("/proc/net/tcp6")
     with socket.create_server(
         (address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET
     ) as ours:
@@ -621,7 +621,7 @@ def test_who_listens(address):
             not server.listens(tables, address, port, own)
             and str(os.fstat(ours.fileno()).st_ino) in own
         )
-        tables = server.read_text("/proc/net/tcp") + server.read_text("/proc/net/tcp6")
+        tables = server._files.read("/proc/net/tcp") + server._files.read("/proc/net/tcp6")
         assert server.listens(tables, address, port, own) and not server.listens(
             tables, address, port, server.sockets_of(1)
         )

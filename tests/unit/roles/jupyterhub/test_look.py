@@ -59,14 +59,6 @@ def test_what_a_person_names_a_job_does_not_count(numbers):
         look.gpus_of(line("gpu:1(IDX:3)", name=fake), "First")
 
 
-def test_numbers_of_gpus_are_bounded():
-    with pytest.raises(ValueError):
-        look.numbers_of("0-9999999999")
-    with pytest.raises(ValueError):
-        look.numbers_of("1024")
-    assert len(look.numbers_of("0-1023")) == 1024
-
-
 @pytest.mark.parametrize(
     "before, ticks, expected",
     [

@@ -17,9 +17,10 @@ import time
 from pathlib import Path
 
 import pytest
+from shared_modules import FOLDERS
 
-from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
-from ansible_collections.trainyard.gpu.roles.train.files import _job_watch
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _launchers
+from ansible_collections.trainyard.gpu.roles.train.files import _job_result, _job_watch
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -80,6 +81,24 @@ def hosts(**changes):
     return job.resolve(spec(**changes), CLUSTER)
 
 
+def head_command(given, hosts, port, container, image, version=None, launcher="horovodrun"):
+    """The command of a launcher that runs on the head."""
+    given = dict(given, launcher=launcher)
+    told = job.launch_description(given, hosts, 0, {"ssh": port}, JOB_DIR)
+    variables, command = job.launcher_command(given, hosts[0], dict(told, version=version), JOB_DIR)
+    return job.on_head(given, container, image, variables, command)
+
+
+def host_command(given, hosts, index, port, version=None, launcher="torchrun"):
+    """The command of a launcher that runs on each host."""
+    given = dict(given, launcher=launcher)
+    told = job.launch_description(given, hosts, index, {"master": port}, JOB_DIR)
+    variables, command = job.launcher_command(
+        given, hosts[index], dict(told, version=version), JOB_DIR
+    )
+    return job.through_ssh(given, hosts[index], variables, command)
+
+
 def record(rank, address, code=0, checksum="c", slot=0):
     return {
         "rank": rank,
@@ -129,12 +148,12 @@ def test_torchrun_takes_what_each_host_is_told():
             "lab-b": {"NCCL_SOCKET_IFNAME": "=ens3", "NCCL_IB_HCA": "=mlx5_0"},
         },
     )
-    command = job.torchrun(spec(launcher="torchrun"), hosts(network=network), 1, 29500, JOB_DIR)
+    command = host_command(spec(launcher="torchrun"), hosts(network=network), 1, 29500)
     assert {"NCCL_SOCKET_IFNAME==ens3", "NCCL_IB_HCA==mlx5_0"} <= set(shlex.split(command[-1]))
     # The user's word.
     given = spec(launcher="torchrun", environment={"NCCL_IB_HCA": "mlx5_7"})
     assert "NCCL_IB_HCA=mlx5_7" in shlex.split(
-        job.torchrun(given, hosts(network=network), 1, 29500, JOB_DIR)[-1]
+        host_command(given, hosts(network=network), 1, 29500)[-1]
     )
 
 
@@ -147,7 +166,7 @@ def test_horovodrun_is_told_of_nccl_before_and_behind():
     network = dict(
         NETWORK, interface="ib0", environment={name: told for name in ("lab-a", "lab-b")}
     )
-    command = job.horovodrun(spec(network=network), hosts(network=network), 12345, "c", [], JOB_DIR)
+    command = head_command(spec(network=network), hosts(network=network), 12345, "c", [])
     line = command[command.index("horovodrun") :]
     assert line[line.index("--network-interface") : line.index(job.RANK[0])] == [
         "--network-interface",
@@ -160,13 +179,12 @@ def test_horovodrun_is_told_of_nccl_before_and_behind():
 
 
 def test_horovodrun_line():
-    command = job.horovodrun(
+    command = head_command(
         spec(),
         hosts(),
         12345,
         "trainyard-training",
         ["PATH=/opt/bin:/bin", "LD_LIBRARY_PATH=/opt/lib"],
-        JOB_DIR,
     )
     line = command[command.index("horovodrun") :]
     assert line == [
@@ -208,7 +226,7 @@ def test_horovodrun_line():
 
 def test_host_file():
     """P3.3: a line `worker slots=8` for each worker."""
-    assert job.host_file(hosts()) == "172.30.77.11 slots=1\n172.30.77.12 slots=2\n"
+    assert _launchers.host_text(hosts()) == "172.30.77.11 slots=1\n172.30.77.12 slots=2\n"
 
 
 # github horovod/horovod: 6285f3f8 brought the plural, v0.25.0 is the first release with it.
@@ -225,7 +243,7 @@ def test_host_file():
     ],
 )
 def test_interface_option_follows_the_version(version, option):
-    line = job.horovodrun(spec(), hosts(), 12345, "c", [], JOB_DIR, version)
+    line = head_command(spec(), hosts(), 12345, "c", [], version)
     assert line[line.index("60") + 1 :][:2] == [option, "eth0"]
 
 
@@ -241,12 +259,10 @@ def test_interface_option_follows_the_version(version, option):
     ],
 )
 def test_older_pytorch_has_no_torchrun(version, launcher):
-    words = shlex.split(
-        job.torchrun(spec(launcher="torchrun"), hosts(), 0, 1234, JOB_DIR, version)[-1]
-    )
-    assert words[words.index("--nnodes") - len(launcher) : words.index("--nnodes")] == launcher
+    words = shlex.split(host_command(spec(launcher="torchrun"), hosts(), 0, 1234, version)[-1])
+    assert words[words.index("--nnodes=2") - len(launcher) : words.index("--nnodes=2")] == launcher
     # The former launcher refuses an option that it does not know.
-    assert ("--rdzv_conf" in words) == ("--use_env" not in words)
+    assert ("--rdzv_conf=timeout=60" in words) == ("--use_env" not in words)
     assert words[words.index("--no_python") :] == ["--no_python"] + job.RANK + [
         "python3",
         "train.py",
@@ -264,9 +280,9 @@ def test_ranks_meet_on_the_fabric_network(on_fabric, address):
         **({"master_on_fabric": True} if on_fabric else {}),
     )
     for index in (0, 1):
-        command = job.torchrun(given, job.resolve(given, CLUSTER), index, 1234, JOB_DIR)
+        command = host_command(given, job.resolve(given, CLUSTER), index, 1234)
         words = shlex.split(command[-1])
-        assert words[words.index("--master_addr") + 1] == address
+        assert "--master_addr=" + address in words
         # ssh stays where host keys are known.
         assert command[-2] == CLUSTER["hosts"][index]["address"]
 
@@ -281,9 +297,9 @@ def test_chosen_devices_reach_the_ranks(launcher):
     """horovodrun forwards no CUDA_VISIBLE_DEVICES, so it is set behind it."""
     given = spec(launcher=launcher, environment={"CUDA_VISIBLE_DEVICES": "0,1"})
     words = (
-        job.horovodrun(given, hosts(), 12345, "c", [], JOB_DIR)
+        head_command(given, hosts(), 12345, "c", [])
         if launcher == "horovodrun"
-        else shlex.split(job.torchrun(given, hosts(), 0, 1234, JOB_DIR)[-1])
+        else shlex.split(host_command(given, hosts(), 0, 1234)[-1])
     )
     last = len(words) - words[::-1].index("env")
     assert "CUDA_VISIBLE_DEVICES=0,1" in words[last : words.index(job.RANK[0], last)]
@@ -347,26 +363,104 @@ def test_a_proxy_s_password_is_in_no_command_line():
         "no_proxy=.example.org",
         "all_proxy=socks5://proxy",
     ]
-    command = job.horovodrun(spec(), hosts(), 12345, "c", image, JOB_DIR)
+    command = head_command(spec(), hosts(), 12345, "c", image)
     assert "s3cret" not in str(command) and {
         "no_proxy=.example.org",
         "all_proxy=socks5://proxy",
     } <= set(command)
 
 
+def test_mpirun_line():
+    """Root starts the ranks through the containers' ssh, with the variables that the others have."""
+    given = spec(environment={"NCCL_DEBUG": "WARN"})
+    command = head_command(given, hosts(), 12345, "c", ["PATH=/opt/bin:/bin"], launcher="mpirun")
+    line = command[command.index("mpirun") :]
+    assert line[: line.index("-x")] == [
+        "mpirun",
+        "--allow-run-as-root",
+        "-np",
+        "3",
+        "--hostfile",
+        JOB_DIR + "/hosts",
+        "--bind-to",
+        "none",
+        "--map-by",
+        "slot:OVERSUBSCRIBE",
+        "--mca",
+        "plm_rsh_args",
+        "-p 12345",
+        "--mca",
+        "pml",
+        "ob1",
+        "--mca",
+        "btl",
+        "^openib",
+        "--mca",
+        "btl_vader_single_copy_mechanism",
+        "none",
+    ]
+    passed = [line[at + 1] for at, word in enumerate(line) if word == "-x"]
+    assert passed == [
+        "GLOO_SOCKET_IFNAME=eth0",
+        "HOROVOD_CONTROLLER=mpi",
+        "HOROVOD_GLOO_IFACE=eth0",
+        "NCCL_DEBUG=WARN",
+        "NCCL_SOCKET_IFNAME==eth0",
+        "PYTHONUNBUFFERED=1",
+        "TRAINYARD_JOB_DIR=" + JOB_DIR,
+        "TRAINYARD_JOB_ID=j1",
+    ]
+    end = len(line) - line[::-1].index("-x") + 1
+    assert line[end:] == job.RANK + ["python3", "train.py", "--name", "a b"]
+    before = command[: command.index("mpirun")]
+    assert {"PATH=/opt/bin:/bin", "HOME=/root", "TRAINYARD_JOB_ID=j1"} <= set(before)
+
+
+def test_mpirun_with_as_many_ranks_on_each_host_says_how_many():
+    two = hosts(hosts=[{"name": "lab-a", "slots": 2}, {"name": "lab-b", "slots": 2}])
+    line = head_command(spec(), two, 12345, "c", [], launcher="mpirun")
+    assert line[line.index("--map-by") + 1] == "ppr:2:node:OVERSUBSCRIBE"
+
+
+MPIRUN = {
+    "echo 'mpirun (Open MPI) 4.1.4'; echo; echo 'Report bugs to http://www.open-mpi.org/'": "4.1.4",
+    "echo 'mpirun (Open MPI) 5.0.7'": "5.0.7",
+    "echo HYDRA build details:": None,
+    "echo 'exec: \"mpirun\": executable file not found in $PATH' >&2; exit 126": None,
+    "true": None,
+}
+
+
+@pytest.mark.parametrize("answer, version", MPIRUN.items())
+def test_mpirun_of_open_mpi_is_needed(tmp_path, monkeypatch, answer, version):
+    (tmp_path / "docker").write_text("#!/bin/sh\n%s\n" % answer, encoding="utf-8")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", "%s:%s" % (tmp_path, os.environ["PATH"]))
+    launched = prepared(tmp_path, monkeypatch, launcher="mpirun")
+    if version:
+        launched.mpi_version()
+        assert launched.versions == {"openmpi": version}
+        return
+    with pytest.raises(
+        job.JobError,
+        match="'mpirun' needs Open MPI in the training image, but mpirun in container trainyard-training on host lab-a answers: "
+        "(HYDRA|exec: .*not found|nothing).*. Add mpirun to training_image_tools and run site.yml, or set another launcher",
+    ):
+        launched.mpi_version()
+
+
 def test_horovodrun_on_one_host_is_given_no_interface():
     alone = hosts(hosts=[{"name": "lab-a", "slots": 2}])
-    assert "--network-interface" not in job.horovodrun(spec(), alone, 12345, "c", [], JOB_DIR)
+    assert "--network-interface" not in head_command(spec(), alone, 12345, "c", [])
 
 
 def test_horovodrun_line_with_controller_and_environment():
-    command = job.horovodrun(
+    command = head_command(
         spec(controller="gloo", environment={"NCCL_SOCKET_IFNAME": "bond0"}),
         hosts(),
         12345,
         "c",
         [],
-        JOB_DIR,
     )
     line = command[command.index("horovodrun") :]
     assert "--gloo" in line
@@ -374,7 +468,7 @@ def test_horovodrun_line_with_controller_and_environment():
 
 
 def test_torchrun_line():
-    command = job.torchrun(spec(launcher="torchrun"), hosts(), 1, 40001, JOB_DIR)
+    command = host_command(spec(launcher="torchrun"), hosts(), 1, 40001)
     assert command[0] == "ssh"
     assert "StrictHostKeyChecking=yes" in command
     assert command[-2] == "172.30.77.12"
@@ -382,18 +476,12 @@ def test_torchrun_line():
     assert words[:3] == ["cd", "/data1/share", "&&"]
     assert words[words.index("torchrun") :] == [
         "torchrun",
-        "--nnodes",
-        "2",
-        "--node_rank",
-        "1",
-        "--nproc_per_node",
-        "2",
-        "--master_addr",
-        "172.30.77.11",
-        "--master_port",
-        "40001",
-        "--rdzv_conf",
-        "timeout=60",
+        "--nnodes=2",
+        "--nproc_per_node=2",
+        "--node_rank=1",
+        "--master_addr=172.30.77.11",
+        "--master_port=40001",
+        "--rdzv_conf=timeout=60",
         "--no_python",
     ] + job.RANK + ["python3", "train.py", "--name", "a b"]
 
@@ -425,13 +513,13 @@ def test_a_good_run():
     assert [
         (row["rank"], row["host"], row["slot"], row["exit_code"], row["checksum"]) for row in rows
     ] == [(0, "lab-a", 0, 0, "c"), (1, "lab-b", 0, 0, "c")]
-    assert job.exit_code(0, rows, problems) == 0
+    assert _job_result.exit_code(0, rows, problems, False) == 0
 
 
 def test_both_ranks_on_one_host():
     rows, problems = verdict({0: record(0, "172.30.77.11"), 1: record(1, "172.30.77.11", slot=1)})
     assert problems == ["rank 1 belongs on host lab-b, but ran on lab-a"]
-    assert job.exit_code(0, rows, problems) == 1
+    assert _job_result.exit_code(0, rows, problems, False) == 1
 
 
 def test_a_rank_outside_the_cluster():
@@ -478,7 +566,7 @@ def test_failed_killed_and_missing_ranks():
     assert (
         problems[1] == "rank 1 on host lab-b ended with exit code 3. Log: %s/rank.1.log" % JOB_DIR
     )
-    assert job.exit_code(1, rows, problems) == 3
+    assert _job_result.exit_code(1, rows, problems, False) == 3
     rows, problems = verdict(
         {0: record(0, "172.30.77.11", code=143), 1: record(1, "172.30.77.12", code=None)}
     )
@@ -486,17 +574,44 @@ def test_failed_killed_and_missing_ranks():
         "rank 1 on host lab-b was killed and has no exit code. Log: %s/rank.1.log" % JOB_DIR
         in problems
     )
-    assert job.exit_code(137, rows, problems) == 137
+    assert _job_result.exit_code(137, rows, problems, False) == 137
     assert verdict({0: record(0, "172.30.77.11")})[1][0] == "rank 1 did not start on host lab-b"
     assert verdict({})[1] == ["no rank has started"]
+
+
+def failed(rank, code, ended):
+    return _job_result.row(
+        rank, "lab-a", 0, {"exit_code": code, "hostname": "h", "started": 100, "seconds": ended}
+    )
+
+
+@pytest.mark.parametrize(
+    "rows, code",
+    [
+        # Rank 1 used up the memory, so the kernel killed it. Its peer lost it a moment later.
+        ([failed(0, 1, 7.2), failed(1, 137, 7.0)], 137),
+        # Rank 0 failed. The launcher stopped rank 1, which did not end by SIGTERM.
+        ([failed(0, 3, 7.0), failed(1, 137, 10.0)], 3),
+        # Stopped ranks are no failures of their own, however early they end.
+        ([failed(0, 143, 6.9), failed(1, 3, 7.0)], 3),
+        # Not the one with the lowest number.
+        ([failed(0, 1, 7.5), failed(1, 7, 7.0)], 7),
+        # A rank of which no end is recorded.
+        ([failed(0, 1, None), failed(1, 7, 7.0)], 7),
+    ],
+)
+def test_the_first_failure_gives_the_exit_code(rows, code):
+    """Both runners judge so. An out-of-memory kill is what an operator has to know."""
+    assert _job_result.own_failures(rows)[0]["exit_code"] == code
+    assert _job_result.exit_code(1, rows, [], False) == code
 
 
 def test_timeout_and_stop_stay_what_they_are():
     rows = verdict({0: record(0, "172.30.77.11", code=1), 1: record(1, "172.30.77.12", code=143)})[
         0
     ]
-    assert job.exit_code(job.TIMED_OUT, rows, ["x"]) == 124
-    assert job.exit_code(job.STOPPED, rows, ["x"]) == 143
+    assert _job_result.exit_code(job.TIMED_OUT, rows, ["x"], True) == 124
+    assert _job_result.exit_code(job.STOPPED, rows, ["x"], True) == 143
 
 
 def test_sweep_ends_what_carries_the_id_and_nothing_else():
@@ -555,9 +670,7 @@ def seen(**changes):
 
 
 def watched(wanted, found):
-    return job.watched(
-        spec(watch={"lab-a": wanted}), {"lab-a": found} if found else {}, _job_watch.seen_gpus
-    )
+    return job.watched(spec(watch={"lab-a": wanted}), {"lab-a": found} if found else {})
 
 
 def test_busy_gpus_and_the_fabric_s_bytes():
@@ -581,7 +694,7 @@ def test_idle_gpus_are_named():
     assert gpus["lab-a"]["idle"] == [2, 3]
     assert warnings == [
         "host lab-a: GPU 2 (0 % at most), GPU 3 (3 % at most) stayed idle, although the job requested 4. Check how its command chooses "
-        "the GPU of a rank, and CUDA_VISIBLE_DEVICES"
+        "its GPUs, and CUDA_VISIBLE_DEVICES"
     ]
 
 
@@ -633,10 +746,8 @@ def test_nccl_says_how_it_connects(watch, environment, written):
         else {}
     )
     given = spec(watch=watch, environment=environment)
-    assert ("NCCL_DEBUG=INFO" in job.horovodrun(given, hosts(), 12345, "c", [], JOB_DIR)) == written
-    assert (
-        "NCCL_DEBUG=INFO" in shlex.split(job.torchrun(given, hosts(), 0, 1, JOB_DIR)[-1])
-    ) == written
+    assert ("NCCL_DEBUG=INFO" in head_command(given, hosts(), 12345, "c", [])) == written
+    assert ("NCCL_DEBUG=INFO" in shlex.split(host_command(given, hosts(), 0, 1)[-1])) == written
 
 
 def test_nccl_s_transport_is_read_from_its_log(tmp_path, monkeypatch):
@@ -647,14 +758,14 @@ def test_nccl_s_transport_is_read_from_its_log(tmp_path, monkeypatch):
         "a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA\n",
         encoding="utf-8",
     )
-    assert launched.nccl_transport(_bandwidth.transports) == ["NET/IB"]
+    assert launched.nccl_transport() == ["NET/IB"]
     (folder / "nccl.a.7").write_text(
         "a:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC\n", encoding="utf-8"
     )
-    assert launched.nccl_transport(_bandwidth.transports) == ["P2P/IPC"]
+    assert launched.nccl_transport() == ["P2P/IPC"]
     # Of this job, not of one that had its id before.
     launched.prepare_directory()
-    assert launched.nccl_transport(_bandwidth.transports) == []
+    assert launched.nccl_transport() == []
 
 
 SMI = """#!/bin/sh
@@ -760,11 +871,11 @@ def test_a_watcher_that_hangs_is_not_waited_for(local, monkeypatch):
     assert [watcher.process.wait(5) for watcher in local.watchers] == [-9, -9]
 
 
-def test_without_the_watchers_files_the_job_goes_on(local, monkeypatch, capsys):
+def test_without_the_watchers_files_the_job_goes_on(local, monkeypatch, capfd):
     monkeypatch.setattr(job, "__file__", "/nowhere/trainyard_job.py")
     local.start_watching()
     local.stop_watching()
-    assert "the job is not watched" in capsys.readouterr().out and local.watchers == []
+    assert "the job is not watched" in capfd.readouterr().out and local.watchers == []
 
 
 def mindspore_spec(**changes):
@@ -781,7 +892,9 @@ def mindspore_spec(**changes):
 
 
 def test_mindspore_runs_on_each_host():
-    command = job.mindspore(mindspore_spec(environment={"GLOG_v": "1"}), hosts(), 1, JOB_DIR)
+    command = host_command(
+        mindspore_spec(environment={"GLOG_v": "1"}), hosts(), 1, 1, launcher="mindspore"
+    )
     assert command[-2] == "172.30.77.12"
     words = shlex.split(command[-1])
     assert words[:4] == ["cd", "/data1/share", "&&", "exec"]
@@ -810,7 +923,7 @@ def test_what_the_launcher_of_a_host_is_told():
         hosts=[{"name": "lab-a", "slots": 2}, {"name": "lab-b", "slots": 2}],
     )
     told = job.launch_description(
-        given, job.resolve(given, CLUSTER), 1, 29500, JOB_DIR, "/data1/hccl.json"
+        given, job.resolve(given, CLUSTER), 1, {"master": 29500}, JOB_DIR, "/data1/hccl.json"
     )
     # The rank table has the addresses of the cluster network as server_id, and the devices' numbers on the host.
     assert told["entries"] == [
@@ -844,7 +957,7 @@ def test_what_the_launcher_of_a_host_is_told():
     ) == (60, JOB_DIR, JOB_DIR, "auto", "/data1/hccl.json")
     given["mindspore"]["folder"] = "/scratch"
     assert (
-        job.launch_description(given, job.resolve(given, CLUSTER), 0, 1, JOB_DIR)["folder"]
+        job.launch_description(given, job.resolve(given, CLUSTER), 0, {}, JOB_DIR)["folder"]
         == "/scratch/j1"
     )
 
@@ -873,6 +986,7 @@ def fixture_ranks(local, tmp_path, monkeypatch):
     (tmp_path / "trainyard_launch.py").write_text(
         text.replace('"/usr/local/lib/trainyard/rank"', '"%s"' % rank), encoding="utf-8"
     )
+    (tmp_path / "_launchers.py").write_bytes(Path(_launchers.__file__).read_bytes())
     # Both hosts have the addresses of this machine. The first finds itself.
     monkeypatch.setattr(
         job,
@@ -946,27 +1060,23 @@ def test_a_failed_rank_of_mindspore_ends_the_job(ranks, how, code, problem):
 
 
 def test_the_rank_table_is_copied_for_the_containers(ranks, tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr(
-        job, "launch_description", lambda *arguments: told.append(arguments[5]) or {}
-    )
     monkeypatch.setattr(job, "RANK_TABLE", str(tmp_path / "of-role-ascend"))
     launched = ranks("true", mindspore={})
     launched.prepare_directory()
-    launched.mindspore_commands(1)
-    assert set(told) == {""}
+    assert launched.prepare_mindspore() == ""
     (tmp_path / "of-role-ascend").write_text("a table", encoding="utf-8")
-    launched.mindspore_commands(1)
-    assert (
-        told[-1] == launched.job_dir + "/hccl.json"
-        and Path(told[-1]).read_text(encoding="utf-8") == "a table"
-    )
+    copied = launched.prepare_mindspore()
+    assert copied == launched.job_dir + "/hccl.json"
+    assert Path(copied).read_text(encoding="utf-8") == "a table"
+    launched.commands()
+    told = json.loads((Path(launched.job_dir) / "launch.1.json").read_text(encoding="utf-8"))
+    assert told["rank_table"] == copied
     launched = ranks("true", mindspore={"rank_table": "/nowhere/hccl.json"})
     with pytest.raises(
         job.JobError,
         match="train_rank_table: '/nowhere/hccl.json' cannot be read on host lab-a: No such file or directory. Name a rank table",
     ):
-        launched.mindspore_commands(1)
+        launched.commands()
 
 
 def test_without_the_launcher_s_file_the_job_says_so(ranks, monkeypatch, tmp_path):
@@ -1068,7 +1178,8 @@ def test_a_killed_runner_gives_the_hosts_back(tmp_path):
     )
     words = shell("echo granted; cat; echo > %s" % over)
     command = [sys.executable, "-c", program, job.__file__, *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as runner:
+    environment = dict(os.environ, PYTHONPATH=":".join(FOLDERS))
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as runner:
         assert runner.stdout.readline() == b"has them\n" and not over.exists()
         runner.kill()
     deadline = time.monotonic() + 20

@@ -1,0 +1,762 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Subcommands of trainyard for jobs that exist, and for the cluster."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import json
+import os
+import pwd
+import re
+import shlex
+import socket
+import sys
+import time
+
+import _files
+import _job_limits
+import _slurm
+from _messages import Refused
+from _output import FAILED, GOOD, NO_ANSWER, amount, gigabytes, lasted, local, out, printable, table
+from _site import Site
+from _slurm_client import (
+    ACTIVE,
+    ALL,
+    GIB,
+    NoAnswer,
+    RECENT,
+    WAITING,
+    accounts_now,
+    active_jobs,
+    ask,
+    ended_jobs,
+    find,
+    minimal,
+    nodes_now,
+    number_of,
+    of_active,
+    of_ended,
+    parsed,
+    sentence,
+    usage_now,
+    word,
+)
+from _submit import submit_values
+
+#: Socket of the link service (role jupyterhub). The kernel reports the caller's uid.
+LOGIN_SOCKET = "/run/trainyard-hub/login.sock"
+#: Seconds between two looks at a log.
+LOOK = 0.5
+#: On training hosts: what lets ssh into a job.
+DOOR = "/usr/local/lib/trainyard/jobs/door"
+#: Ports on the person's own computer, for the addresses that `show` prints.
+PORTS = {"jupyter": 8888, "tensorboard": 6006}
+#: Seconds for which `tensorboard` waits for its job.
+READY_SECONDS = 120
+
+
+def list_jobs(options):
+    # The controller first, so that a job which ends in between is in one of the answers. sacct does not list a job of the last second or two.
+    known = [of_active(job) for job in active_jobs("--states=all")]
+    jobs = {job["id"]: job for job in map(of_ended, ended_jobs(ALL if options.all else RECENT))}
+    jobs.update(
+        {
+            job["id"]: job
+            for job in known
+            if job["state"] in ACTIVE or job["id"] not in jobs or jobs[job["id"]]["state"] in ACTIVE
+        }
+    )
+    ordered, today = (
+        sorted(jobs.values(), key=lambda job: (job["submitted"] or "", job["id"])),
+        datetime.datetime.now().date(),
+    )
+
+    def show(found):
+        if not found:
+            print(
+                "no jobs%s"
+                % (
+                    ""
+                    if options.all
+                    else " in the last day; `trainyard list --all` shows older ones"
+                )
+            )
+            return
+        table(
+            ("JOB", "NAME", "STATE", "ACCOUNT", "WORKERS", "GPUS", "SUBMITTED", "RUNS", "HOSTS"),
+            [
+                (
+                    job["id"],
+                    job["name"],
+                    word(job["state"]),
+                    job["account"],
+                    job["workers"],
+                    job["gpus"],
+                    local(job["submitted"], today),
+                    lasted(job),
+                    ",".join(job["hosts"]) or job["reason"] or "-",
+                )
+                for job in found
+            ],
+        )
+
+    return out(options, ordered, show)
+
+
+def reason_words(job):
+    """Return why a job waits, and when it may start."""
+    words = _job_limits.why(job, usage_now(pwd.getpwuid(os.getuid()).pw_name), nodes_now())
+    return words + (
+        "; estimated start %s" % local(job["start_estimate"]) if job["start_estimate"] else ""
+    )
+
+
+def state_words(site, job, result):
+    """Return why a job waits, or why one that has ended left no result, as far as that is known."""
+    if job["state"] in WAITING:
+        return reason_words(job)
+    if job["state"] in ACTIVE or not job["started"] or result:
+        return ""
+    problem = site.write_problem()
+    return "it has left no result: " + problem if problem else ""
+
+
+def show(options):
+    site, number = Site(), number_of(options.id)
+    job = find(number)
+    result = site.result_of(number) if job["state"] not in WAITING else None
+    running = job["state"] == "running"
+    told = dict(
+        job,
+        folder=site.folder_of(number),
+        log=site.log_of(number),
+        result=result,
+        why=state_words(site, job, result),
+        efficiency=efficiency(number, of_gpus(site, number, job, result))
+        if job["started"]
+        else None,
+        endpoints=endpoints(site, number) if running else [],
+        usage=usage(site, number, job["hosts"]) if running else [],
+    )
+
+    def lines(found):
+        print(
+            "job %s  %s  %s%s"
+            % (
+                number,
+                printable(found["name"]),
+                word(found["state"]),
+                ": " + found["why"] if found["why"] else "",
+            )
+        )
+        pairs = [
+            ("account", found["account"]),
+            ("priority", found["priority"]),
+            ("workers", found["workers"]),
+            ("GPUs", found["gpus"]),
+            ("hosts", ", ".join(found["hosts"]) or "-"),
+            ("submitted", local(found["submitted"])),
+            ("started", local(found["started"])),
+            ("runs", lasted(found)),
+            ("log", found["log"]),
+            ("folder", found["folder"] or "-"),
+        ]
+        if found["exit_code"] is not None:
+            pairs.append(("exit code", found["exit_code"]))
+        for key, value in (found["efficiency"] or {}).items():
+            pairs.append((key, value))
+        for name, value in pairs:
+            print("%-12s%s" % (name, printable(value)))
+        show_usage(found["usage"])
+        for endpoint in found["endpoints"]:
+            print("%-12s%s" % (endpoint["service"], printable(endpoint_words(endpoint))))
+        if result:
+            for line in (
+                result["problems"]
+                + ["warning: " + warning for warning in result["warnings"]]
+                + copied_words(result)
+            ):
+                print(printable(line))
+            failed = result.get("first_failed") or {}
+            for line in failed.get("lines") or []:
+                print("  | " + printable(line))
+            for cause in failed.get("causes") or []:
+                print("cause: %s. %s" % (cause["cause"], sentence(cause["fix"])))
+
+    return out(options, told, lines)
+
+
+def copied_words(result):
+    """Return what became of the copy to the person's own storage."""
+    copied = result.get("copied")
+    if not copied:
+        return []
+    return (
+        ["results copied to " + copied["to"]]
+        if copied["ok"]
+        else ["warning: the results were not copied to %s: %s" % (copied["to"], copied["said"])]
+    )
+
+
+def of_gpus(site, number, job, result):
+    """Return how much of its GPUs a job that has ended has used, in words. Empty if nothing has measured it."""
+    hosts = ((result or {}).get("gpus") or {}).values()
+    requested = sum(host.get("requested") or 0 for host in hosts)
+    if not requested or any(host.get("busy") is None for host in hosts):
+        return ""
+    hour = [
+        gpu["hour_percent"]
+        for gpu in usage(site, number, job["hosts"])
+        if gpu["hour_percent"] is not None
+    ]
+    average = ", %d %% on average in the last hour" % (sum(hour) / len(hour)) if hour else ""
+    return "%d of %d were busy%s" % (sum(host["busy"] for host in hosts), requested, average)
+
+
+def ssh_words(site, number):
+    """Return the words of ssh on the person's own computer, and the name of the job for it."""
+    login = site.config.get("login") or "LOGIN"
+    return [
+        "ssh",
+        "-o",
+        "ProxyCommand=ssh %s@%s trainyard attach --stdio %s" % (site.person, login, number),
+        "-o",
+        "HostKeyAlias=jobs-of-" + site.person,
+    ], "%s@job-%s" % (site.person, number)
+
+
+def endpoints(site, number):
+    """Return the services of a running job: how they are, and how the person's own computer reaches them."""
+    services = (site.job_of(number) or {}).get("services") or {}
+    words, name = ssh_words(site, number)
+    found = (
+        [
+            {
+                "service": "ssh",
+                "state": "ready",
+                "why": "",
+                "command": shlex.join(words + [name]),
+                "url": None,
+            }
+        ]
+        if services.get("ssh")
+        else []
+    )
+    for service, told in sorted((site.json_of(number, "services.json") or {}).items()):
+        port, ready = PORTS[service], told["state"] == "ready"
+        command = (
+            shlex.join(words + ["-N", "-L", "%d:%s" % (port, told["socket"]), name])
+            if ready
+            else None
+        )
+        url = (
+            "http://localhost:%d/%s" % (port, "?token=" + told["token"] if told["token"] else "")
+            if ready
+            else None
+        )
+        found.append(
+            {
+                "service": service,
+                "state": told["state"],
+                "why": told.get("why") or "",
+                "command": command,
+                "url": url,
+            }
+        )
+    return found
+
+
+def endpoint_words(endpoint):
+    if endpoint["state"] != "ready":
+        return endpoint["state"] + (": " + endpoint["why"] if endpoint["why"] else "")
+    return endpoint["command"] + ("   then open " + endpoint["url"] if endpoint["url"] else "")
+
+
+def usage(site, number, hosts):
+    """Return the use of each GPU of a running job: now, and in the last hour."""
+    found = []
+    for rank, host in enumerate(hosts):
+        told = site.json_of(number, "watch.%d.json" % rank) or {}
+        now, minutes = told.get("now") or [], told.get("minutes") or []
+        devices = [int(device) for device in told.get("devices") or [] if device.isdigit()]
+        # Where Slurm limits the devices of a job, nvidia-smi shows only its own.
+        chosen = (
+            devices
+            if devices and max(devices) < len(now) and len(devices) < len(now)
+            else range(len(now))
+        )
+        for gpu in chosen:
+            samples = [minute["gpus"][gpu] for minute in minutes if gpu < len(minute["gpus"])]
+            count = sum(sample[1] for sample in samples)
+            found.append(
+                {
+                    "host": host,
+                    "worker": rank,
+                    "gpu": gpu,
+                    "percent": now[gpu][0],
+                    "memory_mib": now[gpu][1],
+                    "memory_total_mib": now[gpu][2],
+                    "hour_percent": round(sum(sample[0] for sample in samples) / count)
+                    if count
+                    else None,
+                    "hour_memory_mib": max(
+                        (sample[2] for sample in samples if sample[2] is not None), default=None
+                    ),
+                }
+            )
+    return found
+
+
+def show_usage(found):
+    def told(value, unit):
+        return "?" if value is None else "%d %s" % (value, unit)
+
+    if found:
+        table(
+            ("HOST", "GPU", "NOW", "MEMORY", "LAST HOUR", "MEMORY AT MOST"),
+            [
+                (
+                    gpu["host"],
+                    gpu["gpu"],
+                    told(gpu["percent"], "%"),
+                    "%s of %s"
+                    % (told(gpu["memory_mib"], "MiB"), told(gpu["memory_total_mib"], "MiB")),
+                    told(gpu["hour_percent"], "%"),
+                    told(gpu["hour_memory_mib"], "MiB"),
+                )
+                for gpu in found
+            ],
+        )
+
+
+def efficiency(number, gpus):
+    """Return how much of its CPUs and memory a job has used, as far as Slurm has measured it, and of its GPUs, in words."""
+    kept = {"GPUs used": gpus} if gpus else {}
+    try:
+        text = ask(
+            [
+                "sacct",
+                "--noheader",
+                "--parsable2",
+                "--noconvert",
+                "--units=M",
+                "--jobs=" + number,
+                "--format=JobID,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS,ReqMem",
+            ]
+        )
+    except NoAnswer:
+        # The controller has told the rest, without the database.
+        return kept
+    cpu, seconds, cpus, memory = 0.0, 0, 0, 0.0
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) != 6:
+            continue
+        if fields[0] == number:
+            seconds, cpus = int(fields[1] or 0), int(fields[2] or 0)
+        else:
+            cpu += cpu_seconds(fields[3])
+            memory = max(memory, float(re.sub(r"[^0-9.]", "", fields[4]) or 0))
+    found = {}
+    if cpu and seconds and cpus:
+        found["CPU used"] = "%.0f %% of %d CPUs" % (100 * cpu / (seconds * cpus), cpus)
+    if memory:
+        found["memory used"] = "%.1f GB at most, by one worker" % (memory / GIB)
+    return dict(found, **kept)
+
+
+def cpu_seconds(text):
+    """Return the seconds of [days-][hours:]minutes:seconds[.fraction]."""
+    days, _dash, rest = text.rpartition("-")
+    total = 0.0
+    for part in rest.split(":"):
+        total = total * 60 + float(part or 0)
+    return total + int(days or 0) * 86400
+
+
+def logs(options):
+    site, number = Site(), number_of(options.id)
+    path = site.log_of(number, options.rank)
+    if options.follow and options.json:
+        raise Refused("--json: a log that is followed has no end; leave out --follow, or --json")
+    if not options.follow:
+        if not os.path.exists(path):
+            job = find(number)
+            raise Refused(
+                "job %s has no log yet: it is %s" % (number, word(job["state"]))
+                if job["state"] in ACTIVE
+                else "%s does not exist%s"
+                % (
+                    path,
+                    ""
+                    if options.rank is None
+                    else "; the workers of the job are 0 to %d" % (job["workers"] - 1),
+                )
+            )
+        with _files.open_regular(path) as stream:
+            if options.json:
+                return out(
+                    options,
+                    {
+                        "id": number,
+                        "rank": options.rank,
+                        "log": path,
+                        "text": stream.read().decode("utf-8", "replace"),
+                    },
+                    None,
+                )
+            copy(stream)
+        return GOOD
+    return follow(number, path)
+
+
+def copy(stream):
+    size = 0
+    for chunk in iter(lambda: stream.read(1 << 16), b""):
+        sys.stdout.buffer.write(chunk)
+        size += len(chunk)
+    sys.stdout.buffer.flush()
+    return size
+
+
+def follow(number, path):
+    """Print a log while it grows, until its job has ended. The exit code tells how."""
+    stream, looked, ended, told = None, 0.0, False, ""
+    try:
+        while True:
+            if stream is None and os.path.exists(path):
+                stream = _files.open_regular(path)
+            grown = copy(stream) if stream else 0
+            if not grown and ended:
+                break
+            if not grown and time.monotonic() - looked > 2:
+                looked = time.monotonic()
+                jobs = [job for job in active_jobs() if str(job["id"]) == number]
+                # Once more after the end, for what was written meanwhile.
+                ended = not jobs
+                waiting = of_active(jobs[0]) if jobs and jobs[0]["state"] in WAITING else None
+                words = "job %s is waiting: %s" % (number, reason_words(waiting)) if waiting else ""
+                if words and words != told:
+                    print("trainyard: " + words, file=sys.stderr)
+                    told = words
+            time.sleep(LOOK)
+    finally:
+        if stream:
+            stream.close()
+    job = find(number)
+    if job["state"] == "completed":
+        return GOOD
+    print("trainyard: job %s: %s" % (number, word(job["state"])), file=sys.stderr)
+    return FAILED
+
+
+def stop(options):
+    number = number_of(options.id)
+    job = find(number)
+    if job["state"] not in ACTIVE:
+        raise Refused("job %s has already ended (%s)" % (number, word(job["state"])))
+    ask(["scancel", number])
+    return out(
+        options,
+        {"id": number, "stopped": True},
+        lambda _value: print("job %s is being stopped" % number),
+    )
+
+
+def attach(options):
+    # As in ssh's ProxyCommand, where %h is the name of the job.
+    number = number_of(
+        options.id[4:] if options.stdio and options.id.startswith("job-") else options.id
+    )
+    job = find(number)
+    if job["state"] != "running":
+        raise Refused(
+            "job %s is %s; only a running job can be entered" % (number, word(job["state"]))
+        )
+    if not 0 <= options.rank < len(job["hosts"]):
+        raise Refused(
+            "job %s has no worker %d; its workers are 0 to %d"
+            % (number, options.rank, len(job["hosts"]) - 1)
+        )
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    command = [
+        "srun",
+        "--jobid=" + number,
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        "--nodelist=" + job["hosts"][options.rank],
+        "--quiet",
+    ]
+    if options.stdio:
+        # Otherwise slurmstepd keeps what follows the last line end.
+        command += ["--unbuffered", DOOR, "serve", Site().write_keys(), str(options.rank)]
+        os.execvpe(command[0], command, minimal(os.environ))
+    command += ["--pty"] if terminal else ["--unbuffered"]
+    command += ["trainyard-run", "--enter=%d" % options.rank] + ["--root"] * options.root
+    command += ["--"] + (options.command or ["sh", "-c", "exec $(command -v bash || echo sh)"])
+    sys.stdout.flush()
+    os.execvpe(command[0], command, minimal(os.environ))
+    return NO_ANSWER
+
+
+def tensorboard(options):
+    """A job whose only service is TensorBoard."""
+    site = Site()
+    folder = os.path.abspath(os.path.expanduser(options.folder))
+    if not os.path.isdir(folder):
+        raise Refused("%s is not a folder" % options.folder)
+    if not site.is_shared(folder):
+        raise Refused(
+            "%s is on this host only; use a folder below %s or %s, which the hosts of the job have, too"
+            % (folder, site.home, site.config["share"])
+        )
+    values = {
+        "name": "tensorboard",
+        "worker_memory": "2",
+        "max_minutes": "240",
+        "services": [{"tensorboard": folder}],
+        "command": "exec python3 /usr/local/lib/trainyard/services wait",
+    }
+    return submit_values(
+        options,
+        site,
+        values,
+        "tensorboard",
+        lambda site, number: tell_address(options, site, number),
+    )
+
+
+def tell_address(options, site, number):
+    """Wait until the service of a new job answers, and say how to open it."""
+    deadline, job, found = time.monotonic() + READY_SECONDS, None, []
+    while time.monotonic() < deadline:
+        job = find(number)
+        found = endpoints(site, number) if job["state"] == "running" else []
+        if job["state"] not in ACTIVE or any(endpoint["state"] != "starting" for endpoint in found):
+            break
+        time.sleep(1)
+    told = {"id": number, "state": job["state"], "endpoints": found}
+
+    def lines(_told):
+        print("job %s %s" % (number, word(job["state"])))
+        for endpoint in found:
+            print("%-12s%s" % (endpoint["service"], printable(endpoint_words(endpoint))))
+        if job["state"] in WAITING:
+            print(
+                "it waits: %s. `trainyard show %s` has the address when it runs"
+                % (reason_words(job), number)
+            )
+
+    out(options, told, lines)
+    return (
+        FAILED
+        if job["state"] not in ACTIVE or any(endpoint["state"] == "failed" for endpoint in found)
+        else GOOD
+    )
+
+
+def why(options):
+    job = find(number_of(options.id))
+    if job["state"] in WAITING:
+        words = "queued: " + reason_words(job)
+    elif job["state"] in ACTIVE:
+        words = "it does not wait: it is %s" % word(job["state"])
+    else:
+        words = "it has ended: %s%s" % (
+            word(job["state"]),
+            ", exit code %d" % job["exit_code"] if job["exit_code"] else "",
+        )
+    return out(
+        options,
+        {"id": job["id"], "state": job["state"], "why": words},
+        lambda value: print("job %s: %s" % (value["id"], value["why"])),
+    )
+
+
+def quota(options):
+    site = Site()
+    accounts, usage = accounts_now(site.person), usage_now(site.person)
+    times = _job_limits.times_of(parsed(_slurm.PARTITIONS, _slurm.parse_partitions))
+    images = registry_use(site)
+    for entry in accounts:
+        # Only the controller knows it.
+        del entry["submitted"]
+        entry.update(times, **images)
+        for used in usage:
+            if used["account"] == entry["account"] and used["user"] in ("", site.person):
+                entry.update(_job_limits.used_of(used))
+
+    def lines(found):
+        if not found:
+            print(
+                "you have no account on this cluster; ask the operator to add you to a group in slurm_accounts"
+            )
+            return
+        table(
+            ("ACCOUNT", "GPUS USED", "GPUS", "YOURS USED", "YOURS", "MINUTES", "PRIORITIES"),
+            [
+                (
+                    entry["account"],
+                    entry.get("gpus_used", 0),
+                    amount(entry["gpus"]),
+                    entry.get("person_gpus_used", 0),
+                    amount(entry["person_gpus"]),
+                    amount(entry["max_minutes"]),
+                    ",".join(entry["qos"]),
+                )
+                for entry in found
+            ],
+        )
+        print()
+        rows = [line for entry in found for line in limit_lines(entry)]
+        table(("LIMIT", "ACCOUNT", "USED", "AT MOST"), rows + image_lines(found[0]))
+
+    return out(options, accounts, lines)
+
+
+def limit_lines(entry: dict) -> list:
+    """Return the limits of an account beside GPUs, for the table of quota."""
+    longest = entry["partition_minutes"]
+    usual = entry["default_minutes"]
+    if entry["max_minutes"] is not None:
+        # Slurm gives the limit of the account to a job that names no time.
+        longest = usual = min(entry["max_minutes"], longest or entry["max_minutes"])
+    lines = (
+        ("CPUs", entry.get("cpus_used", 0), amount(entry["cpus"])),
+        ("memory (GB)", gigabytes(entry.get("memory_used_mib", 0)), gigabytes(entry["memory_mib"])),
+        ("your running jobs", entry.get("jobs_used", 0), amount(entry["max_jobs"])),
+        (
+            "your waiting and running jobs",
+            entry.get("submitted_used", 0),
+            amount(entry["max_submitted"]),
+        ),
+        ("minutes of a job", "-", amount(longest)),
+        ("minutes of a job without max_minutes", "-", amount(usual)),
+    )
+    return [(name, entry["account"], used, limit) for name, used, limit in lines]
+
+
+def image_lines(entry: dict) -> list:
+    """Return the line of the registry for the table of quota, none without a registry."""
+    used, limit = entry["registry_used_mib"], entry["registry_mib"]
+    if used is None:
+        return []
+    return [("your images in the registry (GB)", "-", gigabytes(used), gigabytes(limit))]
+
+
+def registry_use(site: Site) -> dict:
+    """Return how much of the registry the images of the person use, in MiB.
+
+    None if that is not known, or if there is no registry of the cluster.
+    """
+    registry = importlib.import_module("_registry")
+    nothing = {"registry_mib": None, "registry_used_mib": None}
+    if not os.path.isdir(registry.LOGINS):
+        return nothing
+    try:
+        return dict(nothing, **registry.space(site.person))
+    except registry.RegistryError as error:
+        words = printable(str(error))
+        print("trainyard: the space of your images is not known: %s" % words, file=sys.stderr)
+        return nothing
+
+
+def nodes(options):
+    found = [
+        dict(
+            name=node["name"],
+            states=node["states"],
+            available=node["available_for_jobs"],
+            reason=node["reason"],
+            classes=node["features"],
+            cpus=node["cpus"],
+            memory_mib=node["memory_mib"],
+            gpus=_job_limits.gpus_of(node),
+            free=_job_limits.free(node),
+        )
+        for node in nodes_now()
+    ]
+
+    def lines(entries):
+        table(
+            ("HOST", "STATE", "FREE CPUS", "FREE GB", "FREE GPUS", "CLASSES"),
+            [
+                (
+                    entry["name"],
+                    "in service" if entry["available"] else "out of service",
+                    "%d of %d" % (entry["free"]["cpus"], entry["cpus"]),
+                    "%.0f of %.0f" % (entry["free"]["memory_mib"] / GIB, entry["memory_mib"] / GIB),
+                    "%d of %d" % (entry["free"]["gpus"], entry["gpus"]),
+                    ",".join(entry["classes"]) or "-",
+                )
+                for entry in entries
+            ],
+        )
+        best = max(entries, key=lambda entry: entry["free"]["gpus"], default=None)
+        if best and best["free"]["gpus"]:
+            print("a worker can have %d GPUs now, on %s" % (best["free"]["gpus"], best["name"]))
+
+    return out(options, found, lines)
+
+
+def images(options):
+    """List the images of the hosts, the approved ones of the site's registry with what is in them (role image_relay), and those that the person has saved."""
+    site = Site()
+    (saved, problem), names, approved = site.saved(), site.catalogue(), Site.approved()
+    found = [{"name": name} for name in names] + [
+        entry for entry in approved if entry["name"] not in names
+    ]
+    found += [{"name": name, "saved": True} for name in saved]
+    if problem:
+        print("trainyard: " + printable(problem), file=sys.stderr)
+
+    def lines(entries):
+        for entry in entries:
+            known = ["%s %s" % pair for pair in sorted((entry.get("frameworks") or {}).items())] + (
+                entry.get("platforms") or []
+            )
+            print(
+                "  ".join(
+                    [printable(entry["name"])]
+                    + ["saved by you"] * entry.get("saved", False)
+                    + known
+                )
+            )
+
+    return out(
+        options,
+        found,
+        lines if found else lambda _none: print("this cluster has no catalogue of images"),
+    )
+
+
+def login(options):
+    """Print a link for the browser. It is not an argument of a program, and no log has it."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(10)
+            connection.connect(LOGIN_SOCKET)
+            answer = json.loads(b"".join(iter(lambda: connection.recv(4096), b"")).decode())
+    except FileNotFoundError:
+        raise Refused(
+            "this host has no hub for the browser; use the first login host, or ask the operator for jupyterhub_enabled"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise NoAnswer(
+            "the hub gives no link (%s); tell the operator to look at service trainyard-hub-links"
+            % error
+        ) from error
+    if "error" in answer:
+        raise Refused(answer["error"])
+    return out(
+        options,
+        answer,
+        lambda found: print(
+            "%s\nOpen it within %d seconds. It is valid once, for you alone."
+            % (found["url"], found["seconds"])
+        ),
+    )
