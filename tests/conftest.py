@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import sys
 
 import pytest
+from cpu_costs import COSTS, told
 from molecule_runs import SIDE_BY_SIDE, MoleculeRuns, cores_between, ticks
 from new_python import NO_NEW, new_python
 from old_python import NONE, old_python
@@ -82,6 +84,22 @@ def molecule_runs(request, tmp_path_factory):
         PACE.append(cores_between(runs.ticks, ticks()))
 
 
+def pytest_collection_finish():
+    """Also in each worker of xdist, which sends it with its first report."""
+    COSTS.charge(STARTED, sum(COSTS.taken(STARTED).values()))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    if call.when == "teardown":
+        report.cpu_seconds = COSTS.taken(item.nodeid.partition("::")[0])
+
+
+def pytest_runtest_logreport(report):
+    SPENT.update(getattr(report, "cpu_seconds", {}))
+
+
 def pytest_deselected(items):
     DESELECTED.extend(items)
 
@@ -94,6 +112,8 @@ def pytest_terminal_summary(terminalreporter, config):
         )
         for line in PACE:
             terminalreporter.write_line("  " + line)
+    for line in told(SPENT):
+        terminalreporter.write_line(line)
     missing = [item.nodeid for without in MISSING.values() for item in without]
     left_out = [
         item.nodeid
@@ -121,3 +141,5 @@ NEEDS = {
 }
 MISSING = {}
 PACE = []
+SPENT = collections.Counter()
+STARTED = "start of pytest and collection of the tests"
