@@ -21,6 +21,7 @@ ORDER = [
     "tests/lint/",
     "tests/scenarios/",
 ]
+LINTERS = "tests/lint/test_tools.py"
 SLOWEST = [
     "test_scenario[cluster]",
     "test_bandwidth.py",
@@ -37,6 +38,8 @@ SLOWEST = [
 
 
 def pytest_collection_modifyitems(config, items):
+    # Beside other workers the linters come first: they are processes of their own, and ansible-lint takes longer than any file of tests.
+    order = [LINTERS, *ORDER] if os.environ.get("PYTEST_XDIST_WORKER") else ORDER
     # Neither run nor passed: deselected, so that the closing line counts them, and named below.
     for marker, (find, reason) in NEEDS.items():
         without = [item for item in items if item.get_closest_marker(marker)]
@@ -47,7 +50,7 @@ def pytest_collection_modifyitems(config, items):
 
     def rank(item):
         place = next(
-            (number for number, prefix in enumerate(ORDER) if item.nodeid.startswith(prefix)), 0
+            (number for number, prefix in enumerate(order) if item.nodeid.startswith(prefix)), 0
         )
         return place, next(
             (number for number, name in enumerate(SLOWEST) if name in (item.name, item.path.name)),
