@@ -37,6 +37,7 @@ IN_ANOTHER = dict.fromkeys(
 IN_ANOTHER.update(
     dict.fromkeys(["slurm", "slurm_controller", "slurm_node", "slurm_accounts"], "scheduler")
 )
+IN_ANOTHER["training_sshd"] = "training_container"
 IN_ANOTHER.update(dict.fromkeys(["jobs", "jupyterhub"], "workbench"))
 # Of an expression in a role.
 MOST_FILTERS = 5
