@@ -167,15 +167,23 @@ def exists(engine, image):
 
 
 def host_image(engine, cache, log):
-    """Build the image of the lab's hosts: a minimal distribution with systemd, sshd and Python, like a newly installed server."""
+    """Build the image of the lab's hosts: a minimal distribution with systemd, sshd and Python, like a newly installed server. Its archive is kept, so that an
+    engine without images gets it without a build (.github/workflows/test.yml)."""
     recipe = Recipe("host", HOST_PACKAGES, HOST_HOOKS)
+    archive = archive_of(recipe, cache)
     if not exists(engine, recipe.image):
-        archive = cache / "host.tar"
         recipe.make(archive, log)
         engine.docker("import", "--change", "ENV LANG=C.UTF-8", str(archive), recipe.image)
-        archive.unlink()
     engine.docker("tag", recipe.image, f"{REPOSITORY}/host:latest")
     return recipe.image
+
+
+def archive_of(recipe, cache):
+    """Return the path of the archive of a recipe, after those of its former inputs are removed."""
+    archive = cache / f"{recipe.name}-{recipe.image.rpartition(':')[2]}.tar"
+    for stale in set(cache.glob(f"{recipe.name}-*.tar")) - {archive}:
+        stale.unlink()
+    return archive
 
 
 def virtual_system(cache, log):
@@ -257,11 +265,10 @@ def make_virtual(root, disk):
 def training_base(engine, cache, log):
     """Build the base of the training image as a Docker archive, (image name, path), as used by a site without a registry."""
     recipe = Recipe("training-base", BASE_PACKAGES, BASE_HOOKS)
-    target = cache / f"training-base-{recipe.image.rpartition(':')[2]}.tar"
+    target = archive_of(recipe, cache)
     if not target.exists():
-        for stale in cache.glob("training-base*.tar"):
-            stale.unlink()
         archive = cache / "training-base.root.tar"
+        archive.unlink(missing_ok=True)
         recipe.make(archive, log)
         engine.docker(
             "import",
