@@ -3,6 +3,7 @@
 import concurrent.futures
 import hashlib
 import pathlib
+import re
 import shutil
 import time
 
@@ -10,6 +11,9 @@ import machine
 from process import LabError, run, say, stream
 
 REPOSITORY = "trainyard-lab"
+# Of role training_image and of the inventory of the lab.
+BUILD_LOG = "/var/log/trainyard/training_image.log"
+CONTAINER = "trainyard-training"
 HOST_PACKAGES = (
     "ca-certificates dbus iproute2 kmod openssh-server procps python3 python3-apt sudo systemd systemd-sysv udev"
 ).split()
@@ -320,6 +324,41 @@ def wheels(root, cache, log):
         )
     unfinished.rename(target)
     return target
+
+
+def with_horovod(target, cache):
+    """Put Horovod's wheels into the folder of wheels. The build takes one that is of the same inputs, instead of compiling for minutes."""
+    kept = {path.name: path for path in (cache / "horovod").glob("horovod-*.whl")}
+    for stale in target.glob("horovod-*.whl"):
+        if stale.name not in kept:
+            stale.unlink()
+    for name, path in kept.items():
+        if not (target / name).exists():
+            (target / name).hardlink_to(path)
+    return target
+
+
+def keep_horovod(lab, cache):
+    """Copy the Horovod that the build on the first host has compiled into the cache, as a wheel that is named after its inputs."""
+    head = next(iter(lab.hosts))
+    log = lab.on(head, "cat", BUILD_LOG, check=False).stdout
+    tags = re.findall(r"Inputs of the compilation: (\w+)", log)
+    folder = cache / "horovod"
+    if not tags or list(folder.glob(f"horovod-*-{tags[-1]}-*.whl")):
+        return
+    inspect = ["docker", "inspect", "--format", "{{.Config.Image}}", CONTAINER]
+    image = lab.on(head, *inspect).stdout.strip()
+    program = (pathlib.Path(__file__).parent / "wheel_of_horovod.py").read_text()
+    there = "/var/tmp/trainyard-horovod"
+    lab.on(head, "rm", "--recursive", "--force", there)
+    run = ["docker", "run", "--rm", "--network=none", f"--volume={there}:{there}"]
+    lab.on(head, *run, "--entrypoint=python3", image, "-c", program, tags[-1], there)
+    unfinished = cache / "horovod.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    lab.engine.docker("cp", f"{head}:{there}", str(unfinished))
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
+    lab.on(head, "rm", "--recursive", there)
 
 
 def recipe_digest(root):
