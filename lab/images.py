@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 
+import hosts
 import machine
 from process import LabError, run, say, stream
 
@@ -182,7 +183,7 @@ def host_image(engine, cache, log):
     return recipe.image
 
 
-def archive_of(recipe, cache):
+def archive_of(recipe: Recipe, cache: pathlib.Path) -> pathlib.Path:
     """Return the path of the archive of a recipe, after those of its former inputs are removed."""
     archive = cache / f"{recipe.name}-{recipe.image.rpartition(':')[2]}.tar"
     for stale in set(cache.glob(f"{recipe.name}-*.tar")) - {archive}:
@@ -326,7 +327,7 @@ def wheels(root, cache, log):
     return target
 
 
-def with_horovod(target, cache):
+def with_horovod(target: pathlib.Path, cache: pathlib.Path) -> pathlib.Path:
     """Put Horovod's wheels into the folder of wheels. The build takes one that is of the same inputs, instead of compiling for minutes."""
     kept = {path.name: path for path in (cache / "horovod").glob("horovod-*.whl")}
     for stale in target.glob("horovod-*.whl"):
@@ -338,7 +339,7 @@ def with_horovod(target, cache):
     return target
 
 
-def keep_horovod(lab, cache):
+def keep_horovod(lab: hosts.Lab, cache: pathlib.Path) -> None:
     """Copy the Horovod that the build on the first host has compiled into the cache, as a wheel that is named after its inputs."""
     head = next(iter(lab.hosts))
     log = lab.on(head, "cat", BUILD_LOG, check=False).stdout

@@ -259,7 +259,7 @@ def whole_way(options):
         print(report.summary(lab.hosts, image, build_table, result, seconds), flush=True)
 
 
-def keep_compiled(options):
+def keep_compiled(options: argparse.Namespace) -> None:
     images.keep_horovod(Lab(Engine(CACHE), options.name, options.subnet, options.state), CACHE)
 
 

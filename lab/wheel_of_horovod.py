@@ -13,7 +13,7 @@ OF_PIP = re.compile(
 )
 
 
-def found():
+def found() -> tuple:
     """Return the folder of the packages, and the name of the folder of Horovod's metadata in it."""
     for folder in sys.path:
         for name in os.listdir(folder) if os.path.isdir(folder) else []:
@@ -22,7 +22,7 @@ def found():
     raise SystemExit("this image has no installed Horovod")
 
 
-def pack(tag, target):
+def pack(tag: str, target: str) -> None:
     folder, metadata = found()
     with open(os.path.join(folder, metadata, "WHEEL"), encoding="utf-8") as stream:
         python = re.search(r"^Tag: (\S+)", stream.read(), re.MULTILINE).group(1)

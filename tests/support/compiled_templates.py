@@ -6,6 +6,7 @@ times.
 
 from __future__ import annotations
 
+import pytest
 from jinja2.environment import Environment, TemplateExpression
 from jinja2.nodes import Template
 
@@ -87,7 +88,7 @@ def remember(patch):
         remember_plugins(patch)
 
 
-def remember_plugins(patch):
+def remember_plugins(patch: pytest.MonkeyPatch) -> None:
     """Look up each filter and test once, until the patch is undone. They do not depend on the environment that asks. One that is missing is looked up again."""
     look_up = JinjaPluginIntercept.__getitem__
 

@@ -102,16 +102,16 @@ class Pace:
 class HostCosts:
     """CPU seconds of a scenario's hosts. They are read at the end of each step, because the last one removes the hosts."""
 
-    def __init__(self, scenario):
+    def __init__(self, scenario: str) -> None:
         self.scenario, self.found = scenario, {}
 
-    def take(self, line):
+    def take(self, line: str) -> None:
         if STEP_ENDS.search(line):
             for identifier in hosts_of(self.scenario):
                 seconds = seconds_of_container(identifier)
                 self.found[identifier] = max(seconds, self.found.get(identifier, 0.0))
 
-    def sum(self):
+    def sum(self) -> float:
         return sum(self.found.values())
 
 

@@ -713,7 +713,7 @@ def stub_libraries(temporary):
     return folder
 
 
-def build_tag(arguments, versions, variables):
+def build_tag(arguments: dict, versions: dict, variables: dict) -> str:
     """Return a hash of what the compilation depends on, in the form of a wheel's build tag. Packages of the image count, as headers and libraries are theirs."""
     packages = ""
     if shutil.which("dpkg-query"):
@@ -733,7 +733,7 @@ def build_tag(arguments, versions, variables):
     return "0" + digest.hexdigest()[:16]
 
 
-def install_compiled(tag):
+def install_compiled(tag: str) -> bool:
     """Install the wheel of these inputs from the site's folder of wheels, and return whether there is one. The lab keeps Horovod's (lab/images.py)."""
     for path in glob.glob(os.path.join(HERE, "wheels", "horovod-*-%s-*.whl" % tag)):
         print("Horovod was compiled from the same inputs before: " + path, flush=True)

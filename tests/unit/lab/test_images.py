@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import zipfile
@@ -47,6 +48,7 @@ def test_an_engine_without_images_gets_the_archive_of_the_hosts_without_a_build(
 
 
 def test_the_installed_horovod_is_packed_as_a_wheel_that_pip_installs(tmp_path):
+    ast.parse(PACK.read_text(), feature_version=(3, 6))
     site = tmp_path / "site"
     metadata = "horovod-0.28.1.dist-info"
     for name, text in {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -690,7 +691,7 @@ FIRING = {
 }
 
 
-def with_rules():
+def with_rules() -> Iterator:
     """Each case of FIRING, judged by all rules if it is the first of its check that changes these variables, else by the rule of its check."""
     judged = set()
     for check_id, cases in FIRING.items():
