@@ -29,6 +29,7 @@ LONGEST_FIRST = [
     "scheduler",
     "gpu_stack",
     "training_image",
+    "training_container",
     "docker_engine",
 ]
 # Scenarios of which some tests judge seconds: they run beside the others, and these tests wait for `quiet`.
