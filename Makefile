@@ -9,6 +9,8 @@ export KEEP
 
 lab := python3 -u lab/lab.py
 venv := .venv/complete
+# Of the unit tests. Some wait for processes of theirs, so one more than there are cores.
+workers := $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help lab lab-vm lab-slurm lab-down lab-shell test test-fast acceptance lint format docs bench clean
@@ -50,7 +52,7 @@ test: $(venv)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest -m 'not acceptance'
 
 test-fast: $(venv)
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest -n auto --dist loadfile -m 'not acceptance and not scenario and not slow'
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest -n $(workers) --dist loadfile --no-loadscope-reorder -m 'not acceptance and not scenario and not slow'
 
 acceptance: $(venv)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest

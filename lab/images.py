@@ -3,13 +3,18 @@
 import concurrent.futures
 import hashlib
 import pathlib
+import re
 import shutil
 import time
 
+import hosts
 import machine
 from process import LabError, run, say, stream
 
 REPOSITORY = "trainyard-lab"
+# Of role training_image and of the inventory of the lab.
+BUILD_LOG = "/var/log/trainyard/training_image.log"
+CONTAINER = "trainyard-training"
 HOST_PACKAGES = (
     "ca-certificates dbus iproute2 kmod openssh-server procps python3 python3-apt sudo systemd systemd-sysv udev"
 ).split()
@@ -167,15 +172,23 @@ def exists(engine, image):
 
 
 def host_image(engine, cache, log):
-    """Build the image of the lab's hosts: a minimal distribution with systemd, sshd and Python, like a newly installed server."""
+    """Build the image of the lab's hosts: a minimal distribution with systemd, sshd and Python, like a newly installed server. Its archive is kept, so that an
+    engine without images gets it without a build (.github/workflows/test.yml)."""
     recipe = Recipe("host", HOST_PACKAGES, HOST_HOOKS)
+    archive = archive_of(recipe, cache)
     if not exists(engine, recipe.image):
-        archive = cache / "host.tar"
         recipe.make(archive, log)
         engine.docker("import", "--change", "ENV LANG=C.UTF-8", str(archive), recipe.image)
-        archive.unlink()
     engine.docker("tag", recipe.image, f"{REPOSITORY}/host:latest")
     return recipe.image
+
+
+def archive_of(recipe: Recipe, cache: pathlib.Path) -> pathlib.Path:
+    """Return the path of the archive of a recipe, after those of its former inputs are removed."""
+    archive = cache / f"{recipe.name}-{recipe.image.rpartition(':')[2]}.tar"
+    for stale in set(cache.glob(f"{recipe.name}-*.tar")) - {archive}:
+        stale.unlink()
+    return archive
 
 
 def virtual_system(cache, log):
@@ -257,11 +270,10 @@ def make_virtual(root, disk):
 def training_base(engine, cache, log):
     """Build the base of the training image as a Docker archive, (image name, path), as used by a site without a registry."""
     recipe = Recipe("training-base", BASE_PACKAGES, BASE_HOOKS)
-    target = cache / f"training-base-{recipe.image.rpartition(':')[2]}.tar"
+    target = archive_of(recipe, cache)
     if not target.exists():
-        for stale in cache.glob("training-base*.tar"):
-            stale.unlink()
         archive = cache / "training-base.root.tar"
+        archive.unlink(missing_ok=True)
         recipe.make(archive, log)
         engine.docker(
             "import",
@@ -313,6 +325,41 @@ def wheels(root, cache, log):
         )
     unfinished.rename(target)
     return target
+
+
+def with_horovod(target: pathlib.Path, cache: pathlib.Path) -> pathlib.Path:
+    """Put Horovod's wheels into the folder of wheels. The build takes one that is of the same inputs, instead of compiling for minutes."""
+    kept = {path.name: path for path in (cache / "horovod").glob("horovod-*.whl")}
+    for stale in target.glob("horovod-*.whl"):
+        if stale.name not in kept:
+            stale.unlink()
+    for name, path in kept.items():
+        if not (target / name).exists():
+            (target / name).hardlink_to(path)
+    return target
+
+
+def keep_horovod(lab: hosts.Lab, cache: pathlib.Path) -> None:
+    """Copy the Horovod that the build on the first host has compiled into the cache, as a wheel that is named after its inputs."""
+    head = next(iter(lab.hosts))
+    log = lab.on(head, "cat", BUILD_LOG, check=False).stdout
+    tags = re.findall(r"Inputs of the compilation: (\w+)", log)
+    folder = cache / "horovod"
+    if not tags or list(folder.glob(f"horovod-*-{tags[-1]}-*.whl")):
+        return
+    inspect = ["docker", "inspect", "--format", "{{.Config.Image}}", CONTAINER]
+    image = lab.on(head, *inspect).stdout.strip()
+    program = (pathlib.Path(__file__).parent / "wheel_of_horovod.py").read_text()
+    there = "/var/tmp/trainyard-horovod"
+    lab.on(head, "rm", "--recursive", "--force", there)
+    run = ["docker", "run", "--rm", "--network=none", f"--volume={there}:{there}"]
+    lab.on(head, *run, "--entrypoint=python3", image, "-c", program, tags[-1], there)
+    unfinished = cache / "horovod.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    lab.engine.docker("cp", f"{head}:{there}", str(unfinished))
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
+    lab.on(head, "rm", "--recursive", there)
 
 
 def recipe_digest(root):

@@ -28,7 +28,6 @@ CACHE = ROOT / ".lab" / "cache"
 COMMITTED = ROOT / "inventories" / "lab"
 COMMITTED_SLURM = ROOT / "inventories" / "lab_slurm"
 COMMITTED_VIRTUAL = ROOT / "inventories" / "lab_virtual"
-CONTAINER = "trainyard-training"
 BUILDER_SUBNET = "172.30.75.0/24"
 
 
@@ -87,7 +86,7 @@ def prepare(options):
             log_file(ROOT / ".lab", "prepare-base"),
         )
         # First, because it may fail on a missing setting, before the slow parts.
-        wheels = images.wheels(ROOT, CACHE, log)
+        wheels = images.with_horovod(images.wheels(ROOT, CACHE, log), CACHE)
         engine.ensure()
         host, (base, archive) = images.side_by_side(
             lambda: images.host_image(engine, CACHE, log),
@@ -220,10 +219,16 @@ def share(options):
     with only_one(options.state):
         lab, folder = timed("lab", bring_up, options, COMMITTED_SLURM, queue_demo.GPUS)
         timed("site.yml", playbook, "site.yml", folder, options.state)
+        images.keep_horovod(lab, CACHE)
         timed("workbench", playbook, "playbooks/workbench.yml", folder, options.state)
         waiting, ended = timed("jobs", queue_demo.run_jobs, lab, say)
         image = lab.on(
-            next(iter(lab.hosts)), "docker", "inspect", "--format", "{{.Config.Image}}", CONTAINER
+            next(iter(lab.hosts)),
+            "docker",
+            "inspect",
+            "--format",
+            "{{.Config.Image}}",
+            images.CONTAINER,
         ).stdout.strip()
         accuracy = timed("training", queue_demo.train, lab, image, say)
         logins = ["  " + " ".join(queue_demo.ssh(lab, person)) for person, _gpus in queue_demo.JOBS]
@@ -239,17 +244,23 @@ def whole_way(options):
     with only_one(options.state):
         lab, folder = timed("lab", bring_up_virtual if options.virtual else bring_up, options)
         timed("site.yml", playbook, "site.yml", folder, options.state)
+        if not options.virtual:
+            images.keep_horovod(lab, CACHE)
         begun = time.time()
         timed("train.yml", playbook, "playbooks/train.yml", folder, options.state)
         result = read_result(lab, begun)
         head = next(iter(lab.hosts))
         image = lab.on(
-            head, "docker", "inspect", "--format", "{{.Config.Image}} {{.Image}}", CONTAINER
+            head, "docker", "inspect", "--format", "{{.Config.Image}} {{.Image}}", images.CONTAINER
         ).stdout.strip()
         build_table = lab.on(
-            head, "docker", "exec", CONTAINER, "horovodrun", "--check-build"
+            head, "docker", "exec", images.CONTAINER, "horovodrun", "--check-build"
         ).stdout
         print(report.summary(lab.hosts, image, build_table, result, seconds), flush=True)
+
+
+def keep_compiled(options: argparse.Namespace) -> None:
+    images.keep_horovod(Lab(Engine(CACHE), options.name, options.subnet, options.state), CACHE)
 
 
 def down(options):
@@ -440,6 +451,9 @@ def main():
         "--keep",
         action="store_true",
         help="keep what is slow to create: images, base archive, wheels, a started engine",
+    )
+    command(
+        "keep", keep_compiled, "Keep the Horovod of these hosts for builds from the same inputs."
     )
     command("down-all", down_all, "Remove all labs of this checkout.").set_defaults(keep=False)
     added = command("shell", shell, "Open a shell on a host.")

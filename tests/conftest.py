@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import sys
 
 import pytest
+from cpu_costs import COSTS, told
 from molecule_runs import SIDE_BY_SIDE, MoleculeRuns, cores_between, ticks
 from new_python import NO_NEW, new_python
 from old_python import NONE, old_python
@@ -19,6 +21,7 @@ ORDER = [
     "tests/lint/",
     "tests/scenarios/",
 ]
+LINTERS = "tests/lint/test_tools.py"
 SLOWEST = [
     "test_scenario[cluster]",
     "test_bandwidth.py",
@@ -35,6 +38,8 @@ SLOWEST = [
 
 
 def pytest_collection_modifyitems(config, items):
+    # Beside other workers the linters come first: they are processes of their own, and ansible-lint takes longer than any file of tests.
+    order = [LINTERS, *ORDER] if os.environ.get("PYTEST_XDIST_WORKER") else ORDER
     # Neither run nor passed: deselected, so that the closing line counts them, and named below.
     for marker, (find, reason) in NEEDS.items():
         without = [item for item in items if item.get_closest_marker(marker)]
@@ -45,7 +50,7 @@ def pytest_collection_modifyitems(config, items):
 
     def rank(item):
         place = next(
-            (number for number, prefix in enumerate(ORDER) if item.nodeid.startswith(prefix)), 0
+            (number for number, prefix in enumerate(order) if item.nodeid.startswith(prefix)), 0
         )
         return place, next(
             (number for number, name in enumerate(SLOWEST) if name in (item.name, item.path.name)),
@@ -82,6 +87,22 @@ def molecule_runs(request, tmp_path_factory):
         PACE.append(cores_between(runs.ticks, ticks()))
 
 
+def pytest_collection_finish():
+    """Also in each worker of xdist, which sends it with its first report."""
+    COSTS.charge(STARTED, sum(COSTS.taken(STARTED).values()))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    if call.when == "teardown":
+        report.cpu_seconds = COSTS.taken(item.nodeid.partition("::")[0])
+
+
+def pytest_runtest_logreport(report):
+    SPENT.update(getattr(report, "cpu_seconds", {}))
+
+
 def pytest_deselected(items):
     DESELECTED.extend(items)
 
@@ -94,6 +115,8 @@ def pytest_terminal_summary(terminalreporter, config):
         )
         for line in PACE:
             terminalreporter.write_line("  " + line)
+    for line in told(SPENT):
+        terminalreporter.write_line(line)
     missing = [item.nodeid for without in MISSING.values() for item in without]
     left_out = [
         item.nodeid
@@ -121,3 +144,5 @@ NEEDS = {
 }
 MISSING = {}
 PACE = []
+SPENT = collections.Counter()
+STARTED = "start of pytest and collection of the tests"

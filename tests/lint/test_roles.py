@@ -37,6 +37,7 @@ IN_ANOTHER = dict.fromkeys(
 IN_ANOTHER.update(
     dict.fromkeys(["slurm", "slurm_controller", "slurm_node", "slurm_accounts"], "scheduler")
 )
+IN_ANOTHER["training_sshd"] = "training_container"
 IN_ANOTHER.update(dict.fromkeys(["jobs", "jupyterhub"], "workbench"))
 IN_ANOTHER["host_library"] = "job_container"
 # Of an expression in a role.

@@ -7,7 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from molecule_runs import MoleculeRuns, Pace
+import molecule_runs
+from molecule_runs import HostCosts, MoleculeRuns, Pace
 from whole_cluster import PlaybookRun
 
 SPEC = importlib.util.spec_from_file_location(
@@ -60,6 +61,19 @@ def test_seconds_of_each_step():
     assert pace.told(90.0) == "  10 s to   50 s: create 18, verify 21"
 
 
+def test_seconds_of_hosts_are_those_before_their_end(monkeypatch):
+    """A host that was created again is another one. The last step has none."""
+    found = [{}, {"1": 20.0, "2": 5.0}, {"1": 30.0, "3": 7.0}, {}]
+    monkeypatch.setattr(molecule_runs, "hosts_of", lambda _scenario: list(found[0]))
+    monkeypatch.setattr(molecule_runs, "seconds_of_container", lambda name: found[0][name])
+    hosts = HostCosts("x")
+    while found:
+        hosts.take("TASK [Wait]\n")
+        hosts.take("INFO     [x > verify] Executed: Successful\n")
+        del found[0]
+    assert hosts.sum() == 42.0
+
+
 def test_report_shows_where_it_broke_and_else_the_end():
     lines = ["line %d" % number for number in range(100)]
     assert judge.where_it_broke("\n".join(lines)) == "\n".join(lines[60:])
@@ -88,7 +102,9 @@ def test_scenario_has_the_environment_of_the_run_not_of_a_unit_test_beside_it(
     monkeypatch.setenv("PYTEST_ADDOPTS", "--basetemp /nowhere")
     scenarios = MoleculeRuns([], tmp_path, False, print)
     monkeypatch.setattr(
-        scenarios, "stream", lambda name, command, environment: given.append(environment) or (0, "")
+        scenarios,
+        "stream",
+        lambda name, command, environment, hosts: given.append(environment) or (0, ""),
     )
     former = os.environ["PATH"]
     monkeypatch.setenv("PATH", "/nowhere")

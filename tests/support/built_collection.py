@@ -12,6 +12,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from cpu_costs import COSTS
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -29,21 +30,23 @@ with zipfile.ZipFile(%r) as wheel:
 
 def run(*command, cwd=ROOT, env=None):
     # Behind the scenario that takes longest, which runs beside them.
-    done = subprocess.run(
+    with subprocess.Popen(
         ["nice", "--adjustment", "5", *(str(part) for part in command)],
         cwd=cwd,
         env=env,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        check=False,
-    )
-    if done.returncode:
+    ) as process:
+        output = process.stdout.read()
+        tool = command[2] if command[1] == "-m" else Path(command[0]).name
+        code = COSTS.waited_for(process, tool)
+    if code:
         pytest.fail(
-            "%s: exit code %d\n%s" % (command[0], done.returncode, done.stdout[-12000:]),
+            "%s: exit code %d\n%s" % (command[0], code, output[-12000:]),
             pytrace=False,
         )
-    return done.stdout
+    return output
 
 
 def build(folder):

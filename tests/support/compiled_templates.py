@@ -1,18 +1,22 @@
-"""Templates that are compiled once in a process.
+"""Templates that are compiled once in a process, and filters and tests that are looked up once.
 
-Ansible compiles a template anew for each task. Unit tests judge hosts with the same rules hundreds of times.
+Ansible compiles a template anew for each task, and searches its plugins for each set of variables. Unit tests judge hosts with the same rules hundreds of
+times.
 """
 
 from __future__ import annotations
 
+import pytest
 from jinja2.environment import Environment, TemplateExpression
 from jinja2.nodes import Template
 
 try:
     # How Ansible tells its lexer, since ansible-core 2.19, how to read backslashes.
     from ansible._internal._templating._jinja_bits import _TemplateCompileContext
+    from ansible._internal._templating._jinja_plugins import JinjaPluginIntercept
 except ImportError:
     _TemplateCompileContext = None
+    JinjaPluginIntercept = None
 
 # All that the code of a template depends on, beside its text and the class of the environment.
 SETTINGS = (
@@ -33,6 +37,7 @@ SETTINGS = (
     "finalize",
 )
 CODE = {}
+PLUGINS = {}
 
 
 def key_of(environment, *parts):
@@ -79,3 +84,18 @@ def remember(patch):
 
     patch.setattr(Environment, "compile", compile_once)
     patch.setattr(Environment, "compile_expression", compile_expression_once)
+    if JinjaPluginIntercept:
+        remember_plugins(patch)
+
+
+def remember_plugins(patch: pytest.MonkeyPatch) -> None:
+    """Look up each filter and test once, until the patch is undone. They do not depend on the environment that asks. One that is missing is looked up again."""
+    look_up = JinjaPluginIntercept.__getitem__
+
+    def look_up_once(self, name):
+        key = self._plugin_loader.type, name
+        if key not in PLUGINS:
+            PLUGINS[key] = look_up(self, name)
+        return PLUGINS[key]
+
+    patch.setattr(JinjaPluginIntercept, "__getitem__", look_up_once)

@@ -86,8 +86,10 @@ def judge(
     play=None,
     findings=(),
     check_mode=False,
+    only=None,
     **options,
 ):
+    """Return the result of judge_hosts about these hosts, by all rules or by C(only) one."""
     names = [host["inventory_hostname"] for host in hosts]
     members = members or [
         {
@@ -148,4 +150,7 @@ def judge(
         Templar(loader, task_vars),
         None,
     )
+    if only:
+        all_rules = action._rules
+        action._rules = lambda *args: [rule for rule in all_rules(*args) if rule[1]["id"] == only]
     return action.run(task_vars=task_vars)

@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from cpu_costs import COSTS, hosts_of, seconds_of_container
+
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 LOGS = ROOT / ".cache/logs"
@@ -27,6 +29,7 @@ LONGEST_FIRST = [
     "scheduler",
     "gpu_stack",
     "training_image",
+    "training_container",
     "docker_engine",
 ]
 # Scenarios of which some tests judge seconds: they run beside the others, and these tests wait for `quiet`.
@@ -60,9 +63,10 @@ def cores_between(before, after):
     """As a line of the report. It tells a slow machine from tests that wait."""
     worked, idle, stolen = (now - then for then, now in zip(before, after, strict=True))
     return (
-        "%d cores: worked %d%% of the time, idle %d%%, without a core of the machine's host %d%%"
+        "%d cores: worked %d CPU seconds, which is %d%% of the time, idle %d%%, without a core of the machine's host %d%%"
         % (
             os.cpu_count(),
+            worked / os.sysconf("SC_CLK_TCK"),
             *(
                 round(100 * part / max(worked + idle + stolen, 1))
                 for part in (worked, idle, stolen)
@@ -94,6 +98,22 @@ class Pace:
             self.last - since,
             ": " + steps if steps else "",
         )
+
+
+class HostCosts:
+    """CPU seconds of a scenario's hosts. They are read at the end of each step, because the last one removes the hosts."""
+
+    def __init__(self, scenario: str) -> None:
+        self.scenario, self.found = scenario, {}
+
+    def take(self, line: str) -> None:
+        if STEP_ENDS.search(line):
+            for identifier in hosts_of(self.scenario):
+                seconds = seconds_of_container(identifier)
+                self.found[identifier] = max(seconds, self.found.get(identifier, 0.0))
+
+    def sum(self) -> float:
+        return sum(self.found.values())
 
 
 class MoleculeRuns:
@@ -191,9 +211,9 @@ class MoleculeRuns:
             command = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(ASIDE)] + command
         if os.environ.get("KEEP"):
             command += ["--destroy", "never"]
-        return self.stream(name or scenario, command, environment)
+        return self.stream(name or scenario, command, environment, HostCosts(scenario))
 
-    def stream(self, name, command, environment):
+    def stream(self, name, command, environment, hosts=None):
         """Every line is told while it runs, and stands in a log."""
         prefix = "" if name in ALONE else "%s | " % name
         LOGS.mkdir(parents=True, exist_ok=True)
@@ -217,5 +237,11 @@ class MoleculeRuns:
                     self.tell(prefix + line)
                     text.append(line)
                     pace.take(line, time.monotonic())
+                    if hosts:
+                        hosts.take(line)
+                part = "scenario %s" % name if hosts else "lab/lab.py %s" % name
+                code = COSTS.waited_for(process, part)
+        if hosts:
+            COSTS.charge(part, hosts.sum())
         pace.last = time.monotonic()
-        return process.returncode, "".join(text)
+        return code, "".join(text)

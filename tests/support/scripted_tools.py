@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cpu_costs import COSTS
+
 DEV = Path(__file__).parents[2] / ".dev"
 
 
@@ -52,4 +54,5 @@ def _server():
     )
     # It ends with its stdin, also where this process is killed.
     atexit.register(server.communicate)
+    COSTS.helpers.add(server.pid)
     return server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ansible.errors import AnsibleError
 from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import Jinja2Loader
 from ansible.template import Templar
 from compiled_templates import _TemplateCompileContext
 from jinja2 import Environment, TemplateSyntaxError
@@ -78,3 +79,23 @@ def test_what_cannot_be_compiled_fails_each_time():
             templated("{{ compiled_once | }}", compiled_once=1)
         with pytest.raises(TemplateSyntaxError):
             Environment().compile_expression("1 +")
+
+
+@pytest.mark.usefixtures("generated")
+def test_a_filter_is_looked_up_once_and_a_missing_one_each_time(monkeypatch):
+    found, get = [], Jinja2Loader.get
+    monkeypatch.setattr(
+        Jinja2Loader,
+        "get",
+        lambda self, name, *args, **options: (
+            found.append(name) or get(self, name, *args, **options)
+        ),
+    )
+    for number in (1, 2):
+        text = "{{ [%d] | ansible.builtin.flatten | first }}" % number
+        assert int(templated(text)) == number
+    assert not KEPT or found.count("ansible.builtin.flatten") == 1
+    for _time in range(2):
+        with pytest.raises(AnsibleError):
+            templated("{{ 1 | no.such.filter }}")
+    assert found.count("no.such.filter") >= 2

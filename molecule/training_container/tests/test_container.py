@@ -4,7 +4,7 @@ import json
 import re
 import time
 
-testinfra_hosts = ["ansible://cluster"]
+testinfra_hosts = ["ansible://training-container-a"]
 NAME = "trainyard-training"
 
 

@@ -713,6 +713,39 @@ def stub_libraries(temporary):
     return folder
 
 
+def build_tag(arguments: dict, versions: dict, variables: dict) -> str:
+    """Return a hash of what the compilation depends on, in the form of a wheel's build tag. Packages of the image count, as headers and libraries are theirs."""
+    packages = ""
+    if shutil.which("dpkg-query"):
+        packages = subprocess.check_output(["dpkg-query", "--show"], universal_newlines=True)
+    distributions = {
+        os.path.basename(path)
+        for folder in sys.path
+        for path in glob.glob(os.path.join(glob.escape(folder or "."), "*.dist-info"))
+    }
+    environment = {name: os.environ[name] for name in os.environ if name.startswith("HOROVOD_")}
+    inputs = [
+        [arguments[name] for name in ("version", "sha256", "fixes", "build_packages")],
+        [versions, variables, environment],
+        [platform.machine(), packages, sorted(distributions)],
+    ]
+    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode())
+    return "0" + digest.hexdigest()[:16]
+
+
+def install_compiled(tag: str) -> bool:
+    """Install the wheel of these inputs from the site's folder of wheels, and return whether there is one. The lab keeps Horovod's (lab/images.py)."""
+    for path in glob.glob(os.path.join(HERE, "wheels", "horovod-*-%s-*.whl" % tag)):
+        print("Horovod was compiled from the same inputs before: " + path, flush=True)
+        try:
+            pip("install", "--no-deps", "--no-index", path, PIP_CONSTRAINT="")
+        except subprocess.CalledProcessError:
+            print("It could not be installed, so Horovod is compiled.", flush=True)
+        else:
+            return True
+    return False
+
+
 def step_horovod(arguments):
     if not arguments["compile"]:
         print(
@@ -775,6 +808,8 @@ def compile_horovod(arguments, temporary):
     )
     variables = apply_fixes(arguments["fixes"], versions, source)
     variables.update(arguments["variables"])
+    tag = build_tag(arguments, versions, variables)
+    print("Inputs of the compilation: " + tag, flush=True)
     # Horovod's default is 8, which needs too much memory on a machine with few cores.
     variables.setdefault("MAKEFLAGS", "-j%d" % min(len(os.sched_getaffinity(0)), 8))
     if cuda_home():
@@ -788,6 +823,8 @@ def compile_horovod(arguments, temporary):
 
     if distribution(["horovod"]):
         pip("uninstall", "--yes", "horovod")
+    if install_compiled(tag):
+        return
     pip(
         "install",
         "--verbose",

@@ -116,6 +116,7 @@ def test_what_people_see(seen, kind, width, dark):
     assert red > 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, verdict", OF_OTHER_VERDICTS.items())
 def test_pages_of_the_other_verdicts(seen, kind, verdict):
     for width in (1280, 400):
@@ -129,6 +130,7 @@ def test_pages_of_the_other_verdicts(seen, kind, verdict):
         assert set(told.curves[charts:]) <= {3}
 
 
+@pytest.mark.slow
 def test_what_hosts_say_is_text(browser):
     hostile = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\"> \" ' </pre></td>{{ 7 * 7 }}"
     told = example_reports.slow_link()
@@ -160,6 +162,7 @@ def test_what_hosts_say_is_text(browser):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ON_A_TELEPHONE)
 def test_on_a_telephone_tables_say_that_they_scroll_and_host_names_stay_whole(seen, kind):
     told = seen(kind, 390).measured
@@ -168,12 +171,14 @@ def test_on_a_telephone_tables_say_that_they_scroll_and_host_names_stay_whole(se
     assert seen("lab", 1280).measured.wide == []
 
 
+@pytest.mark.slow
 def test_one_chart_alone_is_not_stretched(seen):
     (alone,) = seen("broken_host", 1280).measured.figures
     first, second = seen("slow_link", 1280).measured.figures
     assert alone == first == second
 
 
+@pytest.mark.slow
 def test_the_page_itself_lets_no_script_run(browser):
     seen = browser.look_as_it_is(
         page_of("lab").replace("</body>", "<script>document.title = 'owned'</script></body>"), 1280

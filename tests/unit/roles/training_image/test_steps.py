@@ -290,6 +290,64 @@ def test_package_that_has_no_release_for_the_base_s_python_names_its_variable(mo
     assert "Set training_image_horovod_build_packages to" in text
 
 
+# --- a Horovod that was compiled from the same inputs ----------------------------------------------------------------------
+
+ARGUMENTS = {
+    "version": "0.28.1",
+    "sha256": "0" * 64,
+    "fixes": [],
+    "build_packages": ["cmake==3.28.4"],
+}
+VERSIONS = {"horovod": "0.28.1", "torch": "2.13.0+cpu", "gcc": "12.2.0"}
+
+
+def test_the_tag_follows_all_that_a_compilation_depends_on(monkeypatch):
+    debs = ["libc6-dev\t2.36-9\n"]
+    monkeypatch.setattr(steps.shutil, "which", lambda _name: "/usr/bin/dpkg-query")
+    monkeypatch.setattr(steps.subprocess, "check_output", lambda *_command, **_options: debs[-1])
+    monkeypatch.delenv("HOROVOD_NCCL_HOME", raising=False)
+
+    def tag(variables=None, versions=VERSIONS, **changes):
+        return steps.build_tag(dict(ARGUMENTS, **changes), versions, variables or {})
+
+    first = tag()
+    assert re.match(r"0[0-9a-f]{16}$", first) and tag() == first
+    others = [
+        tag({"HOROVOD_WITH_MPI": "1"}),
+        tag(versions=dict(VERSIONS, torch="2.12.0+cpu")),
+        tag(sha256="1" * 64),
+        tag(fixes=[{"name": "torch-cxx"}]),
+        tag(build_packages=["cmake==3.31.6"]),
+    ]
+    debs.append("libc6-dev\t2.36-10\n")
+    others.append(tag())
+    monkeypatch.setenv("HOROVOD_NCCL_HOME", "/opt/nccl")
+    others.append(tag())
+    assert len({first, *others}) == 8
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_wheel_of_the_same_inputs_is_installed_and_one_that_cannot_be_is_compiled(
+    monkeypatch, tmp_path, failing
+):
+    calls = []
+
+    def pip(*arguments, **_variables):
+        calls.append(arguments)
+        if failing:
+            raise subprocess.CalledProcessError(1, ["pip"])
+
+    monkeypatch.setattr(steps, "pip", pip)
+    monkeypatch.setattr(steps, "HERE", str(tmp_path))
+    assert not steps.install_compiled("0aaa") and calls == []
+    wheel = tmp_path / "wheels/horovod-0.28.1-0aaa-cp311-cp311-linux_x86_64.whl"
+    wheel.parent.mkdir()
+    wheel.touch()
+    assert not steps.install_compiled("0bbb") and calls == []
+    assert steps.install_compiled("0aaa") != failing
+    assert calls == [("install", "--no-deps", "--no-index", str(wheel))]
+
+
 # --- NVIDIA's lists and keys in a base ------------------------------------------------------------------------------------
 
 UTILS = ROLE.parents[1] / "plugins" / "module_utils"

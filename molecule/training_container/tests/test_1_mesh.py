@@ -1,4 +1,4 @@
-"""Every container logs in to every other with a key and with host keys checked, and no other client can log in."""
+"""Role training_sshd: every container logs in to every other with a key and with host keys checked, and no other client can log in."""
 
 import contextlib
 import json
@@ -9,11 +9,12 @@ import time
 
 import pytest
 
+ROLE = "training_sshd"
 testinfra_hosts = ["ansible://cluster"]
 # Testinfra takes the exit code 255 of a command for the end of its own connection.
 CODE = '; echo "exit code $?"'
 NAME, PORT, SSH = "trainyard-training", 12345, "/etc/trainyard/ssh"
-ADDRESSES = {"training-sshd-a": "172.30.88.81", "training-sshd-b": "172.30.88.82"}
+ADDRESSES = {"training-container-a": "172.30.87.71", "training-container-b": "172.30.87.72"}
 
 
 def address(host):
