@@ -220,7 +220,6 @@ def share(options):
     with only_one(options.state):
         lab, folder = timed("lab", bring_up, options, COMMITTED_SLURM, queue_demo.GPUS)
         timed("site.yml", playbook, "site.yml", folder, options.state)
-        timed("workbench", playbook, "playbooks/workbench.yml", folder, options.state)
         waiting, ended = timed("jobs", queue_demo.run_jobs, lab, say)
         image = lab.on(
             next(iter(lab.hosts)), "docker", "inspect", "--format", "{{.Config.Image}}", CONTAINER
@@ -398,7 +397,7 @@ def main():
         (
             "share",
             share,
-            "Create the hosts, run site.yml with Slurm and workbench.yml on them, and run a job of each of three people.",
+            "Create the hosts, run site.yml with Slurm on them, and run a job of each of three people.",
         ),
     ):
         added = command(name, action, text)
