@@ -11,8 +11,10 @@ import json
 import pytest
 from scripted_tools import run_module
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import layers_digest
-from ansible_collections.trainyard.gpu.plugins.modules.image_info import describe
+from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import (
+    describe_image,
+    layers_digest,
+)
 
 LAYERS = ["sha256:a", "sha256:b"]
 
@@ -41,7 +43,7 @@ def fixture_ask(tmp_path):
 
 
 def test_image_as_it_was_built():
-    found = describe(
+    found = describe_image(
         "x:1", inspected(**{"trainyard.recipe": "abc", "trainyard.layers": layers_digest(LAYERS)})
     )
     assert found["intact"] is True
@@ -52,7 +54,7 @@ def test_image_as_it_was_built():
 
 
 def test_edited_image_keeps_its_labels_but_not_its_layers():
-    found = describe(
+    found = describe_image(
         "x:1",
         inspected(
             layers=LAYERS + ["sha256:edit"],
@@ -68,8 +70,8 @@ def test_edited_image_keeps_its_labels_but_not_its_layers():
     [None, inspected(), inspected(layers=[]), {"Id": "sha256:1", "Config": None, "RootFS": {}}],
 )
 def test_image_that_is_none_of_ours(found):
-    assert describe("x:1", found)["intact"] is False
-    assert describe("x:1", found)["recipe"] == ""
+    assert describe_image("x:1", found)["intact"] is False
+    assert describe_image("x:1", found)["recipe"] == ""
 
 
 def test_images_come_in_the_order_asked_for_and_a_missing_one_is_a_result(ask):
