@@ -20,7 +20,7 @@ import queue_demo
 import report
 from hosts import SHARE, Lab, labs_of, other_labs
 from machine import Engine
-from process import LabError, say, stream
+from process import LabError, heartbeat, say, stream
 from virtual import VirtualLab, build_storage, in_use
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -450,7 +450,8 @@ def main():
 
     options = parser.parse_args()
     try:
-        options.action(options)
+        with heartbeat():
+            options.action(options)
     except LabError as problem:
         print(f"\nlab: failed\n{problem}", file=sys.stderr, flush=True)
         return 1
