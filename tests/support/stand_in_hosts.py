@@ -490,6 +490,7 @@ class StandInHost:
             "clock": {"synchronized": True, "source": "timedatectl", "error": ""},
             "docker_config_error": "",
             "docker_config_warnings": [],
+            "horovod": self.horovod_build_info(asked) if getattr(asked, "horovod", {}) else {},
             "certificates": {},
             "firewalls": {
                 unit: {"fault": "", "active": True, "enabled": True}
