@@ -10,7 +10,6 @@ import yaml
 from scripted_tools import run_module, scripts
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._horovod_check import FIXES
-from ansible_collections.trainyard.gpu.plugins.modules import horovod_build_info
 
 ROOT = Path(__file__).parents[4]
 FIXTURES = ROOT / "tests/fixtures/horovod"
