@@ -43,7 +43,7 @@ options:
     default: []
     version_added: "0.4.0"
   horovod:
-    description: Options of M(trainyard.gpu.horovod_build_info) for a container. With them, RV(horovod) is what that module returns, without a module run of its own.
+    description: Options of M(trainyard.gpu.horovod_build_info) for a container. With them, RV(horovod) is what that module returns.
     type: dict
     default: {}
     version_added: "0.4.0"
@@ -176,7 +176,7 @@ firewalls:
       description: Whether the unit starts with the host.
       type: bool
 horovod:
-  description: What M(trainyard.gpu.horovod_build_info) returns. Empty without O(horovod), and if the table of Horovod cannot be read, which that module reports.
+  description: What M(trainyard.gpu.horovod_build_info) returns. Empty without O(horovod), and if Horovod's table cannot be read.
   returned: always
   type: dict
   version_added: "0.4.0"
