@@ -20,7 +20,7 @@ import queue_demo
 import report
 from hosts import SHARE, Lab, labs_of, other_labs
 from machine import Engine
-from process import LabError, say, stream
+from process import LabError, heartbeat, say, stream
 from virtual import VirtualLab, build_storage, in_use
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -220,7 +220,6 @@ def share(options):
         lab, folder = timed("lab", bring_up, options, COMMITTED_SLURM, queue_demo.GPUS)
         timed("site.yml", playbook, "site.yml", folder, options.state)
         images.keep_horovod(lab, CACHE)
-        timed("workbench", playbook, "playbooks/workbench.yml", folder, options.state)
         waiting, ended = timed("jobs", queue_demo.run_jobs, lab, say)
         image = lab.on(
             next(iter(lab.hosts)),
@@ -409,7 +408,7 @@ def main():
         (
             "share",
             share,
-            "Create the hosts, run site.yml with Slurm and workbench.yml on them, and run a job of each of three people.",
+            "Create the hosts, run site.yml with Slurm on them, and run a job of each of three people.",
         ),
     ):
         added = command(name, action, text)
@@ -465,7 +464,8 @@ def main():
 
     options = parser.parse_args()
     try:
-        options.action(options)
+        with heartbeat():
+            options.action(options)
     except LabError as problem:
         print(f"\nlab: failed\n{problem}", file=sys.stderr, flush=True)
         return 1

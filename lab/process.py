@@ -1,13 +1,22 @@
-"""Run commands quietly, or stream their output to the terminal and a log."""
+"""Run commands quietly, or stream their output to the terminal and a log, and tell what is being done."""
 
+import contextlib
 import ctypes
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+# Only in the log: what a build on a host prints, with hundreds of a compiler's warnings, and two warnings of a lab that is as it should be.
+_BUILD = re.compile(rb"^[a-z0-9-]+ \| (?:#\d+ [\d.]+ *)?(.*)")
+_HARMLESS = re.compile(rb"\[WARNING\]: Module remote_tmp |WARNING: Location '[^']*' is ignored: ")
+_TASK = re.compile(rb"^(?:TASK|RUNNING HANDLER) \[(.*)\]")
+# Of a line that says what is being done.
+_WIDTH = 140
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,17 +52,70 @@ def run(*argv, check=True, timeout=None):
     return done
 
 
-def _labelled(label, output):
-    """Return what the terminal shows of output, and the beginning of a line that waits for its end. Without a label, all is shown at once."""
-    if label is None:
-        return output, b""
-    *lines, rest = output.split(b"\n")
-    return b"".join(b"%s: %s\n" % (label.encode(), line) for line in lines), rest
+class _Pulse:
+    """What is being done, and when the terminal has last shown something."""
+
+    def __init__(self):
+        self.doing, self.task = "the lab", ""
+        self.begun = self.shown = time.monotonic()
+
+    def tell(self, doing=""):
+        """Note that a line was shown, and what is being done now."""
+        self.shown = time.monotonic()
+        if doing:
+            self.doing, self.begun = doing, self.shown
+
+    def look(self, line):
+        """Note what a line of a command shows of its progress. Returns whether the terminal shows the line."""
+        plain = _COLOUR.sub(b"", line)
+        task, build = _TASK.match(plain), _BUILD.match(plain)
+        if task:
+            self.task = task.group(1).decode(errors="replace")
+            self.tell(self.task)
+        elif build:
+            self.doing = f"{self.task}: {build.group(1).decode(errors='replace').strip()}"
+        return not (build or _HARMLESS.search(plain))
+
+
+_PULSE = _Pulse()
+
+
+@contextlib.contextmanager
+def heartbeat(seconds=10):
+    """Say what is being done whenever the terminal has shown nothing for that long."""
+    ended = threading.Event()
+
+    def beat():
+        while not ended.wait(seconds / 20):
+            now = time.monotonic()
+            if now - _PULSE.shown >= seconds:
+                text = f"lab: {now - _PULSE.begun:.0f} s: {_PULSE.doing}"
+                print(text[:_WIDTH], flush=True)
+                _PULSE.shown = now
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _show(output, label):
+    """Write those lines of output to the terminal that it shows, with a label before each if there is one."""
+    for line in output.splitlines(keepends=True):
+        if _PULSE.look(line):
+            if label is not None:
+                line = b"%s: %s" % (label.encode(), line)
+            sys.stdout.buffer.write(line)
+            _PULSE.tell()
+    sys.stdout.buffer.flush()
 
 
 def stream(argv, log, env=None, label=None):
-    """Run a command, show its output on the terminal and write it without colours to the log. Return its exit code. With a label, the terminal shows whole
-    lines with the label before each, for commands that run side by side."""
+    """Run a command, show its output line by line on the terminal and write all of it without colours to the log. Return its exit code. With a label, the
+    terminal shows it before each line, for commands that run side by side."""
     with open(log, "ab", buffering=0) as record:
         child = subprocess.Popen(
             argv,
@@ -68,13 +130,10 @@ def stream(argv, log, env=None, label=None):
                 chunk = os.read(child.stdout.fileno(), 65536)
                 if not chunk:
                     break
-                pending += chunk
-                shown, pending = _labelled(label, pending)
-                sys.stdout.buffer.write(shown)
-                sys.stdout.buffer.flush()
+                lines, end, pending = (pending + chunk).rpartition(b"\n")
+                _show(lines + end, label)
                 record.write(_COLOUR.sub(b"", chunk))
-            sys.stdout.buffer.write(_labelled(label, pending + b"\n")[0] if pending else b"")
-            sys.stdout.buffer.flush()
+            _show(pending + b"\n" if pending and label is not None else pending, label)
         except KeyboardInterrupt:
             # Ctrl-C has also reached the child. Wait until it ends, then pass the interrupt on.
             child.wait()
@@ -84,3 +143,4 @@ def stream(argv, log, env=None, label=None):
 
 def say(text):
     print(f"lab: {text}", flush=True)
+    _PULSE.tell(text)

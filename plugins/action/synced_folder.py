@@ -29,7 +29,7 @@ class ActionModule(ActionBase):
                 name: [file.st_size, int(file.st_mtime)] for name, file in stats.items()
             }
             if arguments["files"] and arguments["files"] == arguments.get("known"):
-                return dict(found, changed=False, copied=[], removed=[])
+                return dict(found, changed=False, copied=[], removed=[], sent=False)
 
         result = self._execute_module(module_args=arguments, task_vars=task_vars)
         if result.get("wanted"):

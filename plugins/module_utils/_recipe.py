@@ -186,3 +186,22 @@ def base_problems(base, probe, requires, variables, packages, apt_packages, nccl
             "set a base of Debian or Ubuntu" % base
         )
     return problems
+
+
+def describe_image(name, found):
+    """The entry of one image in the results of modules. C(found) is the output of docker inspect, None if there is no such image."""
+    found = found or {}
+    config = found.get("Config") or {}
+    labels = config.get("Labels") or {}
+    layers = (found.get("RootFS") or {}).get("Layers") or []
+    return {
+        "name": name,
+        "present": bool(found),
+        "id": found.get("Id", ""),
+        "recipe": labels.get(RECIPE_LABEL, ""),
+        "intact": bool(layers) and labels.get(LAYERS_LABEL) == layers_digest(layers),
+        "labels": labels,
+        "layers": layers,
+        "environment": config.get("Env") or [],
+        "size_mib": found.get("Size", 0) // (1024 * 1024),
+    }

@@ -69,6 +69,11 @@ options:
       - The values may be secret and are not returned.
     type: dict
     default: {}
+  image_label:
+    description: Name of a label. RV(images) describes the images that have it. If empty, none are described.
+    type: str
+    default: ''
+    version_added: "0.4.0"
   timeout:
     description: Seconds after which an engine that does not answer counts as not available.
     type: int
@@ -213,6 +218,12 @@ group:
   returned: success
   type: bool
   sample: true
+images:
+  description: The images with O(image_label), once for each of their names, as M(trainyard.gpu.image_info) describes them.
+  returned: success
+  type: list
+  elements: dict
+  version_added: "0.4.0"
 forwarding:
   description: Whether the kernel forwards IPv4. If it is off, the engine turns it on and makes the packet filter drop forwarded packets.
   returned: success
@@ -236,6 +247,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine impor
     tool_version,
     upstream_version,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import describe_image
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 FIXES = {
@@ -282,6 +294,22 @@ class Host:
             return json.loads(self.docker("info", "--format", "{{json .}}"))
         except ValueError:
             return {}
+
+    def images(self) -> list[dict]:
+        """Describe the images with the label. Those that an engine removes meanwhile are left out."""
+        label = self.params["image_label"]
+        if not label:
+            return []
+        ids = self.docker(
+            "image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}"
+        ).split()
+        if not ids:
+            return []
+        try:
+            found = json.loads(self.docker("image", "inspect", *sorted(set(ids))))
+        except ValueError:
+            return []
+        return [describe_image(name, image) for image in found for name in image["RepoTags"] or []]
 
     def service(self):
         shown = self.output(
@@ -383,6 +411,7 @@ def main():
             "files": {"type": "list", "elements": "path", "default": []},
             "record": {"type": "path", "default": "/var/lib/trainyard/placed.d/docker_engine.json"},
             "environment": {"type": "dict", "default": {}, "no_log": True},
+            "image_label": {"type": "str", "default": ""},
             "timeout": {"type": "int", "default": 20},
         },
         supports_check_mode=True,
@@ -439,6 +468,7 @@ def main():
         python_requests=importlib.util.find_spec("requests") is not None,
         apparmor_required=host.apparmor_required(),
         group=host.has_group(),
+        images=host.images() if running else [],
         forwarding=(read("/proc/sys/net/ipv4/ip_forward") or b"").strip() == b"1",
     )
 

@@ -217,137 +217,30 @@ import_errors:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import (
-    KEYS,
-    ParseError,
-    check_build_command,
-    missing,
-    parse_check_build,
-    split_imports,
-    why_no_table,
+from ansible_collections.trainyard.gpu.plugins.module_utils._horovod_check import (
+    BUILD_OPTIONS,
+    UnreadableTable,
+    build_info,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
-    begun_tool,
-    check_names,
-    check_timeout,
-    run_tool,
-    tool_options,
-)
-
-FIXES = {
-    "not_installed": "install Horovod {place}, or name its horovodrun in `executable`",
-    "option_unsupported": "install Horovod 0.18 or later {place}: before that horovodrun has no --check-build",
-    "import_error": "Horovod {place} does not start: reinstall it for the framework and libraries that are there now",
-    "no_output": "run horovodrun --check-build {place} by hand and see how it ends (a crash, too little memory)",
-    "truncated": "run horovodrun --check-build {place} by hand and see how it ends: it died before its table",
-    "container_not_running": "start container {container}",
-    "image_missing": "load or pull image {image} on this host, or correct its name",
-    "engine_unavailable": "install and start Docker on this host, and run the task as root",
-    "ssh_failed": "make container {container} able to log in to {ssh_host} on port {ssh_port} (sshd, keys, known_hosts)",
-    "timeout": "see what horovodrun --check-build {place} waits for, or raise `timeout` (verify_timeout in role verify)",
-}
-# A container gets all that it needs from its image: nothing is ever installed in it.
-RECREATE = (
-    "Run training_environment.yml, which recreates a container whose files were changed, and rebuilds the image if it lacks what "
-    "training_image_requires names"
-)
-CONTAINER_FIXES = {
-    "not_installed": "horovodrun is missing {place}. " + RECREATE,
-    "option_unsupported": "Horovod {place} is older than 0.18 and has no --check-build. Name a newer one in training_image_horovod_version and run "
-    "training_environment.yml",
-    "import_error": "Horovod {place} does not start. " + RECREATE,
-    "no_output": "horovodrun --check-build {place} ended without a word, as after a crash or with too little memory. "
-    + RECREATE,
-    "truncated": "horovodrun --check-build {place} died before its table, as after a crash or with too little memory. "
-    + RECREATE,
-    "container_not_running": "start container {container}: run training_environment.yml, which also resumes one that is paused",
-    "ssh_failed": "container {container} cannot log in to {ssh_host} on port {ssh_port}: run training_environment.yml, which repairs sshd, keys and "
-    "known_hosts, or names what is in the way",
-}
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, check_timeout
 
 
 def main() -> None:
-    parts = {
-        section: {"type": "list", "elements": "str", "choices": keys, "default": []}
-        for section, keys in KEYS.items()
-    }
     module = AnsibleModule(
-        argument_spec={
-            **tool_options(60, "horovodrun"),
-            "image": {"type": "str"},
-            "ssh_host": {"type": "str"},
-            "ssh_port": {"type": "int", "default": 12345},
-            "requires": {"type": "dict", "default": {}, "options": parts},
-            "import_required": {"type": "bool", "default": False},
-            "begun": {"type": "str", "default": ""},
-        },
+        argument_spec=BUILD_OPTIONS,
         mutually_exclusive=[("container", "image")],
         required_by={"ssh_host": ("container",)},
         supports_check_mode=True,
     )
-    params = dict(module.params)
-    executable, timeout, requires, import_required, begun = (
-        params.pop(name)
-        for name in ("executable", "timeout", "requires", "import_required", "begun")
-    )
     check_names(module, "container", "image", "ssh_host")
-    if not 1 <= params["ssh_port"] <= 65535:
-        module.fail_json(msg=f"ssh_port: {params['ssh_port']} is not a port; use 1 to 65535")
+    if not 1 <= module.params["ssh_port"] <= 65535:
+        module.fail_json(msg=f"ssh_port: {module.params['ssh_port']} is not a port; use 1 to 65535")
     check_timeout(module)
-
-    frameworks = (requires.get("frameworks") or []) if import_required else []
-    command = check_build_command(executable, frameworks)
-    place = {name: params[name] for name in ("container", "ssh_host", "ssh_port")}
-    run = (begun and begun_tool(module, begun, command, timeout, **place)) or run_tool(
-        module, command, timeout, **params
-    )
-    stderr, import_errors = split_imports(run.stderr, frameworks)
-    run = run._replace(stderr=stderr)
-    build, cause, evidence = None, run.cause, run.evidence
-    if not cause:
-        try:
-            build = parse_check_build(run.stdout) or parse_check_build(run.stderr)
-            if not build:
-                cause, evidence = why_no_table(run.rc, run.stdout, run.stderr)
-        except ParseError as exc:
-            module.fail_json(
-                msg=f"{executable} --check-build: {exc}. Run it in the same place. If its output is complete, report it as a fault of "
-                "the collection",
-                rc=run.rc,
-                stdout=run.stdout,
-                stderr=run.stderr,
-            )
-
-    where = (
-        "behind ssh port {ssh_port} of {ssh_host}"
-        if params["ssh_host"]
-        else "in container {container}"
-        if params["container"]
-        else "in image {image}"
-        if params["image"]
-        else "on this host"
-    )
-    fixes = dict(FIXES, **CONTAINER_FIXES) if params["container"] else FIXES
-    sections = (
-        build._asdict()
-        if build
-        else {section: dict.fromkeys(keys, False) for section, keys in KEYS.items()}
-    )
-    module.exit_json(
-        **{
-            "changed": False,
-            "available": build is not None,
-            "cause": cause or None,
-            "fix": fixes[cause].format(place=where.format(**params), **params)
-            + f". It said: {evidence}"
-            if cause
-            else None,
-            "version": None,
-            "missing": missing(requires, build, import_errors),
-            "import_errors": import_errors,
-            **sections,
-        }
-    )
+    try:
+        module.exit_json(**build_info(module, module.params))
+    except UnreadableTable as error:
+        run = error.run
+        module.fail_json(msg=str(error), rc=run.rc, stdout=run.stdout, stderr=run.stderr)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,11 @@ options:
     choices: [trainyard-jobs-firewall.service, trainyard-instances.service]
     default: []
     version_added: "0.4.0"
+  horovod:
+    description: Options of M(trainyard.gpu.horovod_build_info) for a container. With them, RV(horovod) is what that module returns.
+    type: dict
+    default: {}
+    version_added: "0.4.0"
   timeout:
     description: Seconds, 1 or more, after which a tool is killed. A file server that does not answer takes that long.
     type: int
@@ -184,6 +189,11 @@ firewalls:
     enabled:
       description: Whether the unit starts with the host.
       type: bool
+horovod:
+  description: What M(trainyard.gpu.horovod_build_info) returns. Empty without O(horovod), and if Horovod's table cannot be read.
+  returned: always
+  type: dict
+  version_added: "0.4.0"
 certificates:
   description: Those of O(certificates) that exist, by path. Of a chain, the first certificate counts.
   returned: always
@@ -206,6 +216,7 @@ import datetime
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import (
     ParseError,
@@ -213,6 +224,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import 
     parse_gpu_errors,
     parse_stat,
     parse_timedatectl,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._horovod_check import (
+    BUILD_OPTIONS,
+    UnreadableTable,
+    build_info,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._nft_table import TABLES, read_firewall
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import (
@@ -288,6 +304,19 @@ def certificate(module, path):
     return {"ends": end.strftime("%Y-%m-%d"), "days": left.days, "error": ""}
 
 
+def horovod_of(module: AnsibleModule) -> dict:
+    """Return what module horovod_build_info would return, empty if nothing is requested or the table cannot be read."""
+    if not module.params["horovod"]:
+        return {}
+    judged = ArgumentSpecValidator(BUILD_OPTIONS).validate(module.params["horovod"])
+    if judged.error_messages:
+        module.fail_json(msg="horovod: " + "; ".join(judged.error_messages))
+    try:
+        return build_info(module, judged.validated_parameters)
+    except UnreadableTable:
+        return {}
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -301,6 +330,7 @@ def main():
                 "choices": list(TABLES),
                 "default": [],
             },
+            "horovod": {"type": "dict", "default": {}},
             "timeout": {"type": "int", "default": 10},
         },
         supports_check_mode=True,
@@ -347,6 +377,7 @@ def main():
         file_systems=file_systems,
         certificates=certificates,
         firewalls={unit: read_firewall(module, unit) for unit in module.params["firewalls"]},
+        horovod=horovod_of(module),
         docker_config_error=error,
         docker_config_warnings=warnings,
     )

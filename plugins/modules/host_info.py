@@ -60,6 +60,12 @@ options:
     type: list
     elements: path
     default: []
+  files:
+    description: Absolute paths of files and folders whose state is returned.
+    type: list
+    elements: path
+    default: []
+    version_added: "0.4.0"
   docker_config:
     description: Whether to validate C(/etc/docker/daemon.json) with dockerd. It runs without privileges for that and exits at once.
     type: bool
@@ -399,6 +405,14 @@ folders:
   returned: always
   type: dict
   sample: {/var/lib/trainyard/wheels: {torch-2.13.0-cp311-cp311-linux_x86_64.whl: [215482913, 1763510000]}}
+files:
+  description:
+    - Each of O(files) that exists, with its mode. C(state) is V(file), V(directory), or V(other), as for a link.
+    - C(checksum) is SHA-256 of the content of a file. Without root, a file that cannot be read fails the module.
+  returned: always
+  type: dict
+  sample: {/etc/trainyard/site/pip.conf: {state: file, checksum: 9f86d081884c7d65, mode: "0644"}}
+  version_added: "0.4.0"
 labelled_images:
   description: Names of the images with O(image_label); empty without a Docker engine.
   returned: always
@@ -409,9 +423,11 @@ labelled_images:
 import errno
 import fcntl
 import glob
+import hashlib
 import os
 import platform
 import socket
+import stat
 import struct
 import threading
 import time
@@ -681,6 +697,29 @@ def files_in(path):
         }
 
 
+def files_found(paths: list[str]) -> dict[str, dict[str, str]]:
+    """State, checksum and mode of each path that exists."""
+    found = {}
+    for path in paths:
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError:
+            continue
+        state, checksum = "other", ""
+        if stat.S_ISDIR(mode):
+            state = "directory"
+        elif stat.S_ISREG(mode):
+            state = "file"
+            with open(path, "rb") as file:
+                checksum = hashlib.sha256(file.read()).hexdigest()
+        found[path] = {
+            "state": state,
+            "checksum": checksum,
+            "mode": "%04o" % stat.S_IMODE(mode),
+        }
+    return found
+
+
 def labelled_images(module, docker):
     label = module.params["image_label"]
     if not (label and docker):
@@ -752,6 +791,7 @@ def main():
             "paths": {"type": "list", "elements": "path", "default": []},
             "folders": {"type": "list", "elements": "path", "default": []},
             "image_label": {"type": "str", "default": ""},
+            "files": {"type": "list", "elements": "path", "default": []},
             "docker_config": {"type": "bool", "default": False},
             "candidates": {"type": "list", "elements": "str", "default": []},
             "users": {"type": "dict", "default": {}},
@@ -762,7 +802,7 @@ def main():
         },
         supports_check_mode=True,
     )
-    for name in ("paths", "folders"):
+    for name in ("paths", "folders", "files"):
         relative = [path for path in module.params[name] if not os.path.isabs(path)]
         if relative:
             module.fail_json(
@@ -822,6 +862,7 @@ def main():
             folders={
                 path: files_in(path) for path in module.params["folders"] if os.path.isdir(path)
             },
+            files=files_found(module.params["files"]),
             docker_config_error=docker_config[0],
             docker_config_warnings=docker_config[1],
             labelled_images=labelled_images(module, docker),

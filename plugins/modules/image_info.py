@@ -116,11 +116,7 @@ import json
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import (
-    LAYERS_LABEL,
-    RECIPE_LABEL,
-    layers_digest,
-)
+from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import describe_image
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 FIXES = {
@@ -132,25 +128,6 @@ NO_IMAGE = re.compile(r"no such (image|object)", re.IGNORECASE)
 NO_ENGINE = re.compile(
     r"connect to the docker daemon|permission denied|error during connect", re.IGNORECASE
 )
-
-
-def describe(name, found):
-    """The entry of one image. C(found) is the output of docker inspect, None if there is no such image."""
-    found = found or {}
-    config = found.get("Config") or {}
-    labels = config.get("Labels") or {}
-    layers = (found.get("RootFS") or {}).get("Layers") or []
-    return {
-        "name": name,
-        "present": bool(found),
-        "id": found.get("Id", ""),
-        "recipe": labels.get(RECIPE_LABEL, ""),
-        "intact": bool(layers) and labels.get(LAYERS_LABEL) == layers_digest(layers),
-        "labels": labels,
-        "layers": layers,
-        "environment": config.get("Env") or [],
-        "size_mib": found.get("Size", 0) // (1024 * 1024),
-    }
 
 
 def main():
@@ -187,7 +164,7 @@ def main():
         out = None
         if not cause:
             out, cause = ask(["inspect", "--", name], NO_IMAGE)
-        images.append(describe(name, json.loads(out)[0] if out else None))
+        images.append(describe_image(name, json.loads(out)[0] if out else None))
     if module.params["label"] and not cause:
         out, cause = ask(
             ["ls", "--all", "--quiet", "--no-trunc", "--filter", "label=" + module.params["label"]],

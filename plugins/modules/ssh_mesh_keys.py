@@ -51,8 +51,16 @@ options:
     description: Its port.
     type: int
     default: 12345
+  peers:
+    description:
+      - Hosts that the container logs in to once, as M(trainyard.gpu.ssh_mesh_info) does. The result is in RV(logins).
+      - No login is tried if this run has changed something, or if sshd does not run with its current files.
+    type: list
+    elements: str
+    default: []
+    version_added: "0.4.0"
   timeout:
-    description: Maximum time in seconds to wait for its banner.
+    description: Maximum time in seconds to wait for its banner, and for a login.
     type: int
     default: 5
   executable:
@@ -140,6 +148,11 @@ sshd:
     frozen:
       description: Whether it accepts connections to O(address) but sends no banner, because the process is stopped or hangs.
       type: bool
+logins:
+  description: What M(trainyard.gpu.ssh_mesh_info) returns for O(peers); empty if no login was tried.
+  returned: success
+  type: dict
+  version_added: "0.4.0"
 """
 
 import os
@@ -153,6 +166,10 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import (
     ParseError,
     parse_record,
     without_comment,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh_logins import (
+    LOGIN_OPTIONS,
+    try_logins,
 )
 
 KEYS = {"host_key": "ssh_host_ed25519_key", "public_key": "id_ed25519"}
@@ -329,6 +346,19 @@ class Keys:
                 return False
         return False
 
+    def logins(self) -> dict:
+        """What module ssh_mesh_info returns, empty if the logins would not show the state after this run."""
+        params, sshd = self.module.params, self.result["sshd"]
+        is_current = sshd["running"] and not sshd["reload_needed"] and not sshd["frozen"]
+        if not params["peers"] or not is_current or self.result["changed"]:
+            return {}
+        options = {name: params[name] for name in ("container", "peers", "address", "timeout")}
+        try:
+            return try_logins(self.module, dict(LOGIN_OPTIONS, **options), wait=0)
+        except ParseError:
+            # Module ssh_mesh_info, which follows, reports it.
+            return {}
+
     def run(self):
         if not self.module.check_mode:
             os.makedirs(os.path.dirname(self.directory), mode=0o755, exist_ok=True)
@@ -352,6 +382,7 @@ class Keys:
         self.result["permissions"] = {
             path: "%04o" % stat.S_IMODE(os.stat(path).st_mode) for path in files
         }
+        self.result["logins"] = self.logins()
         self.module.exit_json(**self.result)
 
 
@@ -367,6 +398,7 @@ def main():
             "files": {"type": "list", "elements": "path", "default": []},
             "address": {"type": "str", "default": ""},
             "port": {"type": "int", "default": 12345},
+            "peers": {"type": "list", "elements": "str", "default": []},
             "timeout": {"type": "int", "default": 5},
             "executable": {"type": "path", "default": "ssh-keygen"},
         },

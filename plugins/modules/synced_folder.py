@@ -76,6 +76,10 @@ copied:
   type: list
   elements: str
   sample: [torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl]
+sent:
+  description: V(false) if O(known) shows that nothing differs, so that no module was sent to the host.
+  returned: if it is V(false)
+  type: bool
 removed:
   description: Names of the files that were removed from the host, or would be in check mode.
   returned: success

@@ -165,6 +165,19 @@ def hosts_behind(images, head, image):
     ]
 
 
+def image_is_everywhere(engines: list[dict], name: str, recipe: str) -> bool:
+    """Return whether all hosts have the same intact image of this name and recipe.
+
+    C(engines) has what docker_engine_info returned of each host. One that has read no images, or has lost them since, counts as without the image.
+    """
+    layers = []
+    for engine in engines:
+        for image in engine.get("images") or []:
+            if image["name"] == name and image["intact"] and image["recipe"] == recipe:
+                layers.append(image["layers"])
+    return len(layers) == len(engines) and all(each == layers[0] for each in layers)
+
+
 def image_plan(base, horovod, probe, requested, compat, source):
     """The plan of a build on a base.
 

@@ -88,6 +88,7 @@ def versions(names, variables):
     for name in names:
         its = variables[name]
         stack = its.get("__verify_stack") or {}
+        horovod = its.get("__verify_horovod") or (its.get("__verify_health") or {}).get("horovod")
         those = {
             "kernel": its["cluster_host"]["kernel"],
             "driver": (its.get("__verify_gpus") or {}).get("driver_version"),
@@ -97,7 +98,7 @@ def versions(names, variables):
             "docker": stack.get("docker"),
             "image": its.get("training_image_name"),
             "image_nccl": its.get("training_image_nccl"),
-            "horovod": (its.get("__verify_horovod") or {}).get("version"),
+            "horovod": (horovod or {}).get("version"),
         }
         found[name] = {key: version for key, version in those.items() if version}
     return found

@@ -86,7 +86,8 @@ class CallbackModule(CallbackBase):
         if not item and result._result.get("changed"):
             self.changed.setdefault(result._host.get_name(), []).append(task.get_name().strip())
         # A loop's items have been counted one by one: only they know to which host each was delegated.
-        if sends_a_module(task) and bool(task.loop) == item:
+        # An action that has found out on the controller that nothing differs says that it has sent none.
+        if sends_a_module(task) and bool(task.loop) == item and result._result.get("sent", True):
             host = result._task_fields.get("delegate_to") or result._host.get_name()
             self.runs.setdefault(host, []).extend(
                 [task.get_name().strip()] * max(1, int(result._result.get("attempts") or 1))

@@ -155,6 +155,15 @@ class StandInHost:
             "candidates": {},
             "recorded_ids": {"users": {}, "groups": {}},
             "folders": {path: {} for path in getattr(asked, "folders", [])},
+            "files": {
+                path: {
+                    "state": "file" if "." in path or "/site/" in path else "directory",
+                    "checksum": self.files_of([path], 0)[path],
+                    "mode": self.files_of([path], 1)[path],
+                }
+                for path in getattr(asked, "files", [])
+                if self.written["files"].get(path)
+            },
             "labelled_images": ["trainyard/training:%s" % self.recipe[:12]],
         }
 
@@ -297,6 +306,9 @@ class StandInHost:
             "python_requests": True,
             "apparmor_required": False,
             "group": True,
+            "images": self.images(["trainyard/training:" + self.recipe[:12]])
+            if getattr(asked, "image_label", "")
+            else [],
             "forwarding": True,
         }
 
@@ -351,28 +363,30 @@ class StandInHost:
         return {"changed": False, "changed_paths": [], "kept": [], "unprotected": []}
 
     def image_info(self, asked):
-        labels = {"trainyard.recipe": self.recipe, "trainyard.managed": "true"}
         return {
             "available": True,
             "cause": "",
             "fix": "",
             "labelled": [],
             "records": {},
-            "images": [
-                {
-                    "name": name,
-                    "present": True,
-                    "id": IMAGE_ID,
-                    "recipe": self.recipe,
-                    "intact": True,
-                    "labels": labels,
-                    "layers": LAYERS,
-                    "environment": ["PATH=/usr/local/bin:/usr/bin:/bin"],
-                    "size_mib": 1500,
-                }
-                for name in asked.names
-            ],
+            "images": self.images(asked.names),
         }
+
+    def images(self, names):
+        return [
+            {
+                "name": name,
+                "present": True,
+                "id": IMAGE_ID,
+                "recipe": self.recipe,
+                "intact": True,
+                "labels": {"trainyard.recipe": self.recipe, "trainyard.managed": "true"},
+                "layers": LAYERS,
+                "environment": ["PATH=/usr/local/bin:/usr/bin:/bin"],
+                "size_mib": 1500,
+            }
+            for name in names
+        ]
 
     def training_container_info(self, asked):
         exists = bool(self.written["settings"])
@@ -436,6 +450,7 @@ class StandInHost:
             "checksums": self.files_of(files, 0),
             "permissions": self.files_of(files, 1),
             "sshd": {"running": True, "reload_needed": False, "frozen": False},
+            "logins": self.ssh_mesh_info(asked) if getattr(asked, "peers", []) else {},
         }
 
     def ssh_mesh_info(self, asked):
@@ -475,6 +490,7 @@ class StandInHost:
             "clock": {"synchronized": True, "source": "timedatectl", "error": ""},
             "docker_config_error": "",
             "docker_config_warnings": [],
+            "horovod": self.horovod_build_info(asked) if getattr(asked, "horovod", {}) else {},
             "certificates": {},
             "firewalls": {
                 unit: {"fault": "", "active": True, "enabled": True}

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
 # Counted as the callback counts them: tasks that are skipped, too. Each costs the controller a process per host.
-TASKS = 55
-MODULE_RUNS = 12
+TASKS = 46
+MODULE_RUNS = 8
 # Of the arguments only what an answer depends on.
 ARGUMENTS = {
     "host_info": {
@@ -60,6 +60,28 @@ def test_a_limited_run_reads_the_hosts_outside_it(cluster):
         "Read the training image of the head outside this run",
         "Read the keys of hosts outside this play",
     ]
+
+
+SLURM = {"cluster_scheduler": "slurm", "slurm_accept_login_on_gpu_hosts": True}
+
+
+@pytest.mark.parametrize(
+    "enabled, tags, role, unanswered",
+    [
+        # The registry is first, because the hosts of jobs pull from it.
+        (dict(SLURM, image_relay_images=[]), "all", "image_relay", "image_relay_info"),
+        ({"image_relay_storage": "/srv/registry"}, "all", "image_relay", "image_relay_info"),
+        (SLURM, "all", "slurm", "slurm_host_info"),
+        # The command trainyard.
+        (SLURM, "workbench", "jobs", "placed_packages"),
+    ],
+)
+def test_site_runs_what_the_inventory_enables(cluster, enabled, tags, role, unanswered):
+    """These hosts answer none of its modules, so the first one ends the run."""
+    run = cluster.playbook("site.yml", "--tags", tags, "--extra-vars", json.dumps(enabled))
+    assert run.code == 2
+    assert "node-0000: no answer for module" in run.text
+    assert ".modules.%s" % unanswered in run.text and "/roles/%s/tasks/" % role in run.text
 
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfWBWeD+lmc81HJ9lxOQA+NHp50RTLc67//Lm0MyXzY anna@laptop"

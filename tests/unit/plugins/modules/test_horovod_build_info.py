@@ -9,7 +9,7 @@ import pytest
 import yaml
 from scripted_tools import run_module, scripts
 
-from ansible_collections.trainyard.gpu.plugins.modules import horovod_build_info
+from ansible_collections.trainyard.gpu.plugins.module_utils._horovod_check import FIXES
 
 ROOT = Path(__file__).parents[4]
 FIXTURES = ROOT / "tests/fixtures/horovod"
@@ -89,7 +89,7 @@ def test_return_is_what_is_documented(script):
         for path in ("module_utils/_horovod.py", "module_utils/_tool.py")
     }
     assert all(any(f'"{cause}"' in source for source in code.values()) for cause in causes)
-    assert causes == list(horovod_build_info.FIXES)
+    assert causes == list(FIXES)
 
 
 def test_exit_code_zero_with_nothing_ticked(script):
@@ -481,3 +481,24 @@ def test_ssh_failed(script, line):
 @pytest.mark.usefixtures("script")
 def test_no_docker():
     assert_cause(run(image="base:1"), "engine_unavailable", "docker is not on the PATH")
+
+
+def test_the_health_of_a_host_may_include_it(script, tmp_path):
+    """In one module run. A table that cannot be read is left to this module, which reports it."""
+    script("docker", f"cat {TABLE}")
+    asked = {"container": "it", "requires": {"tensor_operations": ["nccl", "ddl"]}}
+    alone = run(**asked)
+    alone.pop("invocation")
+
+    def healthy(**horovod):
+        return run_module("host_health_info", {"clock": False, "horovod": horovod}, check=True)
+
+    assert healthy(**asked)["horovod"] == alone
+    assert alone["available"] and alone["missing"] == ["tensor_operations.ddl"]
+    assert healthy()["horovod"] == {}
+    refused = healthy(container="it", requires={"frameworks": ["caffe"]})
+    assert refused["failed"] and "frameworks" in refused["msg"]
+    whole = TABLE.read_text(encoding="utf-8").splitlines()
+    (tmp_path / "half").write_text("\n".join(whole[:-3]), encoding="utf-8")
+    script("docker", f"cat {tmp_path}/half")
+    assert run(**asked)["failed"] and healthy(**asked)["horovod"] == {}

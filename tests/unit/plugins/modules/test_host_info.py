@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -51,6 +52,23 @@ def test_what_every_host_tells():
         and told["cgroup"]["usable"] == (told["cgroup"]["why"] == "")
         and told["candidates"] == {}
     )
+
+
+def test_files(tmp_path):
+    (tmp_path / "file").write_text("text\n", encoding="utf-8")
+    (tmp_path / "file").chmod(0o640)
+    (tmp_path / "link").symlink_to("file")
+    tmp_path.chmod(0o700)
+    told = run(files=[str(tmp_path / name) for name in ("file", "link", "none")] + [str(tmp_path)])
+    assert told["files"] == {
+        str(tmp_path / "file"): {
+            "state": "file",
+            "checksum": hashlib.sha256(b"text\n").hexdigest(),
+            "mode": "0640",
+        },
+        str(tmp_path / "link"): {"state": "other", "checksum": "", "mode": "0777"},
+        str(tmp_path): {"state": "directory", "checksum": "", "mode": "0700"},
+    }
 
 
 def test_names_and_connections(port):

@@ -11,8 +11,10 @@ import json
 import pytest
 from scripted_tools import run_module
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import layers_digest
-from ansible_collections.trainyard.gpu.plugins.modules.image_info import describe
+from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import (
+    describe_image,
+    layers_digest,
+)
 
 LAYERS = ["sha256:a", "sha256:b"]
 
@@ -41,7 +43,7 @@ def fixture_ask(tmp_path):
 
 
 def test_image_as_it_was_built():
-    found = describe(
+    found = describe_image(
         "x:1", inspected(**{"trainyard.recipe": "abc", "trainyard.layers": layers_digest(LAYERS)})
     )
     assert found["intact"] is True
@@ -52,7 +54,7 @@ def test_image_as_it_was_built():
 
 
 def test_edited_image_keeps_its_labels_but_not_its_layers():
-    found = describe(
+    found = describe_image(
         "x:1",
         inspected(
             layers=LAYERS + ["sha256:edit"],
@@ -68,8 +70,8 @@ def test_edited_image_keeps_its_labels_but_not_its_layers():
     [None, inspected(), inspected(layers=[]), {"Id": "sha256:1", "Config": None, "RootFS": {}}],
 )
 def test_image_that_is_none_of_ours(found):
-    assert describe("x:1", found)["intact"] is False
-    assert describe("x:1", found)["recipe"] == ""
+    assert describe_image("x:1", found)["intact"] is False
+    assert describe_image("x:1", found)["recipe"] == ""
 
 
 def test_images_come_in_the_order_asked_for_and_a_missing_one_is_a_result(ask):
@@ -137,3 +139,27 @@ def test_anything_else_fails(ask):
     answer = ask("echo 'flag provided but not defined: -x' >&2; exit 125\n", names=["a:1"])
     assert answer["failed"] is True
     assert "flag provided" in answer["msg"] and "journalctl --unit=docker" in answer["msg"]
+
+
+def test_docker_engine_info_describes_the_images_with_a_label(tmp_path):
+    """In the run that reads the engine: an image without a name is left out, and one with two names is there twice."""
+    images = [
+        dict(inspected(**{"trainyard.recipe": "abc"}), RepoTags=["x:1", "server:5443/x:1"]),
+        dict(inspected(), RepoTags=None),
+    ]
+    (tmp_path / "docker").write_text(
+        "#!/bin/sh\n"
+        'case "$*" in\n'
+        "*'image ls'*label=trainyard.recipe) echo sha256:1; echo sha256:2;;\n"
+        f"*'image inspect'*) echo '{json.dumps(images)}';;\n"
+        """*info*) echo '{"ServerVersion": "20.10.24"}';;\n"""
+        "*) echo Docker version 20.10.24, build 1;;\n"
+        "esac\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "docker").chmod(0o755)
+    asked = {"executable": str(tmp_path / "docker"), "record": str(tmp_path / "none")}
+    told = run_module("docker_engine_info", dict(asked, image_label="trainyard.recipe"), check=True)
+    assert [image["name"] for image in told["images"]] == ["x:1", "server:5443/x:1"]
+    assert told["images"][0]["recipe"] == "abc"
+    assert run_module("docker_engine_info", asked, check=True)["images"] == []

@@ -167,6 +167,29 @@ def test_sshd_that_does_not_answer(run, tmp_path, greeting, frozen):
     assert run(**asked)["sshd"]["frozen"] is False
 
 
+def test_logins_are_tried_only_if_nothing_changes(run, tmp_path):
+    """Otherwise they would not show the state after the run. Here the container's docker exec answers, as if its ssh were missing."""
+    (tmp_path / "bin").mkdir()
+    inspected = json.dumps([{"Id": "c" * 64, "HostConfig": {}, "Config": {"Env": None}}])
+    (tmp_path / "bin/docker").write_text(
+        "#!/bin/sh\n"
+        f"case \"$*\" in *--format=*) echo sha256:0123 {os.getpid()};; inspect*) echo '{inspected}';; *) exit 127;; esac\n"
+    )
+    (tmp_path / "bin/docker").chmod(0o755)
+    pid_file = tmp_path / "sshd.pid"
+    pid_file.write_text("1")
+    asked = {"container": "x", "pid_file": str(pid_file), "peers": ["server-a"]}
+    # It creates the keys.
+    assert run(**asked)["logins"] == {}
+    os.utime(pid_file)
+    told = run(**asked)["logins"]
+    assert (told["available"], told["container"]["id"]) == (False, "c" * 64)
+    assert run(**dict(asked, peers=[]))["logins"] == {}
+    # An sshd with an older file.
+    os.utime(pid_file, (1, 1))
+    assert run(**asked)["logins"] == {}
+
+
 @pytest.mark.parametrize(
     "known, post_quantum",
     [

@@ -368,6 +368,27 @@ def test_hosts_whose_image_differs_from_the_heads(changed, behind):
     )
 
 
+@pytest.mark.parametrize(
+    "engines, everywhere",
+    [
+        ([{"images": [dict(image(), name="x:1")]}] * 2, True),
+        # Of another recipe, changed, of another name, or not read.
+        ([{"images": [dict(image(), name="x:1")]}, {"images": []}], False),
+        ([{"images": [dict(image(), name="x:1")]}, {}], False),
+        ([{"images": [dict(image(), name="x:1")]}, {"images": [dict(image(), name="x:2")]}], False),
+        ([{"images": [dict(image(), name="x:1", intact=False)]}] * 2, False),
+        ([{"images": [dict(image(recipe="cd34"), name="x:1")]}] * 2, False),
+        (
+            [{"images": [dict(image(layers), name="x:1")]} for layers in (("a",), ("b",))],
+            False,
+        ),
+    ],
+)
+def test_whether_all_hosts_have_the_image(engines, everywhere):
+    recipe = image()["recipe"]
+    assert FilterModule().filters()["image_is_everywhere"](engines, "x:1", recipe) is everywhere
+
+
 @pytest.mark.parametrize("changed, behind", BEHIND)
 def test_the_role_compares_the_images_of_its_hosts(changed, behind):
     images = dict(dict.fromkeys(("server-a", "server-b", "server-c"), image()), **changed)

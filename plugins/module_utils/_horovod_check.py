@@ -1,0 +1,137 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What Horovod was built with, for modules horovod_build_info and host_health_info."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import (
+    KEYS,
+    ParseError,
+    check_build_command,
+    missing,
+    parse_check_build,
+    split_imports,
+    why_no_table,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
+    Run,
+    begun_tool,
+    run_tool,
+    tool_options,
+)
+
+#: Options of module horovod_build_info.
+BUILD_OPTIONS = {
+    **tool_options(60, "horovodrun"),
+    "image": {"type": "str"},
+    "ssh_host": {"type": "str"},
+    "ssh_port": {"type": "int", "default": 12345},
+    "requires": {
+        "type": "dict",
+        "default": {},
+        "options": {
+            section: {"type": "list", "elements": "str", "choices": keys, "default": []}
+            for section, keys in KEYS.items()
+        },
+    },
+    "import_required": {"type": "bool", "default": False},
+    "begun": {"type": "str", "default": ""},
+}
+FIXES = {
+    "not_installed": "install Horovod {place}, or name its horovodrun in `executable`",
+    "option_unsupported": "install Horovod 0.18 or later {place}: before that horovodrun has no --check-build",
+    "import_error": "Horovod {place} does not start: reinstall it for the framework and libraries that are there now",
+    "no_output": "run horovodrun --check-build {place} by hand and see how it ends (a crash, too little memory)",
+    "truncated": "run horovodrun --check-build {place} by hand and see how it ends: it died before its table",
+    "container_not_running": "start container {container}",
+    "image_missing": "load or pull image {image} on this host, or correct its name",
+    "engine_unavailable": "install and start Docker on this host, and run the task as root",
+    "ssh_failed": "make container {container} able to log in to {ssh_host} on port {ssh_port} (sshd, keys, known_hosts)",
+    "timeout": "see what horovodrun --check-build {place} waits for, or raise `timeout` (verify_timeout in role verify)",
+}
+# A container gets all that it needs from its image: nothing is ever installed in it.
+RECREATE = (
+    "Run training_environment.yml, which recreates a container whose files were changed, and rebuilds the image if it lacks what "
+    "training_image_requires names"
+)
+CONTAINER_FIXES = {
+    "not_installed": "horovodrun is missing {place}. " + RECREATE,
+    "option_unsupported": "Horovod {place} is older than 0.18 and has no --check-build. Name a newer one in training_image_horovod_version and run "
+    "training_environment.yml",
+    "import_error": "Horovod {place} does not start. " + RECREATE,
+    "no_output": "horovodrun --check-build {place} ended without a word, as after a crash or with too little memory. "
+    + RECREATE,
+    "truncated": "horovodrun --check-build {place} died before its table, as after a crash or with too little memory. "
+    + RECREATE,
+    "container_not_running": "start container {container}: run training_environment.yml, which also resumes one that is paused",
+    "ssh_failed": "container {container} cannot log in to {ssh_host} on port {ssh_port}: run training_environment.yml, which repairs sshd, keys and "
+    "known_hosts, or names what is in the way",
+}
+
+
+class UnreadableTable(Exception):
+    """A table that is truncated or cannot be parsed. C(run) is the run that printed it."""
+
+    def __init__(self, message: str, run: Run):
+        super().__init__(message)
+        self.run = run
+
+
+def build_info(module, options: dict) -> dict:
+    """Return the result of module horovod_build_info for its options. UnreadableTable for a table that is truncated or cannot be parsed."""
+    params = dict(options)
+    executable, timeout, requires, import_required, begun = (
+        params.pop(name)
+        for name in ("executable", "timeout", "requires", "import_required", "begun")
+    )
+    frameworks = (requires.get("frameworks") or []) if import_required else []
+    command = check_build_command(executable, frameworks)
+    place = {name: params[name] for name in ("container", "ssh_host", "ssh_port")}
+    run = (begun and begun_tool(module, begun, command, timeout, **place)) or run_tool(
+        module, command, timeout, **params
+    )
+    stderr, import_errors = split_imports(run.stderr, frameworks)
+    run = run._replace(stderr=stderr)
+    build, cause, evidence = None, run.cause, run.evidence
+    if not cause:
+        try:
+            build = parse_check_build(run.stdout) or parse_check_build(run.stderr)
+            if not build:
+                cause, evidence = why_no_table(run.rc, run.stdout, run.stderr)
+        except ParseError as exc:
+            raise UnreadableTable(
+                f"{executable} --check-build: {exc}. Run it in the same place. If its output is complete, report it as a fault of "
+                "the collection",
+                run,
+            ) from None
+
+    where = (
+        "behind ssh port {ssh_port} of {ssh_host}"
+        if params["ssh_host"]
+        else "in container {container}"
+        if params["container"]
+        else "in image {image}"
+        if params["image"]
+        else "on this host"
+    )
+    fixes = dict(FIXES, **CONTAINER_FIXES) if params["container"] else FIXES
+    sections = (
+        build._asdict()
+        if build
+        else {section: dict.fromkeys(keys, False) for section, keys in KEYS.items()}
+    )
+    return {
+        "changed": False,
+        "available": build is not None,
+        "cause": cause or None,
+        "fix": fixes[cause].format(place=where.format(**params), **params)
+        + f". It said: {evidence}"
+        if cause
+        else None,
+        "version": None,
+        "missing": missing(requires, build, import_errors),
+        "import_errors": import_errors,
+        **sections,
+    }

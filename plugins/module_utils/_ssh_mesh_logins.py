@@ -1,0 +1,196 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Logins from a training container to all others, for modules ssh_mesh_info and ssh_mesh_keys."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import (
+    PASSING,
+    clock_ahead,
+    judge_login,
+    parse_logins,
+    seconds,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+
+#: Options of a login other than the container, the peers and the address.
+LOGIN_OPTIONS = {
+    "environment": ["PATH", "LD_LIBRARY_PATH"],
+    "timeout": 5,
+    "executable": "/usr/local/lib/trainyard/bin/ssh",
+}
+TOKEN = "trainyard-login"
+
+# One docker exec for all peers, because it takes longer than a login.
+SCRIPT = (
+    r"""
+ssh=$1 timeout=$2 probe=$3
+shift 3
+out=$(mktemp -d) || exit 1
+trap 'rm -rf "$out"' EXIT
+n=0
+for peer; do
+    n=$((n + 1))
+    (
+        began=$(date +%%s.%%N)
+        "$ssh" -o BatchMode=yes -o ConnectTimeout="$timeout" -o ServerAliveInterval="$timeout" -o ServerAliveCountMax=1 -- "$peer" "$probe" \
+            </dev/null >"$out/$n.out" 2>"$out/$n.err"
+        echo "$? $began $(date +%%s.%%N)" >"$out/$n.rc"
+    ) &
+done
+wait
+i=0
+while [ "$i" -lt "$n" ]; do
+    i=$((i + 1))
+    echo "%s $(cat "$out/$i.rc")"
+    sed 's/^/o /' "$out/$i.out"
+    sed 's/^/e /' "$out/$i.err"
+done
+"""
+    % TOKEN
+)
+# The id is part of the paths of files that Docker mounts into every container, with both versions of cgroups.
+PROBE = r"""
+echo "hostname=$(uname -n)"
+echo "container_id=$(sed -n 's|.*/containers/\([0-9a-f]\{64\}\)/.*|\1|p' /proc/self/mountinfo | head -n 1)"
+echo "memlock=$(ulimit -l)"
+echo "clock=$(date +%s.%N)"
+""".strip()
+WAY_BACK = """
+echo "way_back=$(python3 -c '
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), int(sys.argv[3])).close()
+    print("open")
+except OSError as error:
+    print(error)
+' %s %d %d 2>&1 | tail -n 1)"
+""".strip()
+
+
+def own_container(module, params):
+    """Docker's data of the container, or None with the cause."""
+    # This is not a login: an engine on a busy host may take longer.
+    run = run_tool(
+        module,
+        ["docker", "inspect", "--type=container", params["container"]],
+        max(20, params["timeout"]),
+    )
+    if run.cause or run.rc != 0:
+        missing = "no such container" in run.stderr.lower()
+        return (
+            None,
+            "container_not_running" if missing else "engine_unavailable",
+            run.evidence or run.stderr.strip(),
+        )
+    found = json.loads(run.stdout)[0]
+    limits = {limit["Name"]: limit["Hard"] for limit in found["HostConfig"].get("Ulimits") or []}
+    memlock = limits.get("memlock")
+    environment = dict(
+        entry.split("=", 1) for entry in found["Config"]["Env"] or [] if "=" in entry
+    )
+    return (
+        {
+            "id": found["Id"],
+            "memlock": None
+            if memlock is None
+            else "unlimited"
+            if memlock == -1
+            else str(memlock // 1024),
+            "environment": {
+                name: environment[name] for name in params["environment"] if name in environment
+            },
+        },
+        "",
+        "",
+    )
+
+
+def session_of(login):
+    values = dict(line.split("=", 1) for line in login["stdout"].splitlines() if "=" in line)
+    return {
+        "hostname": values.pop("hostname", ""),
+        "container_id": values.pop("container_id", ""),
+        "memlock": values.pop("memlock", ""),
+        "clock_ahead_s": clock_ahead(login, seconds(values.pop("clock", ""))),
+        "way_back": values.pop("way_back", ""),
+        "environment": {
+            name[1:]: value for name, value in values.items() if name.startswith("$") and value
+        },
+    }
+
+
+def log_in(module, params, peers):
+    """Try all peers once."""
+    probe = [PROBE] + [
+        "printf '$%s=%%s\\n' \"$%s\"" % (name, name) for name in params["environment"]
+    ]
+    # The kernel completes connections to a listening socket without an accept.
+    with socket.socket() as listener:
+        if params["address"]:
+            listener.bind((params["address"], 0))
+            listener.listen(len(peers))
+            probe.append(WAY_BACK % (listener.getsockname() + (params["timeout"],)))
+        run = run_tool(
+            module,
+            [
+                "/bin/sh",
+                "-c",
+                SCRIPT,
+                "sh",
+                params["executable"],
+                str(params["timeout"]),
+                "\n".join(probe),
+            ]
+            + peers,
+            4 * params["timeout"],
+            container=params["container"],
+        )
+    if run.cause or run.rc != 0:
+        return None, run
+    logins = []
+    for name, login in zip(peers, parse_logins(run.stdout, TOKEN)):
+        cause, fix, evidence = judge_login(name, login["rc"], login["stderr"])
+        logins.append(
+            {
+                "name": name,
+                "ok": not cause,
+                "cause": cause,
+                "fix": fix,
+                "evidence": evidence,
+                "session": {} if cause else session_of(login),
+            }
+        )
+    return logins, run
+
+
+def try_logins(module, params: dict, wait: float) -> dict:
+    """Log in to all peers, for up to C(wait) seconds while an sshd is starting. Returns the result of ssh_mesh_info. ParseError for other output."""
+    result = {"available": False, "container": {}, "logins": []}
+    container, cause, evidence = own_container(module, params)
+    if cause:
+        return dict(result, cause=cause, fix="run training_environment.yml: %s" % evidence)
+    result["container"] = container
+
+    deadline = time.monotonic() + wait
+    done, left = {}, params["peers"]
+    while left:
+        logins, run = log_in(module, params, left)
+        if logins is None:
+            why = run.evidence or run.stderr.strip()
+            return dict(
+                result, cause=run.cause or "unknown", fix="run training_environment.yml: %s" % why
+            )
+        done.update((login["name"], login) for login in logins)
+        left = [login["name"] for login in logins if login["cause"] in PASSING]
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(1 if left else 0)
+    result.update(available=True, logins=[done[name] for name in params["peers"]])
+    return dict(result, cause="", fix="")
