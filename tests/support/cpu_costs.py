@@ -104,7 +104,9 @@ COSTS = Costs()
 
 
 def told(parts: dict, count: int = 10) -> list:
-    """Return the lines of the report: the sum, and the most expensive parts."""
+    """Return the lines of the report: the sum, and the most expensive parts. None if nothing has run."""
+    if not parts:
+        return []
     lines = [
         "CPU seconds: %d, the %d most expensive of %d parts:"
         % (round(sum(parts.values())), min(count, len(parts)), len(parts))
