@@ -39,15 +39,25 @@ attributes:
 """
 
     # For those of them that run on any system, alone: most of them run on the controller.
-    POSIX_INFO = (
-        INFO_MODULE
-        + r"""
+    # In full, as ansible-test reads texts only.
+    POSIX_INFO = r"""
+options: {}
+attributes:
+  check_mode:
+    description: Can run in C(check_mode) and return changed status prediction without modifying target.
+    support: full
+    details:
+      - This module does not change anything, so its result is the same in check mode.
+  diff_mode:
+    description: Returns details on what has changed, or would change in check mode, when run in diff mode.
+    support: N/A
+    details:
+      - This module does not change anything.
   platform:
     description: Target operating systems and families.
     support: full
     platforms: posix
 """
-    )
 
     # Ansible cannot hide a module. docs/architecture.md lists the public and the internal ones.
     INTERNAL = r"""

@@ -62,7 +62,7 @@ def test_seconds_of_each_step():
 
 
 def test_seconds_of_hosts_are_those_before_their_end(monkeypatch):
-    """A host that was created again is another one. The last step has none."""
+    """A host that was created again counts from zero. The last step has no host."""
     found = [{}, {"1": 20.0, "2": 5.0}, {"1": 30.0, "3": 7.0}, {}]
     monkeypatch.setattr(molecule_runs, "hosts_of", lambda _scenario: list(found[0]))
     monkeypatch.setattr(molecule_runs, "seconds_of_container", lambda name: found[0][name])

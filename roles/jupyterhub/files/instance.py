@@ -1,10 +1,11 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Starts, watches and stops the jobs of instances, and answers for the pages of jobs. The hub runs it as the person, by sudo and as_person, and may run nothing else.
+"""Starts, watches and stops the jobs of instances, and answers for the pages of jobs. The hub runs it as the person, by sudo and as_person.
 
-It has no arguments: the request is JSON on its standard input, with the token of the server in it, and the answer is JSON on its standard output. It judges and
-submits by the modules of the command trainyard. The hub cannot end it, because it runs as somebody else: it ends itself, and as_person kills it a little later.
+The hub may run nothing else. It has no arguments: the request is JSON on its standard input, with the token of the server in it, and the answer is JSON on its
+standard output. It judges and submits by the modules of the command trainyard. The hub cannot end it, because it runs as somebody else: it ends itself, and
+as_person kills it a little later.
 """
 
 import concurrent.futures
