@@ -22,6 +22,8 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "roles/train/files/exam
 TRAINS = "carla"
 TRAINED = ("digits_torchrun.py", "example_tools.py")
 TRAIN = "srun --nodes={nodes} --ntasks-per-node=1 --gpus-per-node=1 --time=10 trainyard-run {image} -- trainyard-launch torchrun digits_torchrun.py"
+# A group has the CPUs of its GPUs, and Slurm compares CPUs first. With fewer CPUs for each GPU, a job waits for GPUs alone.
+CPUS_PER_GPU = 2
 COMMAND = 'echo "$USER has GPUs $CUDA_VISIBLE_DEVICES of $(hostname)"; sleep 45'
 
 
@@ -54,7 +56,7 @@ def run_jobs(lab, tell):
     for person, gpus in JOBS:
         submitted = run(
             *ssh(lab, person),
-            f"sbatch --parsable --job-name=demo --gpus={gpus} --time=5 --output=%x-%j.log --wrap='{COMMAND}'",
+            f"sbatch --parsable --job-name=demo --gpus={gpus} --cpus-per-gpu={CPUS_PER_GPU} --time=5 --output=%x-%j.log --wrap='{COMMAND}'",
         ).stdout.strip()
         if not re.fullmatch(r"[0-9]+", submitted):
             raise LabError(

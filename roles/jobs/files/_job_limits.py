@@ -409,6 +409,20 @@ def usage_words(usage: list, account: str, key: str, unit: str, size: int) -> st
     return "group %s uses %.4g of its %.4g %s" % (account, used, limit, unit)
 
 
+def used_up(usage: list, account: str) -> str:
+    """Return the words about the GPUs of an account that uses all of them, empty if some are left.
+
+    A job that exceeds several quotas has the first one as its reason, and Slurm compares CPUs and
+    memory before GPUs.
+    """
+    for entry in usage:
+        gpus = entry["gpus"]
+        if entry["account"] == account and not entry["user"] and gpus["limit"] is not None:
+            if gpus["used"] >= gpus["limit"]:
+                return usage_words(usage, account, "gpus", "GPUs", 1) + ", and "
+    return ""
+
+
 def job_count_words(reason: str, usage: list, account: str) -> str:
     """Return which limit of jobs of one person a job waits for, or an empty text."""
     limit, used, what = "max_jobs", "jobs", "running"
@@ -431,6 +445,8 @@ def limit_words(reason: str, usage: list, account: str) -> str:
         return job_count_words(reason, usage, account) or _WORDS["AssociationJobLimit"]
     for pattern, key, unit, size in _GROUP_LIMITS:
         words = usage_words(usage, account, key, unit, size) if re.search(pattern, reason) else ""
+        if words and key in ("cpus", "memory_mib"):
+            words = used_up(usage, account) + words
         if words:
             return words
     if re.match(r"AssocGrp|AssociationGroup|AssociationResource|AssocMaxGRESPerJob", reason):

@@ -353,7 +353,8 @@ def test_the_controller_s_limits_are_judged_as_those_of_the_database():
     [
         ("AssocGrpGRES", "group vision uses 4 of its 4 GPUs"),
         ("AssocGrpTRES", "group vision uses 4 of its 4 GPUs"),
-        ("AssocGrpCpuLimit", "group vision uses 3 of its 8 CPUs"),
+        # All GPUs are in use, too.
+        ("AssocGrpCpuLimit", "group vision uses 4 of its 4 GPUs, and group vision uses 3 of its 8"),
         ("AssocGrpMemLimit", "group vision uses 0.5 of its 4 GB of memory"),
         (
             "AssocGrpCPURunMinutesLimit",
@@ -388,6 +389,15 @@ def test_why_a_job_waits(reason, said):
         _slurm.parse_usage(USAGE),
         [node("a"), node("b", available=False, reason="new disk")],
     )
+
+
+def test_a_group_with_free_gpus_waits_for_cpus_alone():
+    words = _job_limits.why(
+        {"reason": "AssocGrpCpuLimit", "account": "vision"},
+        _slurm.parse_usage(USAGE.replace("gres/gpu=4(4)", "gres/gpu=4(3)")),
+        [node("a")],
+    )
+    assert words == "group vision uses 3 of its 8 CPUs"
 
 
 def test_what_is_free():
