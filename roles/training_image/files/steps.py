@@ -714,7 +714,7 @@ def stub_libraries(temporary):
 
 
 def build_tag(arguments: dict, versions: dict, variables: dict) -> str:
-    """Return a hash of what the compilation depends on, in the form of a wheel's build tag. Packages of the image count, as headers and libraries are theirs."""
+    """Return a hash of what the compilation depends on, in the form of a wheel's build tag. Packages of the image count, for their headers and libraries."""
     packages = ""
     if shutil.which("dpkg-query"):
         packages = subprocess.check_output(["dpkg-query", "--show"], universal_newlines=True)
