@@ -17,6 +17,9 @@ HELPER = "/usr/local/lib/trainyard/hub/as_person"
 PATIENCE = 150
 #: Maximum number of running helpers of a person and of all people, and of waiting requests of a person. Others are refused.
 AT_A_TIME, OF_ALL, WAITING = 4, 32, 40
+#: Exit code of a helper that as_person has killed: its time was over.
+KILLED = 137
+NO_ANSWER = "Slurm does not answer"
 #: Bytes of an answer, and those of its error output that the log gets.
 MAX_ANSWER, MAX_ERRORS = 8 << 20, 2000
 #: Requests that change something. Only these are logged, because the hub requests the state of each instance all the time.
@@ -127,7 +130,7 @@ async def in_turn(person, data, answer):
             try:
                 found = await asyncio.wait_for(talk(child, person, data), PATIENCE)
             except asyncio.TimeoutError:
-                found = {"error": "Slurm does not answer", "no_answer": True}
+                found = {"error": NO_ANSWER, "no_answer": True}
             give(answer, found)
             # The hub cannot end it, because it runs as the person. A person who keeps it running has fewer turns.
             await child.wait()
@@ -160,6 +163,8 @@ async def talk(child, person, data):
             "no_answer": False,
         }
     found = answer_of(out)
+    if found is None and await child.wait() == KILLED:
+        return {"error": NO_ANSWER, "no_answer": True}
     if found is None:
         log.error("%s as %s: %s", HELPER, person, errors[-MAX_ERRORS:].decode("utf-8", "replace"))
         return {

@@ -198,6 +198,14 @@ def as_person(code):
     )
 
 
+def test_a_helper_that_was_killed_is_no_answer(child):
+    """Not an error of the request: whoever asked may ask again."""
+    child.code = "import os, signal; os._exit(137)"
+    (found,) = asked("alice")
+    assert found == {"error": "Slurm does not answer", "no_answer": True}
+    assert _helper.code_of(found) == 503
+
+
 def test_a_stopped_process_is_killed():
     """Its person has stopped it, so that it does not end itself. The process that waits for it goes on."""
     begun = time.monotonic()
