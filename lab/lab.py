@@ -259,7 +259,10 @@ def whole_way(options):
 
 
 def keep_compiled(options: argparse.Namespace) -> None:
-    images.keep_horovod(Lab(Engine(CACHE), options.name, options.subnet, options.state), CACHE)
+    engine = Engine(CACHE)
+    if not engine.reachable():
+        raise LabError("no Docker engine answers, so there are no hosts whose Horovod can be kept")
+    images.keep_horovod(Lab(engine, options.name, options.subnet, options.state), CACHE)
 
 
 def down(options):
