@@ -13,6 +13,16 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._train_plan import q
 
 ROLE = "train"
 FOLDER = "/root/queue-test"
+#: The runner and what it imports, as roles/train/tasks/run.yml sends them.
+PROGRAM = (
+    "roles/train/files/trainyard_job.py",
+    "roles/train/files/_job_watch.py",
+    "roles/train/files/_job_result.py",
+    "roles/host_library/files/_files.py",
+    "roles/host_library/files/_messages.py",
+    "plugins/module_utils/_bandwidth.py",
+    "plugins/module_utils/_launchers.py",
+)
 #: The runner with a shell of this host in place of ssh to the training container.
 RUNNER = """import sys
 sys.path.insert(0, "{0}")
@@ -39,8 +49,8 @@ class Train:
     def install(self):
         head = self.cluster.head
         self.cluster.on(head, "mkdir -p %s/bin" % FOLDER)
-        program = self.cluster.root / "roles" / "train" / "files" / "trainyard_job.py"
-        self.place("trainyard_job.py", program.read_text(encoding="utf-8"))
+        for path in PROGRAM:
+            self.place(path.split("/")[-1], (self.cluster.root / path).read_text(encoding="utf-8"))
         self.place("runner.py", RUNNER)
         self.place("bin/torchrun", RANK)
         self.cluster.on(head, "chmod 755 %s/bin/torchrun" % FOLDER)

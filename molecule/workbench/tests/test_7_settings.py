@@ -54,7 +54,7 @@ systemd-run --quiet --unit=test-ldap --setenv=LD_LIBRARY_PATH="$PWD/$libraries" 
 
 @pytest.fixture(scope="module")
 def settings(cluster, role, playbook):
-    """Change variables of the role. At the end they are the usual ones, on all hosts: the authority of another name is another one."""
+    """Change variables of the role. At the end they are the usual ones, on all hosts: each name of the hub has an authority of its own."""
 
     def change(**variables):
         done = role(**variables)

@@ -199,7 +199,7 @@ def as_person(code):
 
 
 def test_a_helper_that_was_killed_is_no_answer(child):
-    """Not an error of the request: whoever asked may ask again."""
+    """It is not an error of the request, which may be sent again."""
     child.code = "import os, signal; os._exit(137)"
     (found,) = asked("alice")
     assert found == {"error": "Slurm does not answer", "no_answer": True}
