@@ -73,7 +73,7 @@ class Train:
             "environment": {},
             "workdir": "/",
             "timeout": 0,
-            "network": {"environment": {}, "notes": []},
+            "network": {"environment": {}, "interface": "", "notes": []},
             "start_timeout": 60,
             "controller": "auto",
             "queue": queue_command(hosts, self.name, 0, list(options)),
