@@ -540,7 +540,7 @@ class Host:
                 continue
         return found
 
-    def nothing_left(self, seconds=30):
+    def nothing_left(self, seconds=10):
         deadline = time.monotonic() + seconds
         while self.left() and time.monotonic() < deadline:
             time.sleep(0.1)
