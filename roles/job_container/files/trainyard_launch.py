@@ -664,6 +664,16 @@ def serve(job):
 # --- ranks of MindSpore on this host ---
 
 
+def end_with_parent(launcher):
+    """Have the kernel kill this process when its parent ends. Exit if C(launcher), the process of the job on this host, has ended before.
+
+    The kernel sends no signal for a parent that ended earlier. If msrun has, this process is a child of the launcher, which ends it.
+    """
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if launcher not in parents():
+        sys.exit(NOT_STARTED)
+
+
 def start_rank(words, environment):
     """Become a rank, or the scheduler of msrun: in a folder of its own, with what it was started with in a file."""
     with open(environment[SETTINGS], encoding="utf-8") as stream:
@@ -693,7 +703,7 @@ def start_rank(words, environment):
     os.chdir(folder)
     if scheduler:
         # With msrun, which waits for it, but does not end it.
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        end_with_parent(settings["launcher"])
         os.execvpe(words[0], words, environment)
     write_files([("pid.%s" % rank, "%d" % os.getpid(), 0o600)], os.path.dirname(settings["path"]))
     if settings["output"]:
@@ -939,6 +949,7 @@ def mindspore(job, arguments, environment):
     private = tempfile.mkdtemp(prefix="mindspore.")
     settings = {
         "path": os.path.join(private, "settings.json"),
+        "launcher": os.getpid(),
         "folder": folder,
         "workdir": os.getcwd(),
         "records": job.get("records") or "",

@@ -728,6 +728,33 @@ def test_all_hosts_end_with_a_failed_rank(tmp_path):
     assert [host.left() for host in hosts] == [[], []]
 
 
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_scheduler_of_a_launcher_that_has_ended_does_not_start(tmp_path, lives):
+    """The launcher was killed while msrun started the scheduler, so nothing is left that would end it."""
+    with subprocess.Popen(["sleep", "60"]) as launcher:
+        if not lives:
+            # It stays a zombie, as its parent has not waited for it.
+            launcher.kill()
+            time.sleep(0.2)
+        settings = {"launcher": launcher.pid, "folder": str(tmp_path), "workdir": str(tmp_path)}
+        (tmp_path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, str(PROGRAM), "rank", "sh", "-c", "echo started"],
+            env=dict(
+                os.environ,
+                MS_ROLE="MS_SCHED",
+                PYTHONPATH=str(ROOT / "plugins/module_utils"),
+                **{launch.SETTINGS: str(tmp_path / "settings.json")},
+            ),
+            stdout=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+        launcher.kill()
+    expected = (0, b"started\n") if lives else (launch.NOT_STARTED, b"")
+    assert (done.returncode, done.stdout) == expected
+
+
 def test_a_host_that_goes_ends_the_others(tmp_path):
     asked, hosts = pair(tmp_path)
     for index, host in enumerate(hosts):
