@@ -124,6 +124,50 @@ def state_words(site, job, result):
     return "it has left no result: " + problem if problem else ""
 
 
+def show_job(found: dict) -> None:
+    """Print what show has found of a job."""
+    why = ": " + found["why"] if found["why"] else ""
+    print("job %s  %s  %s%s" % (found["id"], printable(found["name"]), word(found["state"]), why))
+    for name, value in job_rows(found):
+        print("%-12s%s" % (name, printable(value)))
+    show_usage(found["usage"])
+    for endpoint in found["endpoints"]:
+        print("%-12s%s" % (endpoint["service"], printable(endpoint_words(endpoint))))
+    if found["result"]:
+        show_result(found["result"])
+
+
+def job_rows(found: dict) -> list:
+    """Return the rows of show, name and value of each."""
+    rows = [
+        ("account", found["account"]),
+        ("priority", found["priority"]),
+        ("workers", found["workers"]),
+        ("GPUs", found["gpus"]),
+        ("hosts", ", ".join(found["hosts"]) or "-"),
+        ("submitted", local(found["submitted"])),
+        ("started", local(found["started"])),
+        ("runs", lasted(found)),
+        ("log", found["log"]),
+        ("folder", found["folder"] or "-"),
+    ]
+    if found["exit_code"] is not None:
+        rows.append(("exit code", found["exit_code"]))
+    return rows + list((found["efficiency"] or {}).items())
+
+
+def show_result(result: dict) -> None:
+    """Print the problems of a result, and lines and causes of the rank that failed first."""
+    warnings = ["warning: " + warning for warning in result["warnings"]]
+    for line in result["problems"] + warnings + copied_words(result):
+        print(printable(line))
+    failed = result.get("first_failed") or {}
+    for line in failed.get("lines") or []:
+        print("  | " + printable(line))
+    for cause in failed.get("causes") or []:
+        print("cause: %s. %s" % (cause["cause"], sentence(cause["fix"])))
+
+
 def show(options):
     site, number = Site(), number_of(options.id)
     job = find(number)
@@ -142,51 +186,7 @@ def show(options):
         usage=usage(site, number, job["hosts"]) if running else [],
     )
 
-    def lines(found):
-        print(
-            "job %s  %s  %s%s"
-            % (
-                number,
-                printable(found["name"]),
-                word(found["state"]),
-                ": " + found["why"] if found["why"] else "",
-            )
-        )
-        pairs = [
-            ("account", found["account"]),
-            ("priority", found["priority"]),
-            ("workers", found["workers"]),
-            ("GPUs", found["gpus"]),
-            ("hosts", ", ".join(found["hosts"]) or "-"),
-            ("submitted", local(found["submitted"])),
-            ("started", local(found["started"])),
-            ("runs", lasted(found)),
-            ("log", found["log"]),
-            ("folder", found["folder"] or "-"),
-        ]
-        if found["exit_code"] is not None:
-            pairs.append(("exit code", found["exit_code"]))
-        for key, value in (found["efficiency"] or {}).items():
-            pairs.append((key, value))
-        for name, value in pairs:
-            print("%-12s%s" % (name, printable(value)))
-        show_usage(found["usage"])
-        for endpoint in found["endpoints"]:
-            print("%-12s%s" % (endpoint["service"], printable(endpoint_words(endpoint))))
-        if result:
-            for line in (
-                result["problems"]
-                + ["warning: " + warning for warning in result["warnings"]]
-                + copied_words(result)
-            ):
-                print(printable(line))
-            failed = result.get("first_failed") or {}
-            for line in failed.get("lines") or []:
-                print("  | " + printable(line))
-            for cause in failed.get("causes") or []:
-                print("cause: %s. %s" % (cause["cause"], sentence(cause["fix"])))
-
-    return out(options, told, lines)
+    return out(options, told, show_job)
 
 
 def copied_words(result):

@@ -133,6 +133,21 @@ def is_identity(found: object) -> bool:
     return is_texts(found) and sorted(found) == ["authority", "certificate", "key", "name"]
 
 
+def check_start(request: dict) -> None:
+    """Raise RequestError if a request to start an instance is not one that the hub makes."""
+    environment = request.get("environment")
+    if (
+        not isinstance(request.get("name"), str)
+        or not isinstance(request.get("values"), dict)
+        or not isinstance(environment, dict)
+    ):
+        raise RequestError("the request has no name, no values or no environment")
+    if not is_identity(request.get("identity")):
+        raise RequestError("the request has no identity")
+    if server_environment(environment) != environment:
+        raise RequestError("the environment of the request has variables that are not the hub's")
+
+
 def request_of(text):
     """Return a request of the hub, checked. It comes as JSON on the standard input of the helper."""
     try:
@@ -153,19 +168,7 @@ def request_of(text):
     ):
         raise RequestError("the request has no file")
     if request["action"] == "start":
-        environment = request.get("environment")
-        if (
-            not isinstance(request.get("name"), str)
-            or not isinstance(request.get("values"), dict)
-            or not isinstance(environment, dict)
-        ):
-            raise RequestError("the request has no name, no values or no environment")
-        if not is_identity(request.get("identity")):
-            raise RequestError("the request has no identity")
-        if server_environment(environment) != environment:
-            raise RequestError(
-                "the environment of the request has variables that are not the hub's"
-            )
+        check_start(request)
     return request
 
 
