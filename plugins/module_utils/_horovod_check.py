@@ -79,6 +79,17 @@ class UnreadableTable(Exception):
         self.run = run
 
 
+def place_of(params: dict) -> str:
+    """Return where the check runs, as the end of a sentence."""
+    if params["ssh_host"]:
+        return "behind ssh port {ssh_port} of {ssh_host}".format(**params)
+    if params["container"]:
+        return "in container " + params["container"]
+    if params["image"]:
+        return "in image " + params["image"]
+    return "on this host"
+
+
 def build_info(module, options: dict) -> dict:
     """Return the result of module horovod_build_info for its options. UnreadableTable for a table that is truncated or cannot be parsed."""
     params = dict(options)
@@ -107,15 +118,6 @@ def build_info(module, options: dict) -> dict:
                 run,
             ) from None
 
-    where = (
-        "behind ssh port {ssh_port} of {ssh_host}"
-        if params["ssh_host"]
-        else "in container {container}"
-        if params["container"]
-        else "in image {image}"
-        if params["image"]
-        else "on this host"
-    )
     fixes = dict(FIXES, **CONTAINER_FIXES) if params["container"] else FIXES
     sections = (
         build._asdict()
@@ -126,8 +128,7 @@ def build_info(module, options: dict) -> dict:
         "changed": False,
         "available": build is not None,
         "cause": cause or None,
-        "fix": fixes[cause].format(place=where.format(**params), **params)
-        + f". It said: {evidence}"
+        "fix": fixes[cause].format(place=place_of(params), **params) + f". It said: {evidence}"
         if cause
         else None,
         "version": None,
