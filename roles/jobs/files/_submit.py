@@ -64,10 +64,8 @@ def submit_text(options, site, text, origin):
     return submit_values(options, site, values, origin)
 
 
-def submit_values(options, site, values, origin, then=None):
-    """Submit the job that the values of a job file describe, and print its number. C(then) is called with the number instead."""
-    if not options.dry_run:
-        site.check_folder()
+def judged(options, site, values: dict, origin: str) -> tuple:
+    """Return the values with the changes of the command line, and their job."""
     try:
         values = _job_file.changed(values, options.set)
         job = _job_file.judge(
@@ -77,6 +75,14 @@ def submit_values(options, site, values, origin, then=None):
         raise Refused(
             "\n".join("%s: %s" % (origin, problem) for problem in error.problems)
         ) from error
+    return values, job
+
+
+def submit_values(options, site, values, origin, then=None):
+    """Submit the job that the values of a job file describe, and print its number. C(then) is called with the number instead."""
+    if not options.dry_run:
+        site.check_folder()
+    values, job = judged(options, site, values, origin)
     place = site.place(job)
     problems = site_problems(site, job)
     if problems:
