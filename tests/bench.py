@@ -81,7 +81,7 @@ CONTROLLER_LIMITS = {
     "64 hosts to 8: per host": 1.2,
 }
 
-MAKE_LIMITS = {"make lab: seconds": 390, "make test-fast: seconds": 240, "make test: seconds": 1500}
+MAKE_LIMITS = {"make lab: seconds": 360, "make test-fast: seconds": 180, "make test: seconds": 1500}
 
 # The aims of issue 27. The memory of slurmctld is reported only.
 SLURM_LIMITS = {

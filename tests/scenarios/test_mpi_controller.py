@@ -141,7 +141,7 @@ def test_no_rank_of_mpirun_outlives_its_runner(cluster):
     result = "cat /data1/share/.trainyard/jobs/killed/result.json"
     try:
         cluster.wait(
-            "both ranks", 300, lambda: {"[0 ", "[1 "} <= words(log.read_text(encoding="utf-8"))
+            "both ranks", 120, lambda: {"[0 ", "[1 "} <= words(log.read_text(encoding="utf-8"))
         )
         cluster.on(
             cluster.head, "systemctl kill --signal=KILL --kill-whom=main trainyard-job-killed"

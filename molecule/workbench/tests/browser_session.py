@@ -54,7 +54,7 @@ class Session:
             urllib.request.ProxyHandler({}),
         )
 
-    def ask(self, path, method="GET", data=None, headers=None, url=None):
+    def ask(self, path, method="GET", data=None, headers=None, url=None, timeout=120):
         headers = dict(headers or {})
         if isinstance(data, dict) and "application/x-www-form-urlencoded" in headers.get(
             "Content-Type", ""
@@ -68,7 +68,7 @@ class Session:
             (url or self.origin(path)) + path, data, headers, method=method
         )
         try:
-            with self.opener.open(request, timeout=170) as answer:
+            with self.opener.open(request, timeout=timeout) as answer:
                 return SimpleNamespace(
                     code=answer.status,
                     text=answer.read().decode("utf-8", "replace"),
@@ -169,7 +169,7 @@ class WebSocket:
 
     def __init__(self, session, path):
         parts = urllib.parse.urlsplit(session.origin(path))
-        raw = socket.create_connection((parts.hostname, parts.port or 443), timeout=170)
+        raw = socket.create_connection((parts.hostname, parts.port or 443), timeout=120)
         self.socket = session.context.wrap_socket(raw, server_hostname=parts.hostname)
         key = base64.b64encode(os.urandom(16)).decode()
         lines = [

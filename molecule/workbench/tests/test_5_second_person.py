@@ -630,7 +630,8 @@ def test_a_stopped_helper_is_killed(hub):
     # Root keeps them from running: bob would do it in a loop.
     stop = "for try in $(seq 200); do pkill -STOP --full --uid bob '/hub/instance$' && exit; sleep 0.02; done; exit 1"
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(bob.ask, "/services/jobs/")
+        # It is answered when the helper is killed, after 140 s.
+        answer = pool.submit(bob.ask, "/services/jobs/", timeout=170)
         cluster.on(cluster.head, "su bob -s /bin/bash -c %s" % shlex.quote(stop))
         begun = time.monotonic()
         assert alice.ask("/services/jobs/").code == 200
