@@ -33,14 +33,18 @@ help:
 $(venv): requirements.txt requirements-collections.txt galaxy.yml lab/setup
 	@lab/setup
 
-lab: $(venv)
-	@$(lab) run --hosts $(HOSTS) --image '$(LAB_IMAGE)'
+# With --setup the lab installs the Python tools itself, beside the images. It runs with the system's Python, so that must be there.
+lab:
+	@command -v python3 > /dev/null || lab/setup
+	@$(lab) run --setup --hosts $(HOSTS) --image '$(LAB_IMAGE)'
 
-lab-vm: $(venv)
-	@$(lab) run --virtual --hosts $(HOSTS)
+lab-vm:
+	@command -v python3 > /dev/null || lab/setup
+	@$(lab) run --setup --virtual --hosts $(HOSTS)
 
-lab-slurm: $(venv)
-	@$(lab) share --hosts $(HOSTS) --image '$(LAB_IMAGE)'
+lab-slurm:
+	@command -v python3 > /dev/null || lab/setup
+	@$(lab) share --setup --hosts $(HOSTS) --image '$(LAB_IMAGE)'
 
 lab-down:
 	@$(lab) down $(if $(KEEP),--keep)

@@ -72,6 +72,13 @@ def log_file(state, stage):
     return folder / f"{datetime.datetime.now(datetime.timezone.utc):%Y%m%dT%H%M%SZ}-{stage}.log"
 
 
+def tools_and_wheels(options: argparse.Namespace, log: pathlib.Path) -> pathlib.Path:
+    """Install the Python tools if make asks for it, and download the wheels of the training image with them. Returns the folder of wheels."""
+    if options.setup and stream(["make", "--silent", ".venv/complete"], log) != 0:
+        raise LabError(f"step: lab/setup failed\nlog: {log}")
+    return images.with_horovod(images.wheels(ROOT, CACHE, log), CACHE)
+
+
 def prepare(options):
     """Prepare what all labs on this machine share: engine, images, wheels and the inventory's file about this machine. Returns the engine and the base of the
     hosts: an image name, or the system of the virtual machines."""
@@ -81,16 +88,19 @@ def prepare(options):
         )
     engine = Engine(CACHE)
     with only_one(CACHE, wait=True):
-        log, log_of_base = (
-            log_file(ROOT / ".lab", "prepare"),
-            log_file(ROOT / ".lab", "prepare-base"),
+        log, log_of_base, log_of_tools = (
+            log_file(ROOT / ".lab", stage) for stage in ("prepare", "prepare-base", "prepare-tools")
         )
-        # First, because it may fail on a missing setting, before the slow parts.
-        wheels = images.with_horovod(images.wheels(ROOT, CACHE, log), CACHE)
-        engine.ensure()
-        host, (base, archive) = images.side_by_side(
-            lambda: images.host_image(engine, CACHE, log),
-            lambda: images.training_base(engine, CACHE, log_of_base),
+
+        def engine_and_images():
+            engine.ensure()
+            return images.side_by_side(
+                lambda: images.host_image(engine, CACHE, log),
+                lambda: images.training_base(engine, CACHE, log_of_base),
+            )
+
+        wheels, (host, (base, archive)) = images.side_by_side(
+            lambda: tools_and_wheels(options, log_of_tools), engine_and_images
         )
         for path in inventory.machine_files(ROOT):
             inventory.write(
@@ -427,6 +437,11 @@ def main():
             "--image",
             default="",
             help="image with systemd for the hosts, instead of the one built by the lab",
+        )
+        added.add_argument(
+            "--setup",
+            action="store_true",
+            help="install the Python tools into .venv first, beside the images",
         )
         added.add_argument(
             "--virtual",

@@ -1,6 +1,7 @@
 """The machine of the lab: its packages, Docker engine, capabilities and package sources."""
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -8,7 +9,6 @@ import platform
 import re
 import shutil
 import subprocess
-import threading
 import time
 
 from process import LabError, run, say
@@ -80,13 +80,22 @@ def capabilities():
     return granted(re.search(r"^CapBnd:\s*(\w+)", status, re.MULTILINE).group(1))
 
 
-# apt's lock is for one process: two builds side by side may need the same package.
-_APT = threading.Lock()
+# apt's lock is for one process. Builds and lab/setup run side by side, and each may need a package.
+_APT = pathlib.Path(__file__).resolve().parent.parent / ".lab" / "apt"
+
+
+@contextlib.contextmanager
+def _apt():
+    """Hold the lock of apt in this checkout, which lab/setup takes, too."""
+    _APT.parent.mkdir(exist_ok=True)
+    with open(_APT, "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def install(*packages):
     """Install the Debian packages that are missing."""
-    with _APT:
+    with _apt():
         missing = []
         for package in packages:
             state = run(
