@@ -59,6 +59,14 @@ def test_same_image_everywhere(cluster):
     assert len({cluster.inspect(host)["Config"]["Image"] for host in cluster.hosts}) == 1
 
 
+def test_the_base_was_pushed_while_horovod_compiled(cluster):
+    """The push of the finished image found its first layers in the registry, and the base has no second name."""
+    log = cluster.on(cluster.head, "cat /var/log/trainyard/training_image.log").out
+    assert "Layer already exists" in log.rpartition("The push refers to repository")[2]
+    names = cluster.on(cluster.head, "docker images --format '{{.Repository}}:{{.Tag}}'").out
+    assert ":5443/" not in names
+
+
 def test_no_site_secret_or_setting_in_the_image(cluster):
     """The build uses CA, proxies and indexes, but its layers and history do not contain them."""
     image = cluster.inspect(cluster.head)["Config"]["Image"]

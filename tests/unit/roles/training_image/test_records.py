@@ -115,7 +115,7 @@ def test_the_service_of_a_package_that_was_there_is_not_masked(head, missing, ma
     head.variables.update(
         __training_image_missing={"installed": missing}, ansible_search_path=[str(ROLE)]
     )
-    install = tasks("install_registry.yml")
+    install = tasks("start_registry.yml")
     files = head.value(
         install["Copy the registry script and mask the packaged service"][
             "trainyard.gpu.managed_files"
