@@ -240,15 +240,18 @@ def test_an_image_that_does_not_exist(cluster):
         "worker_image: 'site/gone:1' is not an image of this cluster; use one of site/notebook:1, site/tools:1"
         in said
     )
-    # One that was there when the job was submitted.
-    done = cluster.as_person(
-        "alice",
-        "cat > gone.yml << 'END'\n%sEND\ntrainyard submit gone.yml --dry-run | sed s,site/tools:1,site/gone:1, > gone.sh && "
-        "sbatch --parsable gone.sh" % job(worker_gpu="1"),
+    # One that was there when the job was submitted. The job is sealed, so the list of the login host names it for a moment.
+    config = "/etc/trainyard/jobs.json"
+    cluster.on(
+        cluster.head,
+        """cp -p %s /root/jobs.json && sed -i 's|"site/tools:1"|"site/gone:1", &|' %s"""
+        % (config, config),
     )
-    not_on_this_host(
-        cluster, done.out.strip(), "image 'site/gone:1' is not on this host; images here: "
-    )
+    try:
+        number = cluster.submit("alice", job(worker_gpu="1", worker_image="site/gone:1"))
+    finally:
+        cluster.on(cluster.head, "mv /root/jobs.json %s" % config)
+    not_on_this_host(cluster, number, "image 'site/gone:1' is not on this host; images here: ")
 
 
 def not_on_this_host(cluster, number, reason):
