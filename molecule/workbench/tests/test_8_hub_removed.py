@@ -43,12 +43,19 @@ def test_drift_of_the_hub_is_told_and_gone_after_the_role(cluster, playbook, rol
         )
 
     assert rows(playbook("drift.yml")) == set()
-    cluster.on(
-        cluster.head,
-        "echo >> /etc/trainyard/notebook/server.json && systemctl stop trainyard-hub-links && nft delete table inet trainyard_instances",
-    )
-    cluster.on(cluster.peer, "systemctl stop trainyard-instances")
-    run = playbook("drift.yml")
+    # Slurm's daemon starts the health program every five minutes, which would load the tables again before they are compared.
+    for host in (cluster.head, cluster.peer):
+        cluster.on(host, "systemctl kill --signal=STOP slurmd")
+    try:
+        cluster.on(
+            cluster.head,
+            "echo >> /etc/trainyard/notebook/server.json && systemctl stop trainyard-hub-links && nft delete table inet trainyard_instances",
+        )
+        cluster.on(cluster.peer, "systemctl stop trainyard-instances")
+        run = playbook("drift.yml")
+    finally:
+        for host in (cluster.head, cluster.peer):
+            cluster.on(host, "systemctl kill --signal=CONT slurmd")
     assert (
         run.code == 2
         and run.changed == 0
