@@ -191,6 +191,13 @@ def _is_of_the_node(reason):
     return bool(_THE_NODE.search(reason)) or not _NOT_THE_NODE.search(reason)
 
 
+def _devices(positions, listed):
+    """Return the device numbers of GPUs that Slurm counts by their position in the host's list. Without a list both are the same."""
+    if not isinstance(listed, list) or not all(isinstance(number, int) for number in listed):
+        return positions
+    return [listed[position] for position in positions if position < len(listed)]
+
+
 def _gpu_problems(asked, result):
     """What is wrong with the GPUs of the job."""
     granted, seen = result["gpus"], result["devices"]
@@ -198,6 +205,12 @@ def _gpu_problems(asked, result):
         return [
             "it has GPUs %s and sees %d, not %d"
             % (", ".join(map(str, granted)) or "none", result["visible"], asked["gpus"])
+        ]
+    devices = _devices(granted, result.get("positions"))
+    if len(devices) != len(granted):
+        return [
+            "it has GPUs %s of Slurm, and the list of the host has %d devices"
+            % (", ".join(map(str, granted)), len(result["positions"]))
         ]
     # Without a driver, as in tests, a device node cannot be opened: ENXIO, or EPERM for all of them on a host that is itself a container.
     expected = (
@@ -208,7 +221,7 @@ def _gpu_problems(asked, result):
         else ("ENXIO",)
     )
     problems = []
-    for number in granted:
+    for number in devices:
         path = "%s%d" % (DEVICE, number)
         if str(number) not in seen:
             problems.append("it got %s, which does not exist" % path)
@@ -225,7 +238,7 @@ def _gpu_problems(asked, result):
         others = [
             DEVICE + number
             for number in sorted(seen, key=int)
-            if int(number) not in granted and seen[number][3] not in ("EPERM", "EACCES")
+            if int(number) not in devices and seen[number][3] not in ("EPERM", "EACCES")
         ]
         if others:
             problems.append("it can open GPUs of other jobs: " + ", ".join(others))

@@ -20,6 +20,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _files
+import _gpu_numbers
 import _host_health
 import _mountinfo
 import _nft_table
@@ -278,8 +279,10 @@ def problems(config):
         r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _files.read("/proc/driver/nvidia/version")
     )
     kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""
+    kinds = config.get("gpus") or {}
     return [
-        judge_gpus(health.get("gpus", 0), count_gpus(config.get("gpus") or {})),
+        judge_gpus(health.get("gpus", 0), count_gpus(kinds))
+        or _gpu_numbers.list_fault(kinds, _gpu_numbers.read_host(kinds), only_missing=True),
         judge_kernel_log(kernel or ""),
         judge_cards() if loaded else "",
         judge_driver(loaded.group(1) if loaded else "", library_version()),

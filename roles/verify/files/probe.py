@@ -25,6 +25,8 @@ ASKED, PROGRAM, INSIDE = "TRAINYARD_PROBE", "TRAINYARD_PROBE_PROGRAM", "TRAINYAR
 MARK = "trainyard-probe "
 #: MiB of memory of the task without GPUs, and how many it tries to get.
 LIMIT, BEYOND = 64, 192
+#: Of role job_container: which GPU of Slurm is which device.
+CONFIG = "/etc/trainyard/job/config.json"
 #: What a control group answers to an open of a device that is not the job's.
 DENIED = ("EPERM", "EACCES")
 #: Characters of the task's output that are reported if it has no result.
@@ -222,6 +224,15 @@ def task(asked, environment):
     }
 
 
+def listed_devices(path=CONFIG):
+    """Return the device numbers in the order of Slurm, as programs of the host read them. None without a list."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)["gpus"].get("positions")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
 def result_of(output, code):
     """Return the result of the task from its output."""
     for line in output.splitlines():
@@ -309,6 +320,9 @@ def main(environment):
         print(MARK + json.dumps(task(asked, environment)))
         return 0
     result = run(asked, environment[PROGRAM], environment)
+    # The container has no such file.
+    listed = listed_devices()
+    result.update({"positions": listed} if listed is not None else {})
     result["plain"] = run_plain(asked, environment[PROGRAM], environment)
     return subprocess.call(
         [

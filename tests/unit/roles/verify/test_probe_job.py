@@ -100,6 +100,20 @@ def test_what_the_task_sees(share):
     assert (seen["gpus"], seen["visible"], seen["share"]) == ([], 0, "")
 
 
+def test_the_list_of_the_host(tmp_path):
+    path = tmp_path / "config.json"
+    assert probe.listed_devices(str(path)) is None
+    for text, found in (
+        ('{"gpus": {"positions": [2, 3]}}', [2, 3]),
+        ('{"gpus": {}}', None),
+        ("{}", None),
+        ("[]", None),
+        ("{", None),
+    ):
+        path.write_text(text, encoding="ascii")
+        assert probe.listed_devices(str(path)) == found
+
+
 @pytest.mark.parametrize(
     "output, code, result",
     [
