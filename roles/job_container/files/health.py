@@ -153,6 +153,14 @@ def count_gpus(config):
     )
 
 
+def judge_devices(expected, kinds):
+    """Check the number of GPUs, and that Slurm's list has none that is missing: after a boot they may have other numbers."""
+    short = judge_gpus(expected, count_gpus(kinds))
+    if short or not kinds:
+        return short
+    return _gpu_numbers.list_fault(kinds, _gpu_numbers.read_host(kinds), only_missing=True)
+
+
 def library_version():
     names = [
         os.path.basename(path)
@@ -279,10 +287,8 @@ def problems(config):
         r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _files.read("/proc/driver/nvidia/version")
     )
     kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""
-    kinds = config.get("gpus") or {}
     return [
-        judge_gpus(health.get("gpus", 0), count_gpus(kinds))
-        or _gpu_numbers.list_fault(kinds, _gpu_numbers.read_host(kinds), only_missing=True),
+        judge_devices(health.get("gpus", 0), config.get("gpus") or {}),
         judge_kernel_log(kernel or ""),
         judge_cards() if loaded else "",
         judge_driver(loaded.group(1) if loaded else "", library_version()),
