@@ -75,6 +75,15 @@ def devices(prefix):
     return found
 
 
+def seen_devices(prefixes):
+    """Return the first of the prefixes that has devices, and these. A host has GPUs or NPUs."""
+    for prefix in prefixes:
+        found = devices(prefix)
+        if found:
+            return prefix, found
+    return prefixes[0], {}
+
+
 def opened_devices(prefixes):
     """Return the error of an open of each device PREFIX<number>, empty if it opens, by its path."""
     return {
@@ -206,6 +215,11 @@ def share_problem(folder, token, name):
 
 def task(asked, environment):
     """Return what this process sees."""
+    # trainyard-run sets the second one in containers with NPUs.
+    visible = environment.get("CUDA_VISIBLE_DEVICES") or environment.get(
+        "ASCEND_RT_VISIBLE_DEVICES"
+    )
+    prefix, seen = seen_devices(asked["all_devices"])
     return {
         "node": environment.get("SLURMD_NODENAME", ""),
         "uid": os.getuid(),
@@ -213,10 +227,9 @@ def task(asked, environment):
         "gpus": numbers_of(
             environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or ""
         ),
-        "visible": len(
-            [part for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
-        ),
-        "devices": devices(asked["device"]),
+        "visible": len([part for part in (visible or "").split(",") if part]),
+        "device": prefix,
+        "devices": seen,
         "driver": os.path.exists("/proc/driver/nvidia/version"),
         "share": share_problem(asked["folder"], asked["token"], asked["node"])
         if asked["folder"]

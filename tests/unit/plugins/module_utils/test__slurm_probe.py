@@ -265,6 +265,17 @@ def test_the_gpu_of_the_job_is_a_position():
     assert judged(a_job(dict(SEEN, positions=["x"])))[0] == "pass"
 
 
+def test_the_npu_of_the_job():
+    """Its major number is the kernel's choice. It is GPU 0 of Slurm on a host whose devices begin with davinci4."""
+    own = dict(SEEN, device="/dev/davinci", positions=[4, 5], devices={"4": ["c", 237, 4, ""]})
+    assert judged(a_job(own), contained=True)[0] == "pass"
+    other = dict(own, devices=dict(own["devices"], **{"5": ["c", 237, 5, ""]}))
+    assert judged(a_job(other), contained=True)[1].endswith("of other jobs: /dev/davinci5")
+    assert judged(a_job(dict(own, devices={})))[1].endswith("/dev/davinci4, which does not exist")
+    # A host can say anything.
+    assert judged(a_job(dict(SEEN, device="/dev/sda")))[0] == "pass"
+
+
 def on_device(kind="c", major=195, minor=0, error=""):
     return dict(SEEN, devices=dict(DEVICES, **{"0": [kind, major, minor, error]}))
 
