@@ -234,9 +234,10 @@ def _gpu_problems(asked, result):
             continue
         kind, major, minor, error = seen[str(number)]
         if not _is_device(prefix, number, (kind, major, minor)):
+            wanted = "c %d:%d" % (MAJOR, number) if prefix == DEVICE else "a character device"
             problems.append(
-                "it got %s, which is the device %s %d:%d and not c %d:%d"
-                % (path, kind, major, minor, MAJOR, number)
+                "it got %s, which is the device %s %d:%d and not %s"
+                % (path, kind, major, minor, wanted)
             )
         elif error and error not in expected:
             problems.append("it cannot open %s: %s" % (path, error))
