@@ -17,7 +17,6 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import 
 
 __all__ = [
     "ParseError",
-    "cdi_kind",
     "device_number",
     "file_system_of",
     "has_capability",
@@ -103,14 +102,6 @@ def parse_docker_images(text):
             raise ParseError("docker image ls: no name and ID in: %.120r" % line)
         found[words[0]] = words[1]
     return found
-
-
-def cdi_kind(text):
-    """Return the kind of a CDI specification in JSON or YAML, such as nvidia.com/gpu. It is empty if there is none."""
-    found = re.search(
-        r"""^[\s{,]*["']?kind["']?\s*:\s*["']?([\w.-]+/[\w.-]+)""", text, re.M
-    ) or re.search(r'"kind"\s*:\s*"([^"]+)"', text)
-    return found.group(1) if found else ""
 
 
 def device_number(path, pattern=r"/dev/nvidia(\d+)"):

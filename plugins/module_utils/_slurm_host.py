@@ -16,7 +16,6 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import 
 __all__ = [
     "ParseError",
     "cgroups",
-    "gpu_information",
     "hardware_of",
     "key_digest",
     "memory_total_mib",
@@ -87,13 +86,6 @@ def hardware_of(topology, meminfo):
         "threads_per_core": cpus // cores if cores else 0,
         "real_memory": memory_total_mib(meminfo),
     }
-
-
-def gpu_information(text):
-    """Return (minor number, model) of a file /proc/driver/nvidia/gpus/*/information, None if it names no device node."""
-    model = re.search(r"^Model:\s*(\S.*?)\s*$", text, re.M)
-    minor = re.search(r"^Device Minor:\s*(\d+)\s*$", text, re.M)
-    return (int(minor.group(1)), model.group(1) if model else "") if minor else None
 
 
 def cgroups(mountinfo, controllers, container, swap):

@@ -18,7 +18,7 @@ import re
 from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm
 
 __all__ = [
-    "DEVICE",
+    "ALL_DEVICES",
     "NAME",
     "constrains_devices",
     "drained_by_slurm",
@@ -34,10 +34,10 @@ __all__ = [
 
 #: Name of the jobs, by which those of a run that was killed are found.
 NAME = "trainyard-probe"
-#: GPUs of NVIDIA: the path without the number, and the major number of these devices.
-DEVICE, MAJOR = "/dev/nvidia", 195
-#: Devices that only a job with a GPU or an NPU may open.
+#: Devices that only a job with a GPU or an NPU may open: the paths without the number.
 ALL_DEVICES = ("/dev/nvidia", "/dev/davinci")
+#: The major number of NVIDIA's. Their minor number is that of the path. The kernel chooses the one of others.
+DEVICE, MAJOR = ALL_DEVICES[0], 195
 #: MiB that the task without GPUs may have in memory: LIMIT of probe.py, and what Slurm and the
 #: kernel count otherwise.
 MAY_HAVE = 64 + 32
@@ -191,13 +191,32 @@ def _is_of_the_node(reason):
     return bool(_THE_NODE.search(reason)) or not _NOT_THE_NODE.search(reason)
 
 
+def _devices(positions, listed):
+    """Return the device numbers of GPUs that Slurm counts by their position in the host's list. Without a list both are the same."""
+    if not isinstance(listed, list) or not all(isinstance(number, int) for number in listed):
+        return positions
+    return [listed[position] for position in positions if position < len(listed)]
+
+
+def _is_device(prefix, number, found):
+    """Return whether the device node PREFIX<number> is what its path says. C(found) has its kind and numbers."""
+    return tuple(found) == ("c", MAJOR, number) if prefix == DEVICE else found[0] == "c"
+
+
 def _gpu_problems(asked, result):
-    """What is wrong with the GPUs of the job."""
+    """What is wrong with the GPUs or NPUs of the job."""
     granted, seen = result["gpus"], result["devices"]
+    prefix = result.get("device") if result.get("device") in ALL_DEVICES else DEVICE
     if len(granted) != asked["gpus"] or result["visible"] != asked["gpus"]:
         return [
             "it has GPUs %s and sees %d, not %d"
             % (", ".join(map(str, granted)) or "none", result["visible"], asked["gpus"])
+        ]
+    devices = _devices(granted, result.get("positions"))
+    if len(devices) != len(granted):
+        return [
+            "it has GPUs %s of Slurm, and the list of the host has %d devices"
+            % (", ".join(map(str, granted)), len(result["positions"]))
         ]
     # Without a driver, as in tests, a device node cannot be opened: ENXIO, or EPERM for all of them on a host that is itself a container.
     expected = (
@@ -208,24 +227,25 @@ def _gpu_problems(asked, result):
         else ("ENXIO",)
     )
     problems = []
-    for number in granted:
-        path = "%s%d" % (DEVICE, number)
+    for number in devices:
+        path = "%s%d" % (prefix, number)
         if str(number) not in seen:
             problems.append("it got %s, which does not exist" % path)
             continue
         kind, major, minor, error = seen[str(number)]
-        if (kind, major, minor) != ("c", MAJOR, number):
+        if not _is_device(prefix, number, (kind, major, minor)):
+            wanted = "c %d:%d" % (MAJOR, number) if prefix == DEVICE else "a character device"
             problems.append(
-                "it got %s, which is the device %s %d:%d and not c %d:%d"
-                % (path, kind, major, minor, MAJOR, number)
+                "it got %s, which is the device %s %d:%d and not %s"
+                % (path, kind, major, minor, wanted)
             )
         elif error and error not in expected:
             problems.append("it cannot open %s: %s" % (path, error))
     if asked["contained"]:
         others = [
-            DEVICE + number
+            prefix + number
             for number in sorted(seen, key=int)
-            if int(number) not in granted and seen[number][3] not in ("EPERM", "EACCES")
+            if int(number) not in devices and seen[number][3] not in ("EPERM", "EACCES")
         ]
         if others:
             problems.append("it can open GPUs of other jobs: " + ", ".join(others))

@@ -42,6 +42,11 @@ options:
     choices: [trainyard-jobs-firewall.service, trainyard-instances.service]
     default: []
     version_added: "0.4.0"
+  slurm_gpus:
+    description: Whether to compare the list of GPUs or NPUs in the order of Slurm, of role C(job_container), with the devices of the host.
+    type: bool
+    default: false
+    version_added: "0.4.0"
   horovod:
     description: Options of M(trainyard.gpu.horovod_build_info) for a container. With them, RV(horovod) is what that module returns.
     type: dict
@@ -189,6 +194,20 @@ firewalls:
     enabled:
       description: Whether the unit starts with the host.
       type: bool
+slurm_gpus:
+  description: The list of GPUs or NPUs in the order of Slurm. Empty without O(slurm_gpus).
+  returned: always
+  type: dict
+  sample: {listed: [0, 1, 2, 4, 3], fault: ""}
+  version_added: "0.4.0"
+  contains:
+    listed:
+      description: The device number of each. If the host has no list, the numbers of its devices, which Slurm then counts in their own order.
+      type: list
+      elements: int
+    fault:
+      description: How the list differs from the devices of the host, or why it has to have one. Empty if nothing is wrong.
+      type: str
 horovod:
   description: What M(trainyard.gpu.horovod_build_info) returns. Empty without O(horovod), and if Horovod's table cannot be read.
   returned: always
@@ -213,11 +232,17 @@ certificates:
 """
 
 import datetime
+import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_numbers import (
+    list_fault,
+    read_host,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import (
     ParseError,
     parse_chronyc,
@@ -254,6 +279,8 @@ CLOCKS = (
     (["timedatectl", "show", "--property=NTPSynchronized"], parse_timedatectl),
     (["chronyc", "-c", "tracking"], parse_chronyc),
 )
+#: Of role job_container, for programs on the host.
+JOB_CONFIG = "/etc/trainyard/job/config.json"
 NOTHING = {"free_bytes": None, "inodes": None, "inodes_free": None}
 
 
@@ -304,6 +331,16 @@ def certificate(module, path):
     return {"ends": end.strftime("%Y-%m-%d"), "days": left.days, "error": ""}
 
 
+def slurm_gpus() -> dict:
+    """Compare the list that programs of the host use with its devices."""
+    try:
+        kinds = json.loads(read_text(JOB_CONFIG) or "{}").get("gpus") or {}
+    except (ValueError, AttributeError) as error:
+        return {"listed": [], "fault": "%s cannot be read: %s" % (JOB_CONFIG, error)}
+    host = read_host(kinds)
+    return {"listed": kinds.get("positions", host["nodes"]), "fault": list_fault(kinds, host)}
+
+
 def horovod_of(module: AnsibleModule) -> dict:
     """Return what module horovod_build_info would return, empty if nothing is requested or the table cannot be read."""
     if not module.params["horovod"]:
@@ -330,6 +367,7 @@ def main():
                 "choices": list(TABLES),
                 "default": [],
             },
+            "slurm_gpus": {"type": "bool", "default": False},
             "horovod": {"type": "dict", "default": {}},
             "timeout": {"type": "int", "default": 10},
         },
@@ -377,6 +415,7 @@ def main():
         file_systems=file_systems,
         certificates=certificates,
         firewalls={unit: read_firewall(module, unit) for unit in module.params["firewalls"]},
+        slurm_gpus=slurm_gpus() if module.params["slurm_gpus"] else {},
         horovod=horovod_of(module),
         docker_config_error=error,
         docker_config_warnings=warnings,

@@ -228,8 +228,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import 
     existing,
     read_text,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._job_container import (
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_numbers import (
+    CDI_FOLDERS,
     cdi_kind,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._job_container import (
     device_number,
     file_system_of,
     has_capability,
@@ -252,7 +255,6 @@ CONTROL_NODES = (
     "/dev/nvidia-uvm",
     "/dev/nvidia-uvm-tools",
 )
-CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
 CAP_NET_ADMIN = 12
 # What the table needs of the kernel. It is checked, not loaded.
 FIREWALL_PROBE = """table inet trainyard_probe {

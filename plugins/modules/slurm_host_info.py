@@ -277,11 +277,11 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import chip_names, npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_numbers import parse_information
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import (
     cgroups,
-    gpu_information,
     hardware_of,
     key_digest,
     parse_slurmd_hardware,
@@ -408,10 +408,10 @@ class Host:
 
     def gpus(self):
         told = [
-            gpu_information(read_text(path))
+            parse_information(read_text(path))
             for path in glob.glob("/proc/driver/nvidia/gpus/*/information")
         ]
-        models = dict(pair for pair in told if pair)
+        models = {card["minor"]: card["model"] for card in told if card}
         numbers = [re.fullmatch(r"/dev/nvidia([0-9]+)", path) for path in glob.glob("/dev/nvidia*")]
         return [
             {"path": "/dev/nvidia%d" % minor, "minor": minor, "model": models.get(minor, "")}

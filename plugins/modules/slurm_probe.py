@@ -280,7 +280,6 @@ class Probes:
             if asked["problem"]:
                 continue
             words = {
-                "device": probe.DEVICE,
                 "all_devices": probe.ALL_DEVICES,
                 "job_folders": self.module.params["job_folders"],
                 "folder": self.folder,

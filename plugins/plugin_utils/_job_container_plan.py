@@ -279,6 +279,17 @@ def devices(found):
     }
 
 
+def device_list(former, kinds, numbers):
+    """Return the device number of each GPU in the order of Slurm, None if it is not known.
+
+    Without a plan of Slurm the former list stays, if it is of the same kind of device.
+    """
+    if numbers not in UNKNOWN:
+        return [int(number) for number in numbers]
+    known = former.get("gpus") or {}
+    return known.get("positions") if known.get("nodes") == kinds["nodes"] else None
+
+
 def configuration(found, wanted):
     """Return the content of config.json, which tells trainyard-run, prolog, epilog and health what the host can do.
 
@@ -291,6 +302,8 @@ def configuration(found, wanted):
         if wanted["job_cgroups"] in UNKNOWN
         else wanted["job_cgroups"]
     )
+    kinds = devices(found)
+    listed = device_list(former, kinds, wanted["gpu_numbers"])
     known = max(
         int((former.get("health") or {}).get("gpus", 0)),
         len(found["gpu_nodes"] or found["npu_nodes"]),
@@ -324,7 +337,7 @@ def configuration(found, wanted):
         "constrain_devices": cgroups,
         # With a cgroup per job Slurm's signals reach the processes in the container by themselves.
         "forward_signals": not cgroups,
-        "gpus": devices(found),
+        "gpus": kinds if listed is None else dict(kinds, positions=listed),
         "network": wanted["network"],
         "fabric": wanted["fabric"],
         "hosts": {name: host for name, host in hosts.items() if host},

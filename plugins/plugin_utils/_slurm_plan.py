@@ -219,6 +219,18 @@ def _gpus(reading, models, override):
     ]
 
 
+def _device_numbers(gpus):
+    """Return the device number of each GPU in the order in which Slurm counts them: the types as in Gres of slurm.conf, of each the files of gres.conf."""
+    types = dict.fromkeys(group["type"] for group in gpus)
+    return [
+        number
+        for kind in types
+        for group in gpus
+        if group["type"] == kind
+        for number in sorted(group["numbers"])
+    ]
+
+
 def _memory(found, configured):
     """Return the memory to configure in MiB.
 
@@ -258,6 +270,7 @@ def _node(name, address, reading, configured, features, models, override, hardwa
         "real_memory": memory,
         "gpus": gpus,
         "gpu_count": sum(len(group["numbers"]) for group in gpus),
+        "gpu_numbers": _device_numbers(gpus),
         "features": list(dict.fromkeys(types + list(features))),
         "release": reading["release"],
         "known": True,

@@ -17,6 +17,8 @@ class Job:
                 "SLURM_JOB_UID": UIDS[person],
                 "SLURM_STEP_ID": "0",
                 "SLURM_PROCID": "0",
+                # Of prolog and epilog, and of the task.
+                "SLURM_JOB_GPUS": gpus,
                 "SLURM_STEP_GPUS": gpus,
                 "SLURM_MEM_PER_NODE": "256",
             },

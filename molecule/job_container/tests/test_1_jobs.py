@@ -9,6 +9,7 @@ import pytest
 from jobs import STORAGE, Job, left
 
 testinfra_hosts = ["ansible://cluster"]
+CONFIG = "/etc/trainyard/job/config.json"
 # In a container: a rank table of four devices of this host, as role ascend writes it for NPUs.
 TABLE = """import json
 address = json.load(open("/run/trainyard/job.json"))["entries"][0]["address"]
@@ -274,6 +275,30 @@ def test_health_misses_a_gpu(host):
     done = host.run("/usr/local/lib/trainyard/slurm/health")
     host.run_expect([0], "mv /srv/nvidia3 /dev/")
     assert (done.rc, done.stdout) == (1, "trainyard: 3 of 4 GPUs are present\n")
+
+
+def test_the_number_of_slurm_is_a_position(host):
+    """Devices 0, 1 and 3, of which 1 is of another model and the last one of Slurm's list. Without the list nobody can know that."""
+    change = "import json; told = json.load(open('%s')); told['gpus']%s; json.dump(told, open('%s', 'w'))"
+    write = "python3 -c " + shlex.quote(change % (CONFIG, "['positions'] = [0, 3, 1]", CONFIG))
+    forget = "python3 -c " + shlex.quote(change % (CONFIG, ".pop('positions')", CONFIG))
+    host.run_expect([0], "cp --preserve=all %s /srv/ && mv /dev/nvidia2 /srv/" % CONFIG)
+    try:
+        host.run_expect([0], write)
+        for number, device in enumerate((0, 3, 1)):
+            with Job(host, 130 + number, gpus=str(number)) as job:
+                done = job.run("ls /dev/nvidia[0-9]*; echo $CUDA_VISIBLE_DEVICES")
+                assert done.stdout.split() == ["/dev/nvidia%d" % device, "0"], done.stderr
+        beyond = host.run(Job(host, 133, gpus="3").as_root("prolog"))
+        assert beyond.rc == 1 and "its list has 3: device numbers 0, 3, 1" in beyond.stderr
+        host.run_expect([0], forget)
+        unknown = host.run(Job(host, 134, gpus="1").as_root("prolog"))
+        assert unknown.rc == 1 and "run playbook scheduler" in unknown.stderr
+    finally:
+        host.run_expect(
+            [0], "mv /srv/nvidia2 /dev/ && cp --preserve=all /srv/config.json %s" % CONFIG
+        )
+    assert left(host) == ""
 
 
 def test_ranks_of_mindspore(host):

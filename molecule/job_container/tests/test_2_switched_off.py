@@ -45,8 +45,8 @@ def replaced(host, path, old, new):
     [
         (
             RUN,
-            'kinds["cdi"], number) for number in gpus]',
-            'kinds["cdi"], number) for number in range(4)]',
+            "_gpu_numbers.cdi_names(gpus, ",
+            "_gpu_numbers.cdi_names(range(4), ",
             tests.test_a_job_is_the_person_and_sees_what_it_was_given,
             "/dev/nvidia0",
         ),
@@ -87,8 +87,8 @@ def replaced(host, path, old, new):
         ),
         (
             RUN,
-            'kinds["cdi"], number) for number in gpus]',
-            'kinds["cdi"], number) for number in range(4)]',
+            "_gpu_numbers.cdi_names(gpus, ",
+            "_gpu_numbers.cdi_names(range(4), ",
             tests.test_nobody_reads_the_folders_of_another_job,
             "/dev/nvidia0",
         ),

@@ -20,6 +20,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _files
+import _gpu_numbers
 import _host_health
 import _mountinfo
 import _nft_table
@@ -152,6 +153,14 @@ def count_gpus(config):
     )
 
 
+def judge_devices(expected, kinds):
+    """Check the number of GPUs, and that Slurm's list has none that is missing: after a boot they may have other numbers."""
+    short = judge_gpus(expected, count_gpus(kinds))
+    if short or not kinds:
+        return short
+    return _gpu_numbers.list_fault(kinds, _gpu_numbers.read_host(kinds), only_missing=True)
+
+
 def library_version():
     names = [
         os.path.basename(path)
@@ -279,7 +288,7 @@ def problems(config):
     )
     kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""
     return [
-        judge_gpus(health.get("gpus", 0), count_gpus(config.get("gpus") or {})),
+        judge_devices(health.get("gpus", 0), config.get("gpus") or {}),
         judge_kernel_log(kernel or ""),
         judge_cards() if loaded else "",
         judge_driver(loaded.group(1) if loaded else "", library_version()),

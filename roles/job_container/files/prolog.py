@@ -14,6 +14,7 @@ import sys
 # Teardown would find the folder of the compiled module.
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/trainyard/shared")
+import _gpu_numbers
 import _job_ports
 
 CONFIG = "/etc/trainyard/job/config.json"
@@ -95,12 +96,23 @@ def limit_disk(job: str, config: dict) -> None:
         disk.begin("%s/jobs/%s" % (config["storage"], job), job, config["job_bytes"])
 
 
+def check_gpus(environment: dict, kinds: dict) -> None:
+    """Refuse a job whose GPUs this host cannot tell. It would open those of another job.
+
+    CUDA_VISIBLE_DEVICES has UUIDs here from Slurm 25.11 on.
+    """
+    positions = _gpu_numbers.numbers_of(environment.get("SLURM_JOB_GPUS", ""))
+    if positions:
+        _gpu_numbers.devices_of(positions, kinds, _gpu_numbers.read_host(kinds))
+
+
 def main():
     try:
         job, uid = job_of(os.environ)
         with open(CONFIG, encoding="utf-8") as stream:
             config = json.load(stream)
         if not _job_ports.is_of_the_system(uid):
+            check_gpus(os.environ, config.get("gpus") or {})
             begin(job, uid, pwd.getpwuid(uid).pw_gid, config["storage"])
             limit_disk(job, config)
             _job_ports.open_ports(job, uid, os.environ)
@@ -108,6 +120,8 @@ def main():
         raise Failed("user %s is unknown on this host; run playbook people" % error) from error
     except Failed:
         raise
+    except _gpu_numbers.DeviceError as error:
+        raise Failed(error) from error
     except Exception as error:  # one line for the log of slurmd, whatever it is
         raise Failed("%s: %s" % (type(error).__name__, error)) from error
 

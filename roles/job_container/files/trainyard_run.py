@@ -34,7 +34,7 @@ sys.dont_write_bytecode = True
 SHARED = "/usr/local/lib/trainyard/shared"
 sys.path.insert(0, SHARED)
 import _files
-from _gpu_numbers import numbers_of
+import _gpu_numbers
 from _messages import Refused
 from _mountinfo import mount_of, parse_mountinfo
 
@@ -152,23 +152,6 @@ def expand_counts(text):
             raise Refused("tasks per node: '%s' is not a number" % part)
         numbers += [int(found.group(1))] * int(found.group(2) or 1)
     return numbers
-
-
-def chosen_gpus(environment, constrained):
-    """Return the numbers of the task's GPUs on this host.
-
-    SLURM_STEP_GPUS has the GPUs of the step. CUDA_VISIBLE_DEVICES has fewer if the task is bound to some of them. If Slurm constrains devices,
-    it counts from 0.
-    """
-    step = numbers_of(environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or "")
-    visible = numbers_of(environment.get("CUDA_VISIBLE_DEVICES") or "")
-    if not step or not visible or len(visible) >= len(step):
-        return step
-    return (
-        [step[number] for number in visible if number < len(step)]
-        if constrained
-        else [number for number in visible if number in step]
-    )
 
 
 def workers(environment):
@@ -338,12 +321,14 @@ def program_mounts(config, exists=os.path.exists):
     ] + ([bind(RANK_TABLE, RANK_TABLE, True)] if exists(RANK_TABLE) else [])
 
 
-def device_options(gpus, config, exists=os.path.exists):
-    """Return podman's options for the GPUs or NPUs of the task."""
+def device_options(gpus, config, host, exists=os.path.exists):
+    """Return podman's options for the GPUs or NPUs of the task, which C(gpus) has by device number. C(host) is that of P(_gpu_numbers.read_host)."""
     kinds = config["gpus"]
     check_groups(gpus, config)
     if kinds.get("cdi"):
-        return ["--device=%s=%d" % (kinds["cdi"], number) for number in gpus]
+        specifications = _gpu_numbers.read_specifications() if gpus else []
+        names = _gpu_numbers.cdi_names(gpus, kinds, host, specifications)
+        return ["--device=%s=%s" % (kinds["cdi"], name) for name in names]
     paths = [kinds["nodes"] % number for number in gpus] + [
         path for path in kinds.get("control") or [] if gpus and exists(path)
     ]
@@ -967,7 +952,8 @@ def prepare(options, environment, config):
             "nodes": [environment.get("SLURMD_NODENAME") or socket.gethostname()],
             "local": 0,
         }
-    gpus = chosen_gpus(environment, config.get("constrain_devices", False))
+    devices = _gpu_numbers.read_host(config["gpus"])
+    gpus = _gpu_numbers.of_task(environment, config, devices)
     folder = make_folder(
         os.path.join(runtime, "task.%s.%d" % (step, int(environment.get("SLURM_PROCID") or 0)))
     )
@@ -1030,7 +1016,7 @@ def prepare(options, environment, config):
         + [bind(path, path) for path in mounts]
         + [mount_option(text) for text in options.mount]
         + host_file_mount(options.host_file, folder, home),
-        "devices": device_options(gpus, config)
+        "devices": device_options(gpus, config, devices)
         + driver_mounts(gpus, config)
         + ["--device=" + path for path in infiniband],
     }
@@ -1464,6 +1450,6 @@ if __name__ == "__main__":
     except TimeoutError as problem:
         print("trainyard-run: %s" % problem, file=sys.stderr)
         sys.exit(NO_PEER)
-    except Refused as problem:
+    except (Refused, _gpu_numbers.DeviceError) as problem:
         print("trainyard-run: %s" % problem, file=sys.stderr)
         sys.exit(NOT_STARTED)

@@ -24,6 +24,7 @@ import time
 SHARED = "/usr/local/lib/trainyard/shared"
 sys.path.insert(0, SHARED)
 import _error_signatures
+import _gpu_numbers
 import _job_result
 import _job_text
 import _job_watch
@@ -34,6 +35,8 @@ from _messages import Refused, say
 CONFIG = "/etc/trainyard/jobs.json"
 #: Of role job_container: variables that each container gets.
 OF_CONTAINERS = "/etc/trainyard/job/environment"
+#: Of role job_container, too: which GPU of Slurm is which device.
+OF_DEVICES = "/etc/trainyard/job/config.json"
 #: Kinds whose command runs on worker 0 only. It starts the ranks on the others.
 OF_FIRST_WORKER = ("HorovodJob", "MPIJob")
 #: What a rank reports that a worker's command has started.
@@ -538,6 +541,17 @@ def watch_worker(path, with_gpus, devices, ending):
     _job_watch.watch(with_gpus, ending, Sink())
 
 
+def watched_gpus(environment):
+    """Return the indexes by which nvidia-smi knows the GPUs of this worker. None if they cannot be told: trainyard-run says why."""
+    config = read_json(OF_DEVICES) or {"gpus": {}}
+    host = _gpu_numbers.read_host(config["gpus"])
+    try:
+        devices = _gpu_numbers.of_task(environment, config, host)
+    except _gpu_numbers.DeviceError:
+        return []
+    return [str(index) for index in _gpu_numbers.indexes(devices, config["gpus"], host)]
+
+
 def of_network(text, own):
     """Return the variables that say which card has the data of the job: those of containers, over them those of the job. C(text) has NAME=VALUE lines."""
     found = dict(re.findall(r'^((?:GLOO|NCCL)_[A-Z_]+)="?(.*?)"?$', text, re.MULTILINE))
@@ -557,7 +571,6 @@ def task(folder):
     # For the watcher, which counts what this card sends and receives. It runs outside of the container.
     os.environ.update(of_network(read(OF_CONTAINERS), job["environment"]))
     rank = values.get("SLURM_PROCID") or "0"
-    devices = (values.get("SLURM_STEP_GPUS") or values.get("SLURM_JOB_GPUS") or "").split(",")
     ending, end = os.pipe()
     watcher = threading.Thread(
         target=watch_worker,
@@ -565,7 +578,7 @@ def task(folder):
         args=(
             "%s/watch.%s.json" % (folder, rank),
             bool(job["worker_gpu"]),
-            devices,
+            watched_gpus(values),
             os.fdopen(ending, closefd=False),
         ),
     )

@@ -27,9 +27,11 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _files
 import _idle
-from _gpu_numbers import numbers_of
+from _gpu_numbers import DeviceError, devices_of, indexes, numbers_of, read_host
 
 CONFIG = "/etc/trainyard/notebook/server.json"
+#: Of role job_container: which GPU of Slurm is which device.
+OF_DEVICES = "/etc/trainyard/job/config.json"
 #: The prolog creates a folder here for each job. It belongs to the person of the job.
 JOBS = "/run/trainyard/jobs"
 STATE = "/run/trainyard/instances.json"
@@ -162,10 +164,20 @@ def processes_of(epilog: types.ModuleType, job: str) -> set[int]:
     return epilog.of_job(epilog.owned(uid, ranges), job, _files.read("/proc/self/cgroup"), False)
 
 
-def gpus_in_use(devices: list[str]) -> bool | None:
-    """Return whether one of the GPUs is busy, as the instance judges it. None if unknown."""
-    if not devices:
+def gpus_in_use(positions: list[str]) -> bool | None:
+    """Return whether one of the GPUs is busy, as the instance judges it. None if unknown.
+
+    :param positions: their numbers in Slurm's list of this host.
+    """
+    if not positions:
         return False
+    kinds = (_files.read_json(OF_DEVICES) or {}).get("gpus") or {}
+    host = read_host(kinds)
+    try:
+        devices = devices_of([int(position) for position in positions], kinds, host)
+    except DeviceError:
+        return None
+    numbers = [str(index) for index in indexes(devices, kinds, host)]
     # Of role jobs. A host without GPUs does not need them.
     import _bandwidth
     import _job_watch
@@ -175,7 +187,7 @@ def gpus_in_use(devices: list[str]) -> bool | None:
         usage = [gpu[0] for gpu in _bandwidth.usage(text)]
     except _bandwidth.ParseError:
         return None
-    busy = _job_watch.seen_gpus(len(devices), devices, usage)["busy"]
+    busy = _job_watch.seen_gpus(len(numbers), numbers, usage)["busy"]
     return None if busy is None else busy > 0
 
 

@@ -25,6 +25,8 @@ ASKED, PROGRAM, INSIDE = "TRAINYARD_PROBE", "TRAINYARD_PROBE_PROGRAM", "TRAINYAR
 MARK = "trainyard-probe "
 #: MiB of memory of the task without GPUs, and how many it tries to get.
 LIMIT, BEYOND = 64, 192
+#: Of role job_container: which GPU of Slurm is which device.
+CONFIG = "/etc/trainyard/job/config.json"
 #: What a control group answers to an open of a device that is not the job's.
 DENIED = ("EPERM", "EACCES")
 #: Characters of the task's output that are reported if it has no result.
@@ -71,6 +73,15 @@ def devices(prefix):
                 opened(path),
             ]
     return found
+
+
+def seen_devices(prefixes):
+    """Return the first of the prefixes that has devices, and these. A host has GPUs or NPUs."""
+    for prefix in prefixes:
+        found = devices(prefix)
+        if found:
+            return prefix, found
+    return prefixes[0], {}
 
 
 def opened_devices(prefixes):
@@ -204,6 +215,11 @@ def share_problem(folder, token, name):
 
 def task(asked, environment):
     """Return what this process sees."""
+    # trainyard-run sets the second one in containers with NPUs.
+    visible = environment.get("CUDA_VISIBLE_DEVICES") or environment.get(
+        "ASCEND_RT_VISIBLE_DEVICES"
+    )
+    prefix, seen = seen_devices(asked["all_devices"])
     return {
         "node": environment.get("SLURMD_NODENAME", ""),
         "uid": os.getuid(),
@@ -211,15 +227,23 @@ def task(asked, environment):
         "gpus": numbers_of(
             environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or ""
         ),
-        "visible": len(
-            [part for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
-        ),
-        "devices": devices(asked["device"]),
+        "visible": len([part for part in (visible or "").split(",") if part]),
+        "device": prefix,
+        "devices": seen,
         "driver": os.path.exists("/proc/driver/nvidia/version"),
         "share": share_problem(asked["folder"], asked["token"], asked["node"])
         if asked["folder"]
         else "",
     }
+
+
+def listed_devices(path=CONFIG):
+    """Return the device numbers in the order of Slurm, as programs of the host read them. None without a list."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)["gpus"].get("positions")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
 
 
 def result_of(output, code):
@@ -309,6 +333,9 @@ def main(environment):
         print(MARK + json.dumps(task(asked, environment)))
         return 0
     result = run(asked, environment[PROGRAM], environment)
+    # The container has no such file.
+    listed = listed_devices()
+    result.update({"positions": listed} if listed is not None else {})
     result["plain"] = run_plain(asked, environment[PROGRAM], environment)
     return subprocess.call(
         [

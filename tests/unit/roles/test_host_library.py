@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import _files
-import _gpu_numbers
 import _messages
 import pytest
 import yaml
@@ -215,19 +214,6 @@ def test_lines_of_a_log_need_no_room(capfd):
     assert capfd.readouterr() == ("trainyard: one\n", "trainyard: two\n")
     with open("/dev/full", "wb", buffering=0) as full:
         _messages.say("three", full.fileno())
-
-
-@pytest.mark.parametrize(
-    "text, numbers", [("0,2-3", [0, 2, 3]), ("", []), ("GPU-8f3a,1", [1]), ("1023", [1023])]
-)
-def test_numbers_of_gpus(text, numbers):
-    assert _gpu_numbers.numbers_of(text) == numbers
-
-
-@pytest.mark.parametrize("text", ["1024", "0-999999999999"])
-def test_numbers_that_no_gpu_has(text):
-    with pytest.raises(_messages.Refused, match="has GPUs after the number 1023"):
-        _gpu_numbers.numbers_of(text)
 
 
 def test_modules_are_quick_to_load():

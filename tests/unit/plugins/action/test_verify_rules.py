@@ -38,6 +38,15 @@ def guarded(**changes: object) -> dict:
     return scheduled(a_node("b"), answer=an_answer(firewalls={JOBS_FIREWALL: state}))
 
 
+def listing(listed: list, fault: str = "", planned: list | None = None) -> dict:
+    """A host of the scheduler whose list of GPUs differs from its devices, or from the plan."""
+    plan = {
+        "nodes": [{"name": "b"}] if planned is None else [{"name": "b", "gpu_numbers": planned}]
+    }
+    answer = an_answer(slurm_gpus={"listed": listed, "fault": fault})
+    return scheduled(a_node("b"), answer=answer, slurm_plan=plan)
+
+
 def an_answer(**changes):
     """What host_health_info says of a host in order."""
     return dict(
@@ -49,6 +58,7 @@ def an_answer(**changes):
             "docker_config_error": "",
             "docker_config_warnings": [],
             "firewalls": {JOBS_FIREWALL: {"fault": "", "active": True, "enabled": True}},
+            "slurm_gpus": {"listed": [], "fault": ""},
             "certificates": {
                 "/etc/trainyard/registry/tls/registry.pem": {
                     "ends": "2027-12-29",
@@ -290,6 +300,7 @@ def test_a_cluster_in_order(kind):
                 "scheduler-nodes",
                 "scheduler-quota",
                 "scheduler-ports",
+                "scheduler-gpus",
             }
             | (GPU_IDS if kind is plain else set())
         }
@@ -638,6 +649,15 @@ FIRING = {
         (plain, guarded(fault="chain people is changed", active=False), "chain people is changed"),
         (plain, guarded(active=False), "its unit is not active"),
         (plain, guarded(enabled=False), "its unit does not start with the host"),
+    ],
+    "scheduler-gpus": [
+        (
+            plain,
+            listing([0, 1], "it has the device numbers 0, 2"),
+            "it has the device numbers 0, 2",
+        ),
+        (plain, listing([0, 1, 2, 3, 4], planned=[0, 1, 2, 4, 3]), "0, 1, 2, 3, 4"),
+        (plain, listing([], planned=[0]), "no device"),
     ],
     "scheduler-nodes": [
         (plain, scheduled(), "the scheduler has no node of this name"),

@@ -82,6 +82,7 @@ def wanted(**changes):
             "fabric": "",
             "members": MEMBERS,
             "gpus": None,
+            "gpu_numbers": None,
             "free_gib": 20,
             "job_gib": "0",
             "images": [],
@@ -160,6 +161,16 @@ def test_npus():
         ]
         == "/dev/nvidia%d"
     ), "without a device file"
+
+
+def test_the_list_of_devices_is_that_of_the_plan_of_slurm():
+    told = json.loads(content(CONFIG, host(gpu_nodes=[0, 1, 2, 3, 4]), gpu_numbers=[0, 1, 2, 4, 3]))
+    assert told["gpus"]["positions"] == [0, 1, 2, 4, 3]
+    assert json.loads(content(CONFIG, host(**NPUS), gpu_numbers=[6, 7]))["gpus"]["positions"] == [
+        6,
+        7,
+    ]
+    assert "positions" not in json.loads(content(CONFIG, host(gpu_nodes=[0])))["gpus"]
 
 
 def test_gpus_and_npus_in_one_host():
@@ -827,8 +838,14 @@ def test_without_a_plan_of_slurm_its_decisions_stay():
         "share": "",
         "free_gib": {"/scratch/containers": 20},
     }
+    listed = after(finished(gpu_nodes=[0, 1]), gpu_numbers=["1", 0], **IMAGE)
+    assert json.loads(listed["texts"][CONFIG])["gpus"]["positions"] == [1, 0]
     for unknown in (None, ""):
+        assert drift(listed, gpu_numbers=unknown) == []
         assert drift(known, job_cgroups=unknown, gpus=unknown) == []
+        # It was of NPUs.
+        other = json.loads(content(CONFIG, dict(listed, **NPUS, gpu_nodes=[]), gpu_numbers=unknown))
+        assert "positions" not in other["gpus"]
         config = json.loads(content(CONFIG, host(gpu_nodes=[0]), job_cgroups=unknown, gpus=unknown))
         assert (
             config["constrain_devices"],

@@ -224,6 +224,32 @@ def test_two_models_in_one_host():
         "NodeName=a Name=gpu Type=a100 File=/dev/nvidia2 Flags=nvidia_gpu_env",
     ]
     assert found["nodes"][0]["features"] == ["h100", "a100"]
+    assert found["nodes"][0]["gpu_numbers"] == [0, 1, 4, 2]
+
+
+@pytest.mark.parametrize(
+    "minors, display, numbers, files",
+    [
+        # Four A100 around a display card.
+        (range(5), 3, [0, 1, 2, 4, 3], ["/dev/nvidia[0-2,4]", "/dev/nvidia3"]),
+        # The display card comes first: so does its type in Gres.
+        (range(5), 0, [0, 1, 2, 3, 4], ["/dev/nvidia0", "/dev/nvidia[1-4]"]),
+        ([2, 3, 5, 7], None, [2, 3, 5, 7], ["/dev/nvidia[2-3,5,7]"]),
+    ],
+)
+def test_numbers_of_devices_in_the_order_of_slurm(minors, display, numbers, files):
+    gpus = [
+        {
+            "path": "/dev/nvidia%d" % minor,
+            "minor": minor,
+            "model": "NVIDIA DGX Display" if minor == display else A100,
+        }
+        for minor in minors
+    ]
+    found = good({"a": reading("a") | {"gpus": gpus}})
+    assert found["nodes"][0]["gpu_numbers"] == numbers
+    lines = text(found, "/gres.conf").splitlines()[1:]
+    assert [line.partition("File=")[2].split()[0] for line in lines] == files
 
 
 def test_npus():
@@ -238,6 +264,7 @@ def test_npus():
     ]
     assert parse_conf(text(found, "/slurm.conf"))["nodes"]["a"]["gres"] == "gpu:ascend910b1:8"
     assert found["nodes"][0]["features"] == ["ascend910b1"]
+    assert found["nodes"][0]["gpu_numbers"] == list(range(8))
 
 
 def test_no_gpu_at_all():

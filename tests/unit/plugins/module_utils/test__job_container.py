@@ -106,21 +106,6 @@ def test_images_of_docker():
         parsers.parse_docker_images("a:1 Cannot connect\n")
 
 
-@pytest.mark.parametrize(
-    "text, kind",
-    [
-        ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": []}', "nvidia.com/gpu"),
-        ('{\n  "kind": "nvidia.com/gpu"\n}', "nvidia.com/gpu"),
-        ("---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n", "nvidia.com/gpu"),
-        ("kind: 'vendor.com/net'\n", "vendor.com/net"),
-        ("# kind: nvidia.com/gpu\n", ""),
-        ("", ""),
-    ],
-)
-def test_kind_of_a_specification(text, kind):
-    assert parsers.cdi_kind(text) == kind
-
-
 def test_numbers_of_devices():
     assert [
         parsers.device_number("/dev/nvidia" + end) for end in ("0", "12", "ctl", "-uvm", "-caps")

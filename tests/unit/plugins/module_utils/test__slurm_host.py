@@ -7,7 +7,6 @@ import pytest
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import (
     ParseError,
     cgroups,
-    gpu_information,
     hardware_of,
     key_digest,
     memory_total_mib,
@@ -89,13 +88,6 @@ def test_hardware_by_the_kernel():
         found["cores_per_socket"],
         found["threads_per_core"],
     ) == (5, 1, 5, 1)
-
-
-def test_models_of_the_driver():
-    text = "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 258\nGPU UUID: \t GPU-1\nDevice Minor: \t 3\nGPU Excluded:\t No\n"
-    assert gpu_information(text) == (3, "NVIDIA H100 80GB HBM3")
-    assert gpu_information(text.replace("Model", "Mode")) == (3, "")
-    assert gpu_information("Model: x\n") is None and gpu_information("") is None
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,38 @@ def test_a_job_in_order():
     )
 
 
+#: File=/dev/nvidia[0-2,4], then the display card /dev/nvidia3: GPU 3 of Slurm is device 4.
+FIVE = {str(number): ["c", 195, number, ""] for number in range(5)}
+
+
+def test_the_gpu_of_the_job_is_a_position():
+    own = dict(SEEN, gpus=[3], positions=[0, 1, 2, 4, 3], devices={"4": FIVE["4"]})
+    assert judged(a_job(own), contained=True)[0] == "pass"
+    # trainyard-run has opened the display card, which Slurm may have given to another job.
+    wrong = judged(a_job(dict(own, devices={"3": FIVE["3"]})), contained=True)
+    assert wrong == (
+        "fail",
+        "job 7 of anna: it got /dev/nvidia4, which does not exist; it can open GPUs of other jobs: /dev/nvidia3",
+    )
+    both = judged(a_job(dict(own, devices=FIVE)), contained=True)[1]
+    assert both.endswith("/dev/nvidia0, /dev/nvidia1, /dev/nvidia2, /dev/nvidia3")
+    short = judged(a_job(dict(own, positions=[0])))
+    assert short[1].endswith("it has GPUs 3 of Slurm, and the list of the host has 1 devices")
+    # A host can say anything.
+    assert judged(a_job(dict(SEEN, positions=["x"])))[0] == "pass"
+
+
+def test_the_npu_of_the_job():
+    """Its major number is the kernel's choice. It is GPU 0 of Slurm on a host whose devices begin with davinci4."""
+    own = dict(SEEN, device="/dev/davinci", positions=[4, 5], devices={"4": ["c", 237, 4, ""]})
+    assert judged(a_job(own), contained=True)[0] == "pass"
+    other = dict(own, devices=dict(own["devices"], **{"5": ["c", 237, 5, ""]}))
+    assert judged(a_job(other), contained=True)[1].endswith("of other jobs: /dev/davinci5")
+    assert judged(a_job(dict(own, devices={})))[1].endswith("/dev/davinci4, which does not exist")
+    # A host can say anything.
+    assert judged(a_job(dict(SEEN, device="/dev/sda")))[0] == "pass"
+
+
 def on_device(kind="c", major=195, minor=0, error=""):
     return dict(SEEN, devices=dict(DEVICES, **{"0": [kind, major, minor, error]}))
 

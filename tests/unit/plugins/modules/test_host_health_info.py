@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import json
 import subprocess
 
 import pytest
 from scripted_tools import run_module, scripts
+
+from ansible_collections.trainyard.gpu.plugins.modules import host_health_info
 
 XID = "[ 1234.5] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
 
@@ -168,3 +171,29 @@ def test_the_firewall_of_jobs(script, listing, fault):
         "trainyard-jobs-firewall.service": {"fault": fault, "active": True, "enabled": True}
     }
     assert run(gpu_errors=False, clock=False)["firewalls"] == {}
+
+
+def test_the_list_of_slurm(tmp_path, monkeypatch):
+    """Numbers of devices in the order of Slurm, as programs of jobs read them, and the devices of the host."""
+    path = tmp_path / "config.json"
+    monkeypatch.setattr(host_health_info, "JOB_CONFIG", str(path))
+    for number in (0, 2, 3):
+        (tmp_path / ("nvidia%d" % number)).touch()
+    nodes = str(tmp_path / "nvidia%d")
+    for text, listed, words in (
+        (json.dumps({"gpus": {"nodes": nodes, "positions": [0, 3, 2]}}), [0, 3, 2], ""),
+        (
+            json.dumps({"gpus": {"nodes": nodes, "positions": [0, 1]}}),
+            [0, 1],
+            "the host has 0, 2, 3",
+        ),
+        (json.dumps({"gpus": {"nodes": nodes}}), [0, 2, 3], "no list of the order"),
+        ("{", [], "cannot be read"),
+        ("[]", [], "cannot be read"),
+    ):
+        path.write_text(text, encoding="ascii")
+        told = host_health_info.slurm_gpus()
+        assert told["listed"] == listed and words in told["fault"]
+        assert bool(words) == bool(told["fault"])
+    assert run(gpu_errors=False, clock=False, slurm_gpus=True)["slurm_gpus"]["fault"] == ""
+    assert run(gpu_errors=False, clock=False)["slurm_gpus"] == {}

@@ -163,7 +163,7 @@ def test_a_job_on_each_node(cluster):
         asked["node"] == "n2"
         and asked["image"] == "trainyard/training:1"
         and asked["seconds"] == 10
-        and asked["device"] == "/dev/nvidia"
+        and asked["all_devices"] == ["/dev/nvidia", "/dev/davinci"]
     )
     assert asked["folder"].startswith(
         str(cluster.folder / "share") + "/.trainyard-probe."

@@ -137,6 +137,41 @@ def test_jobs_of_the_system_have_no_folders_and_their_user_s_processes_stay(
     assert done == (["prolog", "epilog"] if begun else [])
 
 
+@pytest.mark.parametrize(
+    "numbers, given, reason",
+    [
+        ([2, 3], "1", ""),
+        ([2, 3], "2", "its list has 2: device numbers 2, 3"),
+        ([2, 5], "1", "nvidia5, which this host does not have"),
+        (None, "0", "device numbers 2, 3, and no list"),
+        (None, "", ""),
+    ],
+)
+def test_prolog_refuses_gpus_that_cannot_be_told(monkeypatch, tmp_path, numbers, given, reason):
+    """By SLURM_JOB_GPUS: from Slurm 25.11 on CUDA_VISIBLE_DEVICES has UUIDs in prologs."""
+    for number in (2, 3):
+        (tmp_path / ("nvidia%d" % number)).touch()
+    kinds = {"nodes": str(tmp_path / "nvidia%d")}
+    kinds.update({"positions": numbers} if numbers else {})
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"storage": "/s", "gpus": kinds}), encoding="utf-8")
+    begun = []
+    monkeypatch.setattr(prolog, "CONFIG", str(config))
+    monkeypatch.setattr(prolog.pwd, "getpwuid", lambda _uid: owner("anna"))
+    monkeypatch.setattr(prolog, "begin", lambda *_arguments: begun.append(1))
+    monkeypatch.setattr(prolog._job_ports, "open_ports", lambda *_arguments: None)
+    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "2101", "SLURM_JOB_GPUS": given}
+    environment["CUDA_VISIBLE_DEVICES"] = "GPU-8f3a"
+    monkeypatch.setattr(prolog.os, "environ", environment)
+    if not reason:
+        prolog.main()
+        assert begun
+        return
+    with pytest.raises(prolog.Failed, match=reason):
+        prolog.main()
+    assert not begun
+
+
 # --- epilog ---
 
 
@@ -826,6 +861,18 @@ def test_epilog_needs_the_variables_of_slurmd():
 def test_gpus():
     assert health.judge_gpus(8, 7) == "7 of 8 GPUs are present"
     assert health.judge_gpus(8, 8) == health.judge_gpus(0, 0) == ""
+
+
+def test_a_device_of_the_list_is_missing(monkeypatch):
+    """The numbers have changed at a boot, and their count has not."""
+    monkeypatch.setattr(health, "output", lambda *_arguments: "")
+    monkeypatch.setattr(health, "count_gpus", lambda _kinds: 2)
+    monkeypatch.setattr(
+        health._gpu_numbers, "read_host", lambda _kinds: {"nodes": [0, 1], "driver": []}
+    )
+    for numbers, reason in (([0, 1], ""), ([0], ""), ([0, 2], "0, 2, and the host has 0, 1")):
+        told = health.problems({"health": {"gpus": 2}, "gpus": {"positions": numbers}})[0]
+        assert reason in told and bool(reason) == bool(told)
 
 
 def test_npus_are_counted_by_their_device_files(monkeypatch):

@@ -17,6 +17,10 @@ from pathlib import Path
 import pytest
 from shared_modules import FOLDERS
 
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._job_container_plan import (
+    cdi_specification,
+)
+
 FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
 
 
@@ -63,23 +67,6 @@ def test_task_counts():
     assert run.expand_counts("2(x3),1") == [2, 2, 2, 1]
     with pytest.raises(run.Refused, match="'x'"):
         run.expand_counts("x")
-
-
-@pytest.mark.parametrize(
-    "environment, constrained, gpus",
-    [
-        ({}, False, []),
-        ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"}, False, [2, 3]),
-        ({"SLURM_STEP_GPUS": "2-3", "CUDA_VISIBLE_DEVICES": "0,1"}, True, [2, 3]),
-        ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "3"}, False, [3]),
-        ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "1"}, True, [3]),
-        ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0"}, False, []),
-        ({"SLURM_JOB_GPUS": "1"}, False, [1]),
-        ({"CUDA_VISIBLE_DEVICES": "0,1"}, False, []),
-    ],
-)
-def test_only_the_gpus_of_the_task(environment, constrained, gpus):
-    assert run.chosen_gpus(environment, constrained) == gpus
 
 
 def test_workers():
@@ -235,8 +222,17 @@ def test_mounts(text, option):
             run.mount_option(text)
 
 
-def test_devices():
-    assert run.device_options([0, 3], CONFIG) == [
+def test_devices(monkeypatch):
+    host = {"nodes": [0, 3], "driver": []}
+    monkeypatch.setattr(run._gpu_numbers, "read_specifications", list)
+    # Without a description that can be read, as nvidia-smi counts.
+    assert run.device_options([0, 3], CONFIG, host) == [
+        "--device=nvidia.com/gpu=0",
+        "--device=nvidia.com/gpu=1",
+    ]
+    own = cdi_specification([0, 3], ["/dev/nvidiactl"])
+    monkeypatch.setattr(run._gpu_numbers, "read_specifications", lambda: [own])
+    assert run.device_options([0, 3], CONFIG, host) == [
         "--device=nvidia.com/gpu=0",
         "--device=nvidia.com/gpu=3",
     ]
@@ -248,13 +244,56 @@ def test_devices():
         }
     }
     there = {"/dev/nvidia1", "/dev/nvidiactl"}.__contains__
-    assert run.device_options([1], nodes, there) == [
+    assert run.device_options([1], nodes, host, there) == [
         "--device=/dev/nvidia1",
         "--device=/dev/nvidiactl",
     ]
-    assert run.device_options([], nodes, there) == []
+    assert run.device_options([], nodes, host, there) == []
     with pytest.raises(run.Refused, match="/dev/nvidia2, which this host does not have"):
-        run.device_options([1, 2], nodes, there)
+        run.device_options([1, 2], nodes, host, there)
+
+
+def options_of(kinds, numbers, positions, driver=()):
+    """The devices of a task, from what Slurm says to the command of podman, on a host whose driver is not loaded."""
+    config = {"gpus": dict(kinds, positions=numbers)}
+    host = {"nodes": sorted(numbers), "driver": list(driver)}
+    gpus = run._gpu_numbers.of_task({"SLURM_STEP_GPUS": positions}, config, host)
+    return run.device_options(gpus, config, host, lambda path: True)
+
+
+@pytest.mark.parametrize(
+    "numbers, positions, opened",
+    [
+        # Four A100 around a display card: Type=a100 File=/dev/nvidia[0-2,4], then Type=dgx File=/dev/nvidia3.
+        ([0, 1, 2, 4, 3], "3", [4]),
+        ([0, 1, 2, 4, 3], "4", [3]),
+        ([0, 1, 2, 4, 3], "0,1,2,3", [0, 1, 2, 4]),
+        # File=/dev/nvidia2,/dev/nvidia3,/dev/nvidia5,/dev/nvidia7
+        ([2, 3, 5, 7], "0", [2]),
+        ([2, 3, 5, 7], "2-3", [5, 7]),
+    ],
+)
+def test_the_number_of_slurm_is_a_position(monkeypatch, numbers, positions, opened):
+    own = cdi_specification(numbers, [])
+    monkeypatch.setattr(run._gpu_numbers, "read_specifications", lambda: [own])
+    by_cdi = {"cdi": "nvidia.com/gpu", "nodes": "/dev/nvidia%d"}
+    assert options_of(by_cdi, numbers, positions) == [
+        "--device=nvidia.com/gpu=%d" % number for number in opened
+    ]
+    by_node = {"cdi": "", "nodes": "/dev/davinci%d"}
+    assert options_of(by_node, numbers, positions) == [
+        "--device=/dev/davinci%d" % number for number in opened
+    ]
+
+
+def test_the_rings_of_npus_are_of_device_numbers():
+    """The first NPU of a host that has lost davinci0 to davinci3 is davinci4."""
+    assert options_of(RINGS["gpus"], [4, 5, 6, 7], "0,1")[:2] == [
+        "--device=/dev/davinci4",
+        "--device=/dev/davinci5",
+    ]
+    with pytest.raises(run.Refused, match="the devices 2, 4"):
+        options_of(RINGS["gpus"], [2, 4, 5], "0,1")
 
 
 def test_what_starts_ranks_of_mindspore_is_in_each_container():
@@ -326,7 +365,7 @@ def test_npus():
         "/usr/local/Ascend/driver",
         "/etc/hccn.conf",
     }.__contains__
-    assert run.device_options([4, 5], RINGS, there) == [
+    assert run.device_options([4, 5], RINGS, {}, there) == [
         "--device=/dev/davinci4",
         "--device=/dev/davinci5",
         "--device=/dev/davinci_manager",
@@ -337,11 +376,11 @@ def test_npus():
         "--mount=type=bind,source=/etc/hccn.conf,target=/etc/hccn.conf,readonly",
     ]
     assert (
-        run.driver_mounts([], RINGS, there) == run.device_options([], RINGS, there) == []
+        run.driver_mounts([], RINGS, there) == run.device_options([], RINGS, {}, there) == []
         and run.driver_mounts([0], CONFIG) == []
     )
     with pytest.raises(run.Refused, match="/dev/davinci6, which this host does not have"):
-        run.device_options([6], RINGS, there)
+        run.device_options([6], RINGS, {}, there)
 
 
 @pytest.mark.parametrize("gpus", [[0], [1, 2], [0, 1, 2, 3], [4, 7], list(range(8))])
@@ -356,7 +395,7 @@ def test_devices_without_links_are_refused(gpus):
         run.Refused,
         match="lie within 0-3 or within 4-7, or are all 8, because no others have links to each other; request 1 or 2 or 4",
     ):
-        run.device_options(gpus, RINGS, lambda path: True)
+        run.device_options(gpus, RINGS, {}, lambda path: True)
 
 
 def test_the_numbers_of_npus_in_the_container():
@@ -371,7 +410,8 @@ def test_the_numbers_of_npus_in_the_container():
         RINGS,
     )
     slurm = {"SLURM_STEP_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "4,5"}
-    assert run.chosen_gpus(slurm, False) == [4, 5]
+    host = {"nodes": list(range(8)), "driver": []}
+    assert run._gpu_numbers.of_task(slurm, RINGS, host) == [4, 5]
     found = run.task_environment(slurm, {}, own)
     assert (
         found["ASCEND_RT_VISIBLE_DEVICES"] == "0,1"

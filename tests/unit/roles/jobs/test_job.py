@@ -29,6 +29,7 @@ SHIPPED = [
     FILES / "_job_text.py",
     ROOT / "plugins/module_utils/_error_signatures.py",
     ROOT / "plugins/module_utils/_bandwidth.py",
+    ROOT / "plugins/module_utils/_gpu_numbers.py",
     ROOT / "roles/train/files/_job_result.py",
     ROOT / "roles/train/files/_job_watch.py",
     *(ROOT / "roles/host_library/files").glob("_*.py"),
@@ -52,6 +53,30 @@ def _program(folder):
     finally:
         sys.path.remove(str(folder))
     return job
+
+
+@pytest.mark.parametrize(
+    "numbers, given, indexes",
+    [
+        ([0, 1, 2, 4, 3], "3", ["4"]),
+        ([2, 3, 5, 7], "0,3", ["0", "3"]),
+        ([0, 1], "", []),
+        # trainyard-run refuses it.
+        ([0, 1], "2", []),
+    ],
+)
+def test_the_gpus_that_are_watched_are_those_of_nvidia_smi(
+    monkeypatch, tmp_path, program, numbers, given, indexes
+):
+    for number in numbers:
+        (tmp_path / ("nvidia%d" % number)).touch()
+    config = {"gpus": {"positions": numbers, "nodes": str(tmp_path / "nvidia%d")}}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="ascii")
+    monkeypatch.setattr(program, "OF_DEVICES", str(path))
+    assert program.watched_gpus({"SLURM_STEP_GPUS": given}) == indexes
+    monkeypatch.setattr(program, "OF_DEVICES", str(tmp_path / "none"))
+    assert program.watched_gpus({}) == []
 
 
 def judged(**values):

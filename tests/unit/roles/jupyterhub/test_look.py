@@ -43,6 +43,28 @@ def test_gpus_of_a_job(gres, gpus):
     assert look.gpus_of(line(gres), "First") == gpus
 
 
+@pytest.mark.parametrize(
+    "numbers, position, busy",
+    [
+        # Devices 2, 3, 5, 7: nvidia-smi counts them from 0, and the last one is busy.
+        ([2, 3, 5, 7], "3", True),
+        ([2, 3, 5, 7], "2", False),
+        # A display card between them is the last one of Slurm.
+        ([0, 1, 3, 2], "2", True),
+        ([0, 1, 3, 2], "3", False),
+        ([0, 1, 2, 3], "4", None),
+    ],
+)
+def test_gpus_in_use_are_those_of_the_job(monkeypatch, numbers, position, busy):
+    text = "".join("%d, 1, 2\n" % use for use in (0, 0, 0, 90))
+    host = {"nodes": sorted(numbers), "driver": []}
+    monkeypatch.setattr(look._files, "read_json", lambda _path: {"gpus": {"positions": numbers}})
+    monkeypatch.setattr(look, "read_host", lambda _kinds: host)
+    monkeypatch.setattr(look, "output", lambda _command: text)
+    assert look.gpus_in_use([position]) is busy
+    assert look.gpus_in_use([]) is False
+
+
 #: What a person can write in the place of the words of Slurm.
 FAKE = "x UserId=anna(2001) Nodes=a CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:%s) y"
 ODD = ("9", "-", "0-9999999999", "0,,1")

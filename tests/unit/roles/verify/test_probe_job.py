@@ -74,8 +74,8 @@ def test_device_nodes(tmp_path):
     assert probe.opened(str(tmp_path / "gpu9")) == "ENOENT"
 
 
-def test_what_the_task_sees(share):
-    asked = {"device": "/dev/none", "folder": str(share), "token": "secret", "node": "n1"}
+def test_what_the_task_sees(share, tmp_path):
+    asked = {"all_devices": ["/dev/none"], "folder": str(share), "token": "secret", "node": "n1"}
     seen = probe.task(
         asked,
         {
@@ -91,6 +91,7 @@ def test_what_the_task_sees(share):
         "gid": os.getgid(),
         "gpus": [1, 3, 4],
         "visible": 3,
+        "device": "/dev/none",
         "devices": {},
         "driver": os.path.exists("/proc/driver/nvidia/version"),
         "share": "",
@@ -98,6 +99,27 @@ def test_what_the_task_sees(share):
     # Without GPUs and a share.
     seen = probe.task(dict(asked, folder=""), {})
     assert (seen["gpus"], seen["visible"], seen["share"]) == ([], 0, "")
+    # NPUs in a container of trainyard-run.
+    (tmp_path / "davinci4").symlink_to("/dev/null")
+    prefix = str(tmp_path / "davinci")
+    asked.update(folder="", all_devices=["/dev/none", prefix])
+    seen = probe.task(asked, {"SLURM_STEP_GPUS": "0", "ASCEND_RT_VISIBLE_DEVICES": "0"})
+    assert (seen["gpus"], seen["visible"], seen["device"]) == ([0], 1, prefix)
+    assert seen["devices"] == {"4": ["c", 1, 3, ""]}
+
+
+def test_the_list_of_the_host(tmp_path):
+    path = tmp_path / "config.json"
+    assert probe.listed_devices(str(path)) is None
+    for text, found in (
+        ('{"gpus": {"positions": [2, 3]}}', [2, 3]),
+        ('{"gpus": {}}', None),
+        ("{}", None),
+        ("[]", None),
+        ("{", None),
+    ):
+        path.write_text(text, encoding="ascii")
+        assert probe.listed_devices(str(path)) == found
 
 
 @pytest.mark.parametrize(
@@ -129,7 +151,6 @@ def job(tmp_path, srun, image="", seconds=30):
         path.write_text("#!/bin/sh\n%s\n" % body, encoding="utf-8")
         path.chmod(0o755)
     asked = {
-        "device": "/dev/none",
         "folder": "",
         "token": "",
         "node": "n1",
