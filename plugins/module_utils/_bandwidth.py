@@ -119,16 +119,17 @@ def card(name, rate_gbit_s, rdma=False, link_speed="", link_width="", model=""):
 
 
 def nvlinks(status):
-    """What C(nvidia-smi nvlink --status) says of each GPU, in its order: C(name), C(speeds) and C(said).
+    """What C(nvidia-smi nvlink --status) says of each GPU, in its order: C(name), C(uuid), C(speeds) and C(said).
 
     C(speeds) are the links' in GB/s, 0.0 of an inactive one. Without a list of links, they are empty if all are inactive or there are none, and None if that
     is unknown, as in MIG mode or after an error. C(said) is the text in place of the list.
     """
     found = []
     for line in status.splitlines():
-        head = re.match(r"GPU \d+:\s*(.*?)\s*(?:\(UUID:.*)?$", line)
+        head = re.match(r"GPU \d+:\s*(.*?)\s*(?:\(UUID:\s*([\w-]*)\)\s*)?$", line)
         if head:
-            found.append({"name": head.group(1), "speeds": None, "said": ""})
+            name, uuid = head.groups()
+            found.append({"name": name, "uuid": uuid or "", "speeds": None, "said": ""})
             continue
         link = re.match(r"\s+Link \d+: (?:(\d+(?:\.\d+)?) GB/s|<inactive>)$", line.rstrip())
         if link and not found:
@@ -351,8 +352,8 @@ def expected(hosts, collective, asked, earlier=None, peers=None, among=()):
     C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)), and p2p if it is known; C(among) has all hosts to compare them with.
     C(asked) has the site's thresholds: fraction of what is expected, min_busbw_gb_s of several hosts and host_min_gb_s of each host alone by its name (0: none;
     they replace what is expected), drop_percent against C(earlier), what earlier runs of the same kind did, peer_fraction of C(peers), what the other hosts do
-    alone. Its models are what the compatibility data says of GPUs by their name: nvlink, the sum of the links in GB/s, and bridge, whether they need one. The
-    strictest counts.
+    alone. Its models are what the compatibility data says of GPUs by their name: nvlink, the sum of the links in GB/s, bridge, whether they need one, and
+    known. The strictest counts.
     """
     best, bound, told = _by_hardware(hosts, among or hosts, collective, asked.get("models") or {})
     required = None if best is None else best * asked["fraction"]
@@ -515,7 +516,9 @@ def judge_runs(runs, facts, carrier, asked, earlier):
         peers, before = peers_of(hosts[0]), earlier.get(run["id"])
         bound = expected(hosts, carrier, asked, before, peers, among)
         # A model that the compatibility data knows has the NVLinks that it should have.
-        known = all(gpu.get("model") in models for gpu in hosts[0]["gpus"]) and bound["bound"]
+        known = bound["bound"] and all(
+            models.get(gpu.get("model"), {}).get("known") for gpu in hosts[0]["gpus"]
+        )
         compared = bool(peers or before or thresholds.get(hosts[0]["name"]) or known)
         # Without GPUs it is compared with nothing but other hosts.
         return dict(run, compared=compared or not hosts[0]["gpus"], **verdict(run, bound))

@@ -533,14 +533,15 @@ def test_an_only_host_is_held_against_the_compatibility_data(active, model, requ
     asked = dict(
         ASKED,
         models={
-            H100: {"nvlink": 478.116, "bridge": False},
-            "NVIDIA H100 NVL": {"nvlink": 0.0, "bridge": True},
+            H100: {"nvlink": 478.116, "bridge": False, "known": True},
+            "NVIDIA H100 NVL": {"nvlink": 0.0, "bridge": True, "known": True},
+            "NVIDIA H999": {"nvlink": 0.0, "bridge": False, "known": False},
         },
     )
     facts = {"a": {"cards": [], "gpus": linked(*[active] * 8, model=model)}}
     found = measured({"a": 400}, facts, asked)["a"]
     assert found["expected"]["required_gb_s"] == pytest.approx(required, abs=0.1)
-    assert found["compared"] is (model in asked["models"])
+    assert found["compared"] is asked["models"].get(model, {}).get("known", False)
     # With others of its kind, they are the measure.
     facts["b"] = facts["a"]
     assert measured({"a": 400, "b": 400}, facts, asked)["a"]["compared"]
