@@ -266,11 +266,28 @@ def _as_made(host, models):
     return dict(host, gpus=known)
 
 
-def _best(host, others, bounds_of):
+def _prepared(hosts, models):
+    """The hosts with what they are compared by, which is the same for all runs: kinds, and bounds of their own cards and GPUs."""
+    return [
+        host
+        if "kind" in host
+        else dict(
+            host,
+            kind=_gpu_kind(host, models),
+            card_kind=_card_kind(host),
+            by_cards=_card_bounds(host),
+            by_gpus=_gpu_bounds(host, models),
+            as_made=_gpu_bounds(_as_made(host, models), models),
+        )
+        for host in hosts
+    ]
+
+
+def _best(host, others, key, others_key):
     """Bounds of a host as the best host with the same hardware has them, itself included."""
     best = {}
     for each in [host] + others:
-        for value, bound, told in bounds_of(each):
+        for value, bound, told in each[others_key if others else key]:
             if bound not in best or value > best[bound][0]:
                 told = "%s: %s" % (each["name"], told)
                 if each["name"] != host["name"]:
@@ -279,14 +296,9 @@ def _best(host, others, bounds_of):
     return best
 
 
-def _others(host, among, models):
+def _others(host, among):
     """The other hosts with the same GPUs."""
-    kind = _gpu_kind(host, models)
-    return [
-        other
-        for other in among
-        if other["name"] != host["name"] and _gpu_kind(other, models) == kind
-    ]
+    return [other for other in among if other is not host and other["kind"] == host["kind"]]
 
 
 def _can_read_peers(hosts):
@@ -295,12 +307,10 @@ def _can_read_peers(hosts):
     return any(known) or not known
 
 
-def _host_bounds(host, among, models):
+def _within(host, among):
     """Bounds of the GPUs of a host among themselves. What GPUs without P2P do is not known before it was measured."""
-    others = _others(host, among, models)
-    best = _best(
-        host if others else _as_made(host, models), others, lambda each: _gpu_bounds(each, models)
-    )
+    others = _others(host, among)
+    best = _best(host, others, "as_made", "by_gpus")
     if "nvlink" in best:
         return [best["nvlink"]]
     if _can_read_peers([host] + others):
@@ -311,51 +321,56 @@ def _host_bounds(host, among, models):
     return []
 
 
-def has_nvlink(host, among):
-    """Whether all GPUs of a host have NVLinks, where its hardware works. C(among) are the hosts that it is compared with, of P(judge_runs)' facts."""
+def has_nvlink(name, facts):
+    """Whether all GPUs of a host have NVLinks where its hardware works, from P(judge_runs)' facts of all hosts."""
+    among = _prepared([dict(its, name=host) for host, its in facts.items()], {})
+    (host,) = [each for each in among if each["name"] == name]
     if len(host["gpus"]) < 2:
         return bool(host["gpus"]) and all(gpu["nvlink"] for gpu in host["gpus"])
-    return any(bound == "nvlink" for _value, bound, _told in _host_bounds(host, among, {}))
+    return any(bound == "nvlink" for _value, bound, _told in _within(host, among))
 
 
-def _bounds(host, among, collective, models):
+def _across(host, among, collective):
     """(GB/s, bound, explanation) of one of several hosts: the bandwidth of all cards together, and of the GPUs among themselves."""
-    alike = [
-        other for other in _others(host, among, models) if _card_kind(other) == _card_kind(host)
-    ]
-    cards = list(_best(host, alike, _card_bounds).values())
+    alike = [other for other in _others(host, among) if other["card_kind"] == host["card_kind"]]
+    cards = list(_best(host, alike, "by_cards", "by_cards").values())
     if cards and collective == "gloo":
         told = "%s: Gloo reduces on one core and uses one TCP stream" % host["name"]
         cards.append((GLOO, "cpu", told))
-    return cards + _host_bounds(host, among, models)
+    return cards + _within(host, among)
 
 
-def _by_hardware(hosts, among, collective, models):
+def _limit(host, among, collective):
+    """The lowest of the bounds of a host among several. It is the same for all runs."""
+    if "limit" not in host:
+        host["limit"] = min(_across(host, among, collective))
+    return host["limit"]
+
+
+def _by_hardware(hosts, among, collective):
     """(GB/s, bound, explanation) of the part that limits a run; None and the reason if it is unknown."""
     if len(hosts) < 2:
-        bounds = [
-            entry
-            for entry in _host_bounds(hosts[0], among, models)
-            # What the host itself has just done is no measure.
-            if entry[1] != "peers"
-        ]
+        # What the host itself has just done is no measure.
+        bounds = [entry for entry in _within(hosts[0], among) if entry[1] != "peers"]
         return min(bounds) if bounds else (None, None, "the bandwidth of a host alone is unknown")
     # A card with an unknown rate may be the limit, whatever else is known.
     if any(not entry["line"] for host in hosts for entry in host["cards"] or [{"line": 0}]):
         return None, None, "the rates of the network cards are unknown"
-    return min(entry for host in hosts for entry in _bounds(host, among, collective, models))
+    return min(_limit(host, among, collective) for host in hosts)
 
 
 def expected(hosts, collective, asked, earlier=None, peers=None, among=()):
     """Expected values of a run: busbw_gb_s, bound, from, required_gb_s, history_gb_s; None if unknown.
 
-    C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)), and p2p if it is known; C(among) has all hosts to compare them with.
+    C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)), and p2p if it is known; C(among) has all hosts to compare them with, these
+    among them.
     C(asked) has the site's thresholds: fraction of what is expected, min_busbw_gb_s of several hosts and host_min_gb_s of each host alone by its name (0: none;
     they replace what is expected), drop_percent against C(earlier), what earlier runs of the same kind did, peer_fraction of C(peers), what the other hosts do
     alone. Its models are what the compatibility data says of GPUs by their name: nvlink, the sum of the links in GB/s, bridge, whether they need one, and
     known. The strictest counts.
     """
-    best, bound, told = _by_hardware(hosts, among or hosts, collective, asked.get("models") or {})
+    hosts = _prepared(hosts, asked.get("models") or {})
+    best, bound, told = _by_hardware(hosts, among or hosts, collective)
     required = None if best is None else best * asked["fraction"]
     threshold = (
         asked["min_busbw_gb_s"]
@@ -496,13 +511,14 @@ def judge_runs(runs, facts, carrier, asked, earlier):
             its["alone"] = judged_busbw(alone[host]["rows"])
             its["p2p"] = False if _used_host_memory(alone[host]) else its.get("p2p")
         among.append(its)
+    among = _prepared(among, models)
     of_name = {host["name"]: host for host in among}
 
     def peers_of(host):
         """What the other hosts with the same GPUs do alone. A host with a threshold of its own is not like the others."""
         found = sorted(
             other["alone"] or 0.0
-            for other in _others(host, among, models)
+            for other in _others(host, among)
             if "alone" in other and thresholds.get(other["name"]) == thresholds.get(host["name"])
         )
         # With two hosts the other one; with many the median.

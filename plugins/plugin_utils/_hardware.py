@@ -57,7 +57,7 @@ def _gpus(host):
 
 
 def _name(gpu):
-    return "GPU %s (%s)" % (gpu["index"], gpu["bus_id"])
+    return "GPU %s (%s)" % (gpu.get("index"), gpu.get("bus_id"))
 
 
 def _active(gpu):
@@ -143,7 +143,7 @@ def _width_problems(hosts, _models):
     of_model, of_place = _Best(), _Best()
 
     def place(host, gpu):
-        return gpu["name"], gpu["index"], len(host["gpus"])
+        return gpu["name"], gpu.get("index"), len(host["gpus"])
 
     for host in hosts:
         for gpu in _gpus(host):

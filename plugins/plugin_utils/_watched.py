@@ -184,9 +184,8 @@ def nccl_transport(watched, facts, hosts):
         facts[host]["cards"] and all(card["rdma"] for card in facts[host]["cards"])
         for host in hosts
     )
-    among = [dict(its, name=host) for host, its in facts.items()]
     # A GPU without active links, which has lost them, is held against the others of its model.
-    linked = [host for host in hosts if has_nvlink(dict(facts[host], name=host), among)]
+    linked = [host for host in hosts if has_nvlink(host, facts)]
     wanted = []
     if len(hosts) > 1:
         wanted.append(
