@@ -356,7 +356,7 @@ def test_the_one_of_three_hosts_with_dead_links_fails_at_once():
 
 
 def test_rdma_ports_that_are_all_down_leave_the_bar():
-    """NCCL takes the interface instead, whose card is another model."""
+    """NCCL takes the interface instead, whose card is of a different model."""
     nics = {"nics": ["15b3:1021"]}
     facts = {
         "a": dict(WHOLE, **nics),
