@@ -15,9 +15,9 @@ compared with what the slowest part of the way can carry. What that is:
 - NVLink: sum of a GPU's links x 0.75 (8 A100: 235 of 300 GB/s; H100 do more with NVLink SHARP);
 - CPU: Gloo adds up on one core and sends through one TCP stream for each pair of ranks, so a fast card is not what limits it.
 
-A broken part must not lower its own bar, so what a part can carry is read where it works: of a host's GPUs, the best one of the model counts, and of a host, the
-best one with the same hardware. GPUs that cannot read each other's memory (P2P) copy through the host's memory, whose bandwidth nothing tells. They have no bound
-by PCIe, and other hosts and earlier runs are what they are compared with.
+A broken part must not lower its own bar, so what a part can carry is read where it works: of a host's GPUs, the best one of the model counts, and of a host,
+the best one with the same hardware. GPUs that cannot read each other's memory (P2P) copy through the host's memory, whose bandwidth nothing tells. They have no
+bound by PCIe, and other hosts and earlier runs are what they are compared with.
 """
 
 import re
@@ -362,12 +362,11 @@ def _by_hardware(hosts, among, collective):
 def expected(hosts, collective, asked, earlier=None, peers=None, among=()):
     """Expected values of a run: busbw_gb_s, bound, from, required_gb_s, history_gb_s; None if unknown.
 
-    C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)), and p2p if it is known; C(among) has all hosts to compare them with, these
-    among them.
-    C(asked) has the site's thresholds: fraction of what is expected, min_busbw_gb_s of several hosts and host_min_gb_s of each host alone by its name (0: none;
-    they replace what is expected), drop_percent against C(earlier), what earlier runs of the same kind did, peer_fraction of C(peers), what the other hosts do
-    alone. Its models are what the compatibility data says of GPUs by their name: nvlink, the sum of the links in GB/s, bridge, whether they need one, and
-    known. The strictest counts.
+    C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)), and p2p if it is known; C(among) has all hosts to compare them with,
+    including these. C(asked) has the site's thresholds: fraction of what is expected, min_busbw_gb_s of several hosts and host_min_gb_s of each host alone by
+    its name (0: none; they replace what is expected), drop_percent against C(earlier), what earlier runs of the same kind did, peer_fraction of C(peers), what
+    the other hosts do alone. Its models are what the compatibility data says of GPUs by their name: nvlink, the sum of the links in GB/s, bridge, whether they
+    need one, and known. The strictest counts.
     """
     hosts = _prepared(hosts, asked.get("models") or {})
     best, bound, told = _by_hardware(hosts, among or hosts, collective)

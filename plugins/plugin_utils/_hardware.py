@@ -4,9 +4,9 @@
 
 """Compares NVLinks, PCIe links and interfaces with those of the same models in the cluster. Pure functions.
 
-A number of a data sheet is no measure: a card has no links without a bridge, a virtual machine shows a part of the lanes, a board gives a slot fewer lanes than the
-card has. So the measure is the best part of the same model, at the same place of another host if one has it there. What is worse is a fault. What only could be
-better is a warning.
+A number of a data sheet is no measure: a card has no links without a bridge, a virtual machine shows a part of the lanes, a board gives a slot fewer lanes
+than the card has. So the measure is the best part of the same model, at the same place of another host if one has it there. What is worse is a fault. What
+only could be better is a warning.
 
 Hosts are data of C(name), C(gpus) of M(nvidia_smi_info), C(facts) of M(host_info), and C(addresses), the host's own on the cluster and fabric networks.
 """
@@ -16,12 +16,21 @@ from __future__ import annotations
 __all__ = ["gpu_models", "problems"]
 
 _BRIDGE = "check that the bridge to the other card sits firmly. A card without a bridge has no active link"
-_LINKS = "stop the jobs on the host, then reset the GPU (nvidia-smi --gpu-reset) or reboot. If the links do not return, have the GPU and its board inspected"
-_LANES = "reseat the card and its riser, check whether the slot shares its lanes with another one, and clean the contacts. Otherwise the board is faulty"
+_LINKS = (
+    "stop the jobs on the host, then reset the GPU (nvidia-smi --gpu-reset) or reboot. "
+    "If the links do not return, have the GPU and its board inspected"
+)
+_LANES = (
+    "reseat the card and its riser, check whether the slot shares its lanes with another one, and clean the contacts. "
+    "Otherwise the board is faulty"
+)
 _LANES_OF_VM = (
     "ask the operator of the hypervisor why this card has fewer lanes than others of its model"
 )
-_LANES_OF_VMS = "compare with other virtual machines of this type. If they have as many lanes, the hypervisor shows no more: skip this check with verify_overrule"
+_LANES_OF_VMS = (
+    "compare with other virtual machines of this type. If they have as many lanes, the hypervisor shows no more: "
+    "skip this check with verify_overrule"
+)
 _SPEED = "check cable, transceiver and switch port, and the speed that is configured there"
 _SLOWER_MODEL = "check cable and switch port. If this model of card cannot do more, it limits the bandwidth of all hosts"
 
@@ -69,7 +78,7 @@ def _links_told(count, speed=0.0, but=""):
 
 
 def _nvlink_problem(gpu, count, speed, model):
-    """C(count) and C(speed) are the most active links, and the speed of the fastest, each with the host that has it; C(model) is what the compatibility data has."""
+    """C(count) and C(speed) are the most active links, and the speed of the fastest, each with its host; C(model) is what the compatibility data has."""
     active, as_best = _active(gpu), "%s, as on %s" % (_links_told(count[0], speed[0]), count[1])
     slowest = min(active, default=0.0)
     but = "" if slowest == max(active, default=0.0) else "of at least"
@@ -229,7 +238,7 @@ def _link_told(speed, width):
 
 
 def _card_problem(card, peer, is_fault, host):
-    """C(peer) is the rate, speed and width of the best card to compare with, and its host. C(is_fault) tells whether it proves a fault of a card that is used."""
+    """C(peer) is the rate, speed and width of the best card to compare with, and its host. C(is_fault) tells whether it proves a fault."""
     rate = _rate(card["gt_s"], card["width"])
     limits = [card["gt_s_max"], card["slot_gt_s_max"], card["width_max"], card["slot_width_max"]]
     full = (min(limits[:2]), min(limits[2:])) if all(limits) else (0, 0)
