@@ -85,14 +85,17 @@ def _above(root, name):
 
 
 def network_cards(root="/sys"):
-    """Network adapters of any kind: their PCIe links and those of the slots above them, their interfaces, and their RDMA devices.
+    """Network adapters of any kind, without virtual functions: their PCIe links and those of the slots above them, their interfaces, and their RDMA devices.
 
     Speeds are in GT/s for each lane, C(width) is in lanes. A value that is not known, as in a virtual machine, is None. Unlike a GPU, an idle adapter does not
     lower the speed of its link.
     """
     cards = []
     for folder in sorted(glob.glob(root + "/bus/pci/devices/*")):
-        if not read_text(os.path.join(folder, "class")).startswith(NETWORK):
+        # A virtual function has the link of its card.
+        if not read_text(os.path.join(folder, "class")).startswith(NETWORK) or os.path.islink(
+            os.path.join(folder, "physfn")
+        ):
             continue
         ids = [read_text(os.path.join(folder, name)).strip()[2:] for name in ("vendor", "device")]
         slot = os.path.dirname(os.path.realpath(folder))
@@ -101,7 +104,6 @@ def network_cards(root="/sys"):
             {
                 "bus_id": os.path.basename(folder),
                 "model": ":".join(ids),
-                "virtual_function": os.path.islink(os.path.join(folder, "physfn")),
                 "gt_s": _number(folder, "current_link_speed"),
                 "gt_s_max": _number(folder, "max_link_speed"),
                 "width": _number(folder, "current_link_width"),

@@ -260,10 +260,10 @@ fabric_adapters:
   type: int
 network_cards:
   description:
-    - Network adapters on the PCI bus - C(bus_id), C(model) (vendor and device, V(15b3:1021)), C(virtual_function), the PCIe link with C(gt_s), C(gt_s_max),
+    - Network adapters on the PCI bus - C(bus_id), C(model) (vendor and device, V(15b3:1021)), the PCIe link with C(gt_s), C(gt_s_max),
       C(width) and C(width_max), the same maxima of the slot above it (C(slot_gt_s_max), C(slot_width_max)), C(interfaces) (C(name), and C(above), the bonds and
       VLANs on top), C(rdma), the names of its RDMA devices.
-    - What is not known is null.
+    - What is not known is null. Virtual functions are not listed.
   returned: always
   type: list
   elements: dict

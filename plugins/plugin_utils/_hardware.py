@@ -172,9 +172,8 @@ def _width_problems(hosts, _models):
 
 
 def _cards(host):
-    """Network adapters. Facts of an earlier release have none, and a virtual function has the link of its card."""
-    cards = host["facts"].get("network_cards") or []
-    return [card for card in cards if not card["virtual_function"]]
+    """Network adapters. Facts of an earlier release have none."""
+    return host["facts"].get("network_cards") or []
 
 
 def _used(host):

@@ -117,7 +117,6 @@ def cards(speed=25000, gt_s=16.0, address="10.0.0.12", **changes):
     card = {
         "bus_id": "0000:17:00.0",
         "model": "8086:158b",
-        "virtual_function": False,
         "gt_s_max": 16.0,
         "width_max": 8.0,
         "interfaces": [{"name": "ens1", "above": []}],

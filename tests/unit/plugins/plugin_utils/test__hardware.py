@@ -64,7 +64,6 @@ def a_card(name="eth0", model="8086:1572", bus_id="0000:17:00.0", above=(), rdma
         {
             "bus_id": bus_id,
             "model": model,
-            "virtual_function": False,
             "interfaces": [{"name": name, "above": list(above)}],
             "rdma": list(rdma),
         },
@@ -351,7 +350,6 @@ def test_a_virtual_machine_with_eight_of_sixteen_lanes(capture):
         ({"a": on_network(rdma=["mlx5_0"]), "b": on_network(1000, rdma=["mlx5_0"])}, {}),
         ({"a": on_network(), "b": {"interfaces": []}, "c": {}}, {}),
         ({"a": on_network(1000)}, {}),
-        ({"a": on_network(), "b": on_network(1000, virtual_function=True)}, {}),
     ],
 )
 def test_speed_of_interfaces(hosts, found):
