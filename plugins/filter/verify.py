@@ -31,6 +31,17 @@ def verify_port_rates(variables, members):
     return _verify_plan.port_rates(members, variables)
 
 
+def verify_hardware(variables, members, facts_file=""):
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat, _hardware
+
+    hosts = _verify_plan.hardware(members, variables)
+    models = _hardware.gpu_models(
+        hosts, lambda name: _compat.nvlinks(name, _compat.load_facts(facts_file))
+    )
+    return {"models": models, "problems": _hardware.problems(hosts, models)}
+
+
 def verify_logins(proofs):
     return _verify_plan.logins(proofs)
 
@@ -127,6 +138,7 @@ class FilterModule:
             "verify_probe": verify_probe,
             "verify_probe_checks": verify_probe_checks,
             "verify_unmeasured": verify_unmeasured,
+            "verify_hardware": verify_hardware,
             "verify_port_rates": verify_port_rates,
             "verify_logins": verify_logins,
             "bandwidth_checks": bandwidth_checks,

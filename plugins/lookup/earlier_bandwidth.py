@@ -11,6 +11,7 @@ version_added: "0.2.0"
 description:
   - Reads the reports of earlier runs, newest first, and returns the median bus bandwidth by collective and by run.
   - Only passed runs count, of the same cluster, with the same hosts in the same order, the same collective and the same message sizes.
+  - Runs of a host whose hardware did not pass its checks do not count, because a broken part would lower what is expected later.
   - If the folder does not exist, there is no history.
 options:
   _terms:
@@ -63,8 +64,25 @@ from ansible.plugins.lookup import LookupBase
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 
 
+#: Beginnings of the published ids of checks of GPUs, network cards and ports.
+_HARDWARE = ("gpu-", "gpus-", "nic-", "ib-")
+
+
+def _in_order(report, bandwidth):
+    """The bandwidth of a report without runs of hosts whose hardware was broken, or could not be checked."""
+    broken = {
+        host
+        for check in report.get("checks") or []
+        if check["id"].startswith(_HARDWARE) and check["verdict"] in ("fail", "not_evaluated")
+        for host in check["host"].split(", ")
+    }
+    return dict(
+        bandwidth, runs=[run for run in bandwidth["runs"] if broken.isdisjoint(run["hosts"])]
+    )
+
+
 def _read(path):
-    """The cluster and the bandwidth of a report; ValueError gives the reason if there is none."""
+    """The cluster, the bandwidth and the whole of a report; ValueError gives the reason if there is none."""
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -76,7 +94,7 @@ def _read(path):
     )
     if not isinstance(bandwidth, dict) or not isinstance(bandwidth.get("runs"), list):
         raise ValueError("it is not a report of verify with a bandwidth")
-    return report.get("cluster", ""), bandwidth
+    return report.get("cluster", ""), bandwidth, report
 
 
 def _measured(bandwidth):
@@ -96,18 +114,18 @@ def _packs(folder, cluster, count):
         if len(found) >= count:
             break
         try:
-            of, bandwidth = _read(path)
+            of, bandwidth, report = _read(path)
         except ValueError:
             continue
         # In a folder shared by several clusters, hosts of the same name may be different machines.
         if cluster in ("", of):
-            found.append(bandwidth)
+            found.append(_in_order(report, bandwidth))
     return found
 
 
 def _named(path, cluster, hosts):
     try:
-        of, bandwidth = _read(Path(path))
+        of, bandwidth, report = _read(Path(path))
     except ValueError as error:
         raise AnsibleLookupError(
             "verify_bandwidth_history: %s: %s. Name a report.json of this cluster, or leave it empty"
@@ -128,7 +146,7 @@ def _named(path, cluster, hosts):
                 ", ".join(hosts),
             )
         )
-    return [bandwidth]
+    return [_in_order(report, bandwidth)]
 
 
 class LookupModule(LookupBase):

@@ -14,6 +14,10 @@ compared with what the slowest part of the way can carry. What that is:
 - PCIe: rate of a lane x lanes x 0.8 (headers at 256 bytes of payload, flow control), of the card's slot and of the GPUs' where they have no NVLink;
 - NVLink: sum of a GPU's links x 0.75 (8 A100: 235 of 300 GB/s; H100 do more with NVLink SHARP);
 - CPU: Gloo adds up on one core and sends through one TCP stream for each pair of ranks, so a fast card is not what limits it.
+
+A broken part must not lower its own bar, so what a part can carry is read where it works: of a host's GPUs, the best one of the model counts, and of a host,
+the best one with the same hardware. GPUs that cannot read each other's memory (P2P) copy through the host's memory, whose bandwidth nothing tells. They have no
+bound by PCIe, and other hosts and earlier runs are what they are compared with.
 """
 
 import re
@@ -28,12 +32,15 @@ __all__ = [
     "counted",
     "expected",
     "gpus",
+    "has_nvlink",
     "history",
     "judge_runs",
     "judged_busbw",
     "may_move",
     "must_move",
+    "nvlinks",
     "peaks",
+    "peer_to_peer",
     "row",
     "sizes",
     "transports",
@@ -75,15 +82,20 @@ COUNTER_FILES = tuple(path for names in _COUNTERS for path, _factor in names) + 
 GLOO_PIECE = 1 << 20
 
 
+#: States of two GPUs in C(nvidia-smi topo -p2p r) in which one cannot read the memory of the other: the chipset, the GPU, the topology or the driver does not
+#: support it, or a setting has disabled it.
+_NO_P2P = ("CNS", "GNS", "TNS", "NS", "DR")
+
+
 class ParseError(ValueError):
     """Unexpected output of a tool; the message names the line."""
 
 
-def card(name, rate_gbit_s, rdma=False, link_speed="", link_width=""):
+def card(name, rate_gbit_s, rdma=False, link_speed="", link_width="", model=""):
     """A network card: its name, and the bandwidths of its line and of its slot (0.0 if unknown).
 
     C(rate_gbit_s) is a number, or the text of sysfs' speed or rate ('100000' are Mbit/s, '200 Gb/sec (4X HDR)'); C(link_speed) and C(link_width) are the texts
-    of current_link_speed and current_link_width ('16.0 GT/s PCIe', '16').
+    of current_link_speed and current_link_width ('16.0 GT/s PCIe', '16'); C(model) is the PCI vendor and device ('15b3:1021').
     """
     if isinstance(rate_gbit_s, str):
         text = rate_gbit_s.strip()
@@ -102,136 +114,277 @@ def card(name, rate_gbit_s, rdma=False, link_speed="", link_width=""):
         if lane and link_width.strip().isdigit()
         else 0.0
     )
-    return {"name": name, "rdma": bool(rdma), "line": rate_gbit_s / 8.0, "pcie": pcie}
+    found = {"name": name, "rdma": bool(rdma), "line": rate_gbit_s / 8.0, "pcie": pcie}
+    return dict(found, model=model) if model else found
 
 
-def gpus(nvlink_status, pcie_query):
-    """Bandwidths of each GPU's links to the others: C(nvlink) and C(pcie), 0.0 if it has none or does not report it.
+def nvlinks(status):
+    """What C(nvidia-smi nvlink --status) says of each GPU, in its order: C(name), C(uuid), C(speeds) and C(said).
 
-    The arguments are the outputs of C(nvidia-smi nvlink --status) and of C(nvidia-smi --query-gpu=pcie.link.gen.max,pcie.link.width.current
-    --format=csv,noheader). The generation may drop while a GPU idles, so its maximum counts; the width doesn't.
+    C(speeds) are the links' in GB/s, 0.0 of an inactive one. Without a list of links, they are empty if all are inactive or there are none, and None if that
+    is unknown, as in MIG mode or after an error. C(said) is the text in place of the list.
     """
-    links = []
-    for line in nvlink_status.splitlines():
-        if re.match(r"GPU \d+:", line):
-            links.append(0.0)
-            continue
-        match = re.match(r"\s+Link \d+: ([0-9.]+) GB/s$", line.rstrip())
-        if match:
-            if not links:
-                raise ParseError("a link without a GPU: %r" % line)
-            links[-1] += float(match.group(1))
     found = []
-    for number, line in enumerate(line for line in pcie_query.splitlines() if line.strip()):
-        match = re.match(r"\s*(\d+|\[[^\]]+\])\s*,\s*(\d+|\[[^\]]+\])\s*$", line)
-        if not match:
-            raise ParseError("not generation and width of a PCIe link: %r" % line)
-        known = match.group(1).isdigit() and match.group(2).isdigit()
-        found.append(
-            {
-                "nvlink": round(links[number], 3) if number < len(links) else 0.0,
-                "pcie": GENERATIONS.get(int(match.group(1)), 0.0) * int(match.group(2))
-                if known
-                else 0.0,
-            }
-        )
+    for line in status.splitlines():
+        head = re.match(r"GPU \d+:\s*(.*?)\s*(?:\(UUID:\s*([\w-]*)\)\s*)?$", line)
+        if head:
+            name, uuid = head.groups()
+            found.append({"name": name, "uuid": uuid or "", "speeds": None, "said": ""})
+            continue
+        link = re.match(r"\s+Link \d+: (?:(\d+(?:\.\d+)?) GB/s|<inactive>)$", line.rstrip())
+        if link and not found:
+            raise ParseError("a link without a GPU: %r" % line)
+        if link:
+            speed = float(link.group(1) or 0)
+            found[-1]["speeds"] = (found[-1]["speeds"] or []) + [speed]
+        elif found and line.strip():
+            said = line.strip()
+            found[-1]["said"] = said
+            if re.search(r"all links are inactive|not have or support nvlink", said, re.IGNORECASE):
+                found[-1]["speeds"] = found[-1]["speeds"] or []
     return found
 
 
-def _bounds(host, collective, crosses):
-    """(GB/s, bound, explanation) of one host: the bandwidth of all cards together, and of the GPUs among themselves."""
+def peer_to_peer(matrix):
+    """Whether all GPUs can read each other's memory, from the output of C(nvidia-smi topo -p2p r). None if it does not say so, as for one GPU."""
+    states = []
+    for line in matrix.splitlines():
+        words = re.sub("\x1b\\[[0-9;]*m", "", line).split()
+        if len(words) > 1 and re.match(r"GPU\d+$", words[0]) and words[1][:3] != "GPU":
+            states += [word for word in words[1:] if word != "X"]
+    if any(state in _NO_P2P for state in states):
+        return False
+    return True if states and set(states) == {"OK"} else None
+
+
+def gpus(nvlink_status, pcie_query):
+    """Bandwidths of each GPU's links to the others: C(nvlink) and C(pcie), 0.0 if it has none or does not report it; and C(model), if it is named.
+
+    The arguments are the outputs of C(nvidia-smi nvlink --status) and of C(nvidia-smi --query-gpu=pcie.link.gen.max,pcie.link.width.current
+    --format=csv,noheader). The generation may drop while a GPU idles, so its maximum counts; the width doesn't. The query may add C(pcie.link.width.max,name).
+    Then C(pcie_max) is what all of the GPU's lanes carry.
+    """
+    links = nvlinks(nvlink_status)
+    found = []
+    for number, line in enumerate(line for line in pcie_query.splitlines() if line.strip()):
+        value = r"(\d+|\[[^\]]+\])"
+        match = re.match(
+            r"\s*%s\s*,\s*%s\s*(?:,\s*%s\s*,\s*(.*?)\s*)?$" % (value, value, value), line
+        )
+        if not match:
+            raise ParseError("not generation and width of a PCIe link: %r" % line)
+        generation, width, width_max, name = match.groups()
+        lane = GENERATIONS.get(int(generation), 0.0) if generation.isdigit() else 0.0
+        its = links[number] if number < len(links) else {"name": "", "speeds": None, "said": ""}
+        gpu = {
+            "nvlink": round(sum(its["speeds"] or []), 3),
+            "pcie": lane * int(width) if width.isdigit() else 0.0,
+        }
+        if width_max and width_max.isdigit():
+            gpu["pcie_max"] = lane * int(width_max)
+        name = name or its["name"]
+        if name:
+            # Its parts have no NVLinks, so it is not compared with whole ones.
+            gpu["model"] = name + (" in MIG mode" if "MIG mode" in its["said"] else "")
+        found.append(gpu)
+    return found
+
+
+def _together(values):
+    """Bandwidth of several cards: those in use all work at the pace of the slowest of them, so a slow one is left out or slows the others down."""
+    return max(value * count for count, value in enumerate(sorted(values, reverse=True), 1))
+
+
+def _model(gpu, models):
+    name = gpu.get("model", "")
+    # NVLinks of such a card need a bridge to another one, and not every card has a bridge.
+    needs_bridge = models.get(name, {}).get("bridge") and not gpu["nvlink"]
+    return name + " without a bridge" if needs_bridge else name
+
+
+def _gpu_kind(host, models):
+    """Hosts with the same models and number of GPUs are compared. Without a name, as in older results, every GPU is of one model."""
+    return sorted(_model(gpu, models) for gpu in host["gpus"])
+
+
+def _card_kind(host):
+    """The models of a host's cards. All RDMA devices count if they are known, because those without an active port do not carry data."""
+    # The bus tells cards of unknown models apart from virtual interfaces.
+    models = host.get("nics") or [
+        "%s %s" % (entry.get("model") or bool(entry["pcie"]), entry["rdma"])
+        for entry in host["cards"]
+    ]
+    return set(models)
+
+
+def _card_bounds(host):
+    cards = host["cards"]
+    names = ", ".join("%s %g Gb/s" % (entry["name"], entry["line"] * 8) for entry in cards)
     bounds = []
-    if crosses and host["cards"] and all(entry["line"] for entry in host["cards"]):
-        line = sum(
-            entry["line"] * (RDMA_SHARE if entry["rdma"] else TCP_SHARE) for entry in host["cards"]
-        )
-        names = ", ".join(
-            "%s %g Gb/s" % (entry["name"], entry["line"] * 8) for entry in host["cards"]
-        )
-        bounds.append(
-            (
-                line,
-                "nic",
-                "%s by %s"
-                % (names, "RDMA" if all(entry["rdma"] for entry in host["cards"]) else "TCP"),
-            )
-        )
-        if all(entry["pcie"] for entry in host["cards"]):
-            bounds.append(
-                (
-                    sum(entry["pcie"] for entry in host["cards"]) * PCIE_SHARE,
-                    "pcie",
-                    "%s in PCIe slots of %g GB/s"
-                    % (names, sum(entry["pcie"] for entry in host["cards"])),
-                )
-            )
-        if collective == "gloo":
-            bounds.append((GLOO, "cpu", "Gloo reduces on one core and uses one TCP stream"))
-    if len(host["gpus"]) > 1:
-        if all(gpu["nvlink"] for gpu in host["gpus"]):
-            bounds.append(
-                (
-                    min(gpu["nvlink"] for gpu in host["gpus"]) * NVLINK_SHARE,
-                    "nvlink",
-                    "%d GPUs with NVLink" % len(host["gpus"]),
-                )
-            )
-        elif all(gpu["pcie"] for gpu in host["gpus"]):
-            bounds.append(
-                (
-                    min(gpu["pcie"] for gpu in host["gpus"]) * PCIE_SHARE,
-                    "pcie",
-                    "%d GPUs on PCIe" % len(host["gpus"]),
-                )
-            )
+    if cards and all(entry["line"] for entry in cards):
+        shares = [entry["line"] * (RDMA_SHARE if entry["rdma"] else TCP_SHARE) for entry in cards]
+        way = "RDMA" if all(entry["rdma"] for entry in cards) else "TCP"
+        bounds.append((_together(shares), "nic", "%s by %s" % (names, way)))
+        if all(entry["pcie"] for entry in cards):
+            slots = _together([entry["pcie"] for entry in cards])
+            told = "%s in PCIe slots of %g GB/s" % (names, slots)
+            bounds.append((slots * PCIE_SHARE, "pcie", told))
     return bounds
 
 
-def expected(hosts, collective, asked, earlier=None, peers=None):
+def _lanes(members):
+    """What the GPUs of one model carry over PCIe: a GPU with less lanes than it can use counts like the best one."""
+    best = max(gpu["pcie"] for gpu in members)
+    return min(
+        gpu["pcie"] if gpu["pcie"] and gpu["pcie"] >= gpu.get("pcie_max", float("inf")) else best
+        for gpu in members
+    )
+
+
+def _gpu_bounds(host, models):
+    """The bound of the GPUs among themselves: by NVLink if each model has it, else by PCIe."""
+    if len(host["gpus"]) < 2:
+        return []
+    members = {}
+    for gpu in host["gpus"]:
+        members.setdefault(_model(gpu, models), []).append(gpu)
+    links = min(max(gpu["nvlink"] for gpu in each) for each in members.values())
+    lanes = min(_lanes(each) for each in members.values())
+    if links:
+        return [(links * NVLINK_SHARE, "nvlink", "%d GPUs with NVLink" % len(host["gpus"]))]
+    if lanes:
+        return [(lanes * PCIE_SHARE, "pcie", "%d GPUs on PCIe" % len(host["gpus"]))]
+    return []
+
+
+def _as_made(host, models):
+    """The host with the NVLinks that its model has by the compatibility data, for a host without others to compare it with."""
+    known = [
+        dict(gpu, nvlink=max(gpu["nvlink"], models.get(gpu.get("model"), {}).get("nvlink", 0.0)))
+        for gpu in host["gpus"]
+    ]
+    return dict(host, gpus=known)
+
+
+def _prepared(hosts, models):
+    """The hosts with what they are compared by, which is the same for all runs: kinds, and bounds of their own cards and GPUs."""
+    return [
+        host
+        if "kind" in host
+        else dict(
+            host,
+            kind=_gpu_kind(host, models),
+            card_kind=_card_kind(host),
+            by_cards=_card_bounds(host),
+            by_gpus=_gpu_bounds(host, models),
+            as_made=_gpu_bounds(_as_made(host, models), models),
+        )
+        for host in hosts
+    ]
+
+
+def _best(host, others, key, others_key):
+    """Bounds of a host as the best host with the same hardware has them, itself included."""
+    best = {}
+    for each in [host] + others:
+        for value, bound, told in each[others_key if others else key]:
+            if bound not in best or value > best[bound][0]:
+                told = "%s: %s" % (each["name"], told)
+                if each["name"] != host["name"]:
+                    told += ", and %s has the same hardware" % host["name"]
+                best[bound] = (value, bound, told)
+    return best
+
+
+def _others(host, among):
+    """The other hosts with the same GPUs."""
+    return [other for other in among if other is not host and other["kind"] == host["kind"]]
+
+
+def _can_read_peers(hosts):
+    """Whether GPUs of this kind of host have P2P: if one host has. Hosts of which it is unknown do not count."""
+    known = [host["p2p"] for host in hosts if host.get("p2p") is not None]
+    return any(known) or not known
+
+
+def _within(host, among):
+    """Bounds of the GPUs of a host among themselves. What GPUs without P2P do is not known before it was measured."""
+    others = _others(host, among)
+    best = _best(host, others, "as_made", "by_gpus")
+    if "nvlink" in best:
+        return [best["nvlink"]]
+    if _can_read_peers([host] + others):
+        return list(best.values())
+    reached = max((each.get("alone") or 0.0, each["name"]) for each in [host] + others)
+    if len(host["gpus"]) > 1 and reached[0]:
+        return [(reached[0], "peers", "%s alone, whose GPUs have no P2P" % reached[1])]
+    return []
+
+
+def has_nvlink(name, facts):
+    """Whether all GPUs of a host have NVLinks where its hardware works, from P(judge_runs)' facts of all hosts."""
+    among = _prepared([dict(its, name=host) for host, its in facts.items()], {})
+    (host,) = [each for each in among if each["name"] == name]
+    if len(host["gpus"]) < 2:
+        return bool(host["gpus"]) and all(gpu["nvlink"] for gpu in host["gpus"])
+    return any(bound == "nvlink" for _value, bound, _told in _within(host, among))
+
+
+def _across(host, among, collective):
+    """(GB/s, bound, explanation) of one of several hosts: the bandwidth of all cards together, and of the GPUs among themselves."""
+    alike = [other for other in _others(host, among) if other["card_kind"] == host["card_kind"]]
+    cards = list(_best(host, alike, "by_cards", "by_cards").values())
+    if cards and collective == "gloo":
+        told = "%s: Gloo reduces on one core and uses one TCP stream" % host["name"]
+        cards.append((GLOO, "cpu", told))
+    return cards + _within(host, among)
+
+
+def _limit(host, among, collective):
+    """The lowest of the bounds of a host among several. It is the same for all runs."""
+    if "limit" not in host:
+        host["limit"] = min(_across(host, among, collective))
+    return host["limit"]
+
+
+def _by_hardware(hosts, among, collective):
+    """(GB/s, bound, explanation) of the part that limits a run; None and the reason if it is unknown."""
+    if len(hosts) < 2:
+        # What the host itself has just done is no measure.
+        bounds = [entry for entry in _within(hosts[0], among) if entry[1] != "peers"]
+        return min(bounds) if bounds else (None, None, "the bandwidth of a host alone is unknown")
+    # A card with an unknown rate may be the limit, whatever else is known.
+    if any(not entry["line"] for host in hosts for entry in host["cards"] or [{"line": 0}]):
+        return None, None, "the rates of the network cards are unknown"
+    return min(_limit(host, among, collective) for host in hosts)
+
+
+def expected(hosts, collective, asked, earlier=None, peers=None, among=()):
     """Expected values of a run: busbw_gb_s, bound, from, required_gb_s, history_gb_s; None if unknown.
 
-    C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)); C(asked) the site's thresholds: fraction of what is expected,
-    min_busbw_gb_s (0: none; it replaces what is expected), drop_percent against C(earlier), what earlier runs of the same kind did, peer_fraction of
-    C(peers), what the other hosts do alone. The strictest counts.
+    C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)), and p2p if it is known; C(among) has all hosts to compare them with,
+    including these. C(asked) has the site's thresholds: fraction of what is expected, min_busbw_gb_s of several hosts and host_min_gb_s of each host alone by
+    its name (0: none; they replace what is expected), drop_percent against C(earlier), what earlier runs of the same kind did, peer_fraction of C(peers), what
+    the other hosts do alone. Its models are what the compatibility data says of GPUs by their name: nvlink, the sum of the links in GB/s, bridge, whether they
+    need one, and known. The strictest counts.
     """
-    crosses = len(hosts) > 1
-    bounds = [
-        (value, bound, "%s: %s" % (host["name"], told))
-        for host in hosts
-        for value, bound, told in _bounds(host, collective, crosses)
-    ]
-    # Across hosts a card with an unknown rate may be the limit, whatever else is known.
-    known = bounds and not (
-        crosses
-        and any(not entry["line"] for host in hosts for entry in host["cards"] or [{"line": 0}])
+    hosts = _prepared(hosts, asked.get("models") or {})
+    best, bound, told = _by_hardware(hosts, among or hosts, collective)
+    required = None if best is None else best * asked["fraction"]
+    threshold = (
+        asked["min_busbw_gb_s"]
+        if len(hosts) > 1
+        else (asked.get("host_min_gb_s") or {}).get(hosts[0]["name"])
     )
-    best, bound, told = (
-        min(bounds)
-        if known
-        else (
-            None,
-            None,
-            "the rates of the network cards are unknown"
-            if crosses
-            else "the bandwidth of a host alone is unknown",
-        )
-    )
-    required = best * asked["fraction"] if known else None
-    if peers and not known:
-        best, bound, told = peers, "peers", "the other hosts alone"
-        required = peers * asked["peer_fraction"]
-    if crosses and asked["min_busbw_gb_s"]:
-        best, bound, told = asked["min_busbw_gb_s"], "threshold", "the site's threshold"
-        required = best
-    if earlier is not None:
-        kept = earlier * (1 - asked["drop_percent"] / 100.0)
-        if required is None or kept > required:
-            best, bound, told, required = (
-                earlier,
-                "history",
-                "the median of earlier runs, less %g %%" % asked["drop_percent"],
-                kept,
-            )
+    if threshold:
+        best, bound, told, required = threshold, "threshold", "the site's threshold", threshold
+    told_history = "the median of earlier runs, less %g %%" % asked["drop_percent"]
+    for value, share, name, text in (
+        (peers, asked["peer_fraction"], "peers", "the other hosts alone"),
+        (earlier, 1 - asked["drop_percent"] / 100.0, "history", told_history),
+    ):
+        if value is not None and (required is None or value * share > required):
+            best, bound, told, required = value, name, text, value * share
     return {
         "busbw_gb_s": best,
         "bound": bound,
@@ -339,32 +492,53 @@ def verdict(run, bound):
     }
 
 
+def _used_host_memory(run):
+    return any(name.startswith("SHM/") for name in run.get("transports") or [])
+
+
 def judge_runs(runs, facts, carrier, asked, earlier):
-    """Runs with their expected bandwidths and verdicts.
+    """Runs with their expected bandwidths and verdicts. Runs of one host also have C(compared): whether there is anything to compare the host with.
 
     C(facts) are the hosts' cards and GPUs, C(carrier) what moves the data (nccl or gloo), C(earlier) what the same runs did before, by their id.
     """
-    alone = {
-        run["hosts"][0]: judged_busbw(run["rows"]) or 0.0 for run in runs if len(run["hosts"]) == 1
-    }
+    models, thresholds = asked.get("models") or {}, asked.get("host_min_gb_s") or {}
+    alone = {run["hosts"][0]: run for run in runs if len(run["hosts"]) == 1}
+    among = []
+    for host, its in facts.items():
+        its = dict(its, name=host)
+        if host in alone:
+            its["alone"] = judged_busbw(alone[host]["rows"])
+            its["p2p"] = False if _used_host_memory(alone[host]) else its.get("p2p")
+        among.append(its)
+    among = _prepared(among, models)
+    of_name = {host["name"]: host for host in among}
 
-    def bound(run):
-        hosts = [dict(facts[host], name=host) for host in run["hosts"]]
-        if len(hosts) > 1:
-            return expected(
-                hosts, carrier, asked, earlier.get("cluster") if run["id"] == "cluster" else None
-            )
-        peers = [value for host, value in alone.items() if host != run["hosts"][0]]
-        # With two hosts the other one; with many the median.
-        return expected(
-            hosts,
-            carrier,
-            asked,
-            earlier.get(run["id"]),
-            sorted(peers)[len(peers) // 2] if peers else None,
+    def peers_of(host):
+        """What the other hosts with the same GPUs do alone. A host with a threshold of its own is not like the others."""
+        found = sorted(
+            other["alone"] or 0.0
+            for other in _others(host, among)
+            if "alone" in other and thresholds.get(other["name"]) == thresholds.get(host["name"])
         )
+        # With two hosts the other one; with many the median.
+        return found[len(found) // 2] if found else None
 
-    return [dict(run, **verdict(run, bound(run))) for run in runs]
+    def judged(run):
+        hosts = [of_name[host] for host in run["hosts"]]
+        if len(hosts) > 1:
+            before = earlier.get("cluster") if run["id"] == "cluster" else None
+            return dict(run, **verdict(run, expected(hosts, carrier, asked, before, None, among)))
+        peers, before = peers_of(hosts[0]), earlier.get(run["id"])
+        bound = expected(hosts, carrier, asked, before, peers, among)
+        # A model that the compatibility data knows has the NVLinks that it should have.
+        known = bound["bound"] and all(
+            models.get(gpu.get("model"), {}).get("known") for gpu in hosts[0]["gpus"]
+        )
+        compared = bool(peers or before or thresholds.get(hosts[0]["name"]) or known)
+        # Without GPUs it is compared with nothing but other hosts.
+        return dict(run, compared=compared or not hosts[0]["gpus"], **verdict(run, bound))
+
+    return [judged(run) for run in runs]
 
 
 def watched_size(largest, collective, ranks):

@@ -15,6 +15,7 @@ import ipaddress
 import os
 import pwd
 import re
+import resource
 
 # The engine does not start; or it starts but containers do not, or the option has no effect.
 FAIL, WARN = "fail", "warn"
@@ -75,23 +76,11 @@ _STORAGE_OPTIONS = {
     "vfs": ("size", "vfs.xattrs"),
     "zfs": ("zfs.fsname",),
 }
-_ULIMITS = (
-    "core",
-    "cpu",
-    "data",
-    "fsize",
-    "locks",
-    "memlock",
-    "msgqueue",
-    "nice",
-    "nofile",
-    "nproc",
-    "rss",
-    "rtprio",
-    "rttime",
-    "sigpending",
-    "stack",
-)
+# The engine passes each name in upper case to the kernel's limit of that name. Python has the kernel's names, except for the one of locks, and a second name of
+# nofile that the engine does not know. Seen with Docker 20.10.24 and runc 1.1.5.
+_ULIMITS = {name[7:] for name in dir(resource) if name.startswith("RLIMIT_")} - {"OFILE"} | {
+    "LOCKS"
+}
 _BOOLEANS = ("1", "t", "T", "true", "TRUE", "True", "0", "f", "F", "false", "FALSE", "False")
 _SIZE = re.compile(r"-1|\d+(?:\.\d+)? ?(?:[kmgtp]i?)?b?", re.IGNORECASE)
 _REGISTRY = re.compile(r"(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?")
@@ -367,7 +356,7 @@ def _ulimits(values, _options, _version):
     for name, value in sorted(values.items()):
         value = value if isinstance(value, dict) else {}
         label, soft, hard = value.get("Name", name), value.get("Soft", 0), value.get("Hard", 0)
-        if label not in _ULIMITS:
+        if str(label).upper() not in _ULIMITS:
             yield WARN, "'%s' is not a limit; containers do not start with it" % label
         elif (
             isinstance(soft, int)

@@ -20,6 +20,7 @@ __all__ = [
     "container_ids",
     "default_interface",
     "is_virtual_interface",
+    "is_virtual_machine",
     "listening_sockets",
     "memory_mib",
     "own_name_addresses",
@@ -53,6 +54,14 @@ def parse_os_release(text):
 def is_virtual_interface(name):
     """Return whether an interface belongs to a container engine or the like, or is the loopback."""
     return bool(_VIRTUAL_INTERFACE.match(name))
+
+
+def is_virtual_machine(cpuinfo: str, dmi: str) -> bool:
+    """Return whether a host runs on a hypervisor, from /proc/cpuinfo and DMI's modalias. Only x86 processors say so themselves."""
+    return bool(
+        re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE)
+        or re.search(r":(?:svn|pn)[^:]*(?:QEMU|KVM|VMware|VirtualBox|VirtualMachine)", dmi)
+    )
 
 
 def parse_ip_addresses(text):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 
@@ -65,3 +66,57 @@ def fabric_adapters(root="/sys"):
                 }
             )
     return adapters
+
+
+def _number(folder, name):
+    """The number that a file of a PCI device begins with: '32.0 GT/s PCIe', '16'. None for 'Unknown', and for a width without a link."""
+    match = re.match(r"\d{1,3}(?:\.\d)?", read_text(os.path.join(folder, name)))
+    number = float(match.group()) if match else 0.0
+    return number if 0 < number < 255 else None
+
+
+def _above(root, name):
+    """Names of the bonds, bridges and VLANs on top of an interface."""
+    found = []
+    for path in sorted(glob.glob("%s/class/net/%s/upper_*" % (root, glob.escape(name)))):
+        upper = os.path.basename(path)[len("upper_") :]
+        found += [upper, *_above(root, upper)]
+    return list(dict.fromkeys(found))
+
+
+def network_cards(root="/sys"):
+    """Network adapters of any kind, without virtual functions: their PCIe links and those of the slots above them, their interfaces, and their RDMA devices.
+
+    Speeds are in GT/s for each lane, C(width) is in lanes. A value that is not known, as in a virtual machine, is None. Unlike a GPU, an idle adapter does not
+    lower the speed of its link.
+    """
+    cards = []
+    for folder in sorted(glob.glob(root + "/bus/pci/devices/*")):
+        # A virtual function has the link of its card.
+        if not read_text(os.path.join(folder, "class")).startswith(NETWORK) or os.path.islink(
+            os.path.join(folder, "physfn")
+        ):
+            continue
+        ids = [read_text(os.path.join(folder, name)).strip()[2:] for name in ("vendor", "device")]
+        slot = os.path.dirname(os.path.realpath(folder))
+        interfaces = glob.glob(folder + "/net/*") + glob.glob(folder + "/virtio*/net/*")
+        cards.append(
+            {
+                "bus_id": os.path.basename(folder),
+                "model": ":".join(ids),
+                "gt_s": _number(folder, "current_link_speed"),
+                "gt_s_max": _number(folder, "max_link_speed"),
+                "width": _number(folder, "current_link_width"),
+                "width_max": _number(folder, "max_link_width"),
+                "slot_gt_s_max": _number(slot, "max_link_speed"),
+                "slot_width_max": _number(slot, "max_link_width"),
+                "interfaces": [
+                    {"name": name, "above": _above(root, name)}
+                    for name in sorted(os.path.basename(path) for path in interfaces)
+                ],
+                "rdma": sorted(
+                    os.path.basename(path) for path in glob.glob(folder + "/infiniband/*")
+                ),
+            }
+        )
+    return cards

@@ -258,6 +258,21 @@ fabric_adapters:
   description: Number of InfiniBand and RoCE adapters on the PCI bus, with or without a driver.
   returned: always
   type: int
+network_cards:
+  description:
+    - Network adapters on the PCI bus - C(bus_id), C(model) (vendor and device, V(15b3:1021)), the PCIe link with C(gt_s), C(gt_s_max),
+      C(width) and C(width_max), the same maxima of the slot above it (C(slot_gt_s_max), C(slot_width_max)), C(interfaces) (C(name), and C(above), the bonds and
+      VLANs on top), C(rdma), the names of its RDMA devices.
+    - What is not known is null. Virtual functions are not listed.
+  returned: always
+  type: list
+  elements: dict
+  version_added: "0.4.0"
+virtual_machine:
+  description: Whether the host runs on a hypervisor.
+  returned: always
+  type: bool
+  version_added: "0.4.0"
 programs:
   description: Whether the host has some programs that show what is installed.
   returned: always
@@ -445,6 +460,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
     ParseError,
     container_ids,
     default_interface,
+    is_virtual_machine,
     listening_sockets,
     memory_mib,
     own_name_addresses,
@@ -455,6 +471,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._infiniband import d
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_name import BEGIN
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import (
     fabric_adapters,
+    network_cards,
     npu_devices,
     nvidia_devices,
 )
@@ -463,6 +480,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import 
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import DamagedRecord, parse
 
 SYS_CLASS = "/sys/class"
+DMI = "/sys/class/dmi/id/modalias"
 RDMA_FILES = [
     "node_type",
     "ports/*/state",
@@ -505,6 +523,15 @@ def interfaces_by_ioctl():
             )
             found.append({"name": name, "addresses": addresses, "up": up})
     return found
+
+
+def read_head(path):
+    """The first lines of a file. The kernel needs time for each of hundreds of processors."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(8192)
+    except OSError:
+        return ""
 
 
 def sysfs(*parts):
@@ -842,6 +869,8 @@ def main():
             nvidia_devices=len(nvidia_devices()[0]),
             npus=max(len(npu_nodes()), npu_devices()),
             fabric_adapters=len(fabric_adapters()),
+            network_cards=network_cards(),
+            virtual_machine=is_virtual_machine(read_head("/proc/cpuinfo"), read_head(DMI)),
             programs={
                 name: bool(module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"]))
                 for name in PROGRAMS

@@ -21,6 +21,11 @@ options:
     default: nvidia-smi
   timeout:
     default: 60
+  nvlinks:
+    description: Whether to run C(nvidia-smi nvlink --status) as well, for RV(gpus[].nvlinks).
+    type: bool
+    default: false
+    version_added: "0.4.0"
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
@@ -217,6 +222,12 @@ gpus:
     pcie_width_max:
       description: Maximum number of PCIe lanes of the GPU.
       type: int
+    nvlinks:
+      description: Speed of each NVLink in GB/s, 0 if it is inactive. Empty if none is active or the GPU has none, null if it is unknown or not O(nvlinks).
+      type: list
+      elements: float
+      sample: [26.562, 26.562]
+      version_added: "0.4.0"
     clocks_mhz:
       description: Current clocks - graphics, sm, memory, video.
       type: dict
@@ -238,6 +249,7 @@ gpus:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import (
     ParseError,
     lost_gpus,
@@ -300,8 +312,32 @@ FIXES = {
 }
 
 
+def add_nvlinks(gpus: list, run) -> None:
+    """Add the links to each GPU. A driver that knows no NVLinks has no such command."""
+    told, reason = [], run.evidence if run.cause else f"nvidia-smi ended with exit code {run.rc}"
+    try:
+        told = _bandwidth.nvlinks("" if run.cause else run.stdout)
+    except _bandwidth.ParseError as exc:
+        reason = str(exc)
+    # The same order, unless one of them could not be asked. UUIDs may be masked.
+    found = {gpu["index"]: each for gpu, each in zip(gpus, told) if len(gpus) == len(told)}
+    of_uuid = {each["uuid"]: each for each in told}
+    for gpu in gpus:
+        its = (
+            found.get(gpu["index"]) or of_uuid.get(gpu["uuid"]) or {"speeds": None, "said": reason}
+        )
+        gpu["nvlinks"] = its["speeds"]
+        if its["speeds"] is None:
+            gpu["unavailable"]["nvlinks"] = its["said"] or "nvidia-smi lists no links"
+
+
 def main() -> None:
-    module = AnsibleModule(argument_spec=tool_options(60, "nvidia-smi"), supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec=dict(
+            tool_options(60, "nvidia-smi"), nvlinks={"type": "bool", "default": False}
+        ),
+        supports_check_mode=True,
+    )
     executable, container, timeout = (
         module.params[name] for name in ("executable", "container", "timeout")
     )
@@ -320,6 +356,9 @@ def main() -> None:
             stderr=run.stderr,
         )
     gpus = answer.gpus if answer else []
+    if module.params["nvlinks"] and gpus:
+        asked = [executable, "nvlink", "--status"]
+        add_nvlinks(gpus, run_tool(module, asked, timeout, container=container))
     error_gpus = lost_gpus(run.stdout, run.stderr) + [
         {"bus_id": gpu["bus_id"], "error": gpu["unavailable"]["uuid"]}
         for gpu in gpus

@@ -38,6 +38,31 @@ def _required(bound):
     return "%.3g GB/s or more (%s: %s)" % (bound["required_gb_s"], bound["bound"], bound["from"])
 
 
+#: Of a host that reached what its own hardware promises, of which nothing says whether it is whole.
+ALONE = ", but there is nothing to compare with: no other host has these GPUs, the compatibility data does not have the model, and there is no earlier run"
+
+
+def _host_verdict(run):
+    """Verdict, what was found, and what to do, for a host that was measured alone."""
+    host, found = run["hosts"][0], "; ".join(run["reasons"])
+    if not run["passed"]:
+        return (
+            "fail",
+            found,
+            "compare what else runs on %s, its CPU's or GPUs' clocks and limits, and its NVLinks and PCIe links, with a host that passes"
+            % host,
+        )
+    found = found or "%.3g GB/s" % run["judged_busbw_gb_s"]
+    if run.get("compared", True):
+        return "pass", found, ""
+    return (
+        "warn",
+        found + ALONE,
+        "set verify_bandwidth_host_min_gb_s of %s to what it reached when it was new; later runs are compared with this one"
+        % host,
+    )
+
+
 def _ended(answer):
     """Whether the job has completed. Until then its note says that it did not."""
     return "runs" in answer and answer.get("note") != BROKE_OFF
@@ -170,19 +195,17 @@ def _measured_checks(answer, hosts, tail, gpus, reason):
                 )
             )
             continue
+        verdict, found, fix = _host_verdict(run)
         checks.append(
             finding(
                 "bandwidth-host",
                 host,
-                "pass" if run["passed"] else "fail",
+                verdict,
                 expected=_required(run["expected"]),
-                found="; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"],
+                found=found,
                 source=source,
                 seconds=run["seconds"],
-                fix=""
-                if run["passed"]
-                else "compare what else runs on %s, its CPU's or GPUs' clocks and limits, and its PCIe links, with a host that passes"
-                % host,
+                fix=fix,
             )
         )
     if len(hosts) < 2:

@@ -9,6 +9,7 @@ Every answer that the facts don't have is None or empty, never a guess: the call
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import os
 import re
@@ -375,11 +376,32 @@ def toolkit_version(asked, packages, facts):
     return asked if not asked or "-" in asked else asked + "-1"
 
 
+def _short(model):
+    """A GPU's name as the tables have it."""
+    return re.sub(r"(NVIDIA )?(Tesla |GRID )?", "", model, count=1)
+
+
 def is_data_center(model, facts):
-    return (
-        re.split(r"[ -]", re.sub(r"(NVIDIA )?(Tesla |GRID )?", "", model, count=1))[0]
-        in facts["cuda"]["data_center_models"]["names"]
-    )
+    return re.split(r"[ -]", _short(model))[0] in facts["cuda"]["data_center_models"]["names"]
+
+
+def nvlinks(model, facts):
+    """What a GPU of this name has: C(links), None if that is not known, C(gb_s) of each, C(bridge), whether they need one, and C(known).
+
+    C(known) is true for data center models of which the table says something.
+    """
+    rows = [
+        row
+        for row in facts["cuda"]["nvlinks"]
+        if any(fnmatch.fnmatchcase(_short(model), name) for name in row["models"])
+    ]
+    row = rows[0] if rows else {}
+    return {
+        "links": row.get("links"),
+        "gb_s": row.get("gb_s", 0.0),
+        "bridge": row.get("bridge", False),
+        "known": bool(row) and is_data_center(model, facts),
+    }
 
 
 def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, packages=()):

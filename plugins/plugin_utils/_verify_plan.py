@@ -65,6 +65,24 @@ def port_rates(members, variables):
     return rates
 
 
+def hardware(members, variables):
+    """GPUs, facts and addresses of the hosts, as P(_hardware) compares them. Without facts a host has not answered."""
+    found = []
+    for member in members:
+        its = variables[member["name"]]
+        facts = its.get("cluster_host")
+        if facts:
+            found.append(
+                {
+                    "name": member["name"],
+                    "gpus": (its.get("__verify_gpus") or {}).get("gpus") or [],
+                    "facts": facts,
+                    "addresses": [member["address"], member.get("fabric_address", "")],
+                }
+            )
+    return found
+
+
 def logins(proofs):
     """What the logins to each host have shown: C(own_cause) of its own login to itself, and the limits C(memlocks) that its sessions have.
 

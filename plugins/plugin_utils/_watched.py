@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import (
     GLOO_PIECE,
+    has_nvlink,
     may_move,
     must_move,
     transports,
@@ -166,6 +167,13 @@ def gpus_busy(watched, host):
     )
 
 
+def _use_host_memory(watched, hosts, linked):
+    """Whether ranks of a host with NVLink use its memory instead. Where the log is not divided by host, any of them may have done so."""
+    if "transports" in watched and linked != list(hosts):
+        return False
+    return any(name.startswith("SHM/") for host in linked for name in _transports(watched, [host]))
+
+
 def nccl_transport(watched, facts, hosts):
     """Whether NCCL connects its ranks by the best hardware: RDMA between hosts, NVLink on a host."""
     seen = _transports(watched, hosts)
@@ -176,9 +184,8 @@ def nccl_transport(watched, facts, hosts):
         facts[host]["cards"] and all(card["rdma"] for card in facts[host]["cards"])
         for host in hosts
     )
-    has_nvlink = all(
-        facts[host]["gpus"] and all(gpu["nvlink"] for gpu in facts[host]["gpus"]) for host in hosts
-    )
+    # A GPU without active links, which has lost them, is held against the others of its model.
+    linked = [host for host in hosts if has_nvlink(host, facts)]
     wanted = []
     if len(hosts) > 1:
         wanted.append(
@@ -190,7 +197,9 @@ def nccl_transport(watched, facts, hosts):
             )
         )
     if any(watched["hosts"][host]["ranks"] > 1 for host in hosts):
-        wanted.append("on a host %s" % ("NVLink (P2P)" if has_nvlink else "P2P or shared memory"))
+        wanted.append(
+            "on a host %s" % ("NVLink (P2P)" if linked == list(hosts) else "P2P or shared memory")
+        )
 
     all_seen = ", ".join(seen)
 
@@ -219,10 +228,10 @@ def nccl_transport(watched, facts, hosts):
             fix="NCCL uses sockets although there are RDMA devices: check that /dev/infiniband and libibverbs are in the container, that "
             "memory can be locked without limit, and that NCCL_IB_DISABLE and NCCL_NET are not set in the image",
         )
-    if has_nvlink and any(name.startswith("SHM/") for name in seen):
+    if _use_host_memory(watched, hosts, linked):
         return told(
             "warn",
-            fix="some GPUs have NVLink but use the host's memory: check nvidia-smi topo -m, and NCCL_P2P_DISABLE and NCCL_P2P_LEVEL "
-            "in the image",
+            fix="some GPUs have NVLink but use the host's memory: check nvidia-smi nvlink --status, nvidia-smi topo -m, and "
+            "NCCL_P2P_DISABLE and NCCL_P2P_LEVEL in the image",
         )
     return told("pass")

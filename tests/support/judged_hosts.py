@@ -52,6 +52,7 @@ def a_host(name="a", address="10.0.0.11", **changes):
         "interfaces": [
             {"name": "eth0", "up": True, "addresses": [{"address": address, "prefix": 24}]}
         ],
+        "network_cards": [],
     }
     answer = {
         "labelled_images": [],

@@ -32,6 +32,7 @@ __all__ = [
     "interface_card",
     "output",
     "rdma_cards",
+    "rdma_models",
     "read",
     "seen_gpus",
     "watch",
@@ -71,6 +72,19 @@ def output(*command):
         return ""
 
 
+def card_model(device):
+    """PCI vendor and device of a card's folder in sysfs, '15b3:1021'; empty for a virtual one."""
+    ids = [read(os.path.join(device, file)) for file in ("vendor", "device")]
+    return ":".join(text[2:] for text in ids) if all(text[:2] == "0x" for text in ids) else ""
+
+
+def _models_below(folder):
+    """Models of an interface's card, or of the cards below a bond or VLAN."""
+    model = card_model(os.path.join(folder, "device"))
+    lower = sorted(os.path.realpath(path) for path in glob.glob(os.path.join(folder, "lower_*")))
+    return {model} if model else {name for path in lower for name in _models_below(path)}
+
+
 def interface_card(name, sysfs="/sys"):
     folder = os.path.join(sysfs, "class/net", name)
     device = os.path.join(folder, "device")
@@ -82,6 +96,7 @@ def interface_card(name, sysfs="/sys"):
         False,
         read(os.path.join(device, "current_link_speed")),
         read(os.path.join(device, "current_link_width")),
+        "+".join(sorted(_models_below(folder))),
     )
 
 
@@ -106,9 +121,16 @@ def rdma_cards(wanted, sysfs="/sys"):
                     True,
                     read(os.path.join(device, "current_link_speed")),
                     read(os.path.join(device, "current_link_width")),
+                    card_model(device),
                 )
             )
     return cards
+
+
+def rdma_models(sysfs="/sys"):
+    """Models of all RDMA devices, also of those whose ports are down."""
+    folders = glob.glob(os.path.join(sysfs, "class/infiniband/*/device"))
+    return sorted({model for model in map(card_model, folders) if model})
 
 
 def is_infiniband(name, sysfs="/sys"):

@@ -26,7 +26,7 @@ import time
 
 import _bandwidth
 import _blame
-from _job_watch import USAGE, cards_of, counters, output
+from _job_watch import USAGE, cards_of, counters, output, rdma_models
 
 try:
     import torch
@@ -65,21 +65,22 @@ STORE_TIMEOUT = datetime.timedelta(seconds=600)
 
 
 def facts(with_gpus):
-    """Return the hardware that can limit this host: its cards and its GPUs."""
+    """Return the hardware that can limit this host: its cards and its GPUs, the models of its RDMA devices, and whether its GPUs have P2P."""
     cards, interface = cards_of(os.environ, with_gpus)
-    gpus = (
-        _bandwidth.gpus(
-            output("nvidia-smi", "nvlink", "--status"),
-            output(
-                "nvidia-smi",
-                "--query-gpu=pcie.link.gen.max,pcie.link.width.current",
-                "--format=csv,noheader",
-            ),
-        )
-        if with_gpus
-        else []
+    told = {"cards": cards, "gpus": [], "interface": interface}
+    if not with_gpus:
+        return told
+    told["gpus"] = _bandwidth.gpus(
+        output("nvidia-smi", "nvlink", "--status"),
+        output(
+            "nvidia-smi",
+            "--query-gpu=pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,name",
+            "--format=csv,noheader",
+        ),
     )
-    return {"cards": cards, "gpus": gpus, "interface": interface}
+    told["nics"] = rdma_models()
+    told["p2p"] = _bandwidth.peer_to_peer(output("nvidia-smi", "topo", "-p2p", "r"))
+    return told
 
 
 def settled(cards):
@@ -374,6 +375,7 @@ class Rank(object):
                         group["sizes"],
                         self.device,
                     )
+                    answer["via"] = connections(self.log, logged)
         except (RuntimeError, ValueError, OSError) as error:
             answer["error"] = (
                 str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -437,6 +439,7 @@ class Conductor(Rank):
                 answers[0],
                 error=next((answer["error"] for answer in answers if answer["error"]), ""),
                 watched=[answer.get("watched") for answer in answers],
+                via=[text for answer in answers for text in answer.get("via", [])],
             )
         self.number += 1
         return found
@@ -459,7 +462,7 @@ class Conductor(Rank):
                 "rows": answer["rows"],
                 "seconds": answer["seconds"],
                 "errors": [answer["error"]] if answer["error"] else [],
-                "transports": [],
+                "transports": _bandwidth.transports("\n".join(answer.get("via", []))),
             }
             if len(group) > 1:
                 cards = sorted(

@@ -279,6 +279,7 @@ ONCE = {
     "verify_bandwidth_at_once": 3,
     "verify_bandwidth_fraction": 0.6,
     "verify_bandwidth_min_gb_s": 4,
+    "verify_bandwidth_host_min_gb_s": 4.5,
     "verify_bandwidth_peer_fraction": 0.5,
     "verify_bandwidth_drop_percent": 33,
     "verify_bandwidth_history": __file__,
@@ -1287,6 +1288,7 @@ REFUSED = (
     + bad("verify_free_paths", ["x"], "/", ["/a/../b"])
     + bad("verify_clock_step", 0, "x", True, 10**9)
     + bad("verify_bandwidth_fraction", 0, 2, "x")
+    + bad("verify_bandwidth_host_min_gb_s", -1, 10001, "x")
     + bad("verify_bandwidth_bytes", {"gloo": 3, "nccl": 1048576}, {"gloo": 65536})
     + bad("verify_bandwidth_history", "/nowhere/report.json", "x")
     + bad("training_sshd_options", {"Banner": "x\nPort 1"})

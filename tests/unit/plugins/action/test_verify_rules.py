@@ -103,6 +103,45 @@ def a_gpu(number, **changes):
     return {"__verify_gpus": a_smi(gpus)}
 
 
+def linked_gpus(*speeds, gpu=3, name="NVIDIA A100-SXM4-80GB"):
+    """The eight GPUs with twelve NVLinks each, of which one GPU has others."""
+    gpus = [dict(each, nvlinks=[25.0] * 12, name=name) for each in copy.deepcopy(GPUS)]
+    gpus[gpu]["nvlinks"] = list(speeds)
+    return {"__verify_gpus": a_smi(gpus)}
+
+
+def guests(*widths):
+    """The eight GPUs in a virtual machine, of which the first have so many lanes."""
+    gpus = [
+        dict(each, virtualization_mode="Pass-Through", pcie_width=8, pcie_width_max=16)
+        for each in copy.deepcopy(GPUS)
+    ]
+    for each, width in zip(gpus, widths):
+        each["pcie_width"] = width
+    return {"__verify_gpus": a_smi(gpus)}
+
+
+def cards(speed=25000, gt_s=16.0, address="10.0.0.12", **changes):
+    """Facts of a host with one network card, whose interface has its address."""
+    link = {"gt_s": gt_s, "width": 8.0, "slot_gt_s_max": 16.0, "slot_width_max": 8.0}
+    card = {
+        "bus_id": "0000:17:00.0",
+        "model": "8086:158b",
+        "gt_s_max": 16.0,
+        "width_max": 8.0,
+        "interfaces": [{"name": "ens1", "above": []}],
+        "rdma": [],
+    }
+    interface = {
+        "name": "ens1",
+        "up": True,
+        "speed_mbit_s": speed,
+        "addresses": [{"address": address, "prefix": 24}],
+    }
+    facts = {"interfaces": [interface], "network_cards": [dict(card, **link)]}
+    return {"facts": dict(facts, **changes)}
+
+
 def a_stack(**changes):
     return dict(
         {
@@ -442,7 +481,32 @@ FIRING = {
         ),
         (gpu_host, {"answer": xid(999, "")}, "warn: Xid 999"),
     ],
-    "gpu-pcie-width": [(gpu_host, a_gpu(5, pcie_width=8), "GPU 5 (00000000:05:00.0) has 8")],
+    "gpu-pcie-width": [
+        (gpu_host, a_gpu(5, pcie_width=8), "GPU 5 (00000000:05:00.0) has 8"),
+        (gpu_host, guests(*[16] * 7), "GPU 7 (00000000:07:00.0) has 8"),
+    ],
+    "gpu-nvlinks": [
+        (
+            gpu_host,
+            linked_gpus(*[25.0] * 3, *[0.0] * 9),
+            "GPU 3 (00000000:03:00.0): 3 active NVLinks of 25 GB/s",
+        ),
+        (gpu_host, linked_gpus(), "GPU 3 (00000000:03:00.0): 0 active NVLinks"),
+        (gpu_host, linked_gpus(*[25.0] * 11, 5.0), "12 active NVLinks of at least 5 GB/s"),
+        (
+            gpu_host,
+            linked_gpus(name="NVIDIA A100 80GB PCIe"),
+            "warn: GPU 3 (00000000:03:00.0): 0 active NVLinks",
+        ),
+    ],
+    "nic-speed": [
+        (plain, cards(speed=1000), "ens1: 1000 Mb/s"),
+        (plain, cards(speed=1000, address="192.0.2.7"), "warn: ens1: 1000 Mb/s"),
+    ],
+    "nic-pcie": [
+        (plain, cards(gt_s=8.0), "0000:17:00.0 (ens1): 8 GT/s, 8 lanes"),
+        (plain, cards(gt_s=8.0, address="192.0.2.7"), "warn: 0000:17:00.0 (ens1): 8 GT/s"),
+    ],
     "gpu-throttle": [
         (
             gpu_host,
@@ -731,6 +795,8 @@ def test_each_defect_fails_exactly_its_check(check_id, kind, changes, found, onl
         if "__verify_infiniband" in changes
         else scheduled(a_node("b"))
         if "__verify_scheduler" in changes
+        else cards(address="10.0.0.11")
+        if "network_cards" in changes.get("facts", {})
         else {}
     )
     if other and kind is gpu_host:
@@ -766,6 +832,8 @@ SILENT = [
     ),
     (gpu_host, a_gpu(0, throttle_reasons=None)),
     (gpu_host, a_gpu(0, pcie_width=None)),
+    (gpu_host, linked_gpus(*[25.0] * 12)),
+    (plain, cards()),
     (gpu_host, a_gpu(0, pcie_generation=1, pcie_generation_max=5)),
     (gpu_host, a_gpu(0, ecc_errors=ecc(), persistence_mode=None)),
     (
@@ -823,6 +891,30 @@ SILENT = [
         },
     ),
 ]
+
+
+def test_gpus_of_virtual_machines_that_agree_on_their_lanes():
+    """It is told, and drains nothing."""
+    findings = verdicts(gpu_host(**guests()), gpu_host("b", "10.0.0.12", **guests()))
+    entries = bad(findings)
+    assert {(entry["id"], entry["verdict"]) for entry in entries} == {("gpu-pcie-width", "warn")}
+    assert len(entries) == 16 and all("hypervisor" in entry["fix"] for entry in entries)
+
+
+def test_facts_of_an_earlier_release():
+    """They have neither network cards nor NVLinks."""
+    older = plain("b", "10.0.0.12")
+    del older["cluster_host"]["network_cards"]
+    findings = verdicts(plain(**cards(address="10.0.0.11")), older)
+    assert bad(findings) == []
+    assert {
+        (entry["id"], entry["found"])
+        for entry in findings
+        if entry["host"] == "b" and entry["id"].startswith("nic-")
+    } == {
+        (check_id, "the facts of this host are of an earlier release")
+        for check_id in ("nic-speed", "nic-pcie")
+    }
 
 
 def test_horovod_of_which_nothing_is_required():

@@ -22,7 +22,7 @@ def earlier(folder, **options):
     )
 
 
-def pack(folder, name, busbw, hosts=HOSTS, collective="gloo", cluster="lab"):
+def pack(folder, name, busbw, hosts=HOSTS, collective="gloo", cluster="lab", checks=()):
     """A pack whose cluster run did so many GB/s, and whose first host twice as many alone. One host has no cluster run."""
     runs = []
     for run_id, members, value in [("cluster", hosts, busbw)][: len(hosts) - 1] + [
@@ -39,6 +39,7 @@ def pack(folder, name, busbw, hosts=HOSTS, collective="gloo", cluster="lab"):
             {
                 "schema_version": 1,
                 "cluster": cluster,
+                "checks": list(checks),
                 "bandwidth": {"collective": collective, "runs": runs},
             }
         ),
@@ -76,6 +77,28 @@ def test_what_is_no_history_is_passed_over(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "report.json").write_text(text, encoding="utf-8")
     assert earlier(tmp_path)[0]["gloo"]["cluster"] == 1
+
+
+@pytest.mark.parametrize(
+    "check_id, host, verdict, found",
+    [
+        ("gpu-nvlinks", "node-a", "fail", {}),
+        ("gpu-pcie-width", "node-a", "not_evaluated", {}),
+        ("gpus-present", "node-a", "fail", {}),
+        # The other host's run alone stays.
+        ("nic-pcie", "node-b", "fail", {"host:node-a": 4}),
+        ("ib-ports", "node-b", "fail", {"host:node-a": 4}),
+        ("nic-speed", "node-a, node-b", "fail", {}),
+        ("gpu-ecc", "node-a", "warn", {"cluster": 2, "host:node-a": 4}),
+        ("gpu-throttle", "node-a", "skipped", {"cluster": 2, "host:node-a": 4}),
+        ("clock-step", "node-a", "fail", {"cluster": 2, "host:node-a": 4}),
+    ],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_run_on_broken_hardware_is_no_history(tmp_path, check_id, host, verdict, found, named):
+    check = {"id": check_id, "host": host, "verdict": verdict}
+    path = pack(tmp_path, "1", 2, checks=[check])
+    assert earlier(tmp_path, **({"pack": str(path)} if named else {}))[0]["gloo"] == found
 
 
 def test_named_pack(tmp_path):

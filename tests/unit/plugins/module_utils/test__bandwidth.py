@@ -82,11 +82,72 @@ def test_an_invalid_rate_is_an_error():
 def test_gpus():
     assert (
         _bandwidth.gpus(A100, "4, 16\n" * 8)
-        == [{"nvlink": 300.0, "pcie": pytest.approx(31.504)}] * 8
+        == [{"nvlink": 300.0, "pcie": pytest.approx(31.504), "model": "NVIDIA A100-SXM4-80GB"}] * 8
     )
-    assert _bandwidth.gpus(NONE, "4, 8\n") == [{"nvlink": 0.0, "pcie": pytest.approx(15.752)}]
-    assert _bandwidth.gpus(MIG, "[N/A], [N/A]\n") == [{"nvlink": 0.0, "pcie": 0.0}]
+    assert _bandwidth.gpus(NONE, "4, 8\n") == [
+        {"nvlink": 0.0, "pcie": pytest.approx(15.752), "model": "NVIDIA L40S"}
+    ]
+    assert _bandwidth.gpus(MIG, "[N/A], [N/A]\n") == [
+        {"nvlink": 0.0, "pcie": 0.0, "model": "NVIDIA H100 80GB HBM3 in MIG mode"}
+    ]
     assert _bandwidth.gpus("", "") == []
+    # With all lanes that it can use, and its name.
+    assert _bandwidth.gpus("", "4, 8, 16, NVIDIA L40S\n4, 16, [N/A], NVIDIA L40S\n") == [
+        {
+            "nvlink": 0.0,
+            "pcie": pytest.approx(15.752),
+            "pcie_max": pytest.approx(31.504),
+            "model": "NVIDIA L40S",
+        },
+        {"nvlink": 0.0, "pcie": pytest.approx(31.504), "model": "NVIDIA L40S"},
+    ]
+
+
+# As it is printed by drivers of several years for a GPU without active links, and the text of a GPU that answers no question.
+@pytest.mark.parametrize(
+    "said, speeds",
+    [
+        ("NVML: Unable to retrieve NVLink information as all links are inactive", []),
+        ("NVML: Unable to retrieve Nvlink information as all links are inActive", []),
+        ("Device does not have or support Nvlink", []),
+        ("Nvlink queries are not supported for Devices in MIG mode", None),
+        ("Unable to get the NVLink state: GPU is lost", None),
+        ("\t Link 0: 25.781 GB/s\n\t Link 1: <inactive>", [25.781, 0.0]),
+        ("\t Link 0: <inactive>", [0.0]),
+        ("", None),
+    ],
+)
+def test_nvlinks(said, speeds):
+    text = "GPU 0: Tesla V100-SXM2-32GB (UUID: GPU-1)\n%s\nGPU 1: Tesla V100-SXM2-32GB (UUID: GPU-2)\n\t Link 0: 25.781 GB/s\n"
+    first, second = _bandwidth.nvlinks(text % said)
+    assert (first["name"], first["speeds"]) == ("Tesla V100-SXM2-32GB", speeds)
+    assert second["speeds"] == [25.781]
+    assert first["said"] == ("" if "Link 0" in said else said)
+
+
+LEGEND = "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n  CNS  = Chipset not supported\n  GNS  = GPU not supported\n  U    = Unknown\n"
+
+
+@pytest.mark.parametrize(
+    "matrix, has_it",
+    [
+        (" \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU1\tOK\tX\t\n", True),
+        (" \tGPU0\tGPU1\t\n GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n", False),
+        (" \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n", False),
+        # Copied from a terminal, with the header underlined.
+        ("\x1b[4m        GPU0    GPU1\x1b[0m\n GPU0   X       DR\n GPU1   DR      X\n", False),
+        # Of three GPUs, two share a root complex.
+        (
+            "\tGPU0\tGPU1\tGPU2\nGPU0\tX\tOK\tCNS\nGPU1\tOK\tX\tCNS\nGPU2\tCNS\tCNS\tX\n",
+            False,
+        ),
+        (" \tGPU0\tGPU1\t\n GPU0\tX\tU\t\n GPU1\tU\tX\t\n", None),
+        (" \tGPU0\t\n GPU0\tX\t\n", None),
+        ("", None),
+    ],
+)
+def test_peer_to_peer(matrix, has_it):
+    assert _bandwidth.peer_to_peer(matrix + LEGEND) is has_it
 
 
 @pytest.mark.parametrize(
@@ -173,6 +234,317 @@ def test_the_strictest_counts():
         found["required_gb_s"] == pytest.approx(0.88)
         and found["from"] == "the median of earlier runs, less 20 %"
     )
+
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def linked(*active, model=H100, speed="26.562", total=18, pcie="5, 16"):
+    """GPUs of which so many links are active, as nvidia-smi tells it."""
+    text = ""
+    for number, count in enumerate(active):
+        text += "GPU %d: %s (UUID: GPU-%d)\n" % (number, model, number)
+        if not count:
+            text += "NVML: Unable to retrieve NVLink information as all links are inActive\n"
+        for link in range(total if count else 0):
+            text += "\t Link %d: %s\n" % (
+                link,
+                "%s GB/s" % speed if link < count else "<inactive>",
+            )
+    return _bandwidth.gpus(text, (pcie + "\n") * len(active))
+
+
+def on_pcie(*lanes, model="NVIDIA GeForce RTX 4090", p2p=None, generation=4):
+    text = "".join("%d, %d, 16, %s\n" % (generation, width, model) for width in lanes)
+    return {"cards": [], "gpus": _bandwidth.gpus("", text), "p2p": p2p}
+
+
+def eight_cards(slow=0, active=8):
+    return [
+        _bandwidth.card(
+            "mlx5_%d" % number,
+            "400 Gb/sec (4X NDR)",
+            True,
+            "8.0 GT/s PCIe" if number < slow else "32.0 GT/s PCIe",
+            "4" if number < slow else "16",
+            "15b3:1021",
+        )
+        for number in range(active)
+    ]
+
+
+WHOLE = {"cards": eight_cards(), "gpus": linked(*[18] * 8)}
+
+
+def by_tcp(speed):
+    return {"cards": [_bandwidth.card("eth0", speed)], "gpus": []}
+
+
+def measured(reached, facts, asked=ASKED, earlier=None, shm=(), carrier="nccl"):
+    """Results of a measurement by run, in which the hosts alone and all together have reached so many GB/s."""
+    found = []
+    for name, value in reached.items():
+        members = list(facts) if name == "cluster" else [name]
+        found.append(
+            {
+                "id": name if name == "cluster" else "host:" + name,
+                "hosts": members,
+                "rows": rows(*[value] * 5),
+                "errors": [],
+                "transports": ["SHM/direct" if name in shm else "P2P/CUMEM"],
+            }
+        )
+    judged = _bandwidth.judge_runs(found, facts, carrier, asked, earlier or {})
+    return {entry["id"].replace("host:", ""): entry for entry in judged}
+
+
+def lost(*active):
+    return dict(WHOLE, gpus=linked(*active))
+
+
+@pytest.mark.parametrize(
+    "facts, reached, required",
+    [
+        ({"a": WHOLE}, {"a": 360}, 251.0),
+        ({"a": lost(18, 18, 18, 17, 18, 18, 18, 18)}, {"a": 338}, 251.0),
+        ({"a": lost(18, 18, 18, 9, 18, 18, 18, 18)}, {"a": 180}, 251.0),
+        ({"a": lost(18, 18, 18, 0, 18, 18, 18, 18)}, {"a": 40}, 251.0),
+        ({"a": WHOLE, "b": WHOLE}, {"cluster": 360}, 251.0),
+        (
+            {"a": WHOLE, "b": dict(WHOLE, cards=eight_cards(slow=8))},
+            {"cluster": 24},
+            251.0,
+        ),
+        # One of eight cards slows down the ring through all of them.
+        (
+            {"a": WHOLE, "b": dict(WHOLE, cards=eight_cards(slow=1))},
+            {"cluster": 24},
+            251.0,
+        ),
+        (
+            {"a": WHOLE, "b": dict(WHOLE, cards=eight_cards(active=4))},
+            {"cluster": 180},
+            251.0,
+        ),
+        ({"a": by_tcp("100000"), "b": by_tcp("100000")}, {"cluster": 11}, 8.2),
+        ({"a": by_tcp("100000"), "b": by_tcp("1000")}, {"cluster": 0.11}, 8.2),
+    ],
+)
+def test_a_degraded_part_does_not_lower_its_own_bar(facts, reached, required):
+    for run_id, run_of_it in measured(reached, facts).items():
+        assert run_of_it["expected"]["required_gb_s"] == pytest.approx(required, abs=0.1)
+        # A lost link of 144 is told by the check of links. It costs less than what is allowed.
+        good = reached[run_id] >= required
+        assert run_of_it["passed"] is good
+
+
+def test_the_one_of_three_hosts_with_dead_links_fails_at_once():
+    """Without earlier reports."""
+    facts = {"a": WHOLE, "b": lost(18, 18, 18, 9, 18, 18, 18, 18), "c": WHOLE}
+    found = measured({"a": 360, "b": 180, "c": 361, "cluster": 180}, facts)
+    assert {name: entry["passed"] for name, entry in found.items()} == {
+        "a": True,
+        "b": False,
+        "c": True,
+        "cluster": False,
+    }
+    # Also if all GPUs of it have lost as many: the others show what they can do.
+    facts["b"] = lost(*[9] * 8)
+    found = measured({"a": 360, "b": 180, "c": 361, "cluster": 180}, facts)
+    assert not found["b"]["passed"] and not found["cluster"]["passed"]
+    assert found["b"]["expected"]["from"] == "a: 8 GPUs with NVLink, and b has the same hardware"
+
+
+def test_rdma_ports_that_are_all_down_leave_the_bar():
+    """NCCL takes the interface instead, whose card is of a different model."""
+    nics = {"nics": ["15b3:1021"]}
+    facts = {
+        "a": dict(WHOLE, **nics),
+        "b": dict(WHOLE, cards=[_bandwidth.card("eth0", "25000", model="8086:1572")], **nics),
+    }
+    assert measured({"cluster": 2.9}, facts)["cluster"]["expected"]["required_gb_s"] > 250
+
+
+@pytest.mark.parametrize(
+    "facts, reached",
+    [
+        # H100 NVL has 12 of 18 links by design.
+        (
+            {
+                name: {"cards": [], "gpus": linked(12, 12, model="NVIDIA H100 NVL")}
+                for name in ("a", "b")
+            },
+            {"a": 200, "b": 201},
+        ),
+        # A100 PCIe without a bridge, beside a host that has bridges.
+        (
+            {
+                "a": {
+                    "cards": [],
+                    "gpus": linked(12, 12, model="NVIDIA A100 80GB PCIe", pcie="4, 16"),
+                },
+                "b": {
+                    "cards": [],
+                    "gpus": linked(0, 0, model="NVIDIA A100 80GB PCIe", pcie="4, 16"),
+                },
+            },
+            {"a": 200, "b": 20},
+        ),
+        # Hosts of another model, or with another number of GPUs, are not compared.
+        (
+            {
+                "a": WHOLE,
+                "b": dict(WHOLE, gpus=linked(*[12] * 8, model="NVIDIA A100-SXM4-80GB", speed="25")),
+            },
+            {"a": 360, "b": 235, "cluster": 190},
+        ),
+        ({"a": WHOLE, "b": dict(WHOLE, gpus=linked(12, 12))}, {"a": 360, "b": 200}),
+        # All GPUs of a virtual machine have 8 of 16 lanes.
+        ({"a": on_pcie(8, 8, p2p=True), "b": on_pcie(8, 8, p2p=True)}, {"a": 10, "b": 10}),
+        # A board that gives the second slot 4 lanes.
+        (
+            {
+                "a": {
+                    "cards": [],
+                    "gpus": _bandwidth.gpus("", "4, 16, 16, RTX\n4, 4, 4, RTX\n"),
+                    "p2p": True,
+                }
+            },
+            {"a": 5},
+        ),
+        # A slow management port beside eight cards of the fabric.
+        (
+            {
+                name: dict(WHOLE, cards=eight_cards() + [_bandwidth.card("mlx5_8", 25, True)])
+                for name in ("a", "b")
+            },
+            {"cluster": 352},
+        ),
+        # Results of a release that knew neither models nor P2P.
+        (
+            {
+                name: {
+                    "cards": [{"name": "mlx5_0", "rdma": True, "line": 25.0, "pcie": 31.5}],
+                    "gpus": [{"nvlink": 300.0, "pcie": 31.5}] * 8,
+                }
+                for name in ("a", "b")
+            },
+            {"a": 230, "b": 230, "cluster": 23},
+        ),
+    ],
+)
+def test_healthy_hosts_of_odd_kinds_pass(facts, reached):
+    models = {
+        "NVIDIA A100 80GB PCIe": {"nvlink": 0.0, "bridge": True},
+        "NVIDIA H100 NVL": {"nvlink": 0.0, "bridge": True},
+    }
+    found = measured(reached, facts, dict(ASKED, models=models))
+    assert {name: entry["reasons"] for name, entry in found.items()} == dict.fromkeys(reached, [])
+
+
+def test_a_slow_card_of_an_only_kind_of_host():
+    """The model of the cards differs, so the hosts are not compared, and the slow one is not what the others wait for."""
+    one = dict(WHOLE, cards=eight_cards(slow=1))
+    other = dict(
+        WHOLE, cards=[_bandwidth.card("mlx5_%d" % number, 200, True) for number in range(8)]
+    )
+    found = _bandwidth.expected([dict(one, name="a"), dict(other, name="b")], "nccl", ASKED)
+    assert (found["bound"], found["required_gb_s"]) == ("nic", pytest.approx(192 * 0.7))
+    assert _bandwidth.expected([dict(one, name="a"), host("c", eight_cards())], "nccl", ASKED)[
+        "busbw_gb_s"
+    ] == pytest.approx(7 * 63.008 * 0.8)
+
+
+def test_two_geforce_without_p2p_have_no_bound():
+    """RTX 2080 Ti on gen 3 x16 reach 4.0 GB/s, and by PCIe 8.8 would be required."""
+    two = {"a": on_pcie(16, 16, model="RTX 2080 Ti", p2p=False, generation=3)}
+    found = measured({"a": 4.0}, two)["a"]
+    assert found["passed"] and found["expected"]["required_gb_s"] is None
+    # Nothing says whether that is good.
+    assert not found["compared"]
+    before = measured({"a": 4.0}, two, earlier={"host:a": 5.5})["a"]
+    assert not before["passed"] and before["expected"]["bound"] == "history" and before["compared"]
+    # NCCL's log tells it, too.
+    unknown = {"a": on_pcie(16, 16, model="RTX 2080 Ti", generation=3)}
+    assert measured({"a": 4.0}, unknown, shm=["a"])["a"]["passed"]
+    assert not measured({"a": 4.0}, unknown)["a"]["passed"]
+
+
+def test_a_host_that_has_lost_p2p_is_held_against_those_that_have_it():
+    facts = {name: on_pcie(16, 16, 16, 16, p2p=True) for name in ("a", "b")}
+    found = measured({"a": 22, "b": 15}, facts, shm=["b"])
+    assert found["a"]["passed"] and not found["b"]["passed"]
+    facts["b"]["p2p"] = False
+    assert not measured({"a": 22, "b": 15}, facts)["b"]["passed"]
+
+
+def test_peers_are_always_compared():
+    facts = {name: on_pcie(16, 16, 16, 16, p2p=False) for name in ("a", "b", "c")}
+    found = measured({"a": 6, "b": 5.9, "c": 3}, facts)
+    assert [entry["passed"] for entry in found.values()] == [True, True, False]
+    assert found["c"]["reasons"] == ["3 GB/s, required: 3.6 (peers: the other hosts alone)"]
+    # Also with a bound that the host reaches: H100 with NVLink SHARP do more than it says.
+    found = measured({"a": 470, "b": 475, "c": 260}, {name: WHOLE for name in "abc"})
+    assert not found["c"]["passed"] and found["c"]["expected"]["bound"] == "peers"
+    # Hosts of another kind are no peers.
+    facts["c"] = on_pcie(16, 16, model="Quadro", p2p=False)
+    assert measured({"a": 6, "b": 5.9, "c": 3}, facts)["c"]["passed"]
+
+
+def test_threshold_of_a_host():
+    facts = {name: on_pcie(16, 16, 16, 16) for name in ("a", "b", "c")}
+    asked = dict(ASKED, host_min_gb_s={"a": 4.0, "b": 4.0, "c": 4.0})
+    found = measured({"a": 12, "b": 11, "c": 3.9}, facts, asked)
+    assert [entry["passed"] for entry in found.values()] == [True, True, False]
+    # One threshold for all does not hide the slow one of them.
+    assert not measured({"a": 12, "b": 11, "c": 4.5}, facts, asked)["c"]["passed"]
+    # A host with its own one is known to be another one than the rest.
+    asked["host_min_gb_s"]["c"] = 3.0
+    found = measured({"a": 12, "b": 11, "c": 3.9}, facts, asked)["c"]
+    assert found["passed"] and found["expected"]["from"] == "the site's threshold"
+    found = measured({"c": 3.9}, facts, asked, earlier={"host:c": 6.0})["c"]
+    assert not found["passed"] and found["expected"]["bound"] == "history"
+
+
+@pytest.mark.parametrize("card_rate, limit", [("100000", 6.0), ("10000", 1.25 * 0.94)])
+def test_hosts_without_p2p_limit_the_cluster_by_what_they_do_alone(card_rate, limit):
+    one = dict(on_pcie(16, 16, 16, 16, p2p=False), cards=[_bandwidth.card("eth0", card_rate)])
+    found = measured({"a": 6.0, "b": 5.0, "cluster": 4.4}, {"a": one, "b": one})
+    assert found["cluster"]["expected"]["busbw_gb_s"] == pytest.approx(limit)
+    assert found["cluster"]["passed"]
+
+
+@pytest.mark.parametrize(
+    "active, model, required",
+    [
+        # Half of the links of all GPUs are gone, and no other GPU shows it.
+        (9, H100, 251.0),
+        (0, H100, 251.0),
+        (18, H100, 251.0),
+        # It needs a bridge, and nothing says whether it should have one.
+        (12, "NVIDIA H100 NVL", 167.3),
+        (0, "NVIDIA H100 NVL", 35.3),
+        (18, "NVIDIA H999", 251.0),
+        # Not one of a whole GPU.
+        (0, H100 + " in MIG mode", 35.3),
+    ],
+)
+def test_an_only_host_is_held_against_the_compatibility_data(active, model, required):
+    asked = dict(
+        ASKED,
+        models={
+            H100: {"nvlink": 478.116, "bridge": False, "known": True},
+            "NVIDIA H100 NVL": {"nvlink": 0.0, "bridge": True, "known": True},
+            "NVIDIA H999": {"nvlink": 0.0, "bridge": False, "known": False},
+        },
+    )
+    facts = {"a": {"cards": [], "gpus": linked(*[active] * 8, model=model)}}
+    found = measured({"a": 400}, facts, asked)["a"]
+    assert found["expected"]["required_gb_s"] == pytest.approx(required, abs=0.1)
+    assert found["compared"] is asked["models"].get(model, {}).get("known", False)
+    # With others of its kind, they are the measure.
+    facts["b"] = facts["a"]
+    assert measured({"a": 400, "b": 400}, facts, asked)["a"]["compared"]
 
 
 def test_alone_it_is_compared_with_the_others():

@@ -73,6 +73,10 @@ GOOD = [
             "nofile": {"Name": "nofile", "Hard": 64, "Soft": 32},
         }
     },
+    # Names that the engine passes on to the kernel, though its client does not have them.
+    {"default-ulimits": {"as": {"Name": "as", "Hard": -1, "Soft": -1}}},
+    {"default-ulimits": {"NOFILE": {"Name": "NOFILE", "Hard": 64, "Soft": 64}}},
+    {"default-ulimits": {"Locks": {"Name": "Locks", "Hard": 64, "Soft": 64}}},
     {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": []}}},
     {"data-root": "/data/docker"},
     {"bridge": "none"},
@@ -182,6 +186,10 @@ WARNING = [
     (
         {"default-ulimits": {"nope": {"Name": "nope", "Hard": 1, "Soft": 1}}},
         "'nope' is not a limit",
+    ),
+    (
+        {"default-ulimits": {"ofile": {"Name": "ofile", "Hard": 64, "Soft": 64}}},
+        "'ofile' is not a limit",
     ),
     (
         {"default-ulimits": {"nofile": {"Name": "nofile", "Hard": 1, "Soft": 2}}},

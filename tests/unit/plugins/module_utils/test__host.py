@@ -182,3 +182,21 @@ def test_memory():
 )
 def test_own_name(text, addresses):
     assert _host.own_name_addresses(text, "server-a") == addresses
+
+
+@pytest.mark.parametrize(
+    "cpuinfo, dmi, is_one",
+    [
+        ("processor\t: 0\nflags\t\t: fpu vme hypervisor lahf_lm\n", "", True),
+        (
+            "processor\t: 0\nflags\t\t: fpu vme lahf_lm\n",
+            "dmi:svnDellInc.:pnPowerEdgeXE9680:",
+            False,
+        ),
+        ("Features\t: fp asimd\n", "dmi:bvnEDKII:svnQEMU:pnKVMVirtualMachine:", True),
+        ("Features\t: fp asimd\n", "dmi:bvnNVIDIA:svnNVIDIA:pnGraceHopper:", False),
+        ("", "", False),
+    ],
+)
+def test_virtual_machine(cpuinfo, dmi, is_one):
+    assert _host.is_virtual_machine(cpuinfo, dmi) is is_one

@@ -52,6 +52,9 @@ def test_what_every_host_tells():
         and told["cgroup"]["usable"] == (told["cgroup"]["why"] == "")
         and told["candidates"] == {}
     )
+    # This machine has what it has.
+    assert isinstance(told["virtual_machine"], bool)
+    assert all(card["model"] and card["bus_id"] for card in told["network_cards"])
 
 
 def test_files(tmp_path):
@@ -198,6 +201,48 @@ def test_speed_of_interfaces(tree, text, speed):
     assert host_info.interfaces(Module()) == [
         {"name": "eth0", "addresses": [], "up": True, "speed_mbit_s": speed}
     ]
+
+
+def test_network_cards(tree):
+    """With the slots above them, and the bonds and VLANs on top."""
+    root = tree.adapter("0000:16:01.0", **{"class": "0x060400", "max_link_width": "8"})
+    tree.infiniband("mlx5_0", "0000:18:00.0", "ibs1")
+    tree.adapter(
+        "0000:19:00.0",
+        **{"class": "0x020000", "vendor": "0x8086", "device": "0x158b"},
+        current_link_speed="Unknown",
+        current_link_width="0",
+    )
+    tree.interface("ens1", "0000:19:00.0")
+    for name, upper in (("ens1", "bond0"), ("bond0", "bond0.7")):
+        if name == "bond0":
+            tree.interface(name)
+        (tree.root / "class/net" / name / ("upper_" + upper)).symlink_to("../" + upper)
+    tree.adapter("0000:1a:00.1", physical_function="0000:18:00.0")
+    # Below a bridge, which has fewer lanes.
+    write(root, "0000:1b:00.0/class", "0x020000")
+    write(root, "0000:1b:00.0/max_link_width", "16")
+    (tree.root / "bus/pci/devices/0000:1b:00.0").symlink_to(root / "0000:1b:00.0")
+    tree.adapter("0000:1c:00.0", **{"class": "0x030200"})
+    cards = {card["bus_id"]: card for card in _pci.network_cards(str(tree.root))}
+    # Without the virtual function.
+    assert set(cards) == {"0000:18:00.0", "0000:19:00.0", "0000:1b:00.0"}
+    assert cards["0000:18:00.0"] == {
+        "bus_id": "0000:18:00.0",
+        "model": "15b3:101b",
+        "gt_s": 16.0,
+        "gt_s_max": 32.0,
+        "width": 16.0,
+        "width_max": 16.0,
+        "slot_gt_s_max": None,
+        "slot_width_max": None,
+        "interfaces": [{"name": "ibs1", "above": []}],
+        "rdma": ["mlx5_0"],
+    }
+    ethernet = cards["0000:19:00.0"]
+    assert (ethernet["model"], ethernet["gt_s"], ethernet["width"]) == ("8086:158b", None, None)
+    assert ethernet["interfaces"] == [{"name": "ens1", "above": ["bond0", "bond0.7"]}]
+    assert (cards["0000:1b:00.0"]["width_max"], cards["0000:1b:00.0"]["slot_width_max"]) == (16, 8)
 
 
 def test_npus_on_the_bus(tmp_path, monkeypatch):

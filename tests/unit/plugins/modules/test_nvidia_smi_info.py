@@ -47,6 +47,46 @@ def test_a_driver_that_answers(script):
     assert told["gpus"][0]["uuid"] == "GPU-513536b6-7d19-9063-b049-1e69664bb298"
 
 
+UUID = "GPU-513536b6-7d19-9063-b049-1e69664bb298"
+LINKS = "\\t Link 0: 25 GB/s\\n\\t Link 1: <inactive>\\n"
+
+
+@pytest.mark.parametrize(
+    "status, rc, links, reason",
+    [
+        ("GPU 0: NVIDIA A100-SXM4-80GB (UUID: %s)\\n%s" % (UUID, LINKS), 0, [25.0, 0.0], None),
+        # Another GPU did not answer one of the questions.
+        (
+            "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\\n%sGPU 1: NVIDIA A100-SXM4-80GB (UUID: %s)\\n\\t Link 0: 25 GB/s\\n"
+            % (LINKS, UUID),
+            0,
+            [25.0],
+            None,
+        ),
+        (
+            "GPU 0: NVIDIA A100-SXM4-80GB (UUID: %s)\\nNvlink queries are not supported for Devices in MIG mode\\n"
+            % UUID,
+            0,
+            None,
+            "Nvlink queries are not supported for Devices in MIG mode",
+        ),
+        ("Invalid combination of input arguments.\\n", 1, None, "exit code 1"),
+        (LINKS, 0, None, "a link without a GPU"),
+    ],
+)
+def test_nvlinks(script, status, rc, links, reason):
+    script(
+        "nvidia-smi",
+        f'[ "$*" = "-q -x" ] && exec cat {A100}; [ "$*" = "nvlink --status" ] && printf "{status}"; exit {rc}',
+    )
+    (gpu,) = run(nvlinks=True)["gpus"]
+    assert gpu["nvlinks"] == links
+    assert (reason or "") in gpu["unavailable"].get("nvlinks", "")
+    assert ("nvlinks" in gpu["unavailable"]) is (reason is not None)
+    # It takes time, so it is asked only where it is needed.
+    assert "nvlinks" not in run()["gpus"][0]
+
+
 @pytest.mark.parametrize(
     "name, rc, cause, fix",
     [

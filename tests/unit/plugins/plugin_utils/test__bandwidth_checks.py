@@ -126,6 +126,18 @@ def test_nobody_is_to_blame():
     )
 
 
+def test_a_host_that_nothing_can_be_compared_with():
+    alone = dict(run("host:node-a", HOSTS[:1]), compared=False)
+    (check,) = measured(answer(runs=[alone]), HOSTS[:1])
+    assert check["verdict"] == "warn" and "there is nothing to compare with" in check["found"]
+    assert "verify_bandwidth_host_min_gb_s of node-a" in check["fix"]
+    # What it fails by is more important.
+    (check,) = measured(answer(runs=[dict(alone, passed=False, reasons=["slow"])]), HOSTS[:1])
+    assert (check["verdict"], check["found"]) == ("fail", "slow")
+    (check,) = measured(answer(runs=[dict(alone, compared=True)]), HOSTS[:1])
+    assert check["verdict"] == "pass"
+
+
 def test_nothing_says_what_it_should_be():
     check = measured(answer(run("cluster", HOSTS, required=None)), HOSTS)[-1]
     assert check["verdict"] == "warn" and "verify_bandwidth_min_gb_s" in check["fix"]

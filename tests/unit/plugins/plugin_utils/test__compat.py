@@ -270,3 +270,34 @@ def test_clara_train_as_far_as_it_is_known():
         "controllers.mpi",
         "tensor_operations.mpi",
     ]
+
+
+@pytest.mark.parametrize(
+    "model, links, gb_s, bridge, known",
+    [
+        ("NVIDIA A100-SXM4-80GB", 12, 25.0, False, True),
+        ("A100-SXM4-40GB", 12, 25.0, False, True),
+        ("NVIDIA H100 80GB HBM3", 18, 26.562, False, True),
+        ("NVIDIA H200", 18, 26.562, False, True),
+        ("NVIDIA GB200", 18, 53.125, False, True),
+        # They have links only with a bridge.
+        ("NVIDIA H100 NVL", None, 0.0, True, True),
+        ("NVIDIA H200 NVL", None, 0.0, True, True),
+        ("NVIDIA A100 80GB PCIe", None, 0.0, True, True),
+        ("NVIDIA A100-PCIE-40GB", None, 0.0, True, True),
+        ("NVIDIA GeForce RTX 3090", None, 0.0, True, False),
+        ("NVIDIA L40S", 0, 0.0, False, True),
+        ("Tesla T4", 0, 0.0, False, True),
+        # A mesh, of which a virtual machine may have a part.
+        ("Tesla V100-SXM2-32GB", None, 0.0, False, False),
+        ("NVIDIA H999", None, 0.0, False, False),
+        ("", None, 0.0, False, False),
+    ],
+)
+def test_nvlinks_of_a_model(model, links, gb_s, bridge, known):
+    assert _compat.nvlinks(model, FACTS) == {
+        "links": links,
+        "gb_s": gb_s,
+        "bridge": bridge,
+        "known": known,
+    }

@@ -250,6 +250,35 @@ def test_transports(via, cards, nvlink, verdict, found):
     )
 
 
+SHM = [" via NET/IB/0", " via SHM/direct/direct"]
+
+
+def test_a_gpu_without_active_links_does_not_make_host_memory_good():
+    """It has lost its links, and NCCL goes around it."""
+    one_lost, all_lost = facts(IB, gpus=4), facts(IB, gpus=4)
+    one_lost["b"]["gpus"] = one_lost["b"]["gpus"][:3] + [{"nvlink": 0.0, "pcie": 31.5}]
+    all_lost["b"]["gpus"] = [{"nvlink": 0.0, "pcie": 31.5}] * 4
+    for given in (one_lost, all_lost):
+        check = nccl_transport(watched(via=SHM), given, HOSTS)
+        assert check["verdict"] == "warn" and "on a host NVLink (P2P)" in check["expected"]
+        assert nccl_transport(watched(via=SHM), {"b": one_lost["b"]}, ["b"])["verdict"] == "warn"
+
+
+def test_a_host_without_nvlink_does_not_hide_one_with_it():
+    """GPUs of another model connect by the host's memory, as they should."""
+    mixed = facts(IB)
+    mixed["b"]["gpus"] = [{"nvlink": 0.0, "pcie": 31.5, "model": "NVIDIA L40S"}] * 2
+    assert nccl_transport(watched(via=SHM), mixed, HOSTS)["verdict"] == "warn"
+    given = watched(via=[" via NET/IB/0"] + NVLINK)
+    given["hosts"]["b"]["via"] = SHM
+    assert nccl_transport(given, mixed, HOSTS)["verdict"] == "pass"
+    # The log of all_reduce_perf is one for all hosts.
+    assert (
+        nccl_transport(dict(given, transports=["NET/IB", "SHM/direct"]), mixed, HOSTS)["verdict"]
+        == "pass"
+    )
+
+
 def test_a_host_that_takes_sockets_alone():
     given = watched(via=[" via NET/IB/0"])
     given["hosts"]["b"]["via"] = [" via NET/Socket/0"]

@@ -106,6 +106,7 @@ def fixture_measure(agent, tmp_path, monkeypatch):
                     "rows": rows if value else [],
                     "seconds": 0.1,
                     "error": "" if value else "Connection refused",
+                    "via": [" via SHM/direct/direct", " via P2P/IPC"],
                 }
             return answers
 
@@ -140,6 +141,8 @@ def test_good_cluster(measure):
     ]
     assert list(runs(found)) == ["host:%s" % name for name in HOSTS] + ["cluster"]
     assert all(run["passed"] for run in found["runs"])
+    # Of NCCL's log.
+    assert runs(found)["host:node-a"]["transports"] == ["P2P/IPC", "SHM/direct"]
     assert (
         runs(found)["cluster"]["expected"]["bound"] == "threshold"
         and runs(found)["cluster"]["judged_busbw_gb_s"] == 1.0
@@ -385,6 +388,50 @@ def test_cards_from_sysfs(tmp_path):
     # Its driver says 10 Gb/s whatever it can do.
     assert _job_watch.interface_card("veth0", sysfs)["line"] == 0
     assert _job_watch.interface_card("gone", sysfs)["line"] == 0
+
+
+def test_models_of_cards(tmp_path):
+    """Also of those below a bond, and of RDMA devices whose ports are down."""
+    files = {
+        "class/net/bond0/speed": "50000",
+        "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
+        "class/infiniband/mlx5_0/ports/1/rate": "200 Gb/sec (4X HDR)",
+        "class/infiniband/mlx5_1/ports/1/state": "1: DOWN",
+    }
+    for device, its_id in (
+        ("net/eth0", "1572"),
+        ("net/eth1", "1572"),
+        ("infiniband/mlx5_0", "1021"),
+        ("infiniband/mlx5_1", "1017"),
+    ):
+        files["class/%s/device/vendor" % device] = "0x15b3"
+        files["class/%s/device/device" % device] = "0x" + its_id
+    sysfs = tree(tmp_path, files)
+    for name in ("eth0", "eth1"):
+        (tmp_path / "class/net/bond0" / ("lower_" + name)).symlink_to("../" + name)
+    assert _job_watch.interface_card("eth0", sysfs)["model"] == "15b3:1572"
+    assert _job_watch.interface_card("bond0", sysfs)["model"] == "15b3:1572"
+    assert [card["model"] for card in _job_watch.rdma_cards("", sysfs)] == ["15b3:1021"]
+    assert _job_watch.rdma_models(sysfs) == ["15b3:1017", "15b3:1021"]
+
+
+def test_facts_of_a_host_with_gpus(agent, monkeypatch):
+    """As nvidia-smi tells them in the container."""
+    texts = {
+        "nvlink --status": "GPU 0: NVIDIA L40S (UUID: GPU-1)\nDevice does not have or support Nvlink\n"
+        * 2,
+        "topo -p2p r": " \tGPU0\tGPU1\t\n GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n",
+    }
+
+    def output(*command):
+        return texts.get(" ".join(command[1:]), "4, 8, 16, NVIDIA L40S\n" * 2)
+
+    monkeypatch.setattr(agent, "output", output)
+    monkeypatch.setenv("NCCL_IB_DISABLE", "1")
+    told = agent.facts(True)
+    assert told["p2p"] is False and told["nics"] == _job_watch.rdma_models()
+    assert [gpu["model"] for gpu in told["gpus"]] == ["NVIDIA L40S"] * 2
+    assert told["gpus"][0]["pcie"] == told["gpus"][0]["pcie_max"] / 2
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_it_is_python_3_6():
 
 def test_from_begin_to_end(host, tmp_path):
     before = host("begin", "60")
-    assert set(before) == {"cards", "gpus", "interface", "counters"} and [
+    assert set(before) == {"cards", "gpus", "interface", "nics", "p2p", "counters"} and [
         card["name"] for card in before["cards"]
     ] == ["lo"]
     started(tmp_path, 1)

@@ -506,3 +506,35 @@ def test_a_report_of_another_cluster_ends_the_run_before_hosts_are_asked(tmp_pat
         )
     else:
         assert "the hosts are asked" in output, run.stdout + run.stderr
+
+
+def test_thresholds_and_models_of_the_measured_hosts():
+    """The job gets them with its plan: a threshold is a variable of a host, of a number or of a text."""
+    gpus = [{"name": "NVIDIA H200", "index": 0}, {"name": "NVIDIA H200", "index": 1}]
+    hostvars = {
+        "a": {"verify_bandwidth_host_min_gb_s": "4.5", "cluster_host": {"x": 1}},
+        "b": {"cluster_host": {"x": 1}, "__verify_gpus": {"gpus": gpus}},
+    }
+    members = [{"name": name, "address": "", "fabric_address": ""} for name in hostvars]
+    defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8"))
+    given = {
+        **{name: value for name, value in defaults.items() if name.startswith("verify_bandwidth_")},
+        "hostvars": hostvars,
+        "cluster_members": members,
+        "verify_report_dir": "/nowhere",
+        "__verify_bandwidth_names": ["a", "b"],
+        "__verify_bandwidth_members": [],
+        "__verify_bandwidth_sought": {"hosts": [], "sizes": {}},
+    }
+    asked = role_variable("verify", "__verify_bandwidth_plan", **given)["asked"]
+    assert asked["host_min_gb_s"] == {"a": 4.5, "b": 0.0}
+    assert asked["models"] == {
+        "NVIDIA H200": {
+            "links": 18,
+            "gb_s": 26.562,
+            "nvlink": 478.116,
+            "bridge": False,
+            "known": True,
+        }
+    }
+    assert (asked["fraction"], asked["min_busbw_gb_s"]) == (0.7, 0.0)

@@ -1,0 +1,326 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Compares NVLinks, PCIe links and interfaces with those of the same models in the cluster. Pure functions.
+
+A number of a data sheet is no measure: a card has no links without a bridge, a virtual machine shows a part of the lanes, a board gives a slot fewer lanes
+than the card has. So the measure is the best part of the same model, at the same place of another host if one has it there. What is worse is a fault. What
+only could be better is a warning.
+
+Hosts are data of C(name), C(gpus) of M(nvidia_smi_info), C(facts) of M(host_info), and C(addresses), the host's own on the cluster and fabric networks.
+"""
+
+from __future__ import annotations
+
+__all__ = ["gpu_models", "problems"]
+
+_BRIDGE = "check that the bridge to the other card sits firmly. A card without a bridge has no active link"
+_LINKS = (
+    "stop the jobs on the host, then reset the GPU (nvidia-smi --gpu-reset) or reboot. "
+    "If the links do not return, have the GPU and its board inspected"
+)
+_LANES = (
+    "reseat the card and its riser, check whether the slot shares its lanes with another one, and clean the contacts. "
+    "Otherwise the board is faulty"
+)
+_LANES_OF_VM = (
+    "ask the operator of the hypervisor why this card has fewer lanes than others of its model"
+)
+_LANES_OF_VMS = (
+    "compare with other virtual machines of this type. If they have as many lanes, the hypervisor shows no more: "
+    "skip this check with verify_overrule"
+)
+_SPEED = "check cable, transceiver and switch port, and the speed that is configured there"
+_SLOWER_MODEL = "check cable and switch port. If this model of card cannot do more, it limits the bandwidth of all hosts"
+
+
+class _Best:
+    """The best part by a key, with the name of its host, and the hosts that have such a part."""
+
+    def __init__(self):
+        self.best, self.hosts = {}, {}
+
+    def add(self, key, value, host):
+        self.hosts.setdefault(key, set()).add(host)
+        if key not in self.best or value > self.best[key][0]:
+            self.best[key] = (value, host)
+
+    def get(self, key, nothing=0):
+        return self.best.get(key, (nothing, ""))
+
+    def is_elsewhere(self, key, host):
+        return bool(self.hosts.get(key, set()) - {host})
+
+
+def _problem(expected, found, fix, warn=False):
+    return {"expected": expected, "found": found, "fix": fix, "warn": warn}
+
+
+# --- GPUs ---------------------------------------------------------------------------------------------------------------------
+
+
+def _gpus(host):
+    """A GPU that does not answer has no name. Other checks report it."""
+    return [gpu for gpu in host["gpus"] if gpu.get("name")]
+
+
+def _name(gpu):
+    return "GPU %s (%s)" % (gpu.get("index"), gpu.get("bus_id"))
+
+
+def _active(gpu):
+    return [speed for speed in gpu.get("nvlinks") or [] if speed]
+
+
+def _links_told(count, speed=0.0, but=""):
+    return "%d active NVLinks%s" % (count, " %s %g GB/s" % (but or "of", speed) if count else "")
+
+
+def _nvlink_problem(gpu, count, speed, model):
+    """C(count) and C(speed) are the most active links, and the speed of the fastest, each with its host; C(model) is what the compatibility data has."""
+    active, as_best = _active(gpu), "%s, as on %s" % (_links_told(count[0], speed[0]), count[1])
+    slowest = min(active, default=0.0)
+    but = "" if slowest == max(active, default=0.0) else "of at least"
+    told = "%s: %s" % (_name(gpu), _links_told(len(active), slowest, but))
+    if gpu.get("nvlinks") is None:
+        # A fault, or a driver that does not list links. An answer of an earlier release has no reason.
+        said = (gpu.get("unavailable") or {}).get("nvlinks")
+        told = "%s: its NVLinks are unknown: %s" % (_name(gpu), said)
+        fix = "run nvidia-smi nvlink --status, and read dmesg for errors of this GPU"
+        return _problem(as_best, told, fix, True) if count[0] and said else None
+    if count[0] and not active and model.get("bridge"):
+        return _problem(as_best, told, _BRIDGE, True)
+    if len(active) < count[0] or active and slowest < speed[0]:
+        return _problem(as_best, told, _LINKS)
+    if len(active) < (model.get("links") or 0):
+        # No GPU of the cluster shows that it could have more.
+        by_data = _links_told(model["links"], model["gb_s"]) + ", by the compatibility data"
+        return _problem(by_data, told, _LINKS, True)
+    return None
+
+
+def _nvlink_problems(hosts, models):
+    """Active NVLinks and their speed. A GPU that is alone in its host needs none."""
+    counts, speeds = _Best(), _Best()
+    several = [host for host in hosts if len(host["gpus"]) > 1]
+
+    def kind(gpu):
+        return gpu["name"], gpu.get("mig_mode")
+
+    for host in several:
+        for gpu in _gpus(host):
+            counts.add(kind(gpu), len(_active(gpu)), host["name"])
+            speeds.add(kind(gpu), max(_active(gpu), default=0.0), host["name"])
+    return {
+        host["name"]: [
+            _nvlink_problem(
+                gpu, counts.get(kind(gpu)), speeds.get(kind(gpu)), models.get(gpu["name"], {})
+            )
+            for gpu in _gpus(host)
+        ]
+        for host in several
+    }
+
+
+def _is_guest(gpu):
+    """Whether the GPU belongs to a virtual machine. The machine that lends out virtual GPUs is none."""
+    mode = str(gpu.get("virtualization_mode") or "None")
+    return mode != "None" and not mode.startswith("Host")
+
+
+def _width_problem(gpu, of_model, of_place):
+    """C(of_model) and C(of_place) are the most lanes of a GPU of the model, and of the one at the same place of a host, each with the host that has it."""
+    width, most = gpu["pcie_width"], gpu.get("pcie_width_max") or 0
+    told, as_made = "%s has %d" % (_name(gpu), width), "%d PCIe lanes" % most
+    if width < most and not _is_guest(gpu):
+        return _problem(as_made, told, _LANES)
+    if width < most and width < of_model[0]:
+        as_peer = "%d PCIe lanes, as a GPU of this model on %s" % of_model
+        return _problem(as_peer, told, _LANES_OF_VM)
+    if width < most:
+        return _problem(as_made, told, _LANES_OF_VMS, True)
+    if width < of_place[0]:
+        # Its slot has no more, as far as it knows.
+        as_peer = "%d PCIe lanes, as the GPU at the same place of %s" % of_place
+        return _problem(as_peer, told, _LANES_OF_VM if _is_guest(gpu) else _LANES)
+    return None
+
+
+def _width_problems(hosts, _models):
+    """PCIe lanes of GPUs. An idle GPU lowers the speed of a lane, but not their number."""
+    of_model, of_place = _Best(), _Best()
+
+    def place(host, gpu):
+        return gpu["name"], gpu.get("index"), len(host["gpus"])
+
+    for host in hosts:
+        for gpu in _gpus(host):
+            of_model.add(gpu["name"], gpu.get("pcie_width") or 0, host["name"])
+            of_place.add(place(host, gpu), gpu.get("pcie_width") or 0, host["name"])
+    return {
+        host["name"]: [
+            _width_problem(gpu, of_model.get(gpu["name"]), of_place.get(place(host, gpu)))
+            for gpu in _gpus(host)
+            if gpu.get("pcie_width")
+        ]
+        for host in hosts
+    }
+
+
+# --- network ------------------------------------------------------------------------------------------------------------------
+
+
+def _cards(host):
+    """Network adapters. Facts of an earlier release have none."""
+    return host["facts"].get("network_cards") or []
+
+
+def _used(host):
+    """Interfaces with the host's addresses on the cluster and fabric networks."""
+    return {
+        interface["name"]
+        for interface in host["facts"].get("interfaces") or []
+        for entry in interface["addresses"]
+        if entry["address"] in host["addresses"]
+    }
+
+
+def _is_used(interface, used):
+    return bool(used.intersection([interface["name"], *interface["above"]]))
+
+
+def _ports(host):
+    """Interfaces of cards without RDMA devices, whose ports check ib-ports judges: model, name, speed in Mbit/s (0 without a link), and whether jobs use it."""
+    states = {entry["name"]: entry for entry in host["facts"].get("interfaces") or []}
+    used, found = _used(host), []
+    for card in _cards(host):
+        for interface in card["interfaces"] if not card["rdma"] else []:
+            state = states.get(interface["name"], {})
+            speed = state.get("speed_mbit_s") if state.get("up", True) else 0
+            # The drivers of many virtual machines do not know it.
+            if speed is not None:
+                name, is_used = interface["name"], _is_used(interface, used)
+                found.append((card["model"], name, speed, is_used))
+    return found
+
+
+def _speed_problem(port, best, host):
+    model, name, speed, is_used = port
+    told = "%s: %s" % (name, "%d Mb/s" % speed if speed else "no link")
+    # The names of interfaces may differ, and those that carry the job's data may be compared in any case.
+    for key in [(model, name)] + [(model,), ()] * is_used:
+        value, other = best.get(key)
+        if speed < value and other != host:
+            as_peer = "%d Mb/s, as on %s" % (value, other)
+            fix = _SPEED if key else _SLOWER_MODEL
+            return _problem(as_peer, told, fix, not is_used or not key)
+    return None
+
+
+def _speed_problems(hosts, _models):
+    """Speeds of interfaces. One without a cable is in order, if the same one of no other host has a cable."""
+    best, ports = _Best(), {host["name"]: _ports(host) for host in hosts}
+    for host, its in ports.items():
+        for model, name, speed, is_used in its:
+            for key in [(model, name)] + [(model,), ()] * is_used:
+                best.add(key, speed, host)
+    return {host: [_speed_problem(port, best, host) for port in its] for host, its in ports.items()}
+
+
+def _rate(speed, width):
+    return speed * width if speed and width else 0.0
+
+
+def _link_told(speed, width):
+    return "%g GT/s, %d lanes" % (speed, width)
+
+
+def _card_problem(card, peer, is_fault, host):
+    """C(peer) is the rate, speed and width of the best card to compare with, and its host. C(is_fault) tells whether it proves a fault."""
+    rate = _rate(card["gt_s"], card["width"])
+    limits = [card["gt_s_max"], card["slot_gt_s_max"], card["width_max"], card["slot_width_max"]]
+    full = (min(limits[:2]), min(limits[2:])) if all(limits) else (0, 0)
+    names = card["rdma"] or [each["name"] for each in card["interfaces"]] or [card["model"]]
+    told = "%s (%s): %s" % (
+        card["bus_id"],
+        ", ".join(names),
+        _link_told(card["gt_s"], card["width"]),
+    )
+    guest = host["facts"].get("virtual_machine")
+    (best, speed, width), name = peer
+    if rate < best:
+        as_peer = "%s, as on %s" % (_link_told(speed, width), name)
+        # At another place, the slot of the host may be made for less.
+        is_certain = is_fault or rate < _rate(*full)
+        return _problem(
+            as_peer,
+            told,
+            _LANES_OF_VM if guest else _LANES,
+            not is_certain or not _carries_data(card, host),
+        )
+    if rate < _rate(*full):
+        could = "%s, of which the card and its slot are capable" % _link_told(*full)
+        return _problem(could, told, _LANES_OF_VMS if guest else _LANES, True)
+    return None
+
+
+def _carries_data(card, host):
+    used = _used(host)
+    return bool(card["rdma"]) or any(_is_used(each, used) for each in card["interfaces"])
+
+
+def _card_problems(hosts, _models):
+    """PCIe links of network cards, against the same model on other hosts, and against what the card and its slot are capable of."""
+    best = _Best()
+
+    def place(card):
+        return card["model"], card["bus_id"]
+
+    known = {
+        host["name"]: [card for card in _cards(host) if _rate(card["gt_s"], card["width"])]
+        for host in hosts
+    }
+    for host, cards in known.items():
+        for card in cards:
+            value = (_rate(card["gt_s"], card["width"]), card["gt_s"], card["width"])
+            best.add(place(card), value, host)
+            best.add(card["model"], value, host)
+
+    def judged(card, host):
+        is_there = best.is_elsewhere(place(card), host["name"])
+        peer = best.get(place(card) if is_there else card["model"], (0.0, 0.0, 0))
+        # The other cards of the host itself are at other places.
+        peer = peer if peer[1] != host["name"] else ((0.0, 0.0, 0), "")
+        return _card_problem(card, peer, is_there, host)
+
+    return {host["name"]: [judged(card, host) for card in known[host["name"]]] for host in hosts}
+
+
+_CHECKS = {
+    "gpu-nvlinks": _nvlink_problems,
+    "gpu-pcie-width": _width_problems,
+    "nic-speed": _speed_problems,
+    "nic-pcie": _card_problems,
+}
+
+
+def gpu_models(hosts, lookup):
+    """What C(lookup), a function, knows of each model of the hosts' GPUs, by name; and the sum of their links in GB/s, as P(_bandwidth) compares it."""
+    names = sorted({gpu["name"] for host in hosts for gpu in _gpus(host)})
+    found = {name: lookup(name) for name in names}
+    return {
+        name: dict(row, nvlink=round((row["links"] or 0) * row["gb_s"], 3))
+        for name, row in found.items()
+    }
+
+
+def problems(hosts, models):
+    """By id of a check and host, what is worse than it should be: C(expected), C(found), C(fix), and whether it only C(warn)s."""
+    return {
+        check: {
+            name: [entry for entry in entries if entry]
+            for name, entries in judge(hosts, models).items()
+        }
+        for check, judge in _CHECKS.items()
+    }
