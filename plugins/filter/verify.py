@@ -31,6 +31,10 @@ def verify_port_rates(variables, members):
     return _verify_plan.port_rates(members, variables)
 
 
+def verify_gpu_problems(smi, errors, stack, fabric_manager):
+    return _verify_plan.gpu_problems(smi, errors, stack, fabric_manager)
+
+
 def verify_logins(proofs):
     return _verify_plan.logins(proofs)
 
@@ -129,6 +133,7 @@ class FilterModule:
             "verify_unmeasured": verify_unmeasured,
             "verify_port_rates": verify_port_rates,
             "verify_logins": verify_logins,
+            "verify_gpu_problems": verify_gpu_problems,
             "bandwidth_checks": bandwidth_checks,
             "bandwidth_tool": bandwidth_tool,
             "bandwidth_of_nccl_tests": bandwidth_of_nccl_tests,

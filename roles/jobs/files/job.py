@@ -24,6 +24,7 @@ import time
 SHARED = "/usr/local/lib/trainyard/shared"
 sys.path.insert(0, SHARED)
 import _error_signatures
+import _host_health
 import _job_result
 import _job_text
 import _job_watch
@@ -156,7 +157,7 @@ def first_failed(rows, logs):
     text = logs.get(row["rank"], "")
     causes = [
         {key: error[key] for key in ("id", "cause", "fix", "line")}
-        for error in _error_signatures.find_errors(text)
+        for error in _error_signatures.find_errors(text, read_gpu_errors=_host_health.told_lines)
     ]
     return {
         "rank": row["rank"],
