@@ -93,7 +93,8 @@ ABSENT = "not reported by this driver"
 # Words in place of a value that say that the GPU is broken, or that it cannot be asked.
 _FAULT = re.compile(
     r"requires? (?:a |an )?(?:reset|reboot|power)|(?:reset|reboot) (?:is )?required|unknown error|\berr!|\bis lost\b|fallen off the bus|gpu not found"
-    r"|device handle|driver not loaded|irq issue|interrupt request issue|insufficient external power|corrupted inforom|\btime(?:d )?out\b",
+    r"|device handle|driver not loaded|irq issue|interrupt request issue|insufficient external power|corrupted inforom|\btime(?:d )?out\b"
+    r"|^\W*(?:err(?:or)?|lost|uninitialized|unavailable)\W*$",
     re.IGNORECASE,
 )
 #: What stops a clock: hardware protection and the power supply. Heat that software avoids is only a warning.
@@ -404,7 +405,17 @@ def _faults(node):
         if part.tag != "process_name"
         for words in [_bare(part), *part.attrib.values()]
     ]
-    return [(tag, words) for tag, words in said if _FAULT.search(words)]
+    return [
+        (tag, words)
+        for tag, words in said
+        if _FAULT.search(words) and not (tag == "gpu_recovery_action" and _recovery_words(words))
+    ]
+
+
+def _recovery_words(words):
+    """The recovery action: words that are known, such as Reset, also in a longer form, or new ones."""
+    is_known = recovery(words)[0] != "warn"
+    return words if is_known or not _says_none(words) else None
 
 
 def _gpu(index, node, shared):
@@ -425,7 +436,7 @@ def _gpu(index, node, shared):
         "virtualization_mode": read.text(
             "virtualization_mode", "gpu_virtualization_mode/virtualization_mode"
         ),
-        "recovery_action": read.text("recovery_action", "gpu_recovery_action"),
+        "recovery_action": read.value("recovery_action", _recovery_words, "gpu_recovery_action"),
         "reset_required": read.switch("reset_required", "gpu_reset_status/reset_required"),
         "drain_and_reset_recommended": read.switch(
             "drain_and_reset_recommended", "gpu_reset_status/drain_and_reset_recommended"

@@ -172,6 +172,7 @@ def test_a_gpu_of_an_odd_kind_has_no_problem(text: str) -> None:
     [
         ({"gpu_recovery_action": "Reset"}, "gpu-state", "drain"),
         ({"gpu_recovery_action": "Reboot"}, "gpu-state", "drain"),
+        ({"gpu_recovery_action": "GPU Reset Required"}, "gpu-state", "drain"),
         ({"gpu_recovery_action": "Drain P2P"}, "gpu-state", "drain"),
         ({"gpu_recovery_action": "Drain and Reset"}, "gpu-state", "drain"),
         ({"gpu_recovery_action": "Recover IMEX domain"}, "gpu-state", "warn"),
@@ -195,6 +196,7 @@ def test_a_gpu_of_an_odd_kind_has_no_problem(text: str) -> None:
 def test_each_fault_of_a_gpu(values: dict, check: str, action: str) -> None:
     text = changed(GB200, **values)
     (gpu,) = smi(text)["gpus"]
+    assert gpu["faults"] == {}
     assert {(problem["id"], problem["action"]) for problem in gpu["problems"]} == {(check, action)}
     assert all(problem["evidence"] and problem["fix"] for problem in gpu["problems"])
     assert draining(text) == ({check} if action == "drain" else set())
@@ -254,6 +256,11 @@ def values_of(text: str) -> list:
     """The first value of each name, but not those of processes' names."""
     found = {match[1]: match for match in reversed(list(VALUE.finditer(text)))}
     return [found[name] for name in sorted(found) if name != "process_name"]
+
+
+@pytest.mark.parametrize("fault", ["Reset required", "Error", "[Timeout]", "GPU not found", "Lost"])
+def test_other_words_of_the_same_kind(fault: str) -> None:
+    assert draining(changed(GB200, gpu_temp=fault)) == {"gpu-state"}
 
 
 def is_noticed(text: str) -> bool:

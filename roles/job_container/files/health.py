@@ -6,6 +6,8 @@
 The exit code is 1 then. Without SLURMD_NODENAME, which slurmd sets, it only prints. A node that it has drained is resumed when the cause is gone.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import glob

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -1050,6 +1051,18 @@ def test_what_comes_to_all_nodes_at_once_does_not_drain_most_of_them(node, capsy
 def test_a_host_without_nvidia_smi(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert health.read_cards() == ([], "")
+
+
+@pytest.mark.parametrize("program", [prolog, epilog, health], ids=lambda module: module.__name__)
+def test_annotations_are_not_evaluated(program):
+    """Python 3.8 of Ubuntu 20.04 cannot evaluate list[str], so the program would not load there."""
+    functions = [value for value in vars(program).values() if inspect.isfunction(value)]
+    evaluated = [
+        function.__name__
+        for function in functions
+        if not all(isinstance(kind, str) for kind in function.__annotations__.values())
+    ]
+    assert evaluated == []
 
 
 def test_driver_and_library():
