@@ -98,9 +98,13 @@ def gpu_problems(smi: dict, errors: list[dict] | None, stack: dict, wanted: str)
     gpus = smi.get("gpus") or []
     found = {
         check: [
-            dict(problem, temperature_c=gpu["temperature_c"], power_draw_w=gpu["power_draw_w"])
+            dict(
+                problem,
+                temperature_c=gpu.get("temperature_c"),
+                power_draw_w=gpu.get("power_draw_w"),
+            )
             for gpu in gpus
-            for problem in gpu["problems"]
+            for problem in gpu.get("problems") or []
             if problem["id"] == check
         ]
         for check in OF_SMI
