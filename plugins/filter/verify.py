@@ -42,6 +42,10 @@ def verify_hardware(variables, members, facts_file=""):
     return {"models": models, "problems": _hardware.problems(hosts, models)}
 
 
+def verify_gpu_problems(smi, errors, stack, fabric_manager):
+    return _verify_plan.gpu_problems(smi, errors, stack, fabric_manager)
+
+
 def verify_logins(proofs):
     return _verify_plan.logins(proofs)
 
@@ -141,6 +145,7 @@ class FilterModule:
             "verify_hardware": verify_hardware,
             "verify_port_rates": verify_port_rates,
             "verify_logins": verify_logins,
+            "verify_gpu_problems": verify_gpu_problems,
             "bandwidth_checks": bandwidth_checks,
             "bandwidth_tool": bandwidth_tool,
             "bandwidth_of_nccl_tests": bandwidth_of_nccl_tests,

@@ -22,6 +22,7 @@ OPEN_MPI = "https://docs.open-mpi.org"
 class Signature(NamedTuple):
     """One kind of failure. C(id) is published and never renamed. In C(cause) and C(fix), {1} is the pattern's first group.
 
+    C(pattern) is empty if the table of Xids (P(_host_health)) has the causes. Then C(cause) and C(fix) are only for docs/errors.md.
     C(examples) are real messages, shortened. The unit tests look for each, and docs/errors.md shows them: run C(make docs).
     """
 
@@ -454,6 +455,17 @@ _PATTERNS = [(signature, re.compile(signature.pattern)) for signature in SIGNATU
 _END_OF_LINE = 4000
 
 
+def _of_gpu(error: dict, line: str) -> dict:
+    """Return what is told of an error of a GPU or an NVSwitch, as of a failure of a signature."""
+    return {
+        "id": error["signature"],
+        "cause": "%(kind)s %(code)d of %(device)s: %(cause)s" % error,
+        "fix": error["fix"],
+        "source": "https://docs.nvidia.com/deploy/xid-errors/",
+        "line": " ".join(line.split())[:500],
+    }
+
+
 def _without_middles(text):
     if len(text) <= 2 * _END_OF_LINE or max(map(len, text.split("\n"))) <= 2 * _END_OF_LINE:
         return text
@@ -465,9 +477,15 @@ def _without_middles(text):
     )
 
 
-def find_errors(text: str, patterns=_PATTERNS) -> list[dict]:
-    """Known failures in the text, each id once, in the order of the text: id, cause, fix, source and the line."""
-    text, taken, found = _without_middles(text), set(), {}
+def find_errors(text: str, patterns=_PATTERNS, read_gpu_errors=None) -> list[dict]:
+    """Known failures in the text, each id once, in the order of the text: id, cause, fix, source and the line.
+
+    C(read_gpu_errors) is C(told_lines) of P(_host_health), if errors of GPUs from the kernel's log count, too. Each code of a GPU is told.
+    """
+    text, found = _without_middles(text), {}
+    for at, error in read_gpu_errors(text) if read_gpu_errors else []:
+        found[(error["device"], error["code"])] = (at, _of_gpu(error, text[at:].split("\n", 1)[0]))
+    taken = {at for at, _error in found.values()}
     for signature, pattern in patterns:
         told_until = 0
         for match in pattern.finditer(text):

@@ -7,7 +7,8 @@
 The document has been the same tree since driver 270, with names that come, go and move (C(power_readings), C(gpu_power_readings);
 C(clocks_throttle_reasons), C(clocks_event_reasons); C(driver_version), C(kmd_version)). A value is '12 MiB', or a reason why there is none: 'N/A',
 'Not Supported', 'ERR!', 'Unknown Error', 'Requested functionality has been deprecated'. These texts change, so a value is only what has
-the form of one; everything else is null, and the words are kept in C(unavailable).
+the form of one; everything else is null, and the words are kept in C(unavailable). 'N/A', 'Not Supported' and 'deprecated' are properties of a GPU.
+'GPU requires reset', 'GPU is lost', 'Unknown Error' and 'ERR!' are faults of it, in whatever value they are.
 
 nvidia-smi prints errors of single GPUs before or after the document, or instead of it.
 """
@@ -23,9 +24,11 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import recovery
     from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 except ImportError:
-    # Role job_container copies both files to hosts, into one folder.
+    # Role host_library copies these files to hosts, into one folder.
+    from _host_health import recovery
     from _quantity import quantity
 
 # Message of nvidia-smi -> cause, in this order: if there are two, the first explains the other. The wording is NVML's (nvmlErrorString), or nvidia-smi's for
@@ -87,6 +90,16 @@ _YES_NO = {
     "not active": False,
 }
 ABSENT = "not reported by this driver"
+# Words in place of a value that say that the GPU is broken, or that it cannot be asked.
+_FAULT = re.compile(
+    r"requires? (?:a |an )?(?:reset|reboot|power)|(?:reset|reboot) (?:is )?required|unknown error|\berr!|\bis lost\b|fallen off the bus|gpu not found"
+    r"|device handle|driver not loaded|irq issue|interrupt request issue|insufficient external power|corrupted inforom|\btime(?:d )?out\b"
+    r"|^\W*(?:err(?:or)?|lost|uninitialized|unavailable)\W*$",
+    re.IGNORECASE,
+)
+#: What stops a clock: hardware protection and the power supply. Heat that software avoids is only a warning.
+_THROTTLED = {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+_HOT = {"sw_thermal_slowdown"}
 
 
 class ParseError(ValueError):
@@ -126,7 +139,9 @@ def parse_query(text):
     root = _tree(text[begin:end], text.count("\n", 0, begin))
     _refuse_odd_digits(root)
     nodes = root.findall("gpu")
-    gpus = [_gpu(index, node) for index, node in enumerate(nodes)]
+    # Values that belong to no GPU, such as the version of the driver.
+    shared = [fault for node in root if node.tag != "gpu" for fault in _faults(node)]
+    gpus = [_gpu(index, node, shared) for index, node in enumerate(nodes)]
     count = _count(root, gpus, lost_gpus(beside))
     for gpu in gpus:
         if gpu["uuid"] is None and gpu["bus_id"] is None:
@@ -277,6 +292,8 @@ def _count(root, gpus, lost):
     if described > MOST_GPUS:
         raise ParseError(f"the document describes {described} GPUs, more than {MOST_GPUS}")
     said = _words(root, "attached_gpus")
+    if said is not None and _FAULT.search(said):
+        return described
     if said is None:
         # Nothing else would reveal a GPU that was injected by the name of a process.
         if any(gpu["processes"] for gpu in gpus):
@@ -361,27 +378,54 @@ class _Reader:
 
 def _says_none(words):
     bare = words.strip("[]").lower()
-    return bare in ("n/a", "not found", "err!", "no permission") or any(
-        part in bare
-        for part in (
-            "not supported",
-            "unknown error",
-            "insufficient permissions",
-            "is lost",
-            "blocked by",
-            "has been deprecated",
+    return (
+        bare in ("n/a", "not found", "no permission")
+        or any(
+            part in bare
+            for part in (
+                "not supported",
+                "insufficient permissions",
+                "blocked by",
+                "has been deprecated",
+            )
         )
+        or _FAULT.search(bare) is not None
     )
 
 
-def _gpu(index, node):
+def _bare(node):
+    return " ".join((node.text or "").split())
+
+
+def _faults(node):
+    """Each fault that is in place of a value: the name of the value, and the words. Names of processes are not words of nvidia-smi."""
+    said = [
+        (part.tag, words)
+        for part in node.iter()
+        if part.tag != "process_name"
+        for words in [_bare(part), *part.attrib.values()]
+    ]
+    return [
+        (tag, words)
+        for tag, words in said
+        if _FAULT.search(words) and not (tag == "gpu_recovery_action" and _recovery_words(words))
+    ]
+
+
+def _recovery_words(words):
+    """The recovery action: words that are known, such as Reset, also in a longer form, or new ones."""
+    is_known = recovery(words)[0] != "warn"
+    return words if is_known or not _says_none(words) else None
+
+
+def _gpu(index, node, shared):
     read = _Reader(node)
     gpu = {
         # Position in the document, as in nvidia-smi's table and its option -i: by PCI bus id. The order of minor numbers may differ.
         "index": index,
         "uuid": read.text("uuid", "uuid"),
         "name": read.text("name", "product_name"),
-        "bus_id": (node.get("id") or read.text("bus_id", "pci/pci_bus_id") or "").lower() or None,
+        "bus_id": _bus_id(node, read),
         "minor_number": read.integer("minor_number", "", "minor_number"),
         "serial": read.text("serial", "serial"),
         "architecture": read.text("architecture", "product_architecture"),
@@ -392,8 +436,16 @@ def _gpu(index, node):
         "virtualization_mode": read.text(
             "virtualization_mode", "gpu_virtualization_mode/virtualization_mode"
         ),
-        "recovery_action": read.text("recovery_action", "gpu_recovery_action"),
+        "recovery_action": read.value("recovery_action", _recovery_words, "gpu_recovery_action"),
+        "reset_required": read.switch("reset_required", "gpu_reset_status/reset_required"),
+        "drain_and_reset_recommended": read.switch(
+            "drain_and_reset_recommended", "gpu_reset_status/drain_and_reset_recommended"
+        ),
         "fabric_state": read.text("fabric_state", "fabric/state"),
+        "fabric_status": read.text("fabric_status", "fabric/status"),
+        "fabric_health": read.text("fabric_health", "fabric/health/summary"),
+        "fabric_clique": read.text("fabric_clique", "fabric/cliqueId"),
+        "fabric_cluster": read.text("fabric_cluster", "fabric/clusterUuid"),
         "memory_total_mib": read.integer(
             "memory_total_mib", "Mi?B", "fb_memory_usage/total", "memory_usage/total"
         ),
@@ -467,7 +519,149 @@ def _gpu(index, node):
         "processes": _processes(read),
     }
     gpu["unavailable"] = read.unavailable
-    return gpu
+    gpu["faults"] = dict(_faults(node) + shared)
+    gpu["fabric_faults"] = [
+        "%s is %s" % (part.tag.replace("_", " "), _bare(part))
+        for part in node.findall("fabric/health/*")
+        if _bare(part).lower() in _DEGRADED.get(part.tag, ())
+    ]
+    return judge(gpu)
+
+
+def judge(gpu):
+    """Return the GPU with its C(problems), as all readers judge it, and whether it is C(usable)."""
+    found = (
+        _state_problems(gpu) + _fabric_problems(gpu) + _memory_problems(gpu) + _clock_problems(gpu)
+    )
+    is_usable = all(problem["action"] != "drain" for problem in found)
+    return dict(gpu, problems=found, usable=is_usable)
+
+
+#: Values of the fabric's health that are a fault. Others, such as False and Full, are not.
+_DEGRADED = {
+    "bandwidth": ("degraded",),
+    "route_recovery_in_progress": ("true", "yes"),
+    "route_unhealthy": ("true", "yes"),
+    "access_timeout_recovery": ("true", "yes"),
+}
+_FABRIC_FIX = (
+    "check that nvidia-fabricmanager.service runs on the host in the driver's version, and its log (journalctl --unit nvidia-fabricmanager). On a machine "
+    "with NVLink switches of its own, check them too. Until then CUDA calls may end with error 802"
+)
+_RESET_FIX = "stop the jobs on GPU %d, then reset it (nvidia-smi --gpu-reset) or reboot. If it returns, replace it"
+
+
+def _problem(check, action, gpu, evidence, fix):
+    """A problem of a GPU. C(id) is the check of role verify that reports it, and C(action) one of ignore, warn, stop_job and drain."""
+    name = "GPU %d (%s)" % (gpu["index"], gpu["bus_id"] or gpu["uuid"])
+    return {"id": check, "action": action, "evidence": "%s: %s" % (name, evidence), "fix": fix}
+
+
+def _state_problems(gpu):
+    """What the driver says of the GPU as a whole: values that are missing because of a fault, and the recovery action."""
+    found = []
+    if gpu["faults"]:
+        said = "', '".join(sorted({words.strip("[]") for words in gpu["faults"].values()}))
+        evidence = "nvidia-smi says '%s' in place of %s" % (said, ", ".join(gpu["faults"]))
+        fix = _RESET_FIX % gpu["index"]
+        found.append(_problem("gpu-state", "drain", gpu, evidence[:300], fix))
+    if gpu["recovery_action"] is not None:
+        action, fix = recovery(gpu["recovery_action"])
+        evidence = "the driver asks for recovery action '%s'" % gpu["recovery_action"]
+        found += [_problem("gpu-state", action, gpu, evidence, fix)] * (action != "ignore")
+    # Drivers before 565.
+    for key, words in (
+        ("reset_required", "Reset"),
+        ("drain_and_reset_recommended", "Drain and Reset"),
+    ):
+        if gpu[key]:
+            action, fix = recovery(words)
+            found.append(_problem("gpu-state", action, gpu, key.replace("_", " "), fix))
+    return found
+
+
+def _bus_id(node, read):
+    said = node.get("id") or ""
+    return read.text("bus_id", "pci/pci_bus_id") if not said or _says_none(said) else said.lower()
+
+
+def _fabric_problems(gpu):
+    """What keeps the GPU out of the NVLink fabric. N/A is a GPU without one, and clique 0 and health N/A are normal."""
+    state, status, health = gpu["fabric_state"], gpu["fabric_status"], gpu["fabric_health"]
+    if state is None:
+        return []
+    found = []
+    missing = gpu["unavailable"].get("fabric_status")
+    has_status = status is not None or missing not in (None, ABSENT)
+    if state.lower() != "completed" or has_status and (status or "").lower() != "success":
+        evidence = "fabric state '%s', status '%s'; Completed and Success are required" % (
+            state,
+            status or missing,
+        )
+        found.append(_problem("gpu-fabric", "drain", gpu, evidence, _FABRIC_FIX))
+    if health is not None and health.lower() != "healthy" or gpu["fabric_faults"]:
+        evidence = "fabric health '%s'" % ", ".join([health or "unknown", *gpu["fabric_faults"]])
+        action = "drain" if (health or "").lower() == "unhealthy" else "warn"
+        found.append(_problem("gpu-fabric", action, gpu, evidence, _FABRIC_FIX))
+    return found
+
+
+def _memory_problems(gpu):
+    """Errors since the driver was loaded and memory that cannot be repaired drain. What waits for a reset, or is older, does not."""
+    errors = {span: gpu["ecc_errors"][span]["uncorrectable"] for span in ("volatile", "aggregate")}
+    found = []
+    if errors["volatile"]:
+        evidence = "%d uncorrectable errors since the driver was loaded" % errors["volatile"]
+        fix = _RESET_FIX % gpu["index"]
+        found.append(_problem("gpu-ecc", "drain", gpu, evidence, fix))
+    elif errors["aggregate"]:
+        evidence = "uncorrectable errors: %d in its lifetime" % errors["aggregate"]
+        fix = "nothing has to be done now. If errors return, replace GPU %d" % gpu["index"]
+        found.append(_problem("gpu-ecc", "warn", gpu, evidence, fix))
+    if gpu["retired_pages_pending"] or gpu["remapped_rows_pending"]:
+        fix = "reset GPU %d (nvidia-smi --gpu-reset) or reboot when no job runs" % gpu["index"]
+        evidence = "memory is pending retirement until a reset"
+        found.append(_problem("gpu-ecc", "warn", gpu, evidence, fix))
+    if gpu["remapped_rows_failure"]:
+        fix = "replace GPU %d" % gpu["index"]
+        found.append(_problem("gpu-ecc", "drain", gpu, "memory could not be retired", fix))
+    return found
+
+
+def _clock_problems(gpu):
+    reasons = set(gpu["throttle_reasons"] or [])
+    slowed = [reason for reason in gpu["throttle_reasons"] or [] if reason in _THROTTLED | _HOT]
+    if not slowed:
+        return []
+    evidence = "lower clocks because of %s" % ", ".join(slowed)
+    # Temperature and power change with each look, and a changed reason is written to Slurm.
+    fix = "check fans, dust, airflow and room temperature, then power cables and supplies"
+    action = "drain" if reasons & _THROTTLED else "warn"
+    return [_problem("gpu-throttle", action, gpu, evidence, fix)]
+
+
+def fabric_of(gpus):
+    """The NVLink fabric of a host: whether its GPUs are part of one, and all have joined it; and what they say of it."""
+    joined = [gpu for gpu in gpus if gpu["fabric_state"] is not None]
+    bad = [
+        gpu
+        for gpu in joined
+        for problem in gpu["problems"]
+        if problem["id"] == "gpu-fabric" and problem["action"] == "drain"
+    ]
+
+    def each(key):
+        return sorted({gpu[key] for gpu in joined if gpu[key] is not None})
+
+    return {
+        "present": joined != [],
+        "ready": not bad if joined else None,
+        "states": each("fabric_state"),
+        "statuses": each("fabric_status"),
+        "healths": each("fabric_health"),
+        "cliques": each("fabric_clique"),
+        "clusters": each("fabric_cluster"),
+    }
 
 
 _CLOCKS = (("graphics", "graphics"), ("sm", "sm"), ("memory", "mem"), ("video", "video"))

@@ -17,7 +17,8 @@ options:
   gpu_errors:
     description:
       - Whether to read errors of NVIDIA's drivers from the kernel log of this boot, with C(journalctl), or with C(dmesg) if the journal has none.
-      - The last 100000 lines of the journal are read. The kernel's buffer, which dmesg reads, may have lost the oldest lines.
+      - The last 100000 lines of the journal are read. The kernel's buffer, which dmesg reads, may have lost the oldest lines. On a host of a scheduler,
+        the health program keeps the errors for which the host must not get new jobs, and they are returned, too.
     type: bool
     default: true
   clock:
@@ -74,6 +75,10 @@ EXAMPLES = r"""
 - name: Report which GPUs have fallen off the bus
   ansible.builtin.debug:
     msg: "{{ health.gpu_errors | selectattr('kind', 'eq', 'Xid') | selectattr('code', 'eq', 79) | map(attribute='device') }}"
+
+- name: Stop if a GPU must not get new jobs
+  ansible.builtin.assert:
+    that: health.gpu_errors | rejectattr('ended') | selectattr('action', 'eq', 'drain') | list == []
 """
 
 RETURN = r"""
@@ -90,7 +95,7 @@ kernel_log:
       type: str
 gpu_errors:
   description:
-    - The errors of this boot, one entry per device and code; null if the log was not read.
+    - The errors of this boot, one entry per device and code; null if the log was not read. The worst line since the last reset of the device decides.
     - A lost GPU without its own Xid (C(fallen off the bus)) counts as Xid 79.
   returned: always
   type: list
@@ -108,7 +113,7 @@ gpu_errors:
       type: int
       sample: 79
     text:
-      description: Text after the code in the last line.
+      description: Text after the code in the worst line since the last reset of the device, of equal ones in the last.
       type: str
       sample: pid=1234, name=python3, GPU has fallen off the bus.
     cause:
@@ -116,8 +121,19 @@ gpu_errors:
       type: str
       version_added: "0.4.0"
       sample: the GPU has fallen off the bus
-    stops:
-      description: Whether the GPU must no longer be used. Otherwise a program caused the error, or the GPU continues.
+    action:
+      description:
+        - What the readers of this collection do about it, by NVIDIA's catalogue and the text of the line.
+        - V(ignore) - nothing.
+        - V(warn) - report it. Codes that are not in the collection's table are reported, too.
+        - V(stop_job) - report it. A program caused it, or only the program on the GPU has to start again.
+        - V(drain) - the host must not get new jobs, until RV(gpu_errors[].ended) is true.
+      type: str
+      choices: [ignore, warn, stop_job, drain]
+      version_added: "0.4.0"
+      sample: drain
+    ended:
+      description: Whether a reset of the device, a load of the driver or a boot came after the last line.
       type: bool
       version_added: "0.4.0"
     fix:
@@ -249,6 +265,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import 
     parse_gpu_errors,
     parse_stat,
     parse_timedatectl,
+    with_record,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._horovod_check import (
     BUILD_OPTIONS,
@@ -281,6 +298,8 @@ CLOCKS = (
 )
 #: Of role job_container, for programs on the host.
 JOB_CONFIG = "/etc/trainyard/job/config.json"
+#: Of the health program of role job_container, on hosts of a scheduler.
+RECORD, BOOT = "/var/lib/trainyard/health.json", "/proc/sys/kernel/random/boot_id"
 NOTHING = {"free_bytes": None, "inodes": None, "inodes_free": None}
 
 
@@ -301,6 +320,16 @@ def first_answer(module, commands):
             return command[0], run.stdout, ""
         errors.append("%s: %s" % (command[0], why(run)))
     return "", "", "; ".join(errors)
+
+
+def remembered(text: str) -> str:
+    """Return the kernel's log with the errors of GPUs that it has forgotten since the health program has seen them."""
+    try:
+        with open(RECORD, encoding="utf-8") as record, open(BOOT, encoding="utf-8") as boot:
+            found, number = json.load(record), boot.read().strip()
+    except (OSError, ValueError):
+        return text
+    return with_record(found, number, text) if isinstance(found, dict) else text
 
 
 def file_system(module, path):
@@ -386,7 +415,7 @@ def main():
     try:
         if module.params["gpu_errors"]:
             kernel_log["source"], text, kernel_log["error"] = first_answer(module, LOGS)
-            gpu_errors = parse_gpu_errors(text) if kernel_log["source"] else None
+            gpu_errors = parse_gpu_errors(remembered(text)) if kernel_log["source"] else None
         if module.params["clock"]:
             clock["source"], text, clock["error"] = first_answer(
                 module, [command for command, dummy in CLOCKS]

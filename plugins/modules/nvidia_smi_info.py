@@ -13,7 +13,9 @@ description:
   - Runs C(nvidia-smi -q -x) on the host or in a running container, and returns its document as data.
   - If a driver or a GPU is missing or broken, the module returns RV(available=false), RV(cause) and RV(fix), so that roles can decide.
   - The task fails only for invalid options, for a document that is truncated or cannot be parsed, and for other output.
-  - A value that nvidia-smi does not report (C(N/A), C(Not Supported), C(ERR!), C(Unknown Error)) is null. RV(gpus[].unavailable) has its text.
+  - A value that nvidia-smi does not report (C(N/A), C(Not Supported)) is null. RV(gpus[].unavailable) has its text.
+  - Some texts in place of a value are a fault of the GPU (C(GPU requires reset), C(GPU is lost), C(Unknown Error), C(ERR!)). Then RV(available=false),
+    and RV(gpus[].problems) has the fault.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -45,6 +47,10 @@ EXAMPLES = r"""
     msg: "{{ smi.cause }}: {{ smi.fix }}"
   when: not smi.available
 
+- name: Report the GPUs that must not get new jobs
+  ansible.builtin.debug:
+    msg: "{{ smi.gpus | rejectattr('usable') | map(attribute='problems') | flatten | map(attribute='evidence') }}"
+
 - name: Check that all eight GPUs answer in the training container
   trainyard.gpu.nvidia_smi_info:
     container: trainyard-training
@@ -68,7 +74,7 @@ cause:
     - V(driver_library_mismatch) - the version of the loaded kernel module differs from that of the libraries on disk.
     - V(library_missing) - libnvidia-ml.so, or another library, cannot be found, or CUDA's stub of it was found.
     - V(no_devices) - the driver has no GPU, or the caller may not open the device file of any.
-    - V(gpu_lost) - a GPU does not answer; RV(error_gpus) names it.
+    - V(gpu_lost) - a GPU does not answer, or says an error in place of a value; RV(error_gpus) names it.
     - V(access_blocked) - the operating system denies the caller access to the GPU.
     - V(permission) - the caller may not use the device files.
     - V(timeout) - it did not end within O(timeout).
@@ -99,7 +105,7 @@ gpu_count:
   returned: success
   sample: 8
 error_gpus:
-  description: GPUs that nvidia-smi cannot reach.
+  description: GPUs that nvidia-smi cannot reach, or that have an error in place of a value.
   type: list
   elements: dict
   returned: success
@@ -164,9 +170,74 @@ gpus:
     recovery_action:
       description: Recovery action that the driver recommends, V(None) if none; from driver 565 on.
       type: str
+    reset_required:
+      description: Whether the GPU requires a reset; before driver 565.
+      type: bool
+      version_added: "0.4.0"
+    drain_and_reset_recommended:
+      description: Whether the jobs should end, and the GPU be reset; before driver 565.
+      type: bool
+      version_added: "0.4.0"
     fabric_state:
       description: State of the NVSwitch fabric, V(Completed) if the GPU has joined it; null without a fabric.
       type: str
+    fabric_status:
+      description: Result of joining the fabric, V(Success) if it worked; null without a fabric.
+      type: str
+      version_added: "0.4.0"
+    fabric_health:
+      description: Summary of the fabric's health, such as V(Healthy); null if it is not reported, as on H100.
+      type: str
+      version_added: "0.4.0"
+    fabric_clique:
+      description: Group of GPUs in the fabric that reach each other. V(0) is normal in one server.
+      type: str
+      version_added: "0.4.0"
+    fabric_cluster:
+      description: UUID of the fabric. Zeros are normal in one server.
+      type: str
+      version_added: "0.4.0"
+    usable:
+      description: Whether the GPU can have new jobs. It is false if a problem has action V(drain).
+      type: bool
+      version_added: "0.4.0"
+    faults:
+      description: Errors that nvidia-smi has in place of values, by the name of the value in its document.
+      type: dict
+      sample: {current_ecc: GPU requires reset}
+      version_added: "0.4.0"
+    fabric_faults:
+      description: Parts of the fabric's health that are a fault.
+      type: list
+      elements: str
+      sample: [bandwidth is Degraded]
+      version_added: "0.4.0"
+    problems:
+      description: What is wrong with the GPU, as role P(trainyard.gpu.verify#role) and the health program of role P(trainyard.gpu.job_container#role) judge it.
+      type: list
+      elements: dict
+      version_added: "0.4.0"
+      contains:
+        id:
+          description:
+            - The check of role P(trainyard.gpu.verify#role) that reports it.
+            - V(gpu-state) - an error in place of a value, or a recovery action.
+            - V(gpu-fabric) - the GPU has not joined the NVSwitch fabric, or that is not healthy.
+            - V(gpu-ecc) - errors of its memory.
+            - V(gpu-throttle) - clocks that are lower because of heat or the power supply.
+          type: str
+          sample: gpu-state
+        action:
+          description: V(warn), or V(drain) if the host must not get new jobs. V(ignore) and V(stop_job) are actions of errors in the kernel log only.
+          type: str
+          sample: drain
+        evidence:
+          description: What nvidia-smi says.
+          type: str
+          sample: "GPU 1 (00000000:43:00.0): the driver asks for recovery action 'Reset'"
+        fix:
+          description: What to do about it.
+          type: str
     memory_total_mib:
       description: Memory in MiB.
       type: int
@@ -246,12 +317,45 @@ gpus:
       description: Reason for every key above that is null; V(not reported by this driver) if the document does not have it.
       type: dict
       sample: {ecc_mode: N/A}
+fabric:
+  description: The NVLink fabric of the GPUs, as they report it.
+  type: dict
+  returned: success
+  version_added: "0.4.0"
+  contains:
+    present:
+      description: Whether a GPU is part of a fabric.
+      type: bool
+    ready:
+      description: Whether all of these GPUs have joined it, so that CUDA programs can start; null without a fabric.
+      type: bool
+    states:
+      description: The different values of RV(gpus[].fabric_state).
+      type: list
+      elements: str
+    statuses:
+      description: The different values of RV(gpus[].fabric_status).
+      type: list
+      elements: str
+    healths:
+      description: The different values of RV(gpus[].fabric_health).
+      type: list
+      elements: str
+    cliques:
+      description: The different values of RV(gpus[].fabric_clique).
+      type: list
+      elements: str
+    clusters:
+      description: The different values of RV(gpus[].fabric_cluster). More than one means that the GPUs do not reach each other by NVLink.
+      type: list
+      elements: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import (
     ParseError,
+    fabric_of,
     lost_gpus,
     parse_query,
     why_no_answer,
@@ -288,7 +392,8 @@ FIXES = {
         "run nvidia-smi on the host, and check which GPUs container {container} was created with",
     ),
     "gpu_lost": (
-        "take the host out of use and reboot it; 'dmesg | grep Xid' shows the error. If it returns, GPU, power or slot is faulty",
+        "take the host out of use and reboot it. If the GPU only requires a reset, stop its jobs and run nvidia-smi --gpu-reset. 'dmesg | grep Xid' "
+        "shows the error. If it returns, GPU, power or slot is faulty",
         None,
     ),
     "access_blocked": (
@@ -360,9 +465,13 @@ def main() -> None:
         asked = [executable, "nvlink", "--status"]
         add_nvlinks(gpus, run_tool(module, asked, timeout, container=container))
     error_gpus = lost_gpus(run.stdout, run.stderr) + [
-        {"bus_id": gpu["bus_id"], "error": gpu["unavailable"]["uuid"]}
+        {
+            "bus_id": gpu["bus_id"],
+            "error": ", ".join(sorted({words.strip("[]") for words in gpu["faults"].values()}))
+            or gpu["unavailable"]["uuid"],
+        }
         for gpu in gpus
-        if gpu["uuid"] is None
+        if gpu["uuid"] is None or gpu["faults"]
     ]
 
     cause, evidence = run.cause, run.evidence
@@ -395,6 +504,7 @@ def main() -> None:
         cuda_version=answer.cuda_version if answer else None,
         gpu_count=answer.gpu_count if answer else 0,
         gpus=gpus,
+        fabric=fabric_of(gpus),
         error_gpus=error_gpus,
         remarks=answer.remarks if answer else [],
     )

@@ -16,7 +16,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures im
     Signature,
     find_errors,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import XIDS
+from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import told_lines
 
 __all__ = ["SIGNATURES", "explain"]
 
@@ -33,59 +33,109 @@ NFS = "https://man7.org/linux/man-pages/man5/nfs.5.html"
 APT = "https://manpages.debian.org/apt-secure"
 
 
-def _xids(signature):
-    codes = "|".join(str(code) for code, xid in XIDS.items() if xid.signature == signature)
-    return r"Xid \(PCI:[0-9a-f:.]+\): (?:%s)\b" % codes
-
-
-_BELOW = [
-    Signature(*entry)
-    for entry in (
-        # The kernel log.
+#: Errors of GPUs and NVSwitches. The cause and the fix of each are in the table of Xids.
+_GPUS = [
+    Signature(name, "", examples, cause, fix, XID)
+    for name, examples, cause, fix in (
         (
             "xid_off_the_bus",
-            _xids("xid_off_the_bus"),
             [
                 "NVRM: Xid (PCI:0000:03:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
             ],
             "the GPU no longer answers on the PCI bus. The cause is the GPU, its power supply, its temperature or its slot",
             "take the host out of use and power-cycle it. If the GPU fails again, replace it",
-            XID,
         ),
         (
             "xid_memory",
-            _xids("xid_memory"),
             [
                 "NVRM: Xid (PCI:0000:03:00): 48, pid=1234, name=python3, Double Bit ECC Error",
                 "NVRM: Xid (PCI:0000:03:00): 63, Row remapping pending",
+                "NVRM: Xid (PCI:0000:c1:00 GPU-I:04): 94, pid=1234, Contained: CE User Channel (0x9). RST: No, D-RST: No",
             ],
-            "the GPU's memory had an uncorrectable ECC error, or retired a page or remapped a row because of one",
-            "reset the GPU or reboot the host. If `nvidia-smi -q` still shows a pending or failed remapping, replace the GPU",
-            XID,
+            "the GPU's memory had an ECC error, or retired a page or remapped a row because of one",
+            "look at the code in the table of Xids below. After 48, 64, 95 and 140 reset the GPU or reboot the host. After 63 and 94 it works on, and is reset when "
+            "no job runs. If `nvidia-smi -q` shows a failed remapping, replace the GPU",
         ),
         (
             "xid_nvlink",
-            _xids("xid_nvlink"),
-            ["NVRM: Xid (PCI:0000:03:00): 74, NVLink: fatal error detected on link 2"],
-            "an NVLink of the GPU has failed",
-            "reset the GPUs or reboot the host. Find the link with `nvidia-smi nvlink -e`. "
+            [
+                "NVRM: Xid (PCI:0000:03:00): 74, NVLink: fatal error detected on link 2",
+                "NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)",
+            ],
+            "an NVLink of the GPU has failed, or had an error. `Nonfatal` errors are repaired by the driver",
+            "reset the GPUs or reboot the host, unless the message says Nonfatal. Find the link with `nvidia-smi nvlink -e`. "
             "If the same link fails again, replace the GPU, its bridge or the NVSwitch",
-            XID,
         ),
         (
             "xid_gsp",
-            _xids("xid_gsp"),
             ["NVRM: Xid (PCI:0000:03:00): 119, Timeout waiting for RPC from GSP!"],
             "the GPU's system processor (GSP) does not answer its driver",
             "reboot the host. If it happens again, install a newer driver, or disable GSP firmware (NVreg_EnableGpuFirmware=0) if the GPU supports that",
-            XID,
+        ),
+        (
+            "xid_reset",
+            [
+                "NVRM: Xid (PCI:0000:03:00): 109, pid=5122, name=python, channel 0x00000018, errorString CTX SWITCH TIMEOUT, Info 0x2c014"
+            ],
+            "the GPU, or a part of it, stopped working",
+            "stop the jobs on the GPU, then reset it or reboot the host. If the error returns, replace the GPU",
+        ),
+        (
+            "xid_recovery",
+            [
+                "NVRM: Xid (PCI:0000:a1:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+            ],
+            "the driver says what has to be done with the GPU",
+            "do what the message names last. `None` ends an earlier request",
         ),
         (
             "xid_program",
-            _xids("xid_program"),
             ["NVRM: Xid (PCI:0000:03:00): 31, pid=1234, name=python3, Ch 00000008, MMU Fault"],
             "a program made an invalid access on a GPU, or was ended because of one. Usually the fault is in the program",
             "check the job that ran at that time. Suspect the GPU only if several programs fail on this GPU alone",
+        ),
+        (
+            "xid_notice",
+            ["NVRM: Xid (PCI:0000:03:00): 37, Driver firmware error"],
+            "the driver reports an event of a GPU that needs no action at once, or one that this collection does not know",
+            "look the code up in the table of Xids below, or in NVIDIA's catalogue",
+        ),
+        (
+            "sxid_fatal",
+            ["nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"],
+            "an NVSwitch has failed. Programs on several GPUs fail or hang",
+            "restart Fabric Manager, then reboot the host. If the error returns, replace the NVSwitch or its cable",
+        ),
+        (
+            "sxid_notice",
+            [
+                "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ interrupt"
+            ],
+            "an NVSwitch had an error that it has repaired",
+            "no action is needed now. If the error returns often, check the NVSwitch and its cables",
+        ),
+    )
+]
+_BELOW = [
+    Signature(*entry)
+    for entry in (
+        # The kernel log.
+        (
+            "driver_reset_required",
+            r"(?:NV_ERR_RESET_REQUIRED|Reset required \[NV_ERR)",
+            [
+                "NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned from status @ kernel_channel.c:2874"
+            ],
+            "the driver refuses work, because a GPU requires a reset",
+            "stop the jobs on the GPU, then reset it (nvidia-smi --gpu-reset) or reboot the host. `nvidia-smi -q` shows which GPU it is",
+            XID,
+        ),
+        (
+            "driver_adapter_failed",
+            r"RmInitAdapter failed!",
+            ["NVRM: GPU 0000:21:00.0: RmInitAdapter failed! (0x62:0xffff:2477)"],
+            "the driver cannot initialize a GPU",
+            "reboot the host. If it happens again, look for NVRM and Xid before it in `dmesg`, install a newer driver, or replace the GPU",
             XID,
         ),
         (
@@ -359,8 +409,10 @@ _BELOW = [
     )
 ]
 # If two entries match a line, the first one counts: the messages of lower layers are the cause of a job's error.
-SIGNATURES = _BELOW + _error_signatures.SIGNATURES
-_PATTERNS = [(signature, re.compile(signature.pattern)) for signature in SIGNATURES]
+SIGNATURES = _GPUS + _BELOW + _error_signatures.SIGNATURES
+_PATTERNS = [
+    (signature, re.compile(signature.pattern)) for signature in SIGNATURES if signature.pattern
+]
 # Messages that only report a failure. They explain nothing if the log has a more specific message.
 _CONSEQUENCES = {
     "process_failed",
@@ -376,6 +428,7 @@ _LOOKS_WRONG = re.compile(
     r"\b(?:\w*error|failed|failure|fatal|\w*exception|refused|denied|timed out|panic|aborted)\b",
     re.IGNORECASE,
 )
+_OF_GPU = re.compile(r"NVRM: Xid \(|: SXid \(")
 UNKNOWN_LINES = 3
 
 
@@ -384,7 +437,7 @@ def explain(text):
 
     If none is known, the last lines that look like errors are returned, with everything except C(line) empty.
     """
-    known = find_errors(text, _PATTERNS)
+    known = find_errors(text, _PATTERNS, told_lines)
     known = [error for error in known if error["id"] not in _CONSEQUENCES] or known
     if known:
         return [
@@ -397,8 +450,11 @@ def explain(text):
             }
             for error in known
         ]
+    # What is left of these has ended, or is ignored.
     lines = [
-        " ".join(line.split())[:500] for line in text.splitlines() if _LOOKS_WRONG.search(line)
+        " ".join(line.split())[:500]
+        for line in text.splitlines()
+        if _LOOKS_WRONG.search(line) and not _OF_GPU.search(line)
     ]
     return [
         {"signature": "", "line": line, "cause": "", "fix": "", "link": ""}

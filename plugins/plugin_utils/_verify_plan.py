@@ -10,6 +10,9 @@ variables are read, and each host is looked up once.
 
 from __future__ import annotations
 
+import re
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import judged
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import is_ours
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 
@@ -98,6 +101,70 @@ def logins(proofs):
             if limit is not None and limit not in its["memlocks"]:
                 its["memlocks"].append(limit)
     return found
+
+
+#: Checks of GPUs whose problems M(trainyard.gpu.nvidia_smi_info) returns.
+OF_SMI = ("gpu-state", "gpu-fabric", "gpu-ecc", "gpu-throttle")
+
+
+def gpu_problems(smi: dict, errors: list[dict] | None, stack: dict, wanted: str) -> dict:
+    """Return the problems of GPUs and NVSwitches by check. Each has C(action) and C(fix), those of the kernel's log also what its entry has.
+
+    C(smi) is a result of M(trainyard.gpu.nvidia_smi_info), C(errors) are those of the kernel's log, C(stack) is a result of M(trainyard.gpu.gpu_stack_info), and
+    C(wanted) is C(nvidia_driver_fabric_manager).
+    """
+    gpus = smi.get("gpus") or []
+    found = {
+        check: [
+            dict(
+                problem,
+                temperature_c=gpu.get("temperature_c"),
+                power_draw_w=gpu.get("power_draw_w"),
+            )
+            for gpu in gpus
+            for problem in gpu.get("problems") or []
+            if problem["id"] == check
+        ]
+        for check in OF_SMI
+    }
+    found["gpu-fabric"] += fabric_manager_problems(stack, wanted)
+    found["gpu-xid"] = judged(errors or [], gpus, smi.get("driver_version"))
+    return found
+
+
+def fabric_manager_problems(stack: dict, wanted: str) -> list[dict]:
+    """Return why NVSwitches do not work although the GPUs do not say it: A100 have no fabric state, and a running program may not have noticed it yet."""
+    switches, driver = stack.get("nvswitches") or 0, stack.get("loaded") or ""
+    service = (stack.get("services") or {}).get("nvidia-fabricmanager.service")
+    if not switches or not driver or service is None:
+        return []
+    found = []
+    if not service["active"]:
+        state = "not running" if service["loaded"] else "not installed"
+        found.append(
+            (
+                "%d NVSwitches, and nvidia-fabricmanager.service is %s" % (switches, state),
+                "run `systemctl enable --now nvidia-fabricmanager`, and read its log if it does not start"
+                if service["loaded"]
+                else "set nvidia_driver_version to %s, and run gpu_stack.yml, which installs Fabric Manager"
+                % driver,
+            )
+        )
+    for name, package in sorted((stack.get("packages") or {}).items()):
+        version = re.search(r"\d+\.[\d.]*\d", package["version"])
+        if "fabricmanager" in name and version and version.group() != driver:
+            found.append(
+                (
+                    "%s is %s, and driver %s is loaded" % (name, package["version"], driver),
+                    "install Fabric Manager in version %s, or reboot if the driver was upgraded"
+                    % driver,
+                )
+            )
+    action = "warn" if wanted == "never" else "drain"
+    return [
+        {"id": "gpu-fabric", "action": action, "evidence": evidence, "fix": fix}
+        for evidence, fix in found
+    ]
 
 
 def versions(names, variables):

@@ -16,13 +16,61 @@ its cause and what to do, with a link to this page. The page is generated from t
 `plugins/plugin_utils/_signatures.py` and `plugins/module_utils/_error_signatures.py`.
 """
 
+XIDS_HEAD = """\
+## Xids
 
-def page(signatures):
-    """Return the page: a section for each id, with the messages of all of its signatures first."""
+`verify`, the health program of scheduled hosts, reports and results of jobs use this table, `XIDS` in `plugins/module_utils/_host_health.py`. Codes that are not
+in it are reported, too. An Xid counts until the GPU is reset, the driver is loaded again, or the host is rebooted. Where the driver (565 and later) says that the
+GPU needs no recovery, an Xid that this covers no longer drains. Of Xids 144 to 150, `Nonfatal` ones are only reported. Of Xid 154, the action that it
+names last decides. A fatal SXid of an NVSwitch drains, and a non-fatal one is reported.
+
+| Xid | Meaning | What happens | What to do |
+|---|---|---|---|"""
+#: By action of an Xid.
+DONE = {
+    "ignore": "nothing",
+    "warn": "reported",
+    "stop_job": "reported; the job has ended",
+    "drain": "no new jobs on the host",
+}
+
+
+def page(signatures, xids, advice):
+    """Return the page: a section for each id, with the messages of all of its signatures first, and the table of Xids."""
     sections = {}
     for signature in signatures:
         sections.setdefault(signature.id, []).append(signature)
-    return "\n".join([HEAD, *(section(name, same) for name, same in sections.items())])
+    return "\n".join(
+        [HEAD, *(section(name, same) for name, same in sections.items()), table(xids, advice)]
+    )
+
+
+def table(xids, advice):
+    """Return the table of Xids. Codes with the same meaning are one row."""
+    same = {}
+    for code, xid in xids.items():
+        same.setdefault(xid[:3], []).append(code)
+    rows = [
+        "| %s | %s | %s | %s |" % (ranges(sorted(codes)), cause, DONE[action], advice[what])
+        for (cause, action, what), codes in sorted(same.items(), key=lambda row: min(row[1]))
+    ]
+    return "\n".join([XIDS_HEAD, *rows, ""])
+
+
+def ranges(codes):
+    """Return the codes, with the first and the last one of those that follow each other."""
+    found = []
+    for code in codes:
+        if found and found[-1][1] == code - 1:
+            found[-1][1] = code
+        else:
+            found.append([code, code])
+    return ", ".join(
+        str(first)
+        if first == last
+        else "%d%s%d" % (first, ", " if last == first + 1 else " to ", last)
+        for first, last in found
+    )
 
 
 def section(name, signatures):
@@ -47,7 +95,8 @@ def sentence(text):
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT / ".dev"))
+    from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import ADVICE, XIDS
     from ansible_collections.trainyard.gpu.plugins.plugin_utils._signatures import SIGNATURES
 
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page(SIGNATURES), encoding="utf-8")
+    PAGE.write_text(page(SIGNATURES, XIDS, ADVICE), encoding="utf-8")

@@ -6,6 +6,9 @@
 The exit code is 1 then. Without SLURMD_NODENAME, which slurmd sets, it only prints. A node that it has drained is resumed when the cause is gone.
 """
 
+from __future__ import annotations
+
+import contextlib
 import fcntl
 import glob
 import json
@@ -27,7 +30,13 @@ import _nft_table
 import _nvidia_smi
 
 CONFIG = "/etc/trainyard/job/config.json"
-REASON = "/run/trainyard/health.reason"
+#: Why this program has drained the node. It is kept over a reboot, which ends most faults.
+REASON = "/var/lib/trainyard/health.reason"
+#: Errors of GPUs in the kernel's log, which forgets its oldest lines.
+ERRORS = "/var/lib/trainyard/health.json"
+BOOT = "/proc/sys/kernel/random/boot_id"
+#: Written by an epilog that failed, as slurmd drains the node then.
+HANDED_OVER = "/run/trainyard/health.reason"
 #: One file for each job whose epilog has failed on this host: the ID of its user, and the reason.
 FAILED = "/run/trainyard/epilog.failed"
 #: Where epilogs put folders aside: beside them, for none can be moved to another file system.
@@ -40,6 +49,12 @@ INSTANCES = "/usr/local/lib/trainyard/notebook/look"
 UNITS = "/etc/systemd/system"
 SHARE_SECONDS, TOOL_SECONDS, EPILOG_SECONDS = 5, 15, 2
 GIB = 1 << 30
+#: Checks of GPUs. What the second ones find may come to all hosts at once: from the room, a switch, or an upgrade.
+HARD, SOFT = {"gpu-state", "gpu-ecc"}, {"gpu-fabric", "gpu-throttle"}
+#: A smaller cluster has no mass to protect.
+LEAST_NODES = 4
+#: Reasons of verify and of upgrades, which begin with the same word.
+OTHERS = ("trainyard: verify:", "trainyard: upgrade")
 
 
 def judge_gpus(expected, found):
@@ -50,30 +65,24 @@ def judge_gpus(expected, found):
     )
 
 
-def judge_kernel_log(text):
-    draining = {code for code, xid in _host_health.XIDS.items() if xid.drains}
+def judge_kernel_log(text: str, gpus: list[dict] | tuple = (), driver: str = "") -> str:
+    """Return the errors of the kernel log that drain, as check gpu-xid of verify judges them beside the state of the GPUs."""
     bad = [
-        "Xid %d of %s: %s" % (entry["code"], entry["device"], entry["cause"])
-        for entry in _host_health.parse_gpu_errors(text)
-        if entry["kind"] == "Xid" and entry["code"] in draining
+        "%(kind)s %(code)d of %(device)s: %(cause)s" % error
+        for error in _host_health.judged(_host_health.parse_gpu_errors(text), gpus, driver)
+        if error["action"] == "drain"
     ]
     return ", ".join(bad[:2])
 
 
-def judge_memory(gpus):
-    """Return what is wrong with the memory of GPUs, as check gpu-ecc of verify judges it: errors since the driver was loaded, and lasting damage."""
-    bad = []
-    for gpu in gpus:
-        errors = gpu["ecc_errors"]["volatile"]["uncorrectable"]
-        said = [
-            "%d uncorrectable memory errors" % errors if errors else "",
-            "memory waits for a reset"
-            if gpu["retired_pages_pending"] or gpu["remapped_rows_pending"]
-            else "",
-            "memory could not be retired" if gpu["remapped_rows_failure"] else "",
-        ]
-        if any(said):
-            bad.append("GPU %d: %s" % (gpu["index"], ", ".join(words for words in said if words)))
+def judge_cards(gpus: list[dict], ids: set | None = None) -> str:
+    """Return the problems of GPUs that drain, as the checks of verify judge them, or only those of some checks."""
+    bad = [
+        problem["evidence"]
+        for gpu in gpus
+        for problem in gpu["problems"]
+        if problem["action"] == "drain" and (ids is None or problem["id"] in ids)
+    ]
     return ", ".join(bad[:2])
 
 
@@ -127,20 +136,34 @@ def output(command, seconds, environment=None):
         return None
 
 
-def judge_cards(seconds=TOOL_SECONDS):
-    """Check the memory of the GPUs by nvidia-smi, on a host whose driver is loaded."""
+def read_cards(seconds: float = TOOL_SECONDS) -> tuple[list[dict], str]:
+    """Return the GPUs of a host whose driver is loaded, and why nvidia-smi does not describe all of them."""
     if not shutil.which("nvidia-smi"):
-        return ""
+        return [], ""
     text = output(["nvidia-smi", "-q", "-x"], seconds)
     if text is None:
-        return "nvidia-smi fails, or gives no answer within %d s" % seconds
+        return [], "nvidia-smi fails, or gives no answer within %d s" % seconds
+    lost = ["GPU %(bus_id)s: %(error)s" % gpu for gpu in _nvidia_smi.lost_gpus(text)]
     try:
         answer = _nvidia_smi.parse_query(text)
     except _nvidia_smi.ParseError as error:
         # A driver whose document is new must not drain all hosts. verify reports it.
         print("trainyard: nvidia-smi -q -x: %s" % error, file=sys.stderr)
-        return ""
-    return judge_memory(answer.gpus) if answer else ""
+        answer = None
+    return answer.gpus if answer else [], ", ".join(lost[:2])
+
+
+def read_kernel_log() -> str:
+    """Return the kernel's log, with the errors of GPUs that it has forgotten since this program has seen them."""
+    former = _files.read_json(ERRORS)
+    text, record = _host_health.remember(
+        former if isinstance(former, dict) else {},
+        _files.read(BOOT).strip(),
+        output(["dmesg"], TOOL_SECONDS) or "",
+    )
+    os.makedirs(os.path.dirname(ERRORS), exist_ok=True)
+    _files.write_private(ERRORS, json.dumps(record))
+    return text
 
 
 def count_gpus(config):
@@ -286,22 +309,51 @@ def problems(config):
     loaded = re.search(
         r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _files.read("/proc/driver/nvidia/version")
     )
-    kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""
-    return [
+    version = loaded.group(1) if loaded else ""
+    gpus, unread = read_cards() if loaded else ([], "")
+    kernel = read_kernel_log() if loaded else ""
+    found = [
         judge_devices(health.get("gpus", 0), config.get("gpus") or {}),
-        judge_kernel_log(kernel or ""),
-        judge_cards() if loaded else "",
-        judge_driver(loaded.group(1) if loaded else "", library_version()),
+        judge_kernel_log(kernel, gpus, version),
+        unread,
+        judge_cards(gpus, HARD),
+        judge_driver(version, library_version()),
         missing or judge_share(share),
         judge_space(free_space(health.get("free_gib") or {}), health.get("free_gib") or {}),
         unfinished(),
         restore_tables(),
     ]
+    return without_mass_drain([problem for problem in found if problem], judge_cards(gpus, SOFT))
+
+
+def is_everywhere(node: str, shown: str) -> bool:
+    """Return whether this program has drained half of the nodes already. C(shown) has a node and its reason in each line, as sinfo prints them."""
+    reasons = dict(line.split("|", 1) for line in shown.splitlines() if "|" in line)
+    ours = [
+        name
+        for name, reason in reasons.items()
+        if name != node and reason.startswith("trainyard: ") and not reason.startswith(OTHERS)
+    ]
+    return len(reasons) >= LEAST_NODES and 2 * (len(ours) + 1) > len(reasons)
+
+
+def without_mass_drain(hard: list[str], soft: str) -> list[str]:
+    """Return the problems that drain. Those that one cause, or a wrong rule, brings to all hosts at once do not drain more than half of the nodes."""
+    node = os.environ.get("SLURMD_NODENAME")
+    if not soft or hard or not node or _files.read(REASON).strip():
+        return [*hard, soft]
+    command = ["sinfo", "--noheader", "--Node", "--format=%N|%E"]
+    if not is_everywhere(node, output(command, TOOL_SECONDS) or ""):
+        return [soft]
+    text = "not drained, as half of the nodes are already: %s. Run verify.yml" % soft
+    print("trainyard: %s" % text)
+    output(["logger", "--tag=trainyard-health", "--priority=daemon.err", text], TOOL_SECONDS)
+    return []
 
 
 def drain(node, reason):
     """Drain or resume the node, only when the reason has changed, so that a good check asks nothing of the controller."""
-    former = _files.read(REASON).strip()
+    former = _files.read(REASON).strip() or _files.read(HANDED_OVER).strip()
     if reason == former:
         return
     if reason:
@@ -317,6 +369,8 @@ def drain(node, reason):
         return
     with open(REASON, "w", encoding="utf-8") as stream:
         stream.write(reason)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(HANDED_OVER)
 
 
 def main():

@@ -25,6 +25,7 @@ SHARED = "/usr/local/lib/trainyard/shared"
 sys.path.insert(0, SHARED)
 import _error_signatures
 import _gpu_numbers
+import _host_health
 import _job_result
 import _job_text
 import _job_watch
@@ -159,7 +160,7 @@ def first_failed(rows, logs):
     text = logs.get(row["rank"], "")
     causes = [
         {key: error[key] for key in ("id", "cause", "fix", "line")}
-        for error in _error_signatures.find_errors(text)
+        for error in _error_signatures.find_errors(text, read_gpu_errors=_host_health.told_lines)
     ]
     return {
         "rank": row["rank"],

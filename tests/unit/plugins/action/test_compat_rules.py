@@ -107,6 +107,11 @@ def stack(*devices, model=A100, driver="580.95.05", is_open=True, **changes):
     )
 
 
+def fabric_manager(active=False, loaded=True):
+    """State of the service."""
+    return {"nvidia-fabricmanager.service": {"active": active, "loaded": loaded, "enabled": loaded}}
+
+
 def host(
     devices=(AMPERE,),
     facts=None,
@@ -232,6 +237,16 @@ FIRING = {
             host(packages={"nvidia-fabricmanager-580": package("580.82.07-1")}),
             "nvidia-fabricmanager-580 580.82.07-1",
         )
+    ],
+    "drv-fabric-manager": [
+        (
+            host(nvswitches=6, services=fabric_manager(loaded=True)),
+            "6 NVSwitches, and nvidia-fabricmanager.service is not running",
+        ),
+        (
+            host(nvswitches=6, services=fabric_manager(loaded=False)),
+            "6 NVSwitches, and nvidia-fabricmanager.service is not installed",
+        ),
     ],
     "drv-unpinned": [(host(driver_pinned=""), "no hold, no apt preference")],
     "drv-server-transitional": [
@@ -835,6 +850,7 @@ def test_the_silent_cases():
         (host((VOLTA,), is_open=False), "arch-open-module"),
         (host((VOLTA,), is_open=False), "arch-dropped-driver"),
         (host(packages={"nvidia-fabricmanager-580": package("580.95.05-1")}), "drv-lockstep"),
+        (host(nvswitches=6, services=fabric_manager(active=True)), "drv-fabric-manager"),
         (
             host(
                 asks=OWN_TOOLKIT,

@@ -12,7 +12,10 @@ from eight_gpus import eight_gpus
 from judged_hosts import a_host, judge
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import meaning
-from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import parse_query
+from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import (
+    judge as judge_gpu,
+    parse_query,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import mesh_problems
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
 
@@ -99,7 +102,7 @@ def a_smi(gpus=None, **changes):
 def a_gpu(number, **changes):
     """The eight GPUs, of which one differs."""
     gpus = copy.deepcopy(GPUS)
-    gpus[number].update(changes)
+    gpus[number] = judge_gpu(dict(gpus[number], **changes))
     return {"__verify_gpus": a_smi(gpus)}
 
 
@@ -155,6 +158,12 @@ def a_stack(**changes):
         },
         **changes,
     )
+
+
+#: Of a host whose Fabric Manager has ended.
+STOPPED = {
+    "nvidia-fabricmanager.service": {"active": False, "loaded": True, "enabled": True},
+}
 
 
 def a_port(device="mlx5_0", port=1, **changes):
@@ -359,6 +368,7 @@ def xid(code=79, text="GPU has fallen off the bus.", kind="Xid", **changes):
         "count": 3,
         "first_s": 1.0,
         "last_s": 90.0,
+        "ended": False,
     }
     return an_answer(gpu_errors=[dict(error, **meaning(kind, code, text), **changes)])
 
@@ -425,13 +435,69 @@ FIRING = {
             a_gpu(3, ecc_errors=ecc(volatile=2, aggregate=2)),
             "GPU 3 (00000000:03:00.0): 2 uncorrectable errors since",
         ),
-        (gpu_host, a_gpu(3, remapped_rows_pending=True), "pending retirement until a reset"),
-        (gpu_host, a_gpu(3, retired_pages_pending=True), "pending retirement until a reset"),
+        (
+            gpu_host,
+            a_gpu(3, remapped_rows_pending=True),
+            "warn: GPU 3 (00000000:03:00.0): memory is pending retirement until a reset",
+        ),
+        (
+            gpu_host,
+            a_gpu(3, retired_pages_pending=True),
+            "warn: GPU 3 (00000000:03:00.0): memory is pending retirement until a reset",
+        ),
         (gpu_host, a_gpu(3, remapped_rows_failure=True), "could not be retired"),
         (
             gpu_host,
             a_gpu(3, ecc_errors=ecc(aggregate=1)),
-            "warn: GPU 3 (00000000:03:00.0): 1 in its lifetime",
+            "warn: GPU 3 (00000000:03:00.0): uncorrectable errors: 1 in its lifetime",
+        ),
+    ],
+    "gpu-state": [
+        (
+            gpu_host,
+            a_gpu(3, recovery_action="Reset"),
+            "GPU 3 (00000000:03:00.0): the driver asks for recovery action 'Reset'",
+        ),
+        (gpu_host, a_gpu(3, recovery_action="Drain P2P"), "recovery action 'Drain P2P'"),
+        (
+            gpu_host,
+            a_gpu(3, recovery_action="New Words"),
+            "warn: GPU 3 (00000000:03:00.0): the driver asks for recovery action 'New Words'",
+        ),
+        (
+            gpu_host,
+            a_gpu(3, faults={"gpu_temp": "GPU requires reset"}),
+            "nvidia-smi says 'GPU requires reset' in place of gpu_temp",
+        ),
+    ],
+    "gpu-fabric": [
+        (
+            gpu_host,
+            a_gpu(3, fabric_state="In Progress", fabric_status="N/A"),
+            "GPU 3 (00000000:03:00.0): fabric state 'In Progress', status 'N/A'",
+        ),
+        (
+            gpu_host,
+            a_gpu(
+                3,
+                fabric_state="Completed",
+                fabric_status="Success",
+                fabric_health="Limited Capacity",
+            ),
+            "warn: GPU 3 (00000000:03:00.0): fabric health 'Limited Capacity'",
+        ),
+        (
+            gpu_host,
+            {"__verify_stack": a_stack(nvswitches=4, loaded="535.54.03", services=STOPPED)},
+            "4 NVSwitches, and nvidia-fabricmanager.service is not running",
+        ),
+        (
+            gpu_host,
+            {
+                "__verify_stack": a_stack(nvswitches=4, loaded="535.54.03", services=STOPPED),
+                "nvidia_driver_fabric_manager": "never",
+            },
+            "warn: 4 NVSwitches",
         ),
     ],
     "gpu-xid": [
@@ -467,11 +533,7 @@ FIRING = {
         (gpu_host, {"answer": xid(145, "RLW_RXPIPE Nonfatal XC0 i0 Link 13")}, "warn: Xid 145"),
         (
             gpu_host,
-            {
-                "answer": xid(
-                    154, "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)"
-                )
-            },
+            {"answer": xid(154, "GPU recovery action changed from 0x2 (A) to 0x9 (New Words)")},
             "warn: Xid 154",
         ),
         (
@@ -1100,6 +1162,31 @@ def test_every_row_is_complete_for_the_report_and_an_id_is_there_once():
         ids[:3] == ["host-unreachable", "python-version", TABLE["host_rules"][0]["id"]]
         and ids[-1] == "nccl-transport"
     )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        xid(ended=True),
+        xid(154, "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)"),
+        xid(106, "SMBPBI Test Message"),
+    ],
+)
+def test_what_has_ended_or_is_nothing_is_no_finding(answer):
+    assert bad(verdicts(gpu_host(), gpu_host("b", "10.0.0.12", answer=answer))) == []
+
+
+def test_the_state_of_the_gpu_is_newer_than_the_log():
+    gpus = [dict(gpu, bus_id="00000000:3B:00.0") for gpu in GPUS[:1]] + GPUS[1:]
+    gpus[0] = judge_gpu(dict(gpus[0], recovery_action="None"))
+    host = gpu_host(
+        "b",
+        "10.0.0.12",
+        answer=xid(95, ""),
+        __verify_gpus=a_smi(gpus, driver_version="580.95.05"),
+    )
+    (found,) = bad(verdicts(gpu_host(), host))
+    assert (found["id"], found["verdict"]) == ("gpu-xid", "warn")
 
 
 def test_a_site_may_overrule():

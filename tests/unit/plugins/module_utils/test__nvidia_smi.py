@@ -236,7 +236,12 @@ def test_a_busy_h100():
     assert [
         (process["type"], process["used_memory_mib"] > 500) for process in gpu["processes"]
     ] == [("C", True)] * 3
-    assert gpu["unavailable"] == {"fabric_state": "N/A", "retired_pages_pending": "N/A"}
+    none = ("fabric_state", "fabric_status", "fabric_health", "fabric_clique", "fabric_cluster")
+    deprecated = dict.fromkeys(("reset_required", "drain_and_reset_recommended"), ABSENT)
+    assert gpu["unavailable"] == dict(
+        deprecated, **dict.fromkeys((*none, "retired_pages_pending"), "N/A")
+    )
+    assert gpu["usable"] and gpu["problems"] == [] and gpu["faults"] == {}
 
 
 @pytest.mark.parametrize("name", sorted(index("nvidia-smi-text")))

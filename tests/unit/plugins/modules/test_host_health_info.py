@@ -9,6 +9,7 @@ import subprocess
 import pytest
 from scripted_tools import run_module, scripts
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _host_health
 from ansible_collections.trainyard.gpu.plugins.modules import host_health_info
 
 XID = "[ 1234.5] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
@@ -41,6 +42,36 @@ def test_a_host_that_can_tell_everything(script, tmp_path):
         and there["inodes_free"] <= there["inodes"] == later["inodes"]
         and there["error"] == later["error"] == ""
     )
+
+
+def test_errors_that_have_ended_and_such_that_count(script):
+    reset = "nvidia-nvswitch: Probing device 0000:08:00.0, Vendor Id = 0x10de"
+    script("dmesg", f'echo "{XID}"; echo "[1300.0] {reset}"; echo "{XID.replace("3b", "4C")}"')
+    told = run(clock=False)["gpu_errors"]
+    assert [(error["device"], error["action"], error["ended"]) for error in told] == [
+        ("0000:3b:00", "drain", True),
+        ("0000:4c:00", "drain", False),
+    ]
+    assert all(error["cause"] and error["fix"] for error in told)
+
+
+def test_errors_that_the_kernel_has_forgotten(monkeypatch, tmp_path):
+    """The health program has seen them, in this boot."""
+    monkeypatch.setattr(host_health_info, "RECORD", str(tmp_path / "health.json"))
+    monkeypatch.setattr(host_health_info, "BOOT", str(tmp_path / "boot"))
+    (tmp_path / "boot").write_text("boot-1\n", encoding="utf-8")
+    assert host_health_info.remembered("a") == "a"
+    record = _host_health.remember({}, "boot-1", XID)[1]
+    (tmp_path / "health.json").write_text(json.dumps(record), encoding="utf-8")
+    reset = "[1300.0] nvidia-nvswitch: Probing device 0000:08:00.0"
+    for text, count, ended in (("", 1, False), (reset, 1, True), (XID, 1, False)):
+        (error,) = _host_health.parse_gpu_errors(host_health_info.remembered(text))
+        assert (error["code"], error["count"], error["ended"]) == (79, count, ended)
+    (tmp_path / "boot").write_text("boot-2\n", encoding="utf-8")
+    assert host_health_info.remembered("a") == "a"
+    for damaged in ("{", "[]"):
+        (tmp_path / "health.json").write_text(damaged, encoding="utf-8")
+        assert host_health_info.remembered("a") == "a"
 
 
 def test_a_journal_without_the_kernel_s_lines(script):

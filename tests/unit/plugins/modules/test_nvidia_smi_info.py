@@ -11,6 +11,7 @@ FIXTURES = ROOT / "tests/fixtures"
 PUBLISHED = FIXTURES / "nvidia-smi-xml/a100-sxm4-v12.xml"
 A100 = "$A100"
 FAIL = FIXTURES / "nvidia-smi-fail"
+STATES = FIXTURES / "gpu-state"
 
 
 @pytest.fixture(name="script")
@@ -145,6 +146,28 @@ def test_one_lost_gpu_among_others(script):
         ["WARNING: infoROM is corrupted at gpu 0000:01:00.0"],
     )
     assert "exit code 14" in told["fix"]
+
+
+def test_a_gpu_that_says_a_fault_in_place_of_a_value(script):
+    script("nvidia-smi", f"cat {STATES}/gpu-requires-reset.txt")
+    told = run()
+    assert (told["available"], told["cause"], told["gpu_count"]) == (False, "gpu_lost", 2)
+    assert told["error_gpus"] == [{"bus_id": "00000000:43:00.0", "error": "GPU requires reset"}]
+    assert "nvidia-smi --gpu-reset" in told["fix"] and "00000000:43:00.0" in told["fix"]
+    good, bad = told["gpus"]
+    assert good["usable"] and good["problems"] == []
+    assert not bad["usable"] and {problem["action"] for problem in bad["problems"]} == {"drain"}
+    assert bad["fabric_state"] is None and bad["faults"]["current_ecc"] == "GPU requires reset"
+
+
+def test_a_gpu_with_a_problem_answers(script):
+    for name, check in (("recovery-action-only", "gpu-state"), ("fabric-failure", "gpu-fabric")):
+        script("nvidia-smi", f"cat {STATES}/{name}.txt")
+        told = run()
+        assert (told["available"], told["cause"], told["error_gpus"]) == (True, None, [])
+        assert [gpu["usable"] for gpu in told["gpus"]] == [True, False]
+        assert {problem["id"] for problem in told["gpus"][1]["problems"]} == {check}
+        assert told["fabric"]["present"] and told["fabric"]["ready"] is (check == "gpu-state")
 
 
 def test_a_process_with_a_bad_name(script):

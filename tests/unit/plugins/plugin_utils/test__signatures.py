@@ -9,6 +9,8 @@ from pathlib import Path
 import errors_page
 import pytest
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _host_health
+from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import ADVICE, XIDS
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._signatures import (
     DOCS,
     SIGNATURES,
@@ -39,12 +41,12 @@ def test_each_message_is_known(signature, text):
 
 
 def test_the_page_of_the_docs():
-    assert errors_page.PAGE.read_text(encoding="utf-8") == errors_page.page(SIGNATURES), (
-        "run make docs"
-    )
-    assert all(
-        "\n## %s\n" % signature.id in errors_page.page(SIGNATURES) for signature in SIGNATURES
-    )
+    page = errors_page.page(SIGNATURES, XIDS, ADVICE)
+    assert errors_page.PAGE.read_text(encoding="utf-8") == page, "run make docs"
+    titles = {signature.id for signature in SIGNATURES} | {
+        xid.signature for xid in [*XIDS.values(), *_host_health._SWITCH.values()]
+    }
+    assert all("\n## %s\n" % title in page for title in titles)
 
 
 @pytest.mark.parametrize(

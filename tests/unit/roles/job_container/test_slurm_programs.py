@@ -9,8 +9,10 @@ import contextlib
 import errno
 import functools
 import importlib.util
+import inspect
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -892,7 +894,13 @@ def test_npus_are_counted_by_their_device_files(monkeypatch):
             "[1.0] NVRM: Xid (PCI:0000:3b:00): 48, pid=1, DBE",
             "Xid 48 of 0000:3b:00: an uncorrectable memory error (double bit)",
         ),
+        (
+            "[1.0] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+            "SXid 20034 of 0000:05:00.0: an NVSwitch reports an error",
+        ),
         ("[1.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=python3, MMU Fault", ""),
+        ("[1.0] NVRM: Xid (PCI:0000:3b:00): 63, pid=1, Row Remapper: New row marked", ""),
+        ("[1.0] NVRM: Xid (PCI:0000:3b:00): 94, pid=1, Contained", ""),
         ("", ""),
     ],
 )
@@ -900,69 +908,208 @@ def test_errors_in_the_kernel_log(text, said):
     assert health.judge_kernel_log(text) == said
 
 
-def card(volatile=None, **found):
-    return dict(
-        {
-            "index": 1,
-            "ecc_errors": {"volatile": {"uncorrectable": volatile}},
-            "retired_pages_pending": None,
-            "remapped_rows_pending": False,
-            "remapped_rows_failure": False,
-        },
-        **found,
-    )
+H100 = FILES.parents[2] / "tests/fixtures/nvidia-smi-xml/h100-80gb-hbm3-v13-580.xml"
+
+
+def a_document(**values: str) -> str:
+    """The document of a GPU, with other values of some elements."""
+    text = H100.read_text(encoding="utf-8")
+    for tag, value in values.items():
+        text, count = re.subn("<%s>[^<]*<" % tag, "<%s>%s<" % (tag, value), text, count=1)
+        assert count
+    return text
 
 
 @pytest.mark.parametrize(
-    "gpu, said",
+    "values, said",
     [
-        (card(), ""),
-        (card(0), ""),
-        (card(3), "GPU 1: 3 uncorrectable memory errors"),
-        (card(0, retired_pages_pending=True), "GPU 1: memory waits for a reset"),
-        (card(0, remapped_rows_pending=True), "GPU 1: memory waits for a reset"),
+        ({}, ""),
+        ({"sram_uncorrectable_parity": "2"}, "2 uncorrectable errors since the driver was loaded"),
+        ({"remapped_row_pending": "Yes"}, ""),
+        ({"remapped_row_failure": "Yes"}, "memory could not be retired"),
+        ({"gpu_recovery_action": "Reset"}, "the driver asks for recovery action 'Reset'"),
+        ({"gpu_temp": "GPU requires reset"}, "'GPU requires reset' in place of gpu_temp"),
+    ],
+)
+def test_problems_of_gpus(values, said):
+    gpus = health._nvidia_smi.parse_query(a_document(**values)).gpus
+    found = health.judge_cards(gpus, health.HARD)
+    assert said in found and bool(found) == bool(said)
+    assert health.judge_cards(gpus, health.SOFT) == ""
+
+
+@pytest.mark.parametrize(
+    "program, count, said",
+    [
+        ("cat %s", 1, ""),
+        ("cat %s; exit 15", 0, "nvidia-smi fails, or gives no answer within 1 s"),
+        ("exec sleep 60", 0, "nvidia-smi fails, or gives no answer within 1 s"),
+        ("echo '<nvidia_smi_log>'", 0, ""),
+        ("echo No devices were found", 0, ""),
         (
-            card(2, remapped_rows_failure=True),
-            "GPU 1: 2 uncorrectable memory errors, memory could not be retired",
+            "echo 'Unable to determine the device handle for GPU 0000:03:00.0: GPU requires reset'; cat %s",
+            1,
+            "GPU 0000:03:00.0: GPU requires reset",
         ),
     ],
 )
-def test_memory_of_gpus(gpu, said):
-    assert health.judge_memory([card(index=0), gpu]) == said
-
-
-@pytest.mark.parametrize(
-    "program, said",
-    [
-        ("cat %s", "GPU 0: 2 uncorrectable memory errors"),
-        ("cat %s; exit 15", "nvidia-smi fails, or gives no answer within 1 s"),
-        ("exec sleep 60", "nvidia-smi fails, or gives no answer within 1 s"),
-        ("echo '<nvidia_smi_log>'", ""),
-        ("echo No devices were found", ""),
-    ],
-)
-def test_nvidia_smi_is_asked(monkeypatch, tmp_path, program, said):
-    document = (
-        FILES.parents[2] / "tests/fixtures/nvidia-smi-xml/h100-80gb-hbm3-v13-580.xml"
-    ).read_text(encoding="utf-8")
-    whole, counter = "<volatile>", "<sram_uncorrectable_parity>0<"
-    begin = document.index(whole)
-    (tmp_path / "document").write_text(
-        document[:begin] + document[begin:].replace(counter, counter.replace("0", "2"), 1),
-        encoding="utf-8",
-    )
+def test_nvidia_smi_is_asked(monkeypatch, tmp_path, program, count, said):
+    (tmp_path / "document").write_text(a_document(), encoding="utf-8")
     tool = tmp_path / "nvidia-smi"
     tool.write_text(
         "#!/bin/sh\n" + program.replace("%s", str(tmp_path / "document")), encoding="utf-8"
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", "%s:%s" % (tmp_path, os.environ["PATH"]))
-    assert health.judge_cards(1) == said
+    gpus, problem = health.read_cards(1)
+    assert (len(gpus), problem) == (count, said)
+
+
+XID_79 = "[%d.0] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python3, GPU has fallen off the bus."
+RELOADED = "[%d.0] nvidia-nvlink: Nvlink Core is being initialized, major device number 236"
+
+
+@pytest.fixture(name="node")
+def _node(monkeypatch, tmp_path):
+    """A node whose kernel log, boot and scheduler are files and lists of the test."""
+    state = SimpleNamespace(
+        log="", asked=[], reason="none", nodes="a|none\n", boot=tmp_path / "boot"
+    )
+    state.boot.write_text("boot-1\n", encoding="utf-8")
+
+    def output(command, *_more):
+        if command == ["dmesg"]:
+            return state.log
+        if command[0] == "sinfo":
+            return state.nodes if "--Node" in command else state.reason + "\n"
+        state.asked.append(command)
+        if command[0] == "scontrol":
+            state.reason = command[4].partition("=")[2] if len(command) == 5 else "none"
+        return ""
+
+    monkeypatch.setattr(health, "output", output)
+    monkeypatch.setattr(health, "BOOT", str(state.boot))
+    monkeypatch.setattr(health, "HANDED_OVER", str(tmp_path / "run/health.reason"))
+    for name, path in (("REASON", "lib/health.reason"), ("ERRORS", "lib/health.json")):
+        monkeypatch.setattr(health, name, str(tmp_path / path))
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("SLURMD_NODENAME", "a")
+
+    def check():
+        """One run: what it has asked of the scheduler."""
+        state.asked.clear()
+        kernel = health.read_kernel_log()
+        health.drain("a", health.line([health.judge_kernel_log(kernel)]))
+        return [command[3:] for command in state.asked]
+
+    state.check = check
+    return state
+
+
+DRAINED = [
+    ["state=drain", "reason=trainyard: Xid 79 of 0000:3b:00: the GPU has fallen off the bus"]
+]
+RESUMED = [["state=resume"]]
+
+
+def test_a_node_is_resumed_when_the_driver_was_loaded_again(node):
+    node.log = XID_79 % 100
+    assert node.check() == DRAINED and node.check() == []
+    node.log += "\n" + RELOADED % 200
+    assert node.check() == RESUMED and node.check() == []
+    node.log += "\n" + XID_79 % 300
+    assert node.check() == DRAINED
+
+
+def test_a_node_stays_drained_although_the_kernel_forgets_the_line(node):
+    node.log = XID_79 % 100
+    assert node.check() == DRAINED
+    for node.log in ("[101.0] eth0: link is up", "", "[102.0] NVRM: Xid (PCI:0000:3b:00): 45"):
+        assert node.check() == []
+    node.log = RELOADED % 103
+    assert node.check() == RESUMED
+
+
+def test_a_node_is_resumed_after_a_reboot(node, tmp_path):
+    """Everything below /run is gone then."""
+    node.log = XID_79 % 100
+    assert node.check() == DRAINED
+    (tmp_path / "run").rmdir()
+    node.boot.write_text("boot-2\n", encoding="utf-8")
+    node.log = "[    0.000000] Linux version 6.1.0-28-amd64 (debian) #1 SMP"
+    assert node.check() == RESUMED
+
+
+@pytest.mark.parametrize(
+    "reason", ["trainyard: verify: gpu-xid: Xid 79", "the disk is replaced", "trainyard: upgrade"]
+)
+def test_a_node_that_others_have_drained_stays_so_after_a_reboot(node, reason):
+    node.log = XID_79 % 100
+    assert node.check() == DRAINED
+    node.reason, node.log = reason, ""
+    node.boot.write_text("boot-2\n", encoding="utf-8")
+    assert node.check() == [] and node.check() == []
+
+
+def test_a_damaged_record_is_begun_anew(node):
+    for content in ("", "{", "[]", "null", '{"open": []}'):
+        os.makedirs(os.path.dirname(health.ERRORS), exist_ok=True)
+        Path(health.ERRORS).write_text(content, encoding="utf-8")
+        node.log = XID_79 % 100
+        assert "Xid 79" in health.judge_kernel_log(health.read_kernel_log())
+
+
+def test_the_note_of_an_epilog_is_taken_over(node):
+    Path(health.HANDED_OVER).write_text("Epilog error", encoding="utf-8")
+    node.reason = "Epilog error"
+    assert node.check() == RESUMED and not os.path.exists(health.HANDED_OVER)
+
+
+ONE_OF_MANY = "\n".join("%s|%s" % pair for pair in zip("abcdef", ["none"] * 6)) + "\n"
+
+
+@pytest.mark.parametrize(
+    "nodes, drains",
+    [
+        (ONE_OF_MANY, True),
+        (ONE_OF_MANY.replace("b|none", "b|trainyard: GPU 1"), True),
+        (ONE_OF_MANY.replace("none", "trainyard: GPU 1: fabric state"), False),
+        # Other people and programs drain for reasons of their own.
+        (ONE_OF_MANY.replace("none", "maintenance"), True),
+        (ONE_OF_MANY.replace("none", "trainyard: verify: gpu-fabric: GPU 1"), True),
+        ("a|none\nb|trainyard: GPU 1\nc|trainyard: GPU 1\n", True),
+        ("", True),
+    ],
+)
+def test_what_comes_to_all_nodes_at_once_does_not_drain_most_of_them(node, capsys, nodes, drains):
+    node.nodes = nodes
+    soft = "GPU 0 (00000000:03:00.0): fabric state 'In Progress'"
+    assert health.without_mass_drain([], soft) == ([soft] if drains else [])
+    assert ("half of the nodes" in capsys.readouterr().out) is not drains
+    assert any(command[0] == "logger" for command in node.asked) is not drains
+    # A fault of its own drains, and a node that is drained stays so.
+    assert health.without_mass_drain(["Xid 79"], soft) == ["Xid 79", soft]
+    assert health.without_mass_drain([], "") == [""]
+    os.makedirs(os.path.dirname(health.REASON), exist_ok=True)
+    Path(health.REASON).write_text("trainyard: before", encoding="utf-8")
+    assert health.without_mass_drain([], soft) == [soft]
 
 
 def test_a_host_without_nvidia_smi(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert health.judge_cards() == ""
+    assert health.read_cards() == ([], "")
+
+
+@pytest.mark.parametrize("program", [prolog, epilog, health], ids=lambda module: module.__name__)
+def test_annotations_are_not_evaluated(program):
+    """Python 3.8 of Ubuntu 20.04 cannot evaluate list[str], so the program would not load there."""
+    functions = [value for value in vars(program).values() if inspect.isfunction(value)]
+    evaluated = [
+        function.__name__
+        for function in functions
+        if not all(isinstance(kind, str) for kind in function.__annotations__.values())
+    ]
+    assert evaluated == []
 
 
 def test_driver_and_library():

@@ -30,6 +30,7 @@ SHIPPED = [
     ROOT / "plugins/module_utils/_error_signatures.py",
     ROOT / "plugins/module_utils/_bandwidth.py",
     ROOT / "plugins/module_utils/_gpu_numbers.py",
+    ROOT / "plugins/module_utils/_host_health.py",
     ROOT / "roles/train/files/_job_result.py",
     ROOT / "roles/train/files/_job_watch.py",
     *(ROOT / "roles/host_library/files").glob("_*.py"),
