@@ -1,0 +1,210 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a job's session in the training container finds, beside what its host knows of the container. For module host_health_info.
+
+A program runs in the container through the port for jobs and prints JSON. Its output is of a place where users are root, so it is data of unknown shape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._container_state import limited
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import ask_file_system
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+
+__all__ = ["SESSION_OPTIONS", "environment_differences", "origin_of", "parse_view", "session_view"]
+
+SESSION_OPTIONS = {
+    "container": {"type": "str", "required": True},
+    "ssh_host": {"type": "str", "required": True},
+    "ssh_port": {"type": "int", "required": True},
+    "program": {"type": "str", "required": True},
+    "share": {"type": "path", "required": True},
+    "timeout": {"type": "int", "default": 10},
+}
+MARK = "trainyard-session "
+#: sshd and the shell set these for a session. PYTHONUNBUFFERED is of run_tool.
+OWN = re.compile(
+    r"(HOME|HOSTNAME|LOGNAME|MAIL|OLDPWD|PWD|SHELL|SHLVL|TERM|USER|_|LANG|LC_\w+|PYTHONUNBUFFERED|SSH_(CLIENT|CONNECTION|TTY))$"
+)
+#: Module ssh_mesh_info compares these with the container's.
+COMPARED_ELSEWHERE = ("PATH", "LD_LIBRARY_PATH")
+LONGEST = 200
+JOB_UNIT = re.compile(r"trainyard-job-(\S+)\.service")
+
+
+class NoView(Exception):
+    """The program's output is not what it prints."""
+
+
+def parse_view(text: str) -> dict:
+    """The JSON of the program. Login files of the image may print other lines before it. NoView for any other output."""
+    for line in text.splitlines():
+        if line.startswith(MARK):
+            try:
+                view = json.loads(line[len(MARK) :])
+                # What the functions below need. A user of the container may have changed the interpreter.
+                dict(view["environment"]), dict(view["python"]["packages"])
+                _check_shape(view)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise NoView("its output cannot be read (%s)" % type(error).__name__) from error
+            return view
+    last = text.strip().splitlines()[-1:] or ["no output"]
+    raise NoView("its output cannot be read (%.100r)" % last[0])
+
+
+def _check_shape(view: dict) -> None:
+    """Read each value as the functions after this one do, so that another shape is an error here."""
+    for name, entry in view["environment"].items():
+        name + entry[0] + entry[1]
+    for name, entry in view["python"]["packages"].items():
+        name + entry[0] + entry[1]
+    for entry in view["python"]["shadows"]:
+        entry["module"] + entry["file"] + entry["hides"]
+    for path in view["python"]["startup"] + list(view["python"]["programs"].values()):
+        path.startswith("/")
+    for entry in view["processes"]:
+        entry["job"] + entry["command"] + "%d %d" % (entry["pid"], entry["age_s"])
+    for values in list(view["limits"].values()) + list(view["first_limits"].values()):
+        [value is None or value + 0 for value in values[:2]]
+    for name in ("memory", "cpus", "pids"):
+        dummy = view["group"][name] is None or view["group"][name] + 0
+    dummy = view["group"]["affinity"] + view["group"]["killed"] + view["shm_bytes"]
+    dummy = view["share"]["error"] + view["python"]["version"] + view["python"]["error"]
+
+
+def digest(value: str) -> str:
+    return hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def environment_differences(container: list[str], session: dict) -> dict:
+    """How a session's variables differ from those of image and container: names that it lacks or changes, and what it adds.
+
+    C(container) has the lines of Config.Env, C(session) a digest and, for few, the text by name. Values of others may be secrets and are never returned.
+    """
+    wanted = dict(entry.split("=", 1) for entry in container or [] if "=" in entry)
+    # The entrypoint writes one line for each.
+    digests = {name: digest(value.replace("\n", " ")) for name, value in wanted.items()}
+    ours = {name: text for name, text in digests.items() if not OWN.match(name)}
+    ours = {name: text for name, text in ours.items() if name not in COMPARED_ELSEWHERE}
+    return {
+        # sshd sets no variable without a value.
+        "missing": sorted(name for name in ours if name not in session and wanted[name]),
+        "changed": sorted(
+            name for name in ours if name in session and session[name][0] != ours[name]
+        ),
+        "added": {
+            name: [value, without_password(text)]
+            for name, (value, text) in sorted(session.items())
+            if name not in wanted and not OWN.match(name)
+        },
+    }
+
+
+def without_password(text: str) -> str:
+    return re.sub(r"//[^/@\s]*@", "//***@", text)[:LONGEST]
+
+
+def origin_of(path: str, layer: str, mounts: list[str]) -> str:
+    """Where a file of a container is from: V(mount), V(container) (written after the start) or V(image). C(layer) is the folder of its own layer."""
+    if any((path + "/").startswith(mount.rstrip("/") + "/") for mount in mounts):
+        return "mount"
+    return "container" if layer and os.path.lexists(layer + path) else "image"
+
+
+def python_view(found: dict, python: dict) -> dict:
+    """The session's Python, with the origin of what it would load."""
+    graph = found.get("GraphDriver") or {}
+    layer = (graph.get("Data") or {}).get("UpperDir", "") if graph.get("Name") == "overlay2" else ""
+    mounts = [mount.get("Destination") or "/" for mount in found.get("Mounts") or []]
+
+    def origin(path):
+        return origin_of(path, layer, mounts)
+
+    return {
+        "version": python["version"],
+        "error": python["error"],
+        "programs": {name: [path, origin(path)] for name, path in python["programs"].items()},
+        "packages": {
+            name: [version, origin(path)] for name, (version, path) in python["packages"].items()
+        },
+        # What the image itself hides is the same on all hosts.
+        "shadows": [entry for entry in python["shadows"] if origin(entry["file"]) != "image"],
+        "startup": [path for path in python["startup"] if origin(path) != "image"],
+    }
+
+
+def running_jobs(module) -> list[str]:
+    """IDs of the jobs that this host has started and that run."""
+    run = run_tool(
+        module,
+        ["systemctl", "list-units", "--plain", "--no-legend", "--no-pager", "trainyard-job-*"],
+        module.params["timeout"],
+    )
+    return sorted(set(JOB_UNIT.findall(run.stdout)))
+
+
+def settings_of(found: dict) -> dict:
+    """What Docker has set for the container."""
+    settings = found["HostConfig"]
+    return {
+        "shm_bytes": settings.get("ShmSize") or 0
+        if settings.get("IpcMode") in ("private", "shareable")
+        else 0,
+        "ulimits": {
+            limit["Name"]: [limit["Soft"], limit["Hard"]] for limit in settings.get("Ulimits") or []
+        },
+        "limited": limited(settings),
+    }
+
+
+def session_view(module, options: dict) -> dict:
+    """The result of module host_health_info for its option C(session)."""
+    result = {"cause": "", "evidence": "", "jobs": running_jobs(module), "view": {}}
+    inspected = run_tool(
+        module,
+        ["docker", "inspect", "--type=container", options["container"]],
+        max(20, options["timeout"]),
+    )
+    if inspected.cause or inspected.rc != 0:
+        return dict(
+            result,
+            cause=inspected.cause or "container_not_running",
+            evidence=inspected.evidence or inspected.stderr.strip(),
+        )
+    found = json.loads(inspected.stdout)[0]
+    run = run_tool(
+        module,
+        ["python3", "-I", "-c", options["program"], options["share"]],
+        options["timeout"],
+        container=options["container"],
+        ssh_host=options["ssh_host"],
+        ssh_port=options["ssh_port"],
+    )
+    if run.cause or run.rc != 0:
+        words = run.evidence or (run.stderr.strip().splitlines() or ["exit code %d" % run.rc])[-1]
+        return dict(result, cause=run.cause or "failed", evidence=words)
+    try:
+        view = parse_view(run.stdout)
+    except NoView as error:
+        return dict(result, cause="unreadable", evidence=str(error))
+    share = {"device": None, "inode": None}
+    if not ask_file_system(options["share"], options["timeout"])[0]:
+        status = os.stat(options["share"])
+        share = {"device": status.st_dev, "inode": status.st_ino}
+    return dict(
+        result,
+        share=share,
+        settings=dict(settings_of(found), cpus=len(os.sched_getaffinity(0))),
+        view=dict(
+            view,
+            environment=environment_differences(found["Config"].get("Env"), view["environment"]),
+            python=python_view(found, view["python"]),
+        ),
+    )
