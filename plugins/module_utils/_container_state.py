@@ -108,7 +108,7 @@ def resolved(root: str, path: str) -> str:
     while steps:
         step = steps.pop(0)
         if step == "..":
-            done = os.path.dirname(done)
+            done = done.rpartition("/")[0]
             continue
         here = done + "/" + step
         if step == "." or not os.path.islink(root + here) or links == MOST_LINKS:

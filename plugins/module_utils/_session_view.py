@@ -35,7 +35,33 @@ OWN = re.compile(
 )
 #: Module ssh_mesh_info compares these with the container's.
 COMPARED_ELSEWHERE = ("PATH", "LD_LIBRARY_PATH")
-LONGEST = 200
+LONGEST = 400
+#: Shapes of the program's output.
+EACH, OPTIONAL = "each", object()
+LIMITS = {EACH: [OPTIONAL, OPTIONAL]}
+VIEW = {
+    "share": {"device": OPTIONAL, "inode": OPTIONAL, "error": str},
+    "shm_bytes": int,
+    "limits": LIMITS,
+    "first_limits": LIMITS,
+    "group": {
+        "memory": OPTIONAL,
+        "cpus": OPTIONAL,
+        "pids": OPTIONAL,
+        "affinity": int,
+        "killed": int,
+    },
+    "environment": {EACH: [str, str]},
+    "python": {
+        "version": str,
+        "error": str,
+        "programs": {EACH: str},
+        "packages": {EACH: [str, str]},
+        "shadows": [{"module": str, "file": str, "hides": str}],
+        "startup": [str],
+    },
+    "processes": [{"pid": int, "job": str, "age_s": int, "command": str}],
+}
 JOB_UNIT = re.compile(r"trainyard-job-(\S+)\.service")
 
 
@@ -48,35 +74,40 @@ def parse_view(text: str) -> dict:
     for line in text.splitlines():
         if line.startswith(MARK):
             try:
-                view = json.loads(line[len(MARK) :])
-                # What the functions below need. A user of the container may have changed the interpreter.
-                dict(view["environment"]), dict(view["python"]["packages"])
-                _check_shape(view)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise NoView("its output cannot be read (%s)" % type(error).__name__) from error
-            return view
+                return cleaned(json.loads(line[len(MARK) :]), VIEW)
+            except (ValueError, RecursionError) as error:
+                raise NoView("its output is not JSON (%s)" % type(error).__name__) from error
     last = text.strip().splitlines()[-1:] or ["no output"]
     raise NoView("its output cannot be read (%.100r)" % last[0])
 
 
-def _check_shape(view: dict) -> None:
-    """Read each value as the functions after this one do, so that another shape is an error here."""
-    for name, entry in view["environment"].items():
-        name + entry[0] + entry[1]
-    for name, entry in view["python"]["packages"].items():
-        name + entry[0] + entry[1]
-    for entry in view["python"]["shadows"]:
-        entry["module"] + entry["file"] + entry["hides"]
-    for path in view["python"]["startup"] + list(view["python"]["programs"].values()):
-        path.startswith("/")
-    for entry in view["processes"]:
-        entry["job"] + entry["command"] + "%d %d" % (entry["pid"], entry["age_s"])
-    for values in list(view["limits"].values()) + list(view["first_limits"].values()):
-        [value is None or value + 0 for value in values[:2]]
-    for name in ("memory", "cpus", "pids"):
-        dummy = view["group"][name] is None or view["group"][name] + 0
-    dummy = view["group"]["affinity"] + view["group"]["killed"] + view["shm_bytes"]
-    dummy = view["share"]["error"] + view["python"]["version"] + view["python"]["error"]
+def cleaned(value, shape):
+    """The value, if it has the shape. NoView otherwise. A line break in a text would look like another message.
+
+    A shape is a type, None or a type (C(OPTIONAL)), a dictionary of shapes, C(EACH) with the shape of each value, or a list: of one shape for any number, of
+    several for as many values.
+    """
+    if isinstance(shape, dict):
+        if not isinstance(value, dict) or not (EACH in shape or set(shape) <= set(value)):
+            raise NoView("its output lacks a part")
+        if EACH in shape:
+            return {clean_text(name): cleaned(inner, shape[EACH]) for name, inner in value.items()}
+        return {name: cleaned(value[name], inner) for name, inner in shape.items()}
+    if isinstance(shape, list):
+        if not isinstance(value, list) or len(shape) > 1 and len(value) != len(shape):
+            raise NoView("its output has a list of another length")
+        shapes = shape if len(shape) > 1 else shape * len(value)
+        return [cleaned(inner, its) for inner, its in zip(value, shapes)]
+    if shape is OPTIONAL and value is None:
+        return None
+    kinds = (int, float) if shape is OPTIONAL else shape
+    if not isinstance(value, kinds) or isinstance(value, bool) or value != value:
+        raise NoView("its output has a value of another kind (%.40r)" % (value,))
+    return clean_text(value) if isinstance(value, str) else value
+
+
+def clean_text(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)[:LONGEST]
 
 
 def digest(value: str) -> str:
@@ -108,7 +139,7 @@ def environment_differences(container: list[str], session: dict) -> dict:
 
 
 def without_password(text: str) -> str:
-    return re.sub(r"//[^/@\s]*@", "//***@", text)[:LONGEST]
+    return re.sub(r"//[^/@\s]*@", "//***@", text)
 
 
 def origin_of(path: str, layer: str, mounts: list[str]) -> str:
