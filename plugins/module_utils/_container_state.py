@@ -34,6 +34,11 @@ LIMITS = {
 }
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 MOST_LINKS = 40
+#: Of role training_image. It writes the variables of the container for sessions, except for those that sshd sets itself.
+ENTRYPOINT = "/usr/local/lib/trainyard/entrypoint"
+OF_SESSIONS = "/root/.ssh/environment"
+OF_SSHD = re.compile(r"(HOME|HOSTNAME|LOGNAME|OLDPWD|PWD|SHELL|SHLVL|TERM|USER|_)=")
+MOST_BYTES = 1 << 20
 
 
 def in_words(size: int) -> str:
@@ -152,6 +157,35 @@ def mount_faults(
     return found + (share_faults(share, root, inside, outside) if share else [])
 
 
+def inside_text(root: str, path: str) -> str | None:
+    """The text of a file in a container, whose users may have put a link or a pipe there. None if it has no such file."""
+    try:
+        handle = os.open(
+            root + resolved(root, os.path.dirname(path)) + "/" + os.path.basename(path),
+            os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK,
+        )
+        with open(handle, "rb") as stream:
+            return stream.read(MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def variable_faults(written: str | None, variables: str) -> list[str]:
+    """Variables that the container's file for sessions lacks, changes or adds. C(variables) are those of its first process, with a zero byte after each.
+
+    Only names are told, because values may be secrets.
+    """
+    entries = [entry.replace("\n", " ") for entry in variables.split("\0")]
+    wanted = {entry for entry in entries if "=" in entry and not OF_SSHD.match(entry)}
+    if written is None or not wanted:
+        return []
+    found = {line for line in written.split("\n") if line}
+    names = sorted({line.partition("=")[0] for line in found ^ wanted})
+    return [
+        "%s in the container sets %s otherwise than the container" % (OF_SESSIONS, ", ".join(names))
+    ] * bool(names)
+
+
 def children(process: int) -> list[int]:
     """Process IDs of the children of a process. Empty if the kernel does not tell."""
     return [
@@ -182,6 +216,10 @@ def departures(found: dict, share: str = "") -> list[str]:
     return (
         mount_faults(settings, root, inside, outside, share)
         + shm_faults(settings, inside)
+        + variable_faults(
+            inside_text(root, OF_SESSIONS) if found.get("Path") == ENTRYPOINT else None,
+            read_text("/proc/%d/environ" % first),
+        )
         + limit_faults(
             parse_limits(read_text("/proc/%d/limits" % first)),
             parse_limits(read_text("/proc/%d/limits" % sshd)) if sshd else {},

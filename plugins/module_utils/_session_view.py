@@ -36,6 +36,8 @@ OWN = re.compile(
 #: Module ssh_mesh_info compares these with the container's.
 COMPARED_ELSEWHERE = ("PATH", "LD_LIBRARY_PATH")
 LONGEST = 400
+#: The program sends the first characters of a value's SHA-256.
+EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()[:16]
 #: Shapes of the program's output.
 EACH, OPTIONAL = "each", object()
 LIMITS = {EACH: [OPTIONAL, OPTIONAL]}
@@ -52,6 +54,7 @@ VIEW = {
         "killed": int,
     },
     "environment": {EACH: [str, str]},
+    "first_environment": {EACH: [str, str]},
     "python": {
         "version": str,
         "error": str,
@@ -110,30 +113,28 @@ def clean_text(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)[:LONGEST]
 
 
-def digest(value: str) -> str:
-    return hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+def environment_differences(container: dict, session: dict) -> dict:
+    """How a session's variables differ from those of the container's first process: names that it lacks or changes, and what it adds.
 
-
-def environment_differences(container: list[str], session: dict) -> dict:
-    """How a session's variables differ from those of image and container: names that it lacks or changes, and what it adds.
-
-    C(container) has the lines of Config.Env, C(session) a digest and, for few, the text by name. Values of others may be secrets and are never returned.
+    Both have a digest and, for few, the text by name. Values of others may be secrets and are never returned.
     """
-    wanted = dict(entry.split("=", 1) for entry in container or [] if "=" in entry)
-    # The entrypoint writes one line for each.
-    digests = {name: digest(value.replace("\n", " ")) for name, value in wanted.items()}
-    ours = {name: text for name, text in digests.items() if not OWN.match(name)}
-    ours = {name: text for name, text in ours.items() if name not in COMPARED_ELSEWHERE}
+    ours = {
+        name: value
+        for name, (value, _text) in container.items()
+        if not OWN.match(name) and name not in COMPARED_ELSEWHERE
+    }
     return {
         # sshd sets no variable without a value.
-        "missing": sorted(name for name in ours if name not in session and wanted[name]),
+        "missing": sorted(
+            name for name in ours if name not in session and ours[name] != EMPTY_DIGEST
+        ),
         "changed": sorted(
             name for name in ours if name in session and session[name][0] != ours[name]
         ),
         "added": {
             name: [value, without_password(text)]
             for name, (value, text) in sorted(session.items())
-            if name not in wanted and not OWN.match(name)
+            if name not in container and not OWN.match(name)
         },
     }
 
@@ -234,8 +235,8 @@ def session_view(module, options: dict) -> dict:
         share=share,
         settings=dict(settings_of(found), cpus=len(os.sched_getaffinity(0))),
         view=dict(
-            view,
-            environment=environment_differences(found["Config"].get("Env"), view["environment"]),
+            {name: part for name, part in view.items() if name != "first_environment"},
+            environment=environment_differences(view["first_environment"], view["environment"]),
             python=python_view(found, view["python"]),
         ),
     )

@@ -298,10 +298,7 @@ def package_findings(sessions):
             text = "%s %s" % (name, values[host] or "missing")
             place = extra if is_extra and len(versions) == 1 else differ
             place.setdefault(host, []).append(text)
-    fix = (
-        "run `pip install` for all hosts by training_image_python_packages. %s recreates a container whose files differ from the image"
-        % SITE
-    )
+    fix = "remove it in the container (pip uninstall, or its folder in PYTHONPATH), or install it for all hosts with training_image_python_packages"
     found = []
     for table, warn, said in (
         (differ, False, "other versions of packages than on other hosts"),

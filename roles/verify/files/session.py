@@ -140,6 +140,12 @@ def killed():
     return int(match.group(1)) if match else 0
 
 
+def first_environment():
+    entries = read("/proc/1/environ").split("\0")
+    # The entrypoint writes one line for each.
+    return dict(entry.replace("\n", " ").split("=", 1) for entry in entries if "=" in entry)
+
+
 def environment_of(variables):
     return {
         name: [
@@ -307,6 +313,8 @@ def main():
             "killed": killed(),
         },
         "environment": environment_of(os.environ),
+        # Of the container's first process: the engine may have added variables to those that it was told.
+        "first_environment": environment_of(first_environment()),
         "python": python_of(),
         "processes": processes(),
     }

@@ -123,6 +123,47 @@ def test_limits_that_sshd_lost():
     ]
 
 
+VARIABLES = "PATH=/usr/bin\0HOME=/root\0TOKEN=hunter2\0LINES=a\nb\0"
+WRITTEN = "PATH=/usr/bin\nTOKEN=hunter2\nLINES=a b\n"
+
+
+@pytest.mark.parametrize(
+    "written, names",
+    [
+        (WRITTEN, ""),
+        # An image with another entrypoint, or a container that is starting.
+        (None, ""),
+        (WRITTEN + "PYTHONPATH=/opt/x\n", "PYTHONPATH"),
+        (WRITTEN.replace("hunter2", "hunter3"), "TOKEN"),
+        (WRITTEN.replace("TOKEN=hunter2\n", ""), "TOKEN"),
+        ("", "LINES, PATH, TOKEN"),
+    ],
+)
+def test_variables_that_sessions_get(written, names):
+    told = state.variable_faults(written, VARIABLES)
+    assert "hunter" not in str(told) and bool(told) is bool(names)
+    assert not names or "sets %s otherwise" % names in told[0]
+    assert state.variable_faults(WRITTEN, "") == []
+
+
+def test_a_file_in_a_container_is_read_without_leaving_it(tmp_path):
+    (tmp_path / "outside").write_text("secret", encoding="utf-8")
+    root = tmp_path / "root"
+    (root / "home").mkdir(parents=True)
+    (root / "link").symlink_to("/home")
+    for name in ("here", "there"):
+        (root / "home/environment").unlink(missing_ok=True)
+        if name == "here":
+            (root / "home/environment").write_text("A=1\n", encoding="utf-8")
+        else:
+            (root / "home/environment").symlink_to(tmp_path / "outside")
+        found = state.inside_text(str(root), "/link/environment")
+        assert found == ("A=1\n" if name == "here" else None)
+    (root / "home/environment").unlink()
+    os.mkfifo(root / "home/environment")
+    assert state.inside_text(str(root), "/home/environment") in ("", None)
+
+
 @pytest.mark.parametrize(
     "settings, texts",
     [
