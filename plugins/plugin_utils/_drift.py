@@ -92,9 +92,8 @@ def table(hosts):
         if host["problems"] is None:
             lines.append((host["name"], "-", "-", "did not answer"))
         elif not host["problems"]:
-            good = ": ".join(
-                ["as configured"] + [", ".join(host["compared"])] * bool(host.get("compared"))
-            )
+            compared = ", ".join(host.get("compared") or [])
+            good = "as configured" + (": " + compared if compared else "")
             lines.append((host["name"], "-", quantity(host["asked"], "package"), good))
         for problem in host["problems"] or []:
             lines.append((host["name"],) + tuple(problem[column] for column in COLUMNS))
