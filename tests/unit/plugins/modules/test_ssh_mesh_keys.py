@@ -214,7 +214,7 @@ def test_who_can_log_in_is_told(run, tmp_path):
     """The keys of the file, the settings that sshd takes from its file, and where something listens. Nothing of it is changed."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/docker").write_text(
-        f'#!/bin/sh\ncase $1 in exec) echo curve25519-sha256; echo --trainyard--; shift 2; echo "asked $5";\n'
+        f'#!/bin/sh\ncase $1 in exec) echo curve25519-sha256; echo --trainyard--; shift 2; echo "asked $4";\n'
         f"printf 'port 12345\\nlistenaddress 10.0.0.1:1\\nlistenaddress [::]:1\\n';; *) echo sha256:0123 {os.getpid()};; esac\n"
     )
     (tmp_path / "bin/docker").chmod(0o755)
