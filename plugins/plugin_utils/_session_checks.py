@@ -64,7 +64,7 @@ def share_findings(host, session, share):
         return [
             finding(
                 host,
-                "%s in the container is another folder than on the host, so jobs write to a disk of the host"
+                "%s in the container differs from the folder of the host, so jobs write to a disk of the host"
                 % share,
                 expected,
                 fix,

@@ -133,7 +133,7 @@ def cpus():
 
 
 def killed():
-    """Processes that the kernel has killed in the container for want of memory."""
+    """Processes that the kernel has killed in the container because of a lack of memory."""
     match = re.search(
         r"^oom_kill (\d+)", group_file("memory.events", "memory/memory.oom_control"), re.MULTILINE
     )

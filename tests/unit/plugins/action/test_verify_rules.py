@@ -689,7 +689,7 @@ FIRING = {
     ],
     "container-share": [
         (plain, in_session("share", "error", value="Read-only file system"), "Read-only"),
-        (plain, in_session("share", "device", value=8), "another folder than on the host"),
+        (plain, in_session("share", "device", value=8), "differs from the folder of the host"),
     ],
     "container-limits": [
         (plain, in_session("limits", "nofile", value=[64, 64]), "nofile 64"),
