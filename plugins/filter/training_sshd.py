@@ -28,7 +28,7 @@ def ssh_mesh_problems(proofs, members, hosts):
     return _ssh_mesh.mesh_problems(proofs, members, hosts)
 
 
-def ssh_mesh_foreign(found, files, address, port):
+def ssh_mesh_foreign(found: dict, files: list, address: str, port: int) -> list:
     # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _foreign_access
 

@@ -35,7 +35,7 @@ def verify_logins(proofs):
     return _verify_plan.logins(proofs)
 
 
-def verify_sessions(variables, members, share, head, names):
+def verify_sessions(variables: dict, members: list, share: str, head: str, names: list) -> dict:
     # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _session_checks
 

@@ -96,6 +96,7 @@ def size_of(options: list[str]) -> int | None:
 
 
 def shm_faults(settings: dict, inside: list[dict]) -> list[str]:
+    """Whether /dev/shm has the size that Docker has set."""
     if settings.get("IpcMode") not in ("private", "shareable"):
         return []
     mount, wanted = mount_of(SHM, inside), settings.get("ShmSize") or 0

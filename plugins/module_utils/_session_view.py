@@ -84,7 +84,7 @@ def parse_view(text: str) -> dict:
     raise NoView("its output cannot be read (%.100r)" % last[0])
 
 
-def cleaned(value, shape):
+def cleaned(value: object, shape: object) -> object:
     """The value, if it has the shape. NoView otherwise. A line break in a text would look like another message.
 
     A shape is a type, None or a type (C(OPTIONAL)), a dictionary of shapes, C(EACH) with the shape of each value, or a list: of one shape for any number, of
@@ -156,7 +156,7 @@ def python_view(found: dict, python: dict) -> dict:
     layer = (graph.get("Data") or {}).get("UpperDir", "") if graph.get("Name") == "overlay2" else ""
     mounts = [mount.get("Destination") or "/" for mount in found.get("Mounts") or []]
 
-    def origin(path):
+    def origin(path: str) -> str:
         return origin_of(path, layer, mounts)
 
     return {
@@ -172,7 +172,7 @@ def python_view(found: dict, python: dict) -> dict:
     }
 
 
-def running_jobs(module) -> list[str]:
+def running_jobs(module: object) -> list[str]:
     """IDs of the jobs that this host has started and that run."""
     run = run_tool(
         module,
@@ -196,7 +196,7 @@ def settings_of(found: dict) -> dict:
     }
 
 
-def session_view(module, options: dict) -> dict:
+def session_view(module: object, options: dict) -> dict:
     """The result of module host_health_info for its option C(session)."""
     result = {"cause": "", "evidence": "", "jobs": running_jobs(module), "view": {}}
     inspected = run_tool(

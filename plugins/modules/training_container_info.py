@@ -405,7 +405,7 @@ def changed_files(module, docker, found):
     return ["%s (%s)" % entry for entry in changed]
 
 
-def own_state(module, docker, found):
+def own_state(module: AnsibleModule, docker: str, found: dict) -> dict:
     """What somebody has changed in or around a container of this collection, and whether a restart would end processes."""
     state = {
         "changed_files": changed_files(module, docker, found),

@@ -54,7 +54,7 @@ def faults(found, name, image, names=()):
     return said + ["service %s: %s" % service for service in services.unready(found, plain(names))]
 
 
-def plan_faults(found, asked, digest, files):
+def plan_faults(found: dict, asked: dict, digest: str, files: list[dict]) -> list[dict]:
     """What differs from the plan although the container runs now, each with C(found), C(fix) and whether only a person can correct it (C(by_hand)).
 
     C(digest) is the hash of the planned settings, C(files) are the unit's files, the unit itself last.
@@ -89,7 +89,7 @@ def plan_faults(found, asked, digest, files):
     ] + [drop_in_fault(entry, name) for entry in unit.get("drop_ins") or []]
 
 
-def differences(found, state_faults, plan_faults):
+def differences(found: dict, state_faults: list[str], plan_faults: list[dict]) -> list[dict]:
     """The faults of a container for the table of playbook drift. A host without container and unit never had them."""
     container = found["container"]
     if not container["exists"] and not found["unit"]["loaded"]:
@@ -105,7 +105,7 @@ def differences(found, state_faults, plan_faults):
     ]
 
 
-def drop_in_fault(entry, name):
+def drop_in_fault(entry: dict, name: str) -> dict:
     """A drop-in belongs to the person who wrote it. So no role removes it, and it only warns if it decides nothing."""
     decisive = [key for key in entry["keys"] if DECISIVE.match(key)]
     return {
@@ -118,7 +118,7 @@ def drop_in_fault(entry, name):
     }
 
 
-def files_match(found, files):
+def files_match(found: dict, files: list[dict]) -> bool:
     """Whether the host has the files as they are planned. Of a folder, only the permissions count."""
     return all(
         found["paths"].get(entry["path"]) == entry["mode"]
@@ -192,12 +192,12 @@ def problems(found, asked, host):
     return said
 
 
-def recreated(container):
+def recreated(container: dict) -> bool:
     """Whether the container must be created anew although its settings are as planned."""
     return container["changed_files"] + (container.get("limited") or []) != []
 
 
-def changes(container):
+def changes(container: dict) -> str:
     """What somebody has changed in a running container, in a sentence."""
     said = [
         "files of the image were changed in the running container (%s)"

@@ -44,11 +44,11 @@ DECISIVE = (
 MOST = 5
 
 
-def finding(host, found, expected, fix, warn=False):
+def finding(host: str, found: str, expected: str, fix: str, warn: bool = False) -> dict:
     return {"host": host, "found": found, "expected": expected, "fix": fix, "warn": warn}
 
 
-def share_findings(host, session, share):
+def share_findings(host: str, session: dict, share: str) -> list[dict]:
     inside, outside = session["view"]["share"], session.get("share") or {}
     expected = "%s can be written in the container, and is the same folder as on the host" % share
     fix = (
@@ -73,29 +73,34 @@ def share_findings(host, session, share):
     return []
 
 
-def limit_text(name, value):
+def limit_text(name: str, value: int | None) -> str:
     if value is None:
         return "unlimited"
     return in_words(value) if name in SIZES else str(value)
 
 
-def below(value, other):
+def below(value: int | None, other: int | None) -> bool:
     """Whether a limit is lower than another one. None is no limit."""
     return value is not None and (other is None or value < other)
 
 
-def best(values):
+def best(values: list[int | None]) -> int | None:
     """The highest of some limits. None is no limit."""
     return None if None in values else max(values)
 
 
-def planned_limits(host, session):
+def boundless(value: int | None) -> int | None:
+    """A limit of Docker, which has -1 for none, as None for none."""
+    return None if value == -1 else value
+
+
+def planned_limits(host: str, session: dict) -> list[dict]:
     """Limits of a session against those of the container, which Docker has set."""
     view, ulimits = session["view"], session["settings"]["ulimits"]
     found = []
     for name, ours in sorted(view["limits"].items()):
         first = view["first_limits"].get(name, ours)
-        wanted = [None if value == -1 else value for value in ulimits.get(name, first)]
+        wanted = [boundless(value) for value in ulimits.get(name, first)]
         if any(below(value, other) for value, other in zip(ours, wanted)):
             found.append(
                 finding(
@@ -109,7 +114,7 @@ def planned_limits(host, session):
     return found
 
 
-def group_limits(host, session):
+def group_limits(host: str, session: dict) -> list[dict]:
     """Memory, CPUs and processes of the container's control group, which the plan does not limit."""
     group, limited = session["view"]["group"], session["settings"]["limited"]
     expected = "no limit of the container's memory, CPUs and processes, as in the plan"
@@ -143,7 +148,7 @@ def group_limits(host, session):
     return found
 
 
-def shm_findings(host, session):
+def shm_findings(host: str, session: dict) -> list[dict]:
     wanted, ours = session["settings"]["shm_bytes"], session["view"]["shm_bytes"]
     if ours >= wanted * SHM_SHARE:
         return []
@@ -157,7 +162,7 @@ def shm_findings(host, session):
     ]
 
 
-def peer_limits(sessions):
+def peer_limits(sessions: dict) -> list[dict]:
     """Limits of containers that those of other hosts exceed."""
     found = []
     tables = {host: session["view"]["first_limits"] for host, session in sessions.items()}
@@ -180,7 +185,7 @@ def peer_limits(sessions):
     return found
 
 
-def variable_findings(sessions):
+def variable_findings(sessions: dict) -> list[dict]:
     """Variables of sessions that image and container do not set."""
     found = []
     for host, session in sessions.items():
@@ -223,7 +228,7 @@ def variable_findings(sessions):
     return found
 
 
-def odd_ones(values):
+def odd_ones(values: dict[str, str]) -> list[str]:
     """The hosts at fault for a difference: all if they agree, else those without the most frequent value. In a tie, those with a value."""
     counts = Counter(values.values()).most_common()
     if len(counts) == 1:
@@ -233,13 +238,13 @@ def odd_ones(values):
     return [host for host, value in values.items() if value] or list(values)
 
 
-def blamed(values, changed):
+def blamed(values: dict[str, str], changed: set[str]) -> list[str]:
     """The hosts at fault where C(values) differ: those of C(changed), whose value is not from the image, else those without the most frequent value."""
     at_fault = [host for host in values if host in changed]
     return at_fault if at_fault and len(at_fault) < len(values) else odd_ones(values)
 
 
-def python_findings(sessions):
+def python_findings(sessions: dict) -> list[dict]:
     pythons = {host: session["view"]["python"] for host, session in sessions.items()}
     expected = "the same Python and programs on all hosts, as in the image"
     found = [
@@ -280,7 +285,7 @@ def python_findings(sessions):
     return found
 
 
-def package_findings(sessions):
+def package_findings(sessions: dict) -> list[dict]:
     """Packages with another version than on other hosts, and packages of one host that are not of the image."""
     tables = {host: session["view"]["python"]["packages"] for host, session in sessions.items()}
     differ, extra = {}, {}
@@ -320,7 +325,7 @@ def package_findings(sessions):
     return found
 
 
-def shadow_findings(sessions):
+def shadow_findings(sessions: dict) -> list[dict]:
     """Modules that hide others, and startup files of Python, that are not of the image."""
     tables = {}
     for host, session in sessions.items():
@@ -351,14 +356,14 @@ def shadow_findings(sessions):
     return found
 
 
-def age_text(seconds):
+def age_text(seconds: int) -> str:
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return "%d %s" % (seconds // length, unit)
     return "%d s" % seconds
 
 
-def process_findings(host, session, running):
+def process_findings(host: str, session: dict, running: list[str] | None) -> list[dict]:
     """Processes in the container of jobs that have ended, and busy ones of no job. C(running) are IDs of jobs, None if the head was not asked."""
     found = {}
     for process in session["view"]["processes"]:

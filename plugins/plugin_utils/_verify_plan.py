@@ -82,7 +82,7 @@ def logins(proofs):
     return found
 
 
-def sessions(members, names, variables, head):
+def sessions(members: list, names: list, variables: dict, head: str) -> tuple:
     """What the hosts C(names) have read in a session, by name, and the IDs of the jobs that the head has started and that run, None if it did not tell."""
     found = {}
     for member in members:

@@ -55,7 +55,7 @@ MOST = 50
 IMPORTED = re.compile(r"([A-Za-z_]\w*)(\.py|\.pyc|\.so|\.[^.]+\.so)$")
 
 
-def read(path):
+def read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read()
@@ -63,7 +63,7 @@ def read(path):
         return ""
 
 
-def share_of(folder):
+def share_of(folder: str) -> dict:
     """Write, read and remove a file in the shared folder. Return the folder's device and inode, and the error, empty if it works."""
     found = {"device": None, "inode": None, "error": ""}
     path = os.path.join(folder, ".trainyard-session-%s" % uuid.uuid4().hex)
@@ -83,22 +83,27 @@ def share_of(folder):
     return found
 
 
-def number(value):
+def number(value: int):
     return None if value == resource.RLIM_INFINITY else value
 
 
-def limits_of_first():
+def limit_of(word: str):
+    """A limit in /proc/PID/limits as a number. None if it has none."""
+    return int(word) if word.isdigit() else None
+
+
+def limits_of_first() -> dict:
     """Limits of the container's first process."""
     found = {}
     for line in read("/proc/1/limits").splitlines():
         for title, name in TITLES.items():
             if line.startswith(title + " "):
                 words = line[len(title) :].split()[:2]
-                found[name] = [None if word == "unlimited" else int(word) for word in words]
+                found[name] = [limit_of(word) for word in words]
     return found
 
 
-def group_file(name, version_1):
+def group_file(name: str, version_1: str) -> str:
     """The text of a file of this container's control group, in version 2 or 1, empty without it."""
     root = "/sys/fs/cgroup"
     for line in read("/proc/self/cgroup").splitlines():
@@ -115,7 +120,7 @@ def group_file(name, version_1):
     return ""
 
 
-def bound(text):
+def bound(text: str):
     """A number of a control group. None if it has no limit."""
     words = text.split()
     if not words or not words[0].isdigit() or int(words[0]) >= BOUNDLESS:
@@ -132,7 +137,7 @@ def cpus():
     return round(int(two[0]) / int(period), 2)
 
 
-def killed():
+def killed() -> int:
     """Processes that the kernel has killed in the container because of a lack of memory."""
     match = re.search(
         r"^oom_kill (\d+)", group_file("memory.events", "memory/memory.oom_control"), re.MULTILINE
@@ -140,13 +145,13 @@ def killed():
     return int(match.group(1)) if match else 0
 
 
-def first_environment():
+def first_environment() -> dict:
     entries = read("/proc/1/environ").split("\0")
     # The entrypoint writes one line for each.
     return dict(entry.replace("\n", " ").split("=", 1) for entry in entries if "=" in entry)
 
 
-def environment_of(variables):
+def environment_of(variables: dict) -> dict:
     return {
         name: [
             hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:16],
@@ -156,7 +161,7 @@ def environment_of(variables):
     }
 
 
-def search_path():
+def search_path() -> tuple:
     """(where Python of a job looks for modules, why it does not start)."""
     code = "import sys; sys.stdout.write('\\n' + '\\0'.join(sys.path))"
     try:
@@ -182,14 +187,14 @@ def search_path():
     return [os.path.realpath(folder) for folder in folders if folder], ""
 
 
-def entries(folder):
+def entries(folder: str) -> list:
     try:
         return sorted(os.listdir(folder))
     except OSError:
         return []
 
 
-def modules_in(folder):
+def modules_in(folder: str) -> dict:
     """Names of the modules and packages in a folder, with their files. A folder without __init__.py hides nothing."""
     found = {}
     for name in entries(folder):
@@ -201,7 +206,7 @@ def modules_in(folder):
     return found
 
 
-def packages_in(folders):
+def packages_in(folders: list) -> dict:
     """Version and folder of each installed package, of which the first on the path counts."""
     found = {}
     for folder in folders:
@@ -213,7 +218,7 @@ def packages_in(folders):
     return found
 
 
-def python_of():
+def python_of() -> dict:
     folders, error = search_path()
     shadows, startup, seen = [], [], {}
     standard = os.path.dirname(os.path.realpath(os.__file__))
@@ -244,7 +249,7 @@ def python_of():
     }
 
 
-def status_of(pid):
+def status_of(pid: str):
     """(parent, seconds of CPU, seconds since its start, command) of a process, None if it has ended or is a zombie."""
     text = read("/proc/%s/stat" % pid)
     fields = text.rpartition(")")[2].split()
@@ -261,7 +266,7 @@ def status_of(pid):
     )
 
 
-def job_of(pid):
+def job_of(pid: int) -> str:
     """ID of the job that started a process, empty if it is of none."""
     found = ""
     for entry in read("/proc/%s/environ" % pid).split("\0"):
@@ -273,7 +278,7 @@ def job_of(pid):
     return found
 
 
-def processes():
+def processes() -> list:
     """Processes of jobs, and those without a job that use CPUs, other than services."""
     known = {int(pid): status_of(pid) for pid in entries("/proc") if pid.isdigit()}
     known = {pid: status for pid, status in known.items() if status}
@@ -291,7 +296,7 @@ def processes():
     return found[:MOST]
 
 
-def main():
+def main() -> None:
     try:
         shm = os.statvfs("/dev/shm")
         shm_bytes = shm.f_blocks * shm.f_frsize
