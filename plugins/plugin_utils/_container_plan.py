@@ -20,6 +20,8 @@ DECISIVE = re.compile(
 )
 #: What systemd calls a unit that does not start with the host.
 NOT_AT_BOOT = ("disabled", "masked", "masked-runtime")
+#: How module training_container_info says that a mount was lost.
+MOUNT = re.compile(r" is (not mounted|read-only) in the container$")
 LOOPBACK = re.compile(r"127[.]|::1$")
 
 
@@ -78,6 +80,13 @@ def plan_faults(found: dict, asked: dict, digest: str, files: list[dict]) -> lis
         )
     if container["managed"] and container["settings"] != digest:
         said.append("the container was created with other settings than those of the inventory")
+    # A job's session shows the other departures, in checks of their own.
+    said += [
+        text
+        for text in container.get("departures") or []
+        if MOUNT.search(text)
+        and text.split(" ")[0] not in (asked["share"], asked["share_root"], "/dev/shm")
+    ]
     return [
         {
             "found": text,
@@ -97,11 +106,11 @@ def differences(found: dict, state_faults: list[str], plan_faults: list[dict]) -
     # Services have rows of their own.
     texts = [text for text in plain(state_faults) if not text.startswith("service ")]
     texts += [fault["found"] for fault in plain(plan_faults) if not fault["warn"]]
-    texts += (container.get("departures") or []) + [
-        "limited to %s" % text for text in container.get("limited") or []
-    ]
+    texts += container.get("departures") or []
+    texts += ["limited to %s" % text for text in container.get("limited") or []]
     return [
-        {"what": "training container", "asked": "as configured", "found": text} for text in texts
+        {"what": "training container", "asked": "as configured", "found": text}
+        for text in dict.fromkeys(texts)
     ]
 
 

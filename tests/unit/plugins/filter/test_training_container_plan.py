@@ -345,6 +345,16 @@ def test_what_would_start_at_the_next_boot(container, unit, files, text, by_hand
     assert plan(state)["as_asked"] is (by_hand or "docker.service" in text)
 
 
+def test_a_mount_of_a_site_that_was_lost():
+    """Check container-share has the share, and the limits are those of container-limits."""
+    lost = ["/data1/share is read-only in the container", "/mnt is not mounted in the container"]
+    told = plan(as_planned(departures=lost + ["/dev/shm is not mounted in the container"]))
+    assert [fault["found"] for fault in told["faults"]] == lost[1:]
+    drift = FilterModule().filters()["training_container_drift"]
+    rows = drift(as_planned(departures=lost), ASKED, [], told["faults"])
+    assert [row["found"] for row in rows] == [lost[1], lost[0]]
+
+
 def test_a_container_as_planned_has_no_faults():
     state = as_planned()
     assert plan(state)["faults"] == []
