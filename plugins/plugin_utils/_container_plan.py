@@ -100,8 +100,8 @@ def plan_faults(found: dict, asked: dict, digest: str, files: list[dict]) -> lis
 
 def differences(found: dict, state_faults: list[str], plan_faults: list[dict]) -> list[dict]:
     """The faults of a container for the table of playbook drift. A host without container and unit never had them."""
-    container = found["container"]
-    if not container["exists"] and not found["unit"]["loaded"]:
+    container = found.get("container") or {}
+    if not container or not container["exists"] and not found["unit"]["loaded"]:
         return []
     # Services have rows of their own.
     texts = [text for text in plain(state_faults) if not text.startswith("service ")]
