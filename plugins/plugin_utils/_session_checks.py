@@ -143,7 +143,10 @@ def group_limits(host: str, session: dict) -> list[dict]:
             "out of memory: since the start of the container, the kernel has killed %d of its processes"
             % (group["killed"])
         )
-        fix = "give jobs more memory or less data. The kernel log names the processes (journalctl --dmesg | grep -i oom). A restart of the container resets the counter"
+        fix = (
+            "give jobs more memory or less data. The kernel log names the processes (journalctl --dmesg | grep -i oom). "
+            "A restart of the container resets the counter"
+        )
         found.append(finding(host, text, "no such process", fix, warn=True))
     return found
 
