@@ -14,12 +14,14 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("answers", "asked", "driver", "more"))
+    _VALID_ARGS = frozenset(("answers", "asked", "driver", "more", "compared"))
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         spec = {name: {"type": "str", "required": True} for name in ("answers", "asked", "driver")}
-        dummy, args = self.validate_argument_spec(dict(spec, more={"type": "str"}))
+        dummy, args = self.validate_argument_spec(
+            dict(spec, more={"type": "str"}, compared={"type": "str"})
+        )
         hosts = []
         for name in [
             name
@@ -39,7 +41,14 @@ class ActionModule(ActionBase):
                 if silent
                 else problems(answer, asked, driver) + list(variables.get(args["more"] or "", []))
             )
-            hosts.append({"name": name, "asked": len(asked), "problems": found})
+            hosts.append(
+                {
+                    "name": name,
+                    "asked": len(asked),
+                    "problems": found,
+                    "compared": list(variables.get(args["compared"] or "", [])),
+                }
+            )
         self._display.display(table(hosts))
         drifted = [host["name"] for host in hosts if host["problems"]]
         result.update(

@@ -18,14 +18,16 @@ def training_container_faults(found, name, image, services=()):
     return _container_plan.faults(found, name, image, services)
 
 
-def training_container_drift(found, asked):
+def training_container_drift(found, asked, state_faults=(), plan_faults=()):
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
         _container_plan,
         _container_services,
     )
 
     found, asked = _container_plan.plain(found), _container_plan.plain(asked)
-    return _container_services.differences(found, asked, asked["service_programs"])
+    return _container_plan.differences(
+        found, state_faults, plan_faults
+    ) + _container_services.differences(found, asked, asked["service_programs"])
 
 
 def training_container_service_faults(services, kind, ssh_port=0):

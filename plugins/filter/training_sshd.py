@@ -28,6 +28,13 @@ def ssh_mesh_problems(proofs, members, hosts):
     return _ssh_mesh.mesh_problems(proofs, members, hosts)
 
 
+def ssh_mesh_foreign(found: dict, files: list, address: str, port: int) -> list:
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _foreign_access
+
+    return _foreign_access.differences(found, files, address, int(port))
+
+
 class FilterModule:
     """Filters for role training_sshd: the options of sshd, and the keys of all members."""
 
@@ -36,6 +43,7 @@ class FilterModule:
             "sshd_lines": sshd_lines,
             "sshd_options_refused": _sshd_options.refused,
             "sshd_options_unwritable": _sshd_options.unwritable,
+            "ssh_mesh_foreign": ssh_mesh_foreign,
             "ssh_mesh_members": ssh_mesh_members,
             "ssh_mesh_problems": ssh_mesh_problems,
         }

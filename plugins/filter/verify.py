@@ -50,6 +50,15 @@ def verify_logins(proofs):
     return _verify_plan.logins(proofs)
 
 
+def verify_sessions(variables: dict, members: list, share: str, head: str, names: list) -> dict:
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _session_checks
+
+    return _session_checks.findings(
+        *_verify_plan.sessions(members, names, variables, head), share=share
+    )
+
+
 def verify_logs(checks, host, sources, job_log, job_checks=()):
     return _verify_plan.logs(checks, host, sources, job_checks, job_log)
 
@@ -146,6 +155,7 @@ class FilterModule:
             "verify_port_rates": verify_port_rates,
             "verify_logins": verify_logins,
             "verify_gpu_problems": verify_gpu_problems,
+            "verify_sessions": verify_sessions,
             "bandwidth_checks": bandwidth_checks,
             "bandwidth_tool": bandwidth_tool,
             "bandwidth_of_nccl_tests": bandwidth_of_nccl_tests,

@@ -53,6 +53,14 @@ options:
     type: dict
     default: {}
     version_added: "0.4.0"
+  session:
+    description:
+      - What to read in a session of the training container. If empty, nothing is.
+      - Its keys are C(container), C(ssh_host), C(ssh_port), the text C(program) of a Python program of role P(trainyard.gpu.verify#role), the shared folder
+        C(share), and C(timeout).
+    type: dict
+    default: {}
+    version_added: "0.4.0"
   timeout:
     description: Seconds, 1 or more, after which a tool is killed. A file server that does not answer takes that long.
     type: int
@@ -229,6 +237,14 @@ horovod:
   returned: always
   type: dict
   version_added: "0.4.0"
+session:
+  description:
+    - What a session of O(session) finds in C(view), such as its limits, its variables without their values, and its Python. C(settings) is what Docker has
+      set for the container, C(jobs) are the running jobs that this host has started, C(share) is the shared folder on the host.
+    - If there was no session, C(cause) and C(evidence) tell why.
+  returned: always
+  type: dict
+  version_added: "0.4.0"
 certificates:
   description: Those of O(certificates) that exist, by path. Of a chain, the first certificate counts.
   returned: always
@@ -276,6 +292,10 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._nft_table import TA
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import (
     ParseError as CertificateError,
     not_after,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._session_view import (
+    SESSION_OPTIONS,
+    session_view,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_timeout, run_tool
 
@@ -370,15 +390,20 @@ def slurm_gpus() -> dict:
     return {"listed": kinds.get("positions", host["nodes"]), "fault": list_fault(kinds, host)}
 
 
+def suboptions(module: AnsibleModule, name: str, spec: dict) -> dict:
+    """Return the validated content of an option that is a dictionary."""
+    judged = ArgumentSpecValidator(spec).validate(module.params[name])
+    if judged.error_messages:
+        module.fail_json(msg="%s: %s" % (name, "; ".join(judged.error_messages)))
+    return judged.validated_parameters
+
+
 def horovod_of(module: AnsibleModule) -> dict:
     """Return what module horovod_build_info would return, empty if nothing is requested or the table cannot be read."""
     if not module.params["horovod"]:
         return {}
-    judged = ArgumentSpecValidator(BUILD_OPTIONS).validate(module.params["horovod"])
-    if judged.error_messages:
-        module.fail_json(msg="horovod: " + "; ".join(judged.error_messages))
     try:
-        return build_info(module, judged.validated_parameters)
+        return build_info(module, suboptions(module, "horovod", BUILD_OPTIONS))
     except UnreadableTable:
         return {}
 
@@ -398,6 +423,7 @@ def main():
             },
             "slurm_gpus": {"type": "bool", "default": False},
             "horovod": {"type": "dict", "default": {}},
+            "session": {"type": "dict", "default": {}},
             "timeout": {"type": "int", "default": 10},
         },
         supports_check_mode=True,
@@ -446,6 +472,9 @@ def main():
         firewalls={unit: read_firewall(module, unit) for unit in module.params["firewalls"]},
         slurm_gpus=slurm_gpus() if module.params["slurm_gpus"] else {},
         horovod=horovod_of(module),
+        session=session_view(module, suboptions(module, "session", SESSION_OPTIONS))
+        if module.params["session"]
+        else {},
         docker_config_error=error,
         docker_config_warnings=warnings,
     )

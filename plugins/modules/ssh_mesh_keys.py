@@ -134,6 +134,26 @@ permissions:
   description: Their permissions in octal digits, such as V(0600).
   returned: success
   type: dict
+authorized:
+  description: Lines of C(authorized_keys) in O(directory), at most 1000. They are public keys.
+  returned: success
+  type: list
+  elements: str
+  version_added: "0.4.0"
+effective:
+  description:
+    - Settings of the running container's sshd, as C(sshd -T) takes them from C(sshd_config) in O(directory), by name in lower case.
+    - Empty if the container does not run, or if its sshd rejects the file.
+  returned: success
+  type: dict
+  sample: {passwordauthentication: ["no"], listenaddress: ["10.0.0.11:12345"]}
+  version_added: "0.4.0"
+listens:
+  description: Addresses of this host on which something listens on O(port).
+  returned: success
+  type: list
+  elements: str
+  version_added: "0.4.0"
 sshd:
   description: The container's sshd.
   returned: success
@@ -159,9 +179,11 @@ import os
 import shutil
 import socket
 import stat
+import struct
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import (
     ParseError,
     parse_record,
@@ -172,7 +194,31 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh_logins imp
     try_logins,
 )
 
+#: Lines of authorized_keys that are returned.
+MOST_KEYS = 1000
+#: Separates the outputs of the commands below.
+MARK = "--trainyard--"
+#: One docker exec, because it takes longer than the commands.
+ASK_SSHD = 'ssh -Q kex; echo "%s"; if [ -s "$0" ]; then exec /usr/sbin/sshd -T -f "$0"; fi' % MARK
+LISTENS = "0A"
+
 KEYS = {"host_key": "ssh_host_ed25519_key", "public_key": "id_ed25519"}
+
+
+def listening(port: int) -> list[str]:
+    """Addresses of this host on which a process listens on the port. The container has the host's network."""
+    found = set()
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in read_text(path).splitlines()[1:]:
+            fields = line.split()
+            address, dummy, number = fields[1].partition(":") if len(fields) > 3 else ("", "", "")
+            if number and fields[3] == LISTENS and int(number, 16) == port:
+                # Each group of four bytes is in the order of this machine.
+                groups = [address[start : start + 8] for start in range(0, len(address), 8)]
+                packed = b"".join(struct.pack("=I", int(group, 16)) for group in groups)
+                family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
+                found.add(socket.inet_ntop(family, packed))
+    return sorted(found)
 
 
 class Keys:
@@ -290,20 +336,29 @@ class Keys:
                 return image, int(pid)
         return "", 0
 
-    def post_quantum(self):
-        rc, out, dummy = self.module.run_command(
-            [
-                self.module.get_bin_path("docker"),
-                "exec",
-                self.module.params["container"],
-                "ssh",
-                "-Q",
-                "kex",
-            ]
+    def ask_sshd(self, pid: int) -> None:
+        """Read what the container's ssh offers, and which settings its sshd takes from its file."""
+        text = ""
+        if pid:
+            dummy, text, dummy = self.module.run_command(
+                [
+                    self.module.get_bin_path("docker"),
+                    "exec",
+                    self.module.params["container"],
+                    "/bin/sh",
+                    "-c",
+                    ASK_SSHD,
+                    os.path.join(self.directory, "sshd_config"),
+                ]
+            )
+        offers, dummy, settings = text.partition(MARK + "\n")
+        self.result["post_quantum"] = any(
+            name.startswith(("sntrup761x25519", "mlkem768x25519")) for name in offers.split()
         )
-        return rc == 0 and any(
-            name.startswith(("sntrup761x25519", "mlkem768x25519")) for name in out.split()
-        )
+        self.result["effective"] = {}
+        for line in settings.splitlines():
+            name, dummy, value = line.partition(" ")
+            self.result["effective"].setdefault(name.lower(), []).append(value.strip())
 
     def sshd(self, pid):
         """Read from the container's files on the host, which needs no docker exec."""
@@ -366,7 +421,7 @@ class Keys:
         # Before keys are created, so that an unreadable record stops the run.
         self.result["recorded"] = self.record()
         self.result["image_id"], pid = self.container()
-        self.result["post_quantum"] = bool(pid) and self.post_quantum()
+        self.ask_sshd(pid)
         self.result["sshd"] = self.sshd(pid)
         for name, file in KEYS.items():
             path = os.path.join(self.directory, file)
@@ -382,6 +437,9 @@ class Keys:
         self.result["permissions"] = {
             path: "%04o" % stat.S_IMODE(os.stat(path).st_mode) for path in files
         }
+        keys = read_text(os.path.join(self.directory, "authorized_keys"))
+        self.result["authorized"] = keys.splitlines()[:MOST_KEYS]
+        self.result["listens"] = listening(self.module.params["port"])
         self.result["logins"] = self.logins()
         self.module.exit_json(**self.result)
 

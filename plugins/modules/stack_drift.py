@@ -30,6 +30,10 @@ options:
     description: Name of a variable that holds, on every host, a list of further differences with C(what), C(asked) and C(found).
     type: str
     version_added: "0.3.0"
+  compared:
+    description: Name of a variable that holds, on every host, a list of what was compared. The table names it for a host without differences.
+    type: str
+    version_added: "0.4.0"
 extends_documentation_fragment:
   - trainyard.gpu.attributes.posix_info
   - trainyard.gpu.attributes.internal
@@ -69,6 +73,11 @@ hosts:
     asked:
       description: Number of requested packages.
       type: int
+    compared:
+      description: What was compared, from O(compared).
+      type: list
+      elements: str
+      version_added: "0.4.0"
     problems:
       description: Differences - what, asked, found. Null if the host did not answer.
       type: list

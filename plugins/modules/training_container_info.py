@@ -67,6 +67,12 @@ options:
         type: int
         default: 120
     version_added: "0.3.0"
+  share:
+    description: The shared folder. A running container that does not see the same one as the host is reported in RV(container.departures). If empty, it is not
+      compared.
+    type: path
+    default: ''
+    version_added: "0.4.0"
   services_folder:
     description: Folder of the host with the files of the container's services. If empty, services are not read.
     type: path
@@ -182,13 +188,30 @@ container:
     busy:
       description:
         - Names of the processes in it other than the entrypoint and its sshd. Shells other than the entrypoint and processes of sessions count.
-        - It is read only if RV(container.changed_files) is not empty.
+        - It is read only if RV(container.changed_files), RV(container.departures) or RV(container.limited) is not empty.
       type: list
       elements: str
       sample: [python3]
     restart_policy:
       description: Docker's restart policy, which C(docker update) may have changed; empty if there is no container.
       type: str
+    departures:
+      description:
+        - How the running container differs from the settings in Docker, such as a mount that is missing, or a limit that its sshd does not have. A restart
+          corrects them.
+        - Empty for a container that this collection did not create.
+      type: list
+      elements: str
+      sample: [/data1/share is not mounted in the container]
+      version_added: "0.4.0"
+    limited:
+      description:
+        - Limits of the container's memory, CPUs and processes in Docker. Role training_container sets none, but C(docker update) does.
+        - Empty for a container that this collection did not create.
+      type: list
+      elements: str
+      sample: [memory 300 MiB]
+      version_added: "0.4.0"
     resolv_conf:
       description:
         - The file that Docker mounts as the running container's C(/etc/resolv.conf), if its name servers differ from the host's. Docker copies the host's file
@@ -218,6 +241,16 @@ unit:
     reload_needed:
       description: Whether its file was changed after systemd has read it.
       type: bool
+    drop_ins:
+      description: Files that change it, each with its C(path) and with C(keys), the names of the settings in it.
+      type: list
+      elements: dict
+      sample: [{path: /etc/systemd/system/trainyard-training.service.d/override.conf, keys: [Restart]}]
+      version_added: "0.4.0"
+    engine:
+      description: Whether docker.service starts at boot, in systemd's words, such as V(enabled), V(disabled) or V(masked). Empty if there is no such unit.
+      type: str
+      version_added: "0.4.0"
     log:
       description: Its last lines in the journal; empty if it runs.
       type: list
@@ -299,6 +332,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._container_processes
     COLUMNS,
     busy_processes,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._container_state import (
+    departures,
+    limited,
+    parse_drop_in,
+    parse_units,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import (
     KEYS,
@@ -313,7 +352,16 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._tool import begin_t
 
 RESOLV_CONF = "/etc/resolv.conf"
 DAEMON_CONFIG = "/etc/docker/daemon.json"
-PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath")
+PROPERTIES = (
+    "Id",
+    "LoadState",
+    "ActiveState",
+    "UnitFileState",
+    "NeedDaemonReload",
+    "FragmentPath",
+    "DropInPaths",
+)
+ENGINE = "docker.service"
 # First line of the unit file that role training_container writes.
 OURS = "# Placed by trainyard.gpu.training_container."
 # In the container. Its supervisor writes it.
@@ -355,6 +403,16 @@ def changed_files(module, docker, found):
         )
         changed = parse_diff(out) if rc == 0 else []
     return ["%s (%s)" % entry for entry in changed]
+
+
+def own_state(module: AnsibleModule, docker: str, found: dict) -> dict:
+    """What somebody has changed in or around a container of this collection, and whether a restart would end processes."""
+    state = {
+        "changed_files": changed_files(module, docker, found),
+        "departures": departures(found, module.params["share"]),
+        "limited": limited(found["HostConfig"]),
+    }
+    return dict(state, busy=busy(module, docker, found) if any(state.values()) else [])
 
 
 def busy(module, docker, found):
@@ -450,6 +508,8 @@ def ask_docker(module, result):
         "paused": False,
         "changed_files": [],
         "busy": [],
+        "departures": [],
+        "limited": [],
         "resolv_conf": "",
     }
     result["runtimes"] = []
@@ -483,6 +543,8 @@ def ask_docker(module, result):
                 "paused": found["State"].get("Paused", False),
                 "changed_files": [],
                 "busy": [],
+                "departures": [],
+                "limited": [],
                 "resolv_conf": outdated_resolv_conf(found),
             }
             if module.params["services_folder"] and found["State"]["Running"]:
@@ -490,10 +552,7 @@ def ask_docker(module, result):
                     found["State"].get("Pid", 0)
                 )
             if result["container"]["managed"]:
-                result["container"]["changed_files"] = changed_files(module, docker, found)
-                result["container"]["busy"] = (
-                    busy(module, docker, found) if result["container"]["changed_files"] else []
-                )
+                result["container"].update(own_state(module, docker, found))
     if module.params["runtime"]:
         dummy, out, dummy = module.run_command([docker, "info", "--format", "{{json .Runtimes}}"])
         try:
@@ -507,7 +566,7 @@ def ask_systemd(module, result):
     unit = module.params["name"] + ".service"
     systemctl = module.get_bin_path("systemctl", required=True)
     rc, out, err = module.run_command(
-        [systemctl, "show", "--property=" + ",".join(PROPERTIES), unit]
+        [systemctl, "show", "--property=" + ",".join(PROPERTIES), unit, ENGINE]
     )
     if rc != 0:
         module.fail_json(
@@ -515,7 +574,8 @@ def ask_systemd(module, result):
             % (unit, err.strip() or out.strip()),
             rc=rc,
         )
-    found = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+    units = parse_units(out)
+    found = units.get(unit) or units.get("") or {}
     result["unit"] = {
         "loaded": found["LoadState"] == "loaded",
         "foreign": foreign(unit, found["FragmentPath"]),
@@ -523,6 +583,11 @@ def ask_systemd(module, result):
         "state": found["ActiveState"],
         "enabled": found["UnitFileState"] == "enabled",
         "reload_needed": found["NeedDaemonReload"] == "yes",
+        "drop_ins": [
+            {"path": path, "keys": parse_drop_in(read_text(path))}
+            for path in found.get("DropInPaths", "").split()
+        ],
+        "engine": units.get(ENGINE, {}).get("UnitFileState", ""),
         "log": [],
     }
     if result["unit"]["loaded"] and not result["unit"]["active"]:
@@ -567,6 +632,7 @@ def main():
             "files": {"type": "list", "elements": "path", "default": []},
             "wait": {"type": "int", "default": 0},
             "runtime": {"type": "str", "default": ""},
+            "share": {"type": "path", "default": ""},
             "begin_check": {
                 "type": "dict",
                 "options": {

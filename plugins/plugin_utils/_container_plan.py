@@ -12,6 +12,16 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_services as services
 
+#: Settings in a drop-in of the unit that decide whether the container starts, how it ends, and whether it starts again.
+DECISIVE = re.compile(
+    r"(Exec|Condition|Assert|StartLimit|Restart|Root|Kill)\w*$"
+    r"|(Type|User|Group|DynamicUser|RemainAfterExit|SuccessExitStatus|Requires|Requisite|BindsTo|PartOf|Conflicts|DefaultDependencies|RefuseManualStart"
+    r"|RuntimeMaxSec|OnFailure|WantedBy|RequiresMountsFor|AllowIsolate)$"
+)
+#: What systemd calls a unit that does not start with the host.
+NOT_AT_BOOT = ("disabled", "masked", "masked-runtime")
+#: How module training_container_info says that a mount was lost.
+MOUNT = re.compile(r" is (not mounted|read-only) in the container$")
 LOOPBACK = re.compile(r"127[.]|::1$")
 
 
@@ -26,6 +36,8 @@ def faults(found, name, image, names=()):
     """Faults of a container that should run, and of its services C(names)."""
     found = plain(found)
     container, unit, said = found["container"], found["unit"], []
+    if not container["exists"]:
+        return ["container %s does not exist" % name]
     if not container["running"]:
         said.append("container %s does not run" % name)
     if container["paused"]:
@@ -42,6 +54,90 @@ def faults(found, name, image, names=()):
     if container["image_id"] != found["image"]["id"]:
         said.append("the container was created from another image than %s" % image)
     return said + ["service %s: %s" % service for service in services.unready(found, plain(names))]
+
+
+def plan_faults(found: dict, asked: dict, digest: str, files: list[dict]) -> list[dict]:
+    """What differs from the plan although the container runs now, each with C(found), C(fix) and whether only a person can correct it (C(by_hand)).
+
+    C(digest) is the hash of the planned settings, C(files) are the unit's files, the unit itself last.
+    """
+    name, container, unit = asked["name"], found["container"], found["unit"]
+    if not container["exists"]:
+        return []
+    said = ["the unit %s is not the one that this release installs" % files[-1]["path"]] * (
+        not files_match(found, files[-1:])
+    )
+    if unit["reload_needed"]:
+        said.append(
+            "the file of %s.service was changed after systemd read it, and a reboot reads it" % name
+        )
+    if unit.get("engine") in NOT_AT_BOOT:
+        said.append("docker.service is %s, so it does not start at boot" % unit["engine"])
+    if container["restart_policy"] not in ("no", ""):
+        said.append(
+            "Docker's restart policy of the container is %s, and its unit alone must restart it"
+            % container["restart_policy"]
+        )
+    if container["managed"] and container["settings"] != digest:
+        said.append("the container was created with other settings than those of the inventory")
+    # A job's session shows the other departures, in checks of their own.
+    said += [
+        text
+        for text in container.get("departures") or []
+        if MOUNT.search(text)
+        and text.split(" ")[0] not in (asked["share"], asked["share_root"], "/dev/shm")
+    ]
+    return [
+        {
+            "found": text,
+            "fix": "run gpu_stack.yml" if "docker.service" in text else "",
+            "warn": False,
+            "by_hand": False,
+        }
+        for text in said
+    ] + [drop_in_fault(entry, name) for entry in unit.get("drop_ins") or []]
+
+
+def differences(found: dict, state_faults: list[str], plan_faults: list[dict]) -> list[dict]:
+    """The faults of a container for the table of playbook drift. A host without container and unit never had them."""
+    container = found.get("container") or {}
+    if not container or not container["exists"] and not found["unit"]["loaded"]:
+        return []
+    # Services have rows of their own.
+    texts = [text for text in plain(state_faults) if not text.startswith("service ")]
+    texts += [fault["found"] for fault in plain(plan_faults) if not fault["warn"]]
+    texts += container.get("departures") or []
+    texts += ["limited to %s" % text for text in container.get("limited") or []]
+    return [
+        {"what": "training container", "asked": "as configured", "found": text}
+        for text in dict.fromkeys(texts)
+    ]
+
+
+def drop_in_fault(entry: dict, name: str) -> dict:
+    """A drop-in belongs to the person who wrote it. So no role removes it, and it only warns if it decides nothing."""
+    decisive = [key for key in entry["keys"] if DECISIVE.match(key)]
+    return {
+        "found": "%s sets %s of %s.service"
+        % (entry["path"], ", ".join(decisive or entry["keys"]) or "nothing", name),
+        "fix": "if you do not need it, remove %s and run `systemctl daemon-reload`. No playbook removes it"
+        % entry["path"],
+        "warn": not decisive,
+        "by_hand": True,
+    }
+
+
+def files_match(found: dict, files: list[dict]) -> bool:
+    """Whether the host has the files as they are planned. Of a folder, only the permissions count."""
+    return all(
+        found["paths"].get(entry["path"]) == entry["mode"]
+        and (
+            "content" not in entry
+            or found["files"].get(entry["path"], "")
+            == hashlib.sha256(entry["content"].encode()).hexdigest()
+        )
+        for entry in files
+    )
 
 
 def problems(found, asked, host):
@@ -77,9 +173,14 @@ def problems(found, asked, host):
         )
     if container["busy"]:
         said.append(
-            "files of the image were changed in the running container (%s). It must be recreated, but this would end its processes (%s): end the job, "
+            "%s. It must be %s, but this would end its processes (%s): end the job, "
             "or stop it together with the container (systemctl stop %s.service), then run training_environment.yml again"
-            % (", ".join(container["changed_files"]), ", ".join(container["busy"]), name)
+            % (
+                changes(container),
+                "recreated" if recreated(container) else "restarted",
+                ", ".join(container["busy"]),
+                name,
+            )
         )
     if asked["gpus"] != "none" and host["gpus"] == 0:
         said.append(
@@ -98,6 +199,23 @@ def problems(found, asked, host):
         if path not in there
     ]
     return said
+
+
+def recreated(container: dict) -> bool:
+    """Whether the container must be created anew although its settings are as planned."""
+    return container["changed_files"] + (container.get("limited") or []) != []
+
+
+def changes(container: dict) -> str:
+    """What somebody has changed in a running container, in a sentence."""
+    said = [
+        "files of the image were changed in the running container (%s)"
+        % ", ".join(container["changed_files"])
+    ]
+    said = said if container["changed_files"] else []
+    if container.get("limited"):
+        said.append("the container was limited to %s" % ", ".join(container["limited"]))
+    return "; ".join(said + (container.get("departures") or []))
 
 
 def existing(found):
@@ -204,13 +322,12 @@ def plan(found, asked, host, files):
     # A change of the address recreates the container.
     hashed = dict(wanted, **dict(also, **({"own_name": address} if address else {})))
     digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
-    unit = files[-1]
-    files_are_as_asked = found["files"].get(unit["path"], "") == hashlib.sha256(
-        unit["content"].encode()
-    ).hexdigest() and all(found["paths"].get(entry["path"]) == entry["mode"] for entry in files)
+    container = found["container"]
     as_asked = (
-        found["container"]["settings"] == digest
-        and found["container"]["restart_policy"] == "no"
+        container["settings"] == digest
+        and container["restart_policy"] == "no"
+        and not recreated(container)
+        and not container.get("departures")
         and not failing
         and not found["unit"]["reload_needed"]
         and not served["differ"]
@@ -222,5 +339,8 @@ def plan(found, asked, host, files):
         "options": also,
         "hash": digest,
         "own_name_as_asked": name_is_as_asked,
-        "as_asked": bool(not missing and files_are_as_asked and as_asked),
+        "as_asked": bool(not missing and files_match(found, files) and as_asked),
+        "recreate": recreated(container),
+        "restart": (container.get("departures") or []) != [],
+        "faults": plan_faults(found, asked, digest, files),
     }

@@ -84,13 +84,17 @@ def source_in_words(source):
 
 
 def table(hosts):
-    """C(hosts): name, problems (None if the host did not answer) and number of requested packages. One line per problem, and per host without one."""
+    """C(hosts): name, problems (None if the host did not answer), number of requested packages, and what was compared. One line per problem, and per host
+    without one.
+    """
     lines = [("host",) + COLUMNS]
     for host in hosts:
         if host["problems"] is None:
             lines.append((host["name"], "-", "-", "did not answer"))
         elif not host["problems"]:
-            lines.append((host["name"], "-", quantity(host["asked"], "package"), "as configured"))
+            compared = ", ".join(host.get("compared") or [])
+            good = "as configured" + (": " + compared if compared else "")
+            lines.append((host["name"], "-", quantity(host["asked"], "package"), good))
         for problem in host["problems"] or []:
             lines.append((host["name"],) + tuple(problem[column] for column in COLUMNS))
     return aligned(lines)

@@ -167,6 +167,16 @@ def fabric_manager_problems(stack: dict, wanted: str) -> list[dict]:
     ]
 
 
+def sessions(members: list, names: list, variables: dict, head: str) -> tuple:
+    """What the hosts C(names) have read in a session, by name, and the IDs of the jobs that the head has started and that run, None if it did not tell."""
+    found = {}
+    for member in members:
+        if member["name"] in names:
+            answer = variables[member["name"]].get("__verify_health") or {}
+            found[member["name"]] = answer.get("session") or {}
+    return found, found.get(head, {}).get("jobs")
+
+
 def versions(names, variables):
     """Installed versions by host. What is not installed is left out."""
     found = {}

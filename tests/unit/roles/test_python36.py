@@ -35,6 +35,7 @@ FILES = [
     "roles/verify/files/horovod_all_reduce.py",
     "roles/verify/files/host_watch.py",
     "roles/verify/files/probe.py",
+    "roles/verify/files/session.py",
     "plugins/module_utils/_apt_sources.py",
     "plugins/module_utils/_openpgp.py",
     "plugins/module_utils/_bandwidth.py",

@@ -67,6 +67,9 @@ x_train, x_test = (
     numpy.array(part, dtype=numpy.float32).reshape(-1, 1, 8, 8) for part in parts[::2]
 )
 y_train, y_test = (numpy.array(part, dtype=numpy.int32) for part in parts[1::2])
+example_tools.check_same_data(
+    parts, rank, size, lambda values: total(numpy.array(values, dtype=numpy.float32)).tolist()
+)
 
 
 class Training:

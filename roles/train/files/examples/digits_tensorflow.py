@@ -104,6 +104,13 @@ def accuracy():
     return average(float(right), "right") * size / len(y_test)
 
 
+def add_up(values):
+    return (
+        hvd.allreduce(tf.constant(values, dtype=tf.float64), name="data").numpy() * size
+    ).tolist()
+
+
+example_tools.check_same_data(parts, rank, size, add_up)
 if rank == 0:
     print(
         "%d ranks, %s digits: %d to train on, %d to test on"

@@ -77,11 +77,11 @@ schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch 
 loss_of = torch.nn.CrossEntropyLoss()
 
 
-def add_up(value):
-    total = torch.tensor(value, dtype=torch.float64, device=device)
+def add_up(values):
+    total = torch.tensor(values, dtype=torch.float64, device=device)
     if not alone:
         dist.all_reduce(total)
-    return total.item()
+    return total.tolist()
 
 
 def accuracy():
@@ -94,9 +94,10 @@ def accuracy():
             .item()
         )
     model.train()
-    return add_up(float(right)) / len(y_test)
+    return add_up([float(right)])[0] / len(y_test)
 
 
+example_tools.check_same_data(parts, rank, size, add_up)
 if rank == 0:
     print(
         "%d ranks, %s digits: %d to train on, %d to test on"
@@ -115,7 +116,7 @@ for epoch in range(1, epochs + 1):
         total += loss.item()
     schedule.step()
     metrics = {
-        "loss": round(add_up(total / len(loader)) / size, 4),
+        "loss": round(add_up([total / len(loader)])[0] / size, 4),
         "accuracy": round(accuracy(), 4),
     }
     if rank == 0:

@@ -9,6 +9,7 @@ Needs only Python 3.6. If you copy an example, also copy this file.
 import argparse
 import array
 import hashlib
+import importlib.util
 import json
 import os
 import random
@@ -98,33 +99,54 @@ def generated_digits(count=1800, seed=20261124):
 def digits(source="auto"):
     """(name of the source, training images, their labels, test images, their labels): one fifth of the images is for the test.
 
-    `sklearn`: the 1797 handwritten digits of scikit-learn. `generated`: 1800 from generated_digits. `auto`: the first where scikit-learn is installed.
+    `sklearn`: the 1797 handwritten digits of scikit-learn. `generated`: 1800 from generated_digits. `auto`: the first where scikit-learn is installed. If it
+    is installed and cannot be imported, this ends the rank: other data would hide the fault.
     """
-    if source in ("auto", "sklearn"):
+    if source == "sklearn" or source == "auto" and importlib.util.find_spec("sklearn"):
         try:
             from sklearn.datasets import load_digits
             from sklearn.model_selection import train_test_split
         except ImportError as error:
-            if source == "sklearn":
-                raise SystemExit(
-                    "--data sklearn: scikit-learn cannot be imported (%s). Add it to training_image_python_packages, "
-                    "or use --data generated." % error
-                ) from error
-        else:
-            found = load_digits()
-            split = train_test_split(
-                found.data / 16.0,
-                found.target,
-                test_size=0.2,
-                random_state=0,
-                stratify=found.target,
-            )
-            x_train, x_test, y_train, y_test = (part.tolist() for part in split)
-            return "sklearn", x_train, y_train, x_test, y_test
+            spec = importlib.util.find_spec("sklearn")
+            raise SystemExit(
+                "--data %s: scikit-learn cannot be imported (%s)%s. Add it to training_image_python_packages, "
+                "remove what hides it, or use --data generated."
+                % (source, error, " from %s" % spec.origin if spec else "")
+            ) from error
+        found = load_digits()
+        split = train_test_split(
+            found.data / 16.0,
+            found.target,
+            test_size=0.2,
+            random_state=0,
+            stratify=found.target,
+        )
+        x_train, x_test, y_train, y_test = (part.tolist() for part in split)
+        return "sklearn", x_train, y_train, x_test, y_test
     images, labels = generated_digits()
     # The digits alternate, so that any consecutive part has the same number of each.
     border = len(images) * 4 // 5
     return "generated", images[:border], labels[:border], images[border:], labels[border:]
+
+
+def check_same_data(parts, rank, size, add_up):
+    """End the rank if the ranks have different data, which would train a model that nobody asked for.
+
+    `parts` are lists of numbers, or bytes. `add_up` takes a list of numbers and returns their sums over all ranks. All ranks must call this.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else json.dumps(part).encode("ascii"))
+    # Few enough bits for float32. Each rank writes into a place of its own.
+    places = [0.0] * size
+    places[rank] = float(int(digest.hexdigest()[:5], 16))
+    numbers = [int(round(number)) for number in add_up(places)]
+    others = [str(place) for place in range(size) if numbers[place] != numbers[0]]
+    if others:
+        raise SystemExit(
+            "The data of rank %s differs from that of rank 0. Check that --data, the installed packages and PYTHONPATH are the same on all hosts "
+            "(verify.yml compares them)." % ", ".join(others)
+        )
 
 
 def checksum(parameters):

@@ -108,6 +108,16 @@ hvd.init()
 rank, size = hvd.rank(), hvd.size()
 example_tools.choose_device(tf, hvd.local_rank())
 
+
+def add_up(values):
+    return (
+        hvd.allreduce(tf.constant(values, dtype=tf.float64), name="data").numpy() * size
+    ).tolist()
+
+
+example_tools.check_same_data(
+    [part.tobytes() for part in (x_train, y_train, x_test, y_test)], rank, size, add_up
+)
 x_train, x_test = (
     numpy.asarray(part, dtype=numpy.float32)[..., numpy.newaxis] / 255 for part in (x_train, x_test)
 )

@@ -262,6 +262,14 @@ def accuracy():
     return add_up(float(right))[0] / len(test_set[1])
 
 
+# All labels, and one of 97 images.
+example_tools.check_same_data(
+    [labels.tolist() for _images, labels in (train_set, test_set)]
+    + [bytes(images[::97].flatten().tolist()) for images, _labels in (train_set, test_set)],
+    rank,
+    size,
+    lambda values: add_up(*values),
+)
 if rank == 0:
     print(
         "%d ranks on %s, %s: %d images to train on, %d to test on"

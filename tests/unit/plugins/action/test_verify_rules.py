@@ -25,6 +25,31 @@ TABLE = yaml.safe_load(RULES.read_text(encoding="utf-8"))
 BY_ID = {rule["id"]: rule for rule in TABLE["host_rules"]}
 GPU_IDS = {rule["id"] for rule in TABLE["host_rules"] if rule.get("applies_to") == "gpus"}
 GPUS = parse_query(eight_gpus()).gpus
+#: What a job's session finds on a host in order.
+SESSION = {
+    "cause": "",
+    "evidence": "",
+    "jobs": [],
+    "share": {"device": 50, "inode": 2},
+    "settings": {"shm_bytes": 1 << 30, "ulimits": {}, "limited": [], "cpus": 8},
+    "view": {
+        "share": {"device": 50, "inode": 2, "error": ""},
+        "shm_bytes": 1 << 30,
+        "limits": {"nofile": [20000, 20000]},
+        "first_limits": {"nofile": [20000, 20000]},
+        "group": {"memory": None, "cpus": None, "pids": None, "affinity": 8, "killed": 0},
+        "environment": {"missing": [], "changed": [], "added": {}},
+        "python": {
+            "version": "3.11.2",
+            "error": "",
+            "programs": {},
+            "packages": {},
+            "shadows": [],
+            "startup": [],
+        },
+        "processes": [],
+    },
+}
 PATHS = {
     "/": {"free_bytes": 50 << 30, "inodes": 1000000, "inodes_free": 900000, "error": ""},
     # Some file systems have no limit.
@@ -33,6 +58,22 @@ PATHS = {
 
 
 JOBS_FIREWALL = "trainyard-jobs-firewall.service"
+
+
+def in_session(*path: str, value: object) -> dict:
+    """A host whose session finds another value at a place of the view."""
+    session = copy.deepcopy(SESSION)
+    target = session["view"]
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    return {"answer": an_answer(session=session)}
+
+
+def unplanned(warn: bool = False, by_hand: bool = False) -> dict:
+    """A host whose unit differs from the plan."""
+    fault = {"found": "x.conf sets Restart", "fix": "remove it", "warn": warn, "by_hand": by_hand}
+    return {"training_container_plan_faults": [fault]}
 
 
 def guarded(**changes: object) -> dict:
@@ -60,6 +101,7 @@ def an_answer(**changes):
             "file_systems": PATHS,
             "docker_config_error": "",
             "docker_config_warnings": [],
+            "session": SESSION,
             "firewalls": {JOBS_FIREWALL: {"fault": "", "active": True, "enabled": True}},
             "slurm_gpus": {"listed": [], "fault": ""},
             "certificates": {
@@ -289,6 +331,9 @@ def plain(name="a", address="10.0.0.11", answer=None, mesh=None, facts=None, **c
         {
             "asked": answer or an_answer(),
             "training_sshd_proof": mesh or a_mesh(),
+            "training_container_plan_faults": [],
+            "training_sshd_foreign": [],
+            "cluster_share_path": "/data1/share",
             "cluster_head": "a",
             "shared_storage_proof": {"verdict": "pass"},
             "__verify_failed": {},
@@ -300,7 +345,7 @@ def plain(name="a", address="10.0.0.11", answer=None, mesh=None, facts=None, **c
     )
     # What the test's own hosts have beside these.
     host["asked"].setdefault("resolved", {})
-    return dict(host, **changes)
+    return dict(host, __verify_health=host["asked"], **changes)
 
 
 def gpu_host(name="a", address="10.0.0.11", facts=None, **changes):
@@ -764,6 +809,46 @@ FIRING = {
             "the database does not answer",
         ),
     ],
+    "unit-as-planned": [
+        (plain, unplanned(), "x.conf sets Restart"),
+        (plain, unplanned(warn=True, by_hand=True), "warn: x.conf sets Restart"),
+    ],
+    "foreign-access": [
+        (
+            plain,
+            {
+                "training_sshd_foreign": [
+                    {"what": "ssh", "asked": "our keys", "found": "SHA256:abc (comment 'stranger')"}
+                ]
+            },
+            "SHA256:abc (comment 'stranger')",
+        )
+    ],
+    "container-share": [
+        (plain, in_session("share", "error", value="Read-only file system"), "Read-only"),
+        (plain, in_session("share", "device", value=8), "differs from the folder of the host"),
+    ],
+    "container-limits": [
+        (plain, in_session("limits", "nofile", value=[64, 64]), "nofile 64"),
+        (plain, in_session("group", "killed", value=1), "warn: out of memory"),
+    ],
+    "session-environment": [
+        (plain, in_session("environment", "missing", value=["A"]), "lacks variable A"),
+        (
+            plain,
+            in_session("python", "packages", value={"debugpy": ["1.0", "container"]}),
+            "warn: Python finds packages",
+        ),
+    ],
+    "leftover-processes": [
+        (
+            plain,
+            in_session(
+                "processes", value=[{"pid": 7, "job": "old", "age_s": 90, "command": "python3"}]
+            ),
+            "warn: job old has ended, but its processes run: PID 7 (python3, 1 min)",
+        )
+    ],
     "scheduler-ports": [
         (
             plain,
@@ -1042,6 +1127,27 @@ def test_harmless_differences_fail_no_check(kind, changes):
             {"mesh": a_mesh(b_from_a={"cause": "timeout"}, b_from_b={"cause": "timeout"})},
             "no login to this host succeeded",
         ),
+        *(
+            (
+                check_id,
+                plain,
+                {"answer": an_answer(session={"cause": "timeout", "evidence": "10 s", "view": {}})},
+                "no session on this host could be read (timeout: 10 s)",
+            )
+            for check_id in (
+                "container-share",
+                "container-limits",
+                "session-environment",
+                "leftover-processes",
+            )
+        ),
+        # Of a release of module host_health_info that reads no session.
+        (
+            "container-share",
+            plain,
+            {"answer": {key: value for key, value in an_answer().items() if key != "session"}},
+            "the host was not checked",
+        ),
         (
             "horovod-build",
             plain,
@@ -1122,6 +1228,12 @@ def test_check_mode_on_bare_hosts_judges_what_is_there():
         "toolkit-container",
         "image-identical",
         "container-running",
+        "unit-as-planned",
+        "foreign-access",
+        "container-share",
+        "container-limits",
+        "session-environment",
+        "leftover-processes",
         "horovod-build",
         "ssh-mesh",
         "shared-storage",

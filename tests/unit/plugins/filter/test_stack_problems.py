@@ -72,3 +72,15 @@ def test_table_has_every_host():
         "server-b  libnccl2  2.21.5      absent",
         "c         -         -           did not answer",
     ]
+
+
+def test_table_says_what_was_compared():
+    """The words "0 packages as configured" were all that it said with a stranger's key on the host."""
+    host = {
+        "name": "a",
+        "asked": 0,
+        "problems": [],
+        "compared": ["people", "keys of the container"],
+    }
+    (line,) = table([host]).splitlines()[1:]
+    assert line.endswith("0 packages  as configured: people, keys of the container")

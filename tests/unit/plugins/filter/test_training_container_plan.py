@@ -250,12 +250,136 @@ def test_what_is_no_problem():
         ({}, {"active": False, "state": "failed"}, {}, "job.service is failed"),
         ({}, {"enabled": False}, {}, "job.service is not enabled, so it will not start at boot"),
         ({}, {}, {"id": "j"}, "the container was created from another image than site/image:1"),
+        # Not also "does not run" and "another image", which both follow from it.
+        (
+            {"exists": False, "running": False, "image_id": ""},
+            {"active": False, "state": "activating"},
+            {},
+            "container job does not exist",
+        ),
     ],
 )
 def test_faults_of_a_container_that_should_run(container, unit, image, fault):
     state = found(container, unit, image)
     assert FAULTS(state, "job", "site/image:1") == [fault] and plan(state)["as_asked"] is False
     assert FAULTS(found(), "job", "site/image:1") == []
+
+
+def as_planned(**changes):
+    """A container with the label of its settings."""
+    return found({"settings": plan()["hash"], **changes})
+
+
+@pytest.mark.parametrize(
+    "container, recreate",
+    [
+        ({"limited": ["memory 300 MiB"]}, True),
+        ({"departures": ["/data1/share is read-only in the container"]}, False),
+    ],
+)
+def test_what_was_changed_around_a_running_container_is_healed(container, recreate):
+    assert plan(as_planned())["as_asked"] and not plan(as_planned())["restart"]
+    told = plan(as_planned(**container))
+    assert (told["as_asked"], told["recreate"], told["restart"]) == (False, recreate, not recreate)
+    assert told["problems"] == []
+    # A job would end.
+    (problem,) = plan(as_planned(busy=["python3"], **container))["problems"]
+    assert ("memory 300 MiB" if recreate else "/data1/share is read-only") in problem
+    assert ("recreated" if recreate else "restarted") in problem and "(python3)" in problem
+
+
+def drop_in(*keys):
+    return {"drop_ins": [{"path": "/etc/systemd/system/job.service.d/x.conf", "keys": list(keys)}]}
+
+
+@pytest.mark.parametrize(
+    "container, unit, files, text, by_hand, warn",
+    [
+        (
+            {"restart_policy": "always"},
+            {},
+            None,
+            "restart policy of the container is always",
+            False,
+            False,
+        ),
+        ({"settings": "old"}, {}, None, "created with other settings", False, False),
+        ({}, {"reload_needed": True}, None, "was changed after systemd read it", False, False),
+        ({}, {"engine": "disabled"}, None, "docker.service is disabled", False, False),
+        ({}, {"engine": "masked"}, None, "docker.service is masked", False, False),
+        (
+            {},
+            {},
+            {UNIT["path"]: "another"},
+            "is not the one that this release installs",
+            False,
+            False,
+        ),
+        (
+            {},
+            drop_in("ExecStartPre", "Nice", "Restart"),
+            None,
+            "sets ExecStartPre, Restart of job.service",
+            True,
+            False,
+        ),
+        ({}, drop_in("ConditionPathExists"), None, "sets ConditionPathExists", True, False),
+        (
+            {},
+            drop_in("Environment", "LimitNOFILE"),
+            None,
+            "sets Environment, LimitNOFILE",
+            True,
+            True,
+        ),
+        ({}, drop_in(), None, "sets nothing", True, True),
+    ],
+)
+def test_what_would_start_at_the_next_boot(container, unit, files, text, by_hand, warn):
+    state = as_planned(**container)
+    state["unit"].update(unit)
+    state["files"] = files or state["files"]
+    (fault,) = plan(state)["faults"]
+    assert text in fault["found"] and (fault["by_hand"], fault["warn"]) == (by_hand, warn)
+    # What a person has written stays, and does not make the role work at each run.
+    assert plan(state)["as_asked"] is (by_hand or "docker.service" in text)
+
+
+def test_a_mount_of_a_site_that_was_lost():
+    """Check container-share has the share, and the limits are those of container-limits."""
+    lost = ["/data1/share is read-only in the container", "/mnt is not mounted in the container"]
+    told = plan(as_planned(departures=lost + ["/dev/shm is not mounted in the container"]))
+    assert [fault["found"] for fault in told["faults"]] == lost[1:]
+    drift = FilterModule().filters()["training_container_drift"]
+    rows = drift(as_planned(departures=lost), ASKED, [], told["faults"])
+    assert [row["found"] for row in rows] == [lost[1], lost[0]]
+
+
+def test_a_container_as_planned_has_no_faults():
+    state = as_planned()
+    assert plan(state)["faults"] == []
+    # Facts of a host that has an older release of the module.
+    assert "drop_ins" not in state["unit"] and "departures" not in state["container"]
+    state["unit"]["engine"] = "enabled"
+    assert plan(state)["faults"] == []
+    assert plan(found({"exists": False, "settings": ""}))["faults"] == []
+
+
+def test_drift_names_container_and_unit_once_each():
+    state = as_planned(restart_policy="always", limited=["memory 300 MiB"])
+    drift = FilterModule().filters()["training_container_drift"]
+    told = drift(
+        state, ASKED, ["job.service is failed", "service a: failed"], plan(state)["faults"]
+    )
+    assert [entry["found"] for entry in told] == [
+        "job.service is failed",
+        plan(state)["faults"][0]["found"],
+        "limited to memory 300 MiB",
+    ]
+    assert {entry["what"] for entry in told} == {"training container"}
+    # A host that never had one.
+    state = found({"exists": False}, {"loaded": False})
+    assert drift(state, ASKED, ["container job does not exist"], []) == []
 
 
 def test_mounts_and_environment():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 from scripted_tools import run_module, scripts
@@ -228,3 +229,67 @@ def test_the_list_of_slurm(tmp_path, monkeypatch):
         assert bool(words) == bool(told["fault"])
     assert run(gpu_errors=False, clock=False, slurm_gpus=True)["slurm_gpus"]["fault"] == ""
     assert run(gpu_errors=False, clock=False)["slurm_gpus"] == {}
+
+
+PROGRAM = Path(__file__).parents[4] / "roles/verify/files/session.py"
+INSPECTED = [
+    {
+        "HostConfig": {"IpcMode": "private", "ShmSize": 64, "Memory": 300 << 20, "Ulimits": None},
+        "Config": {"Env": ["A=1"]},
+        "GraphDriver": {"Name": "overlay2", "Data": {"UpperDir": "/nowhere"}},
+        "Mounts": [],
+    }
+]
+
+
+def docker(session="", inspect=0):
+    """A docker whose container is this machine: what ssh is to run there is run here."""
+    return (
+        f"case $1 in inspect) echo '{json.dumps(INSPECTED)}'; exit {inspect};; "
+        f'exec) for last; do :; done; {session} PATH=/usr/bin:/bin exec /bin/sh -c "$last";; esac'
+    )
+
+
+def in_session(share, **changes):
+    options = {
+        "container": "x",
+        "ssh_host": "server-a",
+        "ssh_port": 12345,
+        "program": PROGRAM.read_text(encoding="utf-8"),
+        "share": str(share),
+    }
+    return run(gpu_errors=False, clock=False, session=dict(options, **changes))
+
+
+def test_what_a_job_finds_in_its_session(script, tmp_path):
+    script("docker", docker())
+    script("systemctl", "echo 'trainyard-job-now.service loaded active running A job'")
+    told = in_session(tmp_path)["session"]
+    status = tmp_path.stat()
+    assert (told["cause"], told["jobs"]) == ("", ["now"])
+    assert told["share"] == {"device": status.st_dev, "inode": status.st_ino}
+    assert told["view"]["share"] == {**told["share"], "error": ""}
+    assert told["settings"]["limited"] == ["memory 300 MiB"] and told["settings"]["cpus"] > 0
+    assert told["view"]["python"]["version"] and "first_environment" not in told["view"]
+    assert run(gpu_errors=False, clock=False)["session"] == {}
+
+
+@pytest.mark.parametrize(
+    "script_of_docker, cause, evidence",
+    [
+        (docker(inspect=1), "container_not_running", ""),
+        (docker("echo 'ssh: refused' >&2; exit 255;"), "ssh_failed", "ssh: refused"),
+        (docker("exec sleep 20;"), "timeout", "within 1 s"),
+        (docker("echo 'sh: python3: not found' >&2; exit 127;"), "failed", "not found"),
+        (docker("echo hello; exit 0;"), "unreadable", "'hello'"),
+    ],
+)
+def test_a_session_that_does_not_come_about(script, tmp_path, script_of_docker, cause, evidence):
+    script("docker", script_of_docker)
+    told = in_session(tmp_path, timeout=1)["session"]
+    assert (told["cause"], told["view"]) == (cause, {}) and evidence in told["evidence"]
+
+
+def test_options_of_a_session_are_judged(script, tmp_path):
+    told = in_session(tmp_path, ssh_port="no")
+    assert told["failed"] and told["msg"].startswith("session: ")

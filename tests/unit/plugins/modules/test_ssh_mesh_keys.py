@@ -210,6 +210,33 @@ def test_post_quantum_exchange_is_told_by_the_container_s_own_ssh(
     assert run()["post_quantum"] is False
 
 
+def test_who_can_log_in_is_told(run, tmp_path):
+    """The keys of the file, the settings that sshd takes from its file, and where something listens. Nothing of it is changed."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/docker").write_text(
+        f'#!/bin/sh\ncase $1 in exec) echo curve25519-sha256; echo --trainyard--; shift 2; echo "asked $4";\n'
+        f"printf 'port 12345\\nlistenaddress 10.0.0.1:1\\nlistenaddress [::]:1\\n';; *) echo sha256:0123 {os.getpid()};; esac\n"
+    )
+    (tmp_path / "bin/docker").chmod(0o755)
+    (tmp_path / "ssh").mkdir()
+    (tmp_path / "ssh/authorized_keys").write_text("# ours\nssh-ed25519 AAAA a\n", encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        told = run(check=True, container="x", port=port)
+        with socket.create_server(("::1", port), family=socket.AF_INET6):
+            assert run(check=True, port=port)["listens"] == ["127.0.0.1", "::1"]
+    assert told["authorized"] == ["# ours", "ssh-ed25519 AAAA a"] and told["listens"] == [
+        "127.0.0.1"
+    ]
+    assert told["effective"] == {
+        "asked": [f"{tmp_path}/ssh/sshd_config"],
+        "port": ["12345"],
+        "listenaddress": ["10.0.0.1:1", "[::]:1"],
+    }
+    without = run(check=True, directory=f"{tmp_path}/none", port=port)
+    assert (without["authorized"], without["effective"], without["listens"]) == ([], {}, [])
+
+
 def test_container_whose_sshd_is_not_root(run, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/docker").write_text(f"#!/bin/sh\necho sha256:0123 {os.getpid()} 1000:1000\n")

@@ -87,6 +87,8 @@ def test_all_is_there(run, tmp_path):
         "paused": False,
         "changed_files": [],
         "busy": [],
+        "departures": [],
+        "limited": [],
         "resolv_conf": "",
     }
     assert told["runtimes"] == []
@@ -97,6 +99,8 @@ def test_all_is_there(run, tmp_path):
         "state": "active",
         "enabled": True,
         "reload_needed": False,
+        "drop_ins": [],
+        "engine": "",
         "log": [],
     }
     assert told["paths"] == {str(tmp_path): "0750", "/no/such": ""}
@@ -119,6 +123,34 @@ def test_unit_of_someone_else(run, tmp_path, first_line, foreign):
     assert run(prints(CONTAINER, IMAGE), unit={"FragmentPath": str(path)})["unit"]["foreign"] == (
         str(path) if foreign else ""
     )
+
+
+def test_limits_that_somebody_has_set_and_who_would_lose_a_process(run):
+    """docker update changes HostConfig and not the label with the settings."""
+    limited = {**CONTAINER, "HostConfig": {**CONTAINER["HostConfig"], "Memory": 300 << 20}}
+    top = TOP + "107 106 python3 python3 train.py\n"
+    told = run(
+        f"if [ $1 = top ]; then /bin/cat <<'EOF'\n{top}EOF\nexit; fi\n[ $1 = diff ] && exit\n"
+        + prints(limited, IMAGE)
+    )["container"]
+    assert (told["limited"], told["busy"]) == (["memory 300 MiB"], ["python3"])
+    # Another one's is not ours to judge.
+    other = {**limited, "Config": {"Labels": None}}
+    assert run(prints(other, IMAGE))["container"]["limited"] == []
+
+
+def test_drop_ins_and_the_engine(run, tmp_path):
+    path = tmp_path / "x.conf"
+    path.write_text(
+        "[Service]\nRestart=no\n ExecStartPre = /bin/false\n# Nice=1\n", encoding="utf-8"
+    )
+    engine = "\n\nId=docker.service\nUnitFileState=disabled"
+    told = run(
+        prints(CONTAINER, IMAGE),
+        unit={"Id": "trainyard-training.service", "DropInPaths": f"{path}{engine}"},
+    )["unit"]
+    assert told["drop_ins"] == [{"path": str(path), "keys": ["ExecStartPre", "Restart"]}]
+    assert (told["engine"], told["enabled"]) == ("disabled", True)
 
 
 def test_checksums_of_files(run, tmp_path):

@@ -10,6 +10,7 @@ import ast
 import hashlib
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -88,6 +89,55 @@ def test_generated_digits_are_the_same_everywhere():
         json.dumps([[round(pixel, 6) for pixel in image] for image in images]).encode()
     ).hexdigest()
     assert digest[:12] == "21d04262d6e3"
+
+
+def test_other_data_is_never_taken_in_silence(tmp_path, monkeypatch):
+    """Somebody's sklearn.py hides scikit-learn, as a PYTHONPATH on one host did."""
+    (tmp_path / "sklearn.py").write_text("X = 1\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.split(".")[0] == "sklearn"]:
+        monkeypatch.delitem(sys.modules, name)
+    for source in ("auto", "sklearn"):
+        with pytest.raises(SystemExit) as told:
+            tools.digits(source)
+        assert str(tmp_path / "sklearn.py") in str(told.value)
+    assert tools.digits("generated")[0] == "generated"
+
+
+def test_without_scikit_learn_the_digits_are_generated(monkeypatch):
+    monkeypatch.setattr(tools.importlib.util, "find_spec", lambda name: None)
+    assert tools.digits("auto")[0] == "generated"
+
+
+@pytest.mark.parametrize(
+    "datas, words",
+    [
+        ([[1, 2], [1, 2], [1, 2]], ""),
+        ([[1, 2], [1, 3], [1, 2]], "The data of rank 1 differs from that of rank 0"),
+        ([[1, 2], [1, 3], [1, 4]], "The data of rank 1, 2 differs"),
+        ([b"a", b"b"], "The data of rank 1 differs"),
+    ],
+)
+def test_ranks_with_other_data_end_all(datas, words):
+    """Each rank adds zeros in the places of the others, here one after the other."""
+    size, given = len(datas), []
+    for rank, data in enumerate(datas):
+        tools.check_same_data(
+            [data], rank, size, lambda values: [given.append(values), [0.0] * size][1]
+        )
+    total = [sum(column) for column in zip(*given)]
+    for rank, data in enumerate(datas):
+        told = ""
+        try:
+            tools.check_same_data([data], rank, size, lambda values: total)
+        except SystemExit as error:
+            told = str(error)
+        assert told.startswith(words) and bool(told) is bool(words)
+
+
+def test_each_example_compares_its_data():
+    without = {name for name in placed() if "check_same_data(" not in (EXAMPLES / name).read_text()}
+    assert without == set()
 
 
 def test_an_accuracy_on_generated_digits_has_to_be_learned():

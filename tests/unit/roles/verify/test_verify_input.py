@@ -319,6 +319,7 @@ def test_checks_of_the_job():
         "container-running",
         "ssh-mesh",
         "shared-storage",
+        "container-share",
     }
 
 

@@ -1,0 +1,243 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""How a running container and its unit differ from the way in which they were started: what docker, systemd and the kernel tell in, texts out."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
+    mount_of,
+    parse_mountinfo,
+)
+
+__all__ = ["departures", "limited", "parse_drop_in", "parse_limits", "parse_units"]
+
+SHM = "/dev/shm"
+#: A size of tmpfs is rounded up to pages.
+SHM_SHARE = 0.99
+#: In the kernel's table of limits -> as Docker calls them.
+LIMITS = {
+    "Max cpu time": "cpu",
+    "Max file size": "fsize",
+    "Max data size": "data",
+    "Max stack size": "stack",
+    "Max core file size": "core",
+    "Max processes": "nproc",
+    "Max open files": "nofile",
+    "Max locked memory": "memlock",
+    "Max address space": "as",
+}
+UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+MOST_LINKS = 40
+#: Of role training_image. It writes the variables of the container for sessions, except for those that sshd sets itself.
+ENTRYPOINT = "/usr/local/lib/trainyard/entrypoint"
+OF_SESSIONS = "/root/.ssh/environment"
+OF_SSHD = re.compile(r"(HOME|HOSTNAME|LOGNAME|OLDPWD|PWD|SHELL|SHLVL|TERM|USER|_)=")
+MOST_BYTES = 1 << 20
+
+
+def in_words(size: int) -> str:
+    """A size in bytes with the largest unit in which it is 1 or more."""
+    for unit, factor in UNITS:
+        if size >= factor:
+            return ("%.1f" % (size / factor)).replace(".0", "") + " " + unit
+    return "%d bytes" % size
+
+
+def limited(settings: dict) -> list[str]:
+    """Limits that C(docker inspect) has in HostConfig, and that can be changed while the container runs."""
+    found = []
+    if (settings.get("Memory") or 0) > 0:
+        found.append("memory %s" % in_words(settings["Memory"]))
+    if (settings.get("NanoCpus") or 0) > 0:
+        found.append("%g CPUs" % (settings["NanoCpus"] / 1e9))
+    elif (settings.get("CpuQuota") or 0) > 0:
+        found.append("%g CPUs" % (settings["CpuQuota"] / (settings.get("CpuPeriod") or 100000)))
+    if settings.get("CpusetCpus"):
+        found.append("only CPUs %s" % settings["CpusetCpus"])
+    if (settings.get("PidsLimit") or 0) > 0:
+        found.append("%d processes" % settings["PidsLimit"])
+    return found
+
+
+def parse_limits(text: str) -> dict[str, tuple[str, str]]:
+    """Soft and hard limit of a process by Docker's name, from /proc/PID/limits. They are in bytes or numbers, or V(unlimited)."""
+    found = {}
+    for line in text.splitlines():
+        for title, name in LIMITS.items():
+            words = line[len(title) :].split()
+            if line.startswith(title + " ") and len(words) > 1:
+                found[name] = (words[0], words[1])
+    return found
+
+
+def limit_faults(ours: dict, of_sshd: dict) -> list[str]:
+    """Limits of the container's first process that its sshd lost, whose sessions have those of sshd."""
+    return [
+        "sshd in the container has the limit %s %s:%s, the container %s:%s"
+        % ((name,) + of_sshd[name] + ours[name])
+        for name in sorted(ours)
+        if name in of_sshd and of_sshd[name] != ours[name]
+    ]
+
+
+def size_of(options: list[str]) -> int | None:
+    """The size of a tmpfs in bytes. None if it has no limit that mountinfo tells."""
+    for option in options:
+        match = re.match(r"size=(\d+)([kmg]?)$", option)
+        if match:
+            return int(match.group(1)) << {"": 0, "k": 10, "m": 20, "g": 30}[match.group(2)]
+    return None
+
+
+def shm_faults(settings: dict, inside: list[dict]) -> list[str]:
+    """Whether /dev/shm has the size that Docker has set."""
+    if settings.get("IpcMode") not in ("private", "shareable"):
+        return []
+    mount, wanted = mount_of(SHM, inside), settings.get("ShmSize") or 0
+    if mount["path"] != SHM:
+        return ["%s is not mounted in the container" % SHM]
+    size = size_of(mount["options"])
+    if size is None or size >= wanted * SHM_SHARE:
+        return []
+    return ["%s in the container has %s, not %s" % (SHM, in_words(size), in_words(wanted))]
+
+
+def resolved(root: str, path: str) -> str:
+    """A path in a container without links. C(root) is the container's root as this machine sees it."""
+    steps, done, links = [step for step in path.split("/") if step], "", 0
+    while steps:
+        step = steps.pop(0)
+        if step == "..":
+            done = done.rpartition("/")[0]
+            continue
+        here = done + "/" + step
+        if step == "." or not os.path.islink(root + here) or links == MOST_LINKS:
+            done = done if step == "." else here
+            continue
+        links += 1
+        target = os.readlink(root + here)
+        done = "" if target.startswith("/") else done
+        steps = [part for part in target.split("/") if part] + steps
+    return done or "/"
+
+
+def share_faults(share: str, root: str, inside: list[dict], outside: list[dict]) -> list[str]:
+    """Whether the container sees the share that the host sees."""
+    there = mount_of(os.path.realpath(share), outside)
+    here = mount_of(resolved(root, share), inside)
+    if (here["type"], here["source"]) != (there["type"], there["source"]):
+        return ["%s is not mounted in the container" % share]
+    if "ro" in here["options"] and "ro" not in there["options"]:
+        return ["%s is read-only in the container" % share]
+    return []
+
+
+def mount_faults(
+    settings: dict, root: str, inside: list[dict], outside: list[dict], share: str
+) -> list[str]:
+    """Mounts of the container's settings that it lost, or that are read-only in it alone."""
+    found = []
+    for mount in settings.get("Mounts") or []:
+        target = resolved(root, mount.get("Target") or "/")
+        here = mount_of(target, inside)
+        source = mount_of(os.path.realpath(mount.get("Source") or "/"), outside)
+        if here["path"] != target:
+            found.append("%s is not mounted in the container" % target)
+        elif (
+            not mount.get("ReadOnly")
+            and "ro" in here["own_options"]
+            and "ro" not in source["options"]
+        ):
+            found.append("%s is read-only in the container" % target)
+    return found + (share_faults(share, root, inside, outside) if share else [])
+
+
+def inside_text(root: str, path: str) -> str | None:
+    """The text of a file in a container, whose users may have put a link or a pipe there. None if it has no such file."""
+    try:
+        handle = os.open(
+            root + resolved(root, os.path.dirname(path)) + "/" + os.path.basename(path),
+            os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK,
+        )
+        with open(handle, "rb") as stream:
+            return stream.read(MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def variable_faults(written: str | None, variables: str) -> list[str]:
+    """Variables that the container's file for sessions lacks, changes or adds. C(variables) are those of its first process, with a zero byte after each.
+
+    Only names are told, because values may be secrets.
+    """
+    entries = [entry.replace("\n", " ") for entry in variables.split("\0")]
+    wanted = {entry for entry in entries if "=" in entry and not OF_SSHD.match(entry)}
+    if written is None or not wanted:
+        return []
+    found = {line for line in written.split("\n") if line}
+    names = sorted({line.partition("=")[0] for line in found ^ wanted})
+    return [
+        "%s in the container sets %s otherwise than the container" % (OF_SESSIONS, ", ".join(names))
+    ] * bool(names)
+
+
+def children(process: int) -> list[int]:
+    """Process IDs of the children of a process. Empty if the kernel does not tell."""
+    return [
+        int(word)
+        for word in read_text("/proc/%d/task/%d/children" % (process, process)).split()
+        if word.isdigit()
+    ]
+
+
+def listening_sshd(first: int) -> int:
+    """The host's process ID of the container's sshd, 0 if there is none. Its parent is the entrypoint, whose parent is C(first), or that is the entrypoint."""
+    for parent in [first] + children(first):
+        for process in children(parent):
+            if read_text("/proc/%d/comm" % process).strip() == "sshd":
+                return process
+    return 0
+
+
+def departures(found: dict, share: str = "") -> list[str]:
+    """How a running container differs from its settings. C(found) is its entry of C(docker inspect). Reads below /proc of this host."""
+    first = found["State"].get("Pid", 0)
+    text = read_text("/proc/%d/mountinfo" % first) if first else ""
+    if not found["State"]["Running"] or not text:
+        return []
+    inside, outside = parse_mountinfo(text), parse_mountinfo(read_text("/proc/self/mountinfo"))
+    settings, root = found["HostConfig"], "/proc/%d/root" % first
+    sshd = listening_sshd(first)
+    return (
+        mount_faults(settings, root, inside, outside, share)
+        + shm_faults(settings, inside)
+        + variable_faults(
+            inside_text(root, OF_SESSIONS) if found.get("Path") == ENTRYPOINT else None,
+            read_text("/proc/%d/environ" % first),
+        )
+        + limit_faults(
+            parse_limits(read_text("/proc/%d/limits" % first)),
+            parse_limits(read_text("/proc/%d/limits" % sshd)) if sshd else {},
+        )
+    )
+
+
+def parse_units(text: str) -> dict[str, dict[str, str]]:
+    """Properties by unit from C(systemctl show) of several units. A unit without the property Id counts as the one with the empty name."""
+    units = {}
+    for block in text.split("\n\n"):
+        properties = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if properties:
+            units[properties.get("Id", "")] = properties
+    return units
+
+
+def parse_drop_in(text: str) -> list[str]:
+    """Names of the settings that a drop-in of a unit makes, sorted."""
+    return sorted(set(re.findall(r"^[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*=", text, re.MULTILINE)))

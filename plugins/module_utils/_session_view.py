@@ -1,0 +1,242 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a job's session in the training container finds, beside what its host knows of the container. For module host_health_info.
+
+A program runs in the container through the port for jobs and prints JSON. Its output is of a place where users are root, so it is data of unknown shape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._container_state import limited
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import ask_file_system
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+
+__all__ = ["SESSION_OPTIONS", "environment_differences", "origin_of", "parse_view", "session_view"]
+
+SESSION_OPTIONS = {
+    "container": {"type": "str", "required": True},
+    "ssh_host": {"type": "str", "required": True},
+    "ssh_port": {"type": "int", "required": True},
+    "program": {"type": "str", "required": True},
+    "share": {"type": "path", "required": True},
+    "timeout": {"type": "int", "default": 10},
+}
+MARK = "trainyard-session "
+#: sshd and the shell set these for a session. PYTHONUNBUFFERED is of run_tool.
+OWN = re.compile(
+    r"(HOME|HOSTNAME|LOGNAME|MAIL|OLDPWD|PWD|SHELL|SHLVL|TERM|USER|_|LANG|LC_\w+|PYTHONUNBUFFERED|SSH_(CLIENT|CONNECTION|TTY))$"
+)
+#: Module ssh_mesh_info compares these with the container's.
+COMPARED_ELSEWHERE = ("PATH", "LD_LIBRARY_PATH")
+LONGEST = 400
+#: The program sends the first characters of a value's SHA-256.
+EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()[:16]
+#: Shapes of the program's output.
+EACH, OPTIONAL = "each", object()
+LIMITS = {EACH: [OPTIONAL, OPTIONAL]}
+VIEW = {
+    "share": {"device": OPTIONAL, "inode": OPTIONAL, "error": str},
+    "shm_bytes": int,
+    "limits": LIMITS,
+    "first_limits": LIMITS,
+    "group": {
+        "memory": OPTIONAL,
+        "cpus": OPTIONAL,
+        "pids": OPTIONAL,
+        "affinity": int,
+        "killed": int,
+    },
+    "environment": {EACH: [str, str]},
+    "first_environment": {EACH: [str, str]},
+    "python": {
+        "version": str,
+        "error": str,
+        "programs": {EACH: str},
+        "packages": {EACH: [str, str]},
+        "shadows": [{"module": str, "file": str, "hides": str}],
+        "startup": [str],
+    },
+    "processes": [{"pid": int, "job": str, "age_s": int, "command": str}],
+}
+JOB_UNIT = re.compile(r"trainyard-job-(\S+)\.service")
+
+
+class NoView(Exception):
+    """The program's output is not what it prints."""
+
+
+def parse_view(text: str) -> dict:
+    """The JSON of the program. Login files of the image may print other lines before it. NoView for any other output."""
+    for line in text.splitlines():
+        if line.startswith(MARK):
+            try:
+                return cleaned(json.loads(line[len(MARK) :]), VIEW)
+            except (ValueError, RecursionError) as error:
+                raise NoView("its output is not JSON (%s)" % type(error).__name__) from error
+    last = text.strip().splitlines()[-1:] or ["no output"]
+    raise NoView("its output cannot be read (%.100r)" % last[0])
+
+
+def cleaned(value: object, shape: object) -> object:
+    """The value, if it has the shape. NoView otherwise. A line break in a text would look like another message.
+
+    A shape is a type, None or a type (C(OPTIONAL)), a dictionary of shapes, C(EACH) with the shape of each value, or a list: of one shape for any number, of
+    several for as many values.
+    """
+    if isinstance(shape, dict):
+        if not isinstance(value, dict) or not (EACH in shape or set(shape) <= set(value)):
+            raise NoView("its output lacks a part")
+        if EACH in shape:
+            return {clean_text(name): cleaned(inner, shape[EACH]) for name, inner in value.items()}
+        return {name: cleaned(value[name], inner) for name, inner in shape.items()}
+    if isinstance(shape, list):
+        if not isinstance(value, list) or len(shape) > 1 and len(value) != len(shape):
+            raise NoView("its output has a list of another length")
+        shapes = shape if len(shape) > 1 else shape * len(value)
+        return [cleaned(inner, its) for inner, its in zip(value, shapes)]
+    if shape is OPTIONAL and value is None:
+        return None
+    kinds = (int, float) if shape is OPTIONAL else shape
+    if not isinstance(value, kinds) or isinstance(value, bool) or value != value:
+        raise NoView("its output has a value of another kind (%.40r)" % (value,))
+    return clean_text(value) if isinstance(value, str) else value
+
+
+def clean_text(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)[:LONGEST]
+
+
+def environment_differences(container: dict, session: dict) -> dict:
+    """How a session's variables differ from those of the container's first process: names that it lacks or changes, and what it adds.
+
+    Both have a digest and, for few, the text by name. Values of others may be secrets and are never returned.
+    """
+    ours = {
+        name: value
+        for name, (value, _text) in container.items()
+        if not OWN.match(name) and name not in COMPARED_ELSEWHERE
+    }
+    return {
+        # sshd sets no variable without a value.
+        "missing": sorted(
+            name for name in ours if name not in session and ours[name] != EMPTY_DIGEST
+        ),
+        "changed": sorted(
+            name for name in ours if name in session and session[name][0] != ours[name]
+        ),
+        "added": {
+            name: [value, without_password(text)]
+            for name, (value, text) in sorted(session.items())
+            if name not in container and not OWN.match(name)
+        },
+    }
+
+
+def without_password(text: str) -> str:
+    return re.sub(r"//[^/@\s]*@", "//***@", text)
+
+
+def origin_of(path: str, layer: str, mounts: list[str]) -> str:
+    """Where a file of a container is from: V(mount), V(container) (written after the start) or V(image). C(layer) is the folder of its own layer."""
+    if any((path + "/").startswith(mount.rstrip("/") + "/") for mount in mounts):
+        return "mount"
+    return "container" if layer and os.path.lexists(layer + path) else "image"
+
+
+def python_view(found: dict, python: dict) -> dict:
+    """The session's Python, with the origin of what it would load."""
+    graph = found.get("GraphDriver") or {}
+    layer = (graph.get("Data") or {}).get("UpperDir", "") if graph.get("Name") == "overlay2" else ""
+    mounts = [mount.get("Destination") or "/" for mount in found.get("Mounts") or []]
+
+    def origin(path: str) -> str:
+        return origin_of(path, layer, mounts)
+
+    return {
+        "version": python["version"],
+        "error": python["error"],
+        "programs": {name: [path, origin(path)] for name, path in python["programs"].items()},
+        "packages": {
+            name: [version, origin(path)] for name, (version, path) in python["packages"].items()
+        },
+        # What the image itself hides is the same on all hosts.
+        "shadows": [entry for entry in python["shadows"] if origin(entry["file"]) != "image"],
+        "startup": [path for path in python["startup"] if origin(path) != "image"],
+    }
+
+
+def running_jobs(module: object) -> list[str]:
+    """IDs of the jobs that this host has started and that run."""
+    run = run_tool(
+        module,
+        ["systemctl", "list-units", "--plain", "--no-legend", "--no-pager", "trainyard-job-*"],
+        module.params["timeout"],
+    )
+    return sorted(set(JOB_UNIT.findall(run.stdout)))
+
+
+def settings_of(found: dict) -> dict:
+    """What Docker has set for the container."""
+    settings = found["HostConfig"]
+    return {
+        "shm_bytes": settings.get("ShmSize") or 0
+        if settings.get("IpcMode") in ("private", "shareable")
+        else 0,
+        "ulimits": {
+            limit["Name"]: [limit["Soft"], limit["Hard"]] for limit in settings.get("Ulimits") or []
+        },
+        "limited": limited(settings),
+    }
+
+
+def session_view(module: object, options: dict) -> dict:
+    """The result of module host_health_info for its option C(session)."""
+    result = {"cause": "", "evidence": "", "jobs": running_jobs(module), "view": {}}
+    inspected = run_tool(
+        module,
+        ["docker", "inspect", "--type=container", options["container"]],
+        max(20, options["timeout"]),
+    )
+    if inspected.cause or inspected.rc != 0:
+        return dict(
+            result,
+            cause=inspected.cause or "container_not_running",
+            evidence=inspected.evidence or inspected.stderr.strip(),
+        )
+    found = json.loads(inspected.stdout)[0]
+    run = run_tool(
+        module,
+        ["python3", "-I", "-c", options["program"], options["share"]],
+        options["timeout"],
+        container=options["container"],
+        ssh_host=options["ssh_host"],
+        ssh_port=options["ssh_port"],
+    )
+    if run.cause or run.rc != 0:
+        words = run.evidence or (run.stderr.strip().splitlines() or ["exit code %d" % run.rc])[-1]
+        return dict(result, cause=run.cause or "failed", evidence=words)
+    try:
+        view = parse_view(run.stdout)
+    except NoView as error:
+        return dict(result, cause="unreadable", evidence=str(error))
+    share = {"device": None, "inode": None}
+    if not ask_file_system(options["share"], options["timeout"])[0]:
+        status = os.stat(options["share"])
+        share = {"device": status.st_dev, "inode": status.st_ino}
+    return dict(
+        result,
+        share=share,
+        settings=dict(settings_of(found), cpus=len(os.sched_getaffinity(0))),
+        view=dict(
+            {name: part for name, part in view.items() if name != "first_environment"},
+            environment=environment_differences(view["first_environment"], view["environment"]),
+            python=python_view(found, view["python"]),
+        ),
+    )

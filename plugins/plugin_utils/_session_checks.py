@@ -1,0 +1,418 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What jobs find in the training containers, against the plan and between hosts. Pure functions.
+
+C(sessions) has RV(trainyard.gpu.host_health_info#module:session) of each host whose session was read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._container_state import in_words
+
+__all__ = ["CHECKS", "findings"]
+
+SHARE, LIMITS, SESSION, LEFT = CHECKS = (
+    "container-share",
+    "container-limits",
+    "session-environment",
+    "leftover-processes",
+)
+SITE = "run training_environment.yml"
+#: A file system of memory is rounded up to pages.
+SHM_SHARE = 0.99
+#: The kernel derives these from the host's memory, so they differ between hosts.
+BY_MEMORY = ("nproc",)
+#: Sizes in bytes.
+SIZES = ("as", "core", "data", "fsize", "memlock", "stack")
+#: Fewer processes are too few for the threads of a training job.
+FEW_PROCESSES = 4096
+#: Variables that change what Python or the linker loads, without any other sign.
+DECISIVE = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "PYTHONUSERBASE",
+    "LD_PRELOAD",
+    "LD_AUDIT",
+    "LD_LIBRARY_PATH",
+    "BASH_ENV",
+)
+MOST = 5
+
+
+def finding(host: str, found: str, expected: str, fix: str, warn: bool = False) -> dict:
+    return {"host": host, "found": found, "expected": expected, "fix": fix, "warn": warn}
+
+
+def share_findings(host: str, session: dict, share: str) -> list[dict]:
+    inside, outside = session["view"]["share"], session.get("share") or {}
+    expected = "%s can be written in the container, and is the same folder as on the host" % share
+    fix = (
+        SITE
+        + ", which restarts the container if no job runs in it. If the host has the same error, see check shared-storage"
+    )
+    if inside["error"]:
+        return [
+            finding(host, "a job cannot write to %s: %s" % (share, inside["error"]), expected, fix)
+        ]
+    known = (outside.get("device"), outside.get("inode"))
+    if None not in known and known != (inside["device"], inside["inode"]):
+        return [
+            finding(
+                host,
+                "%s in the container differs from the folder of the host, so jobs write to a disk of the host"
+                % share,
+                expected,
+                fix,
+            )
+        ]
+    return []
+
+
+def limit_text(name: str, value: int | None) -> str:
+    if value is None:
+        return "unlimited"
+    return in_words(value) if name in SIZES else str(value)
+
+
+def below(value: int | None, other: int | None) -> bool:
+    """Whether a limit is lower than another one. None is no limit."""
+    return value is not None and (other is None or value < other)
+
+
+def best(values: list[int | None]) -> int | None:
+    """The highest of some limits. None is no limit."""
+    return None if None in values else max(values)
+
+
+def boundless(value: int | None) -> int | None:
+    """A limit of Docker, which has -1 for none, as None for none."""
+    return None if value == -1 else value
+
+
+def planned_limits(host: str, session: dict) -> list[dict]:
+    """Limits of a session against those of the container, which Docker has set."""
+    view, ulimits = session["view"], session["settings"]["ulimits"]
+    found = []
+    for name, ours in sorted(view["limits"].items()):
+        first = view["first_limits"].get(name, ours)
+        wanted = [boundless(value) for value in ulimits.get(name, first)]
+        if any(below(value, other) for value, other in zip(ours, wanted)):
+            found.append(
+                finding(
+                    host,
+                    "a session has the limit %s %s" % (name, limit_text(name, ours[0])),
+                    "%s, the limit of the container" % limit_text(name, wanted[0]),
+                    "%s, which restarts the container if its sshd has the limit. Otherwise a login file in the container (such as ~/.bashrc) sets it"
+                    % SITE,
+                )
+            )
+    return found
+
+
+def group_limits(host: str, session: dict) -> list[dict]:
+    """Memory, CPUs and processes of the container's control group, which the plan does not limit."""
+    group, limited = session["view"]["group"], session["settings"]["limited"]
+    expected = "no limit of the container's memory, CPUs and processes, as in the plan"
+    inside = []
+    if group["memory"] is not None:
+        inside.append("memory %s" % in_words(group["memory"]))
+    if group["cpus"] is not None:
+        inside.append("%g CPUs" % group["cpus"])
+    if group["affinity"] < session["settings"]["cpus"]:
+        inside.append("%d of %d CPUs" % (group["affinity"], session["settings"]["cpus"]))
+    if group["pids"] is not None and (
+        group["pids"] < FEW_PROCESSES or any("processes" in text for text in limited)
+    ):
+        inside.append("%d processes" % group["pids"])
+    found = []
+    if inside or limited:
+        fix = (
+            SITE + ", which creates the container again without the limits if no job runs in it"
+            if limited
+            else "raise the limit of the control group above the container (systemctl show docker.service system.slice), or of this machine"
+        )
+        texts = "the container is limited to %s" % ", ".join(inside or limited)
+        found.append(finding(host, texts, expected, fix))
+    if group["killed"]:
+        text = (
+            "out of memory: since the start of the container, the kernel has killed %d of its processes"
+            % (group["killed"])
+        )
+        fix = (
+            "give jobs more memory or less data. The kernel log names the processes (journalctl --dmesg | grep -i oom). "
+            "A restart of the container resets the counter"
+        )
+        found.append(finding(host, text, "no such process", fix, warn=True))
+    return found
+
+
+def shm_findings(host: str, session: dict) -> list[dict]:
+    wanted, ours = session["settings"]["shm_bytes"], session["view"]["shm_bytes"]
+    if ours >= wanted * SHM_SHARE:
+        return []
+    return [
+        finding(
+            host,
+            "/dev/shm in the container has %s" % in_words(ours),
+            "%s, as Docker has set it" % in_words(wanted),
+            SITE + ", which restarts the container if no job runs in it",
+        )
+    ]
+
+
+def peer_limits(sessions: dict) -> list[dict]:
+    """Limits of containers that those of other hosts exceed."""
+    found = []
+    tables = {host: session["view"]["first_limits"] for host, session in sessions.items()}
+    names = sorted({name for table in tables.values() for name in table} - set(BY_MEMORY))
+    for name in names:
+        values = {host: table[name][0] for host, table in tables.items() if name in table}
+        highest = best(list(values.values()))
+        for host, value in values.items():
+            if below(value, highest) and name not in sessions[host]["settings"]["ulimits"]:
+                found.append(
+                    finding(
+                        host,
+                        "the container has the limit %s %s" % (name, limit_text(name, value)),
+                        "%s, as on other hosts" % limit_text(name, highest),
+                        "set training_container_ulimits.%s for all hosts, or correct the limits of Docker (systemctl show docker.service, daemon.json)"
+                        % name,
+                        warn=True,
+                    )
+                )
+    return found
+
+
+def variable_findings(sessions: dict) -> list[dict]:
+    """Variables of sessions that image and container do not set."""
+    found = []
+    for host, session in sessions.items():
+        table = session["view"]["environment"]
+        wrong = [("lacks", name) for name in table["missing"]]
+        wrong += [("has another value of", name) for name in table["changed"]]
+        for what, name in wrong:
+            found.append(
+                finding(
+                    host,
+                    "a session %s variable %s, which image or container sets" % (what, name),
+                    "the value of image and container",
+                    "correct the login files in the container (~/.ssh/environment, ~/.bashrc, /etc/profile.d), or restart the container when no job runs in it",
+                )
+            )
+    added = {host: session["view"]["environment"]["added"] for host, session in sessions.items()}
+    names = sorted({name for table in added.values() for name in table})
+    for name in names:
+        values = {host: table.get(name, ["", ""])[0] for host, table in added.items()}
+        everywhere = len(set(values.values())) == 1
+        if everywhere and name not in DECISIVE:
+            continue
+        for host in odd_ones(values):
+            value = added[host].get(name)
+            text = "a session has variable %s, which neither image nor container sets" % name
+            if value is None:
+                text = "a session lacks variable %s, which the sessions of other hosts have" % name
+            elif value[1]:
+                text += ": %s" % value[1]
+            found.append(
+                finding(
+                    host,
+                    text,
+                    "the environment of image and container, as on all hosts",
+                    "remove it from the login files in the container (~/.ssh/environment, ~/.bashrc, /etc/profile.d), or set it for all hosts in "
+                    "training_container_environment",
+                    warn=everywhere,
+                )
+            )
+    return found
+
+
+def odd_ones(values: dict[str, str]) -> list[str]:
+    """The hosts at fault for a difference: all if they agree, else those without the most frequent value. In a tie, those with a value."""
+    counts = Counter(values.values()).most_common()
+    if len(counts) == 1:
+        return list(values)
+    if counts[0][1] > counts[1][1]:
+        return [host for host, value in values.items() if value != counts[0][0]]
+    return [host for host, value in values.items() if value] or list(values)
+
+
+def blamed(values: dict[str, str], changed: set[str]) -> list[str]:
+    """The hosts at fault where C(values) differ: those of C(changed), whose value is not from the image, else those without the most frequent value."""
+    at_fault = [host for host in values if host in changed]
+    return at_fault if at_fault and len(at_fault) < len(values) else odd_ones(values)
+
+
+def python_findings(sessions: dict) -> list[dict]:
+    pythons = {host: session["view"]["python"] for host, session in sessions.items()}
+    expected = "the same Python and programs on all hosts, as in the image"
+    found = [
+        finding(
+            host,
+            python["error"],
+            "a python3 that starts",
+            "correct the login files in the container, such as ~/.ssh/environment",
+        )
+        for host, python in pythons.items()
+        if python["error"]
+    ]
+    versions = {host: python["version"] for host, python in pythons.items()}
+    if len(set(versions.values())) > 1:
+        for host in odd_ones(versions):
+            text = "python3 is version %s, on other hosts %s" % (
+                versions[host],
+                ", ".join(sorted(set(versions.values()) - {versions[host]})),
+            )
+            found.append(finding(host, text, expected, SITE))
+    for name in sorted({name for python in pythons.values() for name in python["programs"]}):
+        paths = {
+            host: python["programs"].get(name, ["", ""])[0] for host, python in pythons.items()
+        }
+        if len(set(paths.values())) > 1:
+            changed = {
+                host
+                for host, python in pythons.items()
+                if python["programs"].get(name, ["", "image"])[1] != "image"
+            }
+            for host in blamed(paths, changed):
+                text = "%s is %s" % (name, paths[host] or "not found")
+                fix = (
+                    "correct PATH in the login files of the container, or remove the other %s"
+                    % name
+                )
+                found.append(finding(host, text, expected, fix))
+    return found
+
+
+def package_findings(sessions: dict) -> list[dict]:
+    """Packages with another version than on other hosts, and packages of one host that are not of the image."""
+    tables = {host: session["view"]["python"]["packages"] for host, session in sessions.items()}
+    differ, extra = {}, {}
+    for name in sorted({name for table in tables.values() for name in table}):
+        values = {host: table.get(name, ["", ""])[0] for host, table in tables.items()}
+        if len(set(values.values())) == 1:
+            continue
+        changed = {
+            host for host, table in tables.items() if table.get(name, ["", "image"])[1] != "image"
+        }
+        # Somebody tries a package that the image does not have: no import of a job finds another one for that.
+        is_extra = all(host in changed or not values[host] for host in values)
+        versions = {value for value in values.values() if value}
+        for host in blamed(values, changed):
+            text = "%s %s" % (name, values[host] or "missing")
+            place = extra if is_extra and len(versions) == 1 else differ
+            place.setdefault(host, []).append(text)
+    fix = "remove it in the container (pip uninstall, or its folder in PYTHONPATH), or install it for all hosts with training_image_python_packages"
+    found = []
+    for table, warn, said in (
+        (differ, False, "other versions of packages than on other hosts"),
+        (extra, True, "packages that neither the image nor other hosts have"),
+    ):
+        for host, texts in table.items():
+            shown = ", ".join(texts[:MOST]) + (
+                ", and %d more" % (len(texts) - MOST) if len(texts) > MOST else ""
+            )
+            found.append(
+                finding(
+                    host,
+                    "Python finds %s: %s" % (said, shown),
+                    "the packages of the image on all hosts",
+                    fix,
+                    warn,
+                )
+            )
+    return found
+
+
+def shadow_findings(sessions: dict) -> list[dict]:
+    """Modules that hide others, and startup files of Python, that are not of the image."""
+    tables = {}
+    for host, session in sessions.items():
+        python = session["view"]["python"]
+        tables[host] = {
+            (entry["module"], entry["file"]): "module %s of %s hides %s"
+            % (entry["module"], entry["file"], entry["hides"])
+            for entry in python["shadows"]
+        }
+        tables[host].update(
+            (("", path), "Python runs %s at each start" % path) for path in python["startup"]
+        )
+    found = []
+    for host, table in tables.items():
+        elsewhere = [set(other) for name, other in tables.items() if name != host]
+        for key, text in list(table.items())[:MOST]:
+            everywhere = bool(elsewhere) and all(key in other for other in elsewhere)
+            found.append(
+                finding(
+                    host,
+                    text + ", and is not of the image",
+                    "the modules of the image on all hosts",
+                    "rename or remove %s, or remove its folder from PYTHONPATH in the login files of the container"
+                    % key[1],
+                    warn=everywhere,
+                )
+            )
+    return found
+
+
+def age_text(seconds: int) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return "%d %s" % (seconds // length, unit)
+    return "%d s" % seconds
+
+
+def process_findings(host: str, session: dict, running: list[str] | None) -> list[dict]:
+    """Processes in the container of jobs that have ended, and busy ones of no job. C(running) are IDs of jobs, None if the head was not asked."""
+    found = {}
+    for process in session["view"]["processes"]:
+        if process["job"] and (running is None or process["job"] in running):
+            continue
+        found.setdefault(process["job"], []).append(process)
+    told = []
+    for job, those in sorted(found.items()):
+        shown = ", ".join(
+            "PID %d (%s, %s)" % (entry["pid"], entry["command"], age_text(entry["age_s"]))
+            for entry in those[:MOST]
+        ) + (", and %d more" % (len(those) - MOST) if len(those) > MOST else "")
+        what = (
+            "job %s has ended, but its processes run" % job
+            if job
+            else "busy processes are of no job"
+        )
+        told.append(
+            finding(
+                host,
+                "%s: %s" % (what, shown),
+                "no process of a job that has ended",
+                "run in the container: kill %s" % " ".join(str(entry["pid"]) for entry in those),
+                warn=True,
+            )
+        )
+    return told
+
+
+def findings(sessions: dict, running: list[str] | None, share: str) -> dict[str, list[dict]]:
+    """Findings by check. C(running) are the IDs of all running jobs, None if they are unknown."""
+    sessions = {host: session for host, session in sessions.items() if session.get("view")}
+    told = {check: [] for check in CHECKS}
+    for host, session in sessions.items():
+        told[SHARE] += share_findings(host, session, share)
+        told[LIMITS] += (
+            planned_limits(host, session)
+            + group_limits(host, session)
+            + shm_findings(host, session)
+        )
+        told[LEFT] += process_findings(host, session, running)
+    told[LIMITS] += peer_limits(sessions)
+    told[SESSION] += (
+        variable_findings(sessions)
+        + python_findings(sessions)
+        + package_findings(sessions)
+        + shadow_findings(sessions)
+    )
+    return told
