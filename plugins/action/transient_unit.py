@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -29,11 +30,6 @@ display = Display()
 # A restart of sshd or a replugged cable must not abort a build of an hour.
 RETRY_SECONDS = 90
 TAIL_LINES = 15
-
-
-def _interrupt(_number, _frame):
-    """Ansible ends a task by SIGINT after Ctrl-C."""
-    raise KeyboardInterrupt
 
 
 def _tell(play, line):
@@ -66,17 +62,8 @@ class ActionModule(ActionBase):
         if secrets:
             # The output of a look is raw. The connection would show it with -vvv.
             self._connection._play_context.no_log = True
-        # A strategy with threads gets no signals.
-        is_main = threading.current_thread() is threading.main_thread()
-        former = signal.signal(signal.SIGINT, _interrupt) if is_main else None
-        try:
+        with self._told_of_ctrl_c(play, result, state):
             end, tail = self._follow(result, state, secrets, play)
-        except KeyboardInterrupt:
-            _tell(play, self._interrupted(result, state))
-            raise
-        finally:
-            if is_main:
-                signal.signal(signal.SIGINT, former)
         result.update(
             finished=True,
             rc=end["rc"],
@@ -113,6 +100,26 @@ class ActionModule(ActionBase):
             tail = (tail + lines)[-TAIL_LINES:]
             self._show(lines, look["skipped"], result["log"])
         return end, tail
+
+    @contextlib.contextmanager
+    def _told_of_ctrl_c(self, play, result, state):
+        """Say on Ctrl-C what becomes of the unit. Ansible passes SIGINT on to its tasks, and then kills them while they wait for their connection."""
+
+        def interrupt(number, frame):
+            _tell(play, self._interrupted(result, state))
+            if not callable(former):
+                raise KeyboardInterrupt
+            former(number, frame)
+
+        # A strategy with threads gets no signals.
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        former = signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, former)
 
     def _interrupted(self, result, state):
         """What becomes of the unit after Ctrl-C, as a line."""

@@ -76,8 +76,10 @@ class Plugin(transient_unit.ActionModule):
     def _low_level_execute_command(self, command, **dummy):
         self.commands.append(command)
         answer = self.looks.pop(0)
-        if isinstance(answer, BaseException):
+        if isinstance(answer, Exception):
             raise answer
+        if answer == signal.SIGINT:
+            signal.raise_signal(answer)
         return answer
 
 
@@ -297,7 +299,7 @@ def test_ctrl_c_says_what_becomes_of_the_unit(shown, monkeypatch, tmp_path, leas
     follow = dict(STARTED["follow"], lease=lease)
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        run(Plugin(dict(STARTED, follow=follow), look(b"one\n"), KeyboardInterrupt()))
+        run(Plugin(dict(STARTED, follow=follow), look(b"one\n"), signal.SIGINT))
     reader.kill()
     reader.wait()
     told = error.read_text()
