@@ -35,6 +35,10 @@ def verify_logins(proofs):
     return _verify_plan.logins(proofs)
 
 
+def verify_causes(findings):
+    return _verify_plan.with_causes(findings)
+
+
 def verify_logs(checks, host, sources, job_log, job_checks=()):
     return _verify_plan.logs(checks, host, sources, job_checks, job_log)
 
@@ -121,6 +125,7 @@ class FilterModule:
         return {
             "verify_plan": verify_plan,
             "verify_evidence": verify_evidence,
+            "verify_causes": verify_causes,
             "verify_logs": verify_logs,
             "verify_nodes": verify_nodes,
             "verify_ids": verify_ids,

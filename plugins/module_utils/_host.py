@@ -56,7 +56,7 @@ def is_virtual_interface(name):
 
 
 def parse_ip_addresses(text):
-    """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up with a carrier.
+    """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up with a carrier, MTU in bytes.
 
     Temporary addresses of IPv6 are left out: the kernel replaces them every day.
     """
@@ -74,6 +74,7 @@ def parse_ip_addresses(text):
                 if "local" in entry and not entry.get("temporary")
             ],
             "up": "UP" in link.get("flags", []) and "NO-CARRIER" not in link["flags"],
+            "mtu": link.get("mtu"),
         }
         for link in links
         if "ifname" in link

@@ -184,7 +184,8 @@ _FIXES = {
     "no_banner": "{name} accepts connections but its sshd does not answer, so no firewall blocks them: the container's sshd is stopped or "
     "hangs, the container is paused, or the host is overloaded. Run training_environment.yml, which restarts its sshd",
     "unreachable": "check the interface on the cluster network of both hosts",
-    "connection_closed": "read `docker logs` of the container on {name}: sshd closed the connection before the login",
+    "connection_closed": "read `docker logs` of the container on {name}: sshd closed the connection before the login. It cannot start a process for it if the "
+    "container's limit of processes is reached (docker inspect, PidsLimit)",
     "ssh_missing": "the image lacks ssh or the collection's wrapper, or they were removed from the container: run training_environment.yml",
     "path_mtu": "packets of full size are lost on the way to {name}, as small ones arrive: run `ping -M do -s 1472 {name}` on both hosts (8972 with jumbo "
     "frames). Give all interfaces and switch ports of the cluster network the same MTU, and allow ICMP 'fragmentation needed' in firewalls between them",

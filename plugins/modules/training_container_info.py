@@ -313,7 +313,14 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._tool import begin_t
 
 RESOLV_CONF = "/etc/resolv.conf"
 DAEMON_CONFIG = "/etc/docker/daemon.json"
-PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath")
+PROPERTIES = (
+    "LoadState",
+    "ActiveState",
+    "UnitFileState",
+    "NeedDaemonReload",
+    "FragmentPath",
+    "InvocationID",
+)
 # First line of the unit file that role training_container writes.
 OURS = "# Placed by trainyard.gpu.training_container."
 # In the container. Its supervisor writes it.
@@ -526,11 +533,15 @@ def ask_systemd(module, result):
         "log": [],
     }
     if result["unit"]["loaded"] and not result["unit"]["active"]:
+        # Lines of earlier starts would explain a fault that has ended.
+        start = found.get("InvocationID")
+        its = ["--unit", unit]
+        if start:
+            its = ["_SYSTEMD_INVOCATION_ID=" + start, "+", "INVOCATION_ID=" + start]
         rc, out, err = module.run_command(
             [
                 module.get_bin_path("journalctl", required=True),
-                "--unit",
-                unit,
+                *its,
                 "--lines=15",
                 "--output=cat",
                 "--no-pager",

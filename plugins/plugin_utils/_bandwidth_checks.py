@@ -14,6 +14,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool impo
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import (
     fabric_counters,
+    fabric_errors,
     gpus_busy,
     nccl_transport,
 )
@@ -25,6 +26,8 @@ SOURCE = {
     "all_reduce_perf": "all_reduce_perf of nccl-tests",
 }
 LOG = "read the job's log, .trainyard/jobs/verify-bandwidth/job.log on the share"
+FAILED = "correct the error that the finding names; it says nothing of the hardware. Else %s" % LOG
+NO_COUNTERS = "the job has left no counters"
 ONE_RANK = "one rank has nothing to exchange"
 FRAMEWORKS = {"Torch": "PyTorch", "TensorFlow": "TensorFlow", "MXNet": "MXNet"}
 NO_SETS = (
@@ -36,6 +39,12 @@ def _required(bound):
     if bound["required_gb_s"] is None:
         return ""
     return "%.3g GB/s or more (%s: %s)" % (bound["required_gb_s"], bound["bound"], bound["from"])
+
+
+def _told(run):
+    """What a run has measured. One that failed has measured no slow hardware."""
+    found = "; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"]
+    return "the measurement failed: %s" % found if run["errors"] else found
 
 
 def _ended(answer):
@@ -107,6 +116,13 @@ def _watched_checks(answer, hosts, tail, gpus, reason):
             else fabric_counters(watched, answer["facts"], host, carrier)
             for host in hosts
         ]
+        lost, remarks = answer.get("lost") or {}, answer.get("remarks") or {}
+        checks += [
+            fabric_errors(lost, remarks, host)
+            if lost.get(host)
+            else skipped("fabric-errors", host, "not read: %s" % (unknown(host) or NO_COUNTERS))
+            for host in hosts
+        ]
     if carrier and carrier != "nccl":
         return checks + [
             skipped(
@@ -176,11 +192,13 @@ def _measured_checks(answer, hosts, tail, gpus, reason):
                 host,
                 "pass" if run["passed"] else "fail",
                 expected=_required(run["expected"]),
-                found="; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"],
+                found=_told(run),
                 source=source,
                 seconds=run["seconds"],
                 fix=""
                 if run["passed"]
+                else FAILED
+                if run["errors"]
                 else "compare what else runs on %s, its CPU's or GPUs' clocks and limits, and its PCIe links, with a host that passes"
                 % host,
             )
@@ -197,7 +215,7 @@ def _measured_checks(answer, hosts, tail, gpus, reason):
         if run["expected"]["required_gb_s"] is None
         else "pass"
     )
-    found = "; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"]
+    found = _told(run)
     fix = ""
     if verdict == "fail":
         blame = [

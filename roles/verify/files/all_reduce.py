@@ -26,7 +26,7 @@ import time
 
 import _bandwidth
 import _blame
-from _job_watch import USAGE, cards_of, counters, output
+from _job_watch import USAGE, cards_of, counters, losses, output
 
 try:
     import torch
@@ -271,8 +271,8 @@ class Rank(object):
             torch.cuda.set_device(self.device)
         torch.set_num_threads(1)
         self.backend = "nccl" if self.device.type == "cuda" else "gloo"
-        # The cards of the host, on the first of its ranks.
-        self.cards = None
+        # The cards of the host, and its counters of lost data at the start, on the first of its ranks.
+        self.cards, self.lost = None, None
         self.log = None
         if self.backend == "nccl":
             self.log = nccl_log()
@@ -389,6 +389,10 @@ class Rank(object):
             if dist.is_initialized():
                 dist.destroy_process_group()
         answer["seconds"] = round(time.perf_counter() - begun, 2)
+        if self.lost:
+            answer["lost"] = {
+                self.host_of[self.rank]: _bandwidth.grown(self.lost, losses(self.cards))
+            }
         self.put("answer/%d/%d" % (number, self.rank), answer)
 
     def take_part(self, number):
@@ -418,6 +422,8 @@ class Conductor(Rank):
         # Groups with wrong sums, once for each time.
         self.wrong = []
         self.watched = {}
+        # Lost data of each host since the start.
+        self.lost_of = {}
         self.facts = {}
         self.earlier = plan["history"].get(self.backend, {})
         self.hosts = [host["name"] for host in plan["hosts"]]
@@ -433,6 +439,8 @@ class Conductor(Rank):
         for name, (ranks, _sizes) in wanted.items():
             # Wait for all of them, because a working rank cannot take part in the next step.
             answers = [self.get("answer/%d/%d" % (self.number, rank)) for rank in ranks]
+            for answer in answers:
+                self.lost_of.update(answer.get("lost", {}))
             found[name] = dict(
                 answers[0],
                 error=next((answer["error"] for answer in answers if answer["error"]), ""),
@@ -528,6 +536,7 @@ class Conductor(Rank):
             "collective": self.backend,
             "runs": self.judged(),
             "watched": self.watched,
+            "lost": self.lost_of,
             "facts": self.facts,
             "blame": verdict["blame"],
             "suspect": verdict["suspect"],
@@ -569,6 +578,7 @@ class Conductor(Rank):
                     for host, run in alone.items()
                 },
                 sizes[-2:-1],
+                {host: run["errors"][0] for host, run in alone.items() if run["errors"]},
             )
             self.tell_wrong(verdict)
         found = self.write(verdict)
@@ -592,9 +602,14 @@ class Conductor(Rank):
                 % ", ".join(sorted(set(self.name(group) for group in self.wrong)))
             )
 
-    def search(self, required, alone, sizes):
+    def search(self, required, alone, sizes, errors):
         search = _blame.search(
-            self.hosts, required, alone, self.plan["at_once"], self.plan["asked"]["peer_fraction"]
+            self.hosts,
+            required,
+            alone,
+            self.plan["at_once"],
+            self.plan["asked"]["peer_fraction"],
+            errors,
         )
         answers = None
         while True:
@@ -639,7 +654,7 @@ def main():
     host = next(name for name, ranks in agent.ranks_of.items() if agent.rank in ranks)
     if agent.ranks_of[host][0] == agent.rank:
         told = facts(agent.backend == "nccl")
-        agent.cards = told["cards"]
+        agent.cards, agent.lost = told["cards"], losses(told["cards"])
         agent.put("facts/%s" % host, told)
     if agent.rank:
         agent.follow()

@@ -294,6 +294,31 @@ BAD = [
         "peer-name-wrong",
         "b is 127.0.0.1",
     ),
+    # A wrong line of /etc/hosts, in no network of the cluster.
+    (
+        {
+            "answer_resolved": {
+                "a": {"addresses": ["10.0.0.11"], "error": ""},
+                "b": {"addresses": ["10.9.9.9"], "error": ""},
+            }
+        },
+        "peer-name-wrong",
+        "b is 10.9.9.9",
+    ),
+    (
+        {
+            "facts_interfaces": [
+                {
+                    "name": "eth0",
+                    "up": True,
+                    "addresses": [{"address": "10.0.0.11", "prefix": 24}],
+                    "mtu": 1400,
+                }
+            ]
+        },
+        "mtu-differs",
+        "MTU 1400 on a; 1500 on b",
+    ),
     (
         {
             "answer_resolved": {
