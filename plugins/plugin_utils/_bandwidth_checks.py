@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BROKE_OFF
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import remarks as remarks_of
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import (
     reason as reason_of,
 )
@@ -39,6 +40,16 @@ def _required(bound):
     if bound["required_gb_s"] is None:
         return ""
     return "%.3g GB/s or more (%s: %s)" % (bound["required_gb_s"], bound["bound"], bound["from"])
+
+
+def _remarks(answer):
+    """What NCCL's log of a job has told of ports, by host."""
+    return {
+        host: [
+            "%s; %s" % (remark["cause"], remark["fix"]) for remark in remarks_of("\n".join(lines))
+        ]
+        for host, lines in (answer.get("nccl_lines") or {}).items()
+    }
 
 
 def _told(run):
@@ -116,7 +127,7 @@ def _watched_checks(answer, hosts, tail, gpus, reason):
             else fabric_counters(watched, answer["facts"], host, carrier)
             for host in hosts
         ]
-        lost, remarks = answer.get("lost") or {}, answer.get("remarks") or {}
+        lost, remarks = answer.get("lost") or {}, answer.get("remarks") or _remarks(answer)
         checks += [
             fabric_errors(lost, remarks, host)
             if lost.get(host)

@@ -57,6 +57,8 @@ SETTLE_SECONDS = 1.5
 RING = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 # NCCL has few kinds of connections, but many channels.
 CONNECTIONS = 200
+# The collection's _run_log.py, which is on the controller, reads these lines.
+REMARKED, REMARKS = ("Got async", "GPU Direct RDMA Disabled"), 20
 TIMEOUT = datetime.timedelta(seconds=30)
 STORE_TIMEOUT = datetime.timedelta(seconds=600)
 
@@ -127,6 +129,14 @@ def connections(log, since_byte):
         if log
         else []
     )[:CONNECTIONS]
+
+
+def remarked(log, since_byte):
+    """Return the lines of NCCL's log from this position on that report a fault of a port or a detour of the data, each once."""
+    lines = said(log, since_byte) if log else []
+    return sorted(
+        {line.strip()[:1000] for line in lines if any(word in line for word in REMARKED)}
+    )[:REMARKS]
 
 
 def watch(work, agree, cards, with_gpus):
@@ -389,6 +399,7 @@ class Rank(object):
             if dist.is_initialized():
                 dist.destroy_process_group()
         answer["seconds"] = round(time.perf_counter() - begun, 2)
+        answer["remarked"] = remarked(self.log, logged)
         if self.lost:
             answer["lost"] = {
                 self.host_of[self.rank]: _bandwidth.grown(self.lost, losses(self.cards))
@@ -424,6 +435,8 @@ class Conductor(Rank):
         self.watched = {}
         # Lost data of each host since the start.
         self.lost_of = {}
+        # Lines of NCCL's log by host.
+        self.remarked_on = {}
         self.facts = {}
         self.earlier = plan["history"].get(self.backend, {})
         self.hosts = [host["name"] for host in plan["hosts"]]
@@ -439,8 +452,11 @@ class Conductor(Rank):
         for name, (ranks, _sizes) in wanted.items():
             # Wait for all of them, because a working rank cannot take part in the next step.
             answers = [self.get("answer/%d/%d" % (self.number, rank)) for rank in ranks]
-            for answer in answers:
+            for rank, answer in zip(ranks, answers):
                 self.lost_of.update(answer.get("lost", {}))
+                self.remarked_on.setdefault(self.host_of[rank], set()).update(
+                    answer.get("remarked", [])
+                )
             found[name] = dict(
                 answers[0],
                 error=next((answer["error"] for answer in answers if answer["error"]), ""),
@@ -537,6 +553,7 @@ class Conductor(Rank):
             "runs": self.judged(),
             "watched": self.watched,
             "lost": self.lost_of,
+            "nccl_lines": {host: sorted(lines) for host, lines in self.remarked_on.items()},
             "facts": self.facts,
             "blame": verdict["blame"],
             "suspect": verdict["suspect"],

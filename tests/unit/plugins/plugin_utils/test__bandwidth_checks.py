@@ -451,6 +451,9 @@ def test_a_port_error_in_a_good_run_is_a_warning_of_its_host():
         "port mlx5_4:1 reported 'port error'; check it",
     ) in found
     assert ("fabric-errors", "node-a", "pass", "") in found
+    line = "gx1:1:2 [0] net_ib.cc:150 NCCL WARN NET/IB : mlx5_4:1 Got async event : port error"
+    found = seen(answer(nccl_lines={"node-a": [], "node-b": [line]}), HOSTS)
+    assert [entry[2] for entry in found if entry[0] == "fabric-errors"] == ["pass", "warn"]
 
 
 def test_a_job_that_failed_is_not_slow_hardware():
