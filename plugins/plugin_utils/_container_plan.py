@@ -26,7 +26,9 @@ def faults(found, name, image, names=()):
     """Faults of a container that should run, and of its services C(names)."""
     found = plain(found)
     container, unit, said = found["container"], found["unit"], []
-    if not container["running"]:
+    if not container["exists"]:
+        said.append("container %s does not exist" % name)
+    elif not container["running"]:
         said.append("container %s does not run" % name)
     if container["paused"]:
         said.append("container %s is paused" % name)
@@ -39,7 +41,7 @@ def faults(found, name, image, names=()):
         said.append("%s.service is %s" % (name, unit["state"]))
     if not unit["enabled"]:
         said.append("%s.service is not enabled, so it will not start at boot" % name)
-    if container["image_id"] != found["image"]["id"]:
+    if container["exists"] and container["image_id"] != found["image"]["id"]:
         said.append("the container was created from another image than %s" % image)
     return said + ["service %s: %s" % service for service in services.unready(found, plain(names))]
 
