@@ -406,7 +406,10 @@ def counted(texts):
 
 
 def grown(before, after):
-    """How much the counters of _job_watch.losses have grown. One that is smaller now has started anew, as after a reload of the driver: then its value counts."""
+    """How much the counters of _job_watch.losses have grown.
+
+    One that is smaller now has started anew, as after a reload of the driver. Then its value counts.
+    """
 
     def more(then, now):
         return now - then if now >= then else now

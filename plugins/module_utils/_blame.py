@@ -312,8 +312,8 @@ def _figure(value):
 def search(hosts, required, alone=None, at_once=0, share=0.6, errors=None):
     """Find the hosts and links that keep the hosts below the required bus bandwidth (GB/s).
 
-    C(alone) is what each host does by itself, as far as it was measured (0 if that failed, with the reason in C(errors)); C(at_once) limits the groups of a round, 0 does not. Below the C(share) of what
-    the others do a host alone is slow, and a pair where all fall short. A generator: yields lists of
+    C(alone) is what each host does by itself, as far as it was measured (0 if that failed, with the reason in C(errors)); C(at_once) limits the groups of a
+    round, 0 does not. Below the C(share) of what the others do a host alone is slow, and a pair where all fall short. A generator: yields lists of
     disjoint groups (tuples of hosts, in their order), is sent a dictionary from group to bus bandwidth (None for one that failed), and returns C(blame)
     (kind, names, evidence), C(suspect) (hosts without which the rest is as it should be), C(note) (why nobody is to blame) and C(rounds).
     """
