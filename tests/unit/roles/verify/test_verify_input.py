@@ -372,11 +372,15 @@ def a_check(check_id, host="a", verdict="fail"):
 )
 def test_logs_that_matter(checks, job, host, logs):
     found = decided(
-        "logs", verify_checks=checks, verify_bandwidth_checks=job, inventory_hostname=host
+        "logs",
+        verify_checks=checks,
+        verify_bandwidth_checks=job,
+        inventory_hostname=host,
+        train_run_result={"rc": 1},
     )
     assert [(log["host"], log["name"]) for log in found] == logs
     assert (
-        "--unit=trainyard-training.service" in found[0]["argv"]
+        "trainyard-training.service" in found[0]["argv"]
         if logs and "container" in logs[0][1]
         else True
     )
