@@ -325,8 +325,15 @@ class Engine:
         return self.record.exists()
 
     def stop(self):
-        """Stop the engine if the lab started it. The packages are kept."""
+        """Stop the engine if the lab started it and no container runs on it. The packages are kept."""
         if not self.started_by_lab():
+            return
+        running = self.docker("ps", "--format", "{{.Names}}").stdout.split() if self.client else []
+        if running:
+            say(
+                f"the Docker engine that the lab started keeps running, because other containers run on it: {', '.join(running)}"
+            )
+            self.record.unlink()
             return
         how = json.loads(self.record.read_text())
         say(

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import re
 
+from collections.abc import Mapping
+
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
@@ -67,7 +69,7 @@ class ActionModule(ActionBase):
             if not member["reachable"]
         ]
         findings += [
-            self._lost(member["name"])
+            self._lost(member["name"], hostvars)
             for member in members
             if member["reachable"]
             and member["name"] in task_vars["ansible_play_hosts_all"]
@@ -211,15 +213,26 @@ class ActionModule(ActionBase):
         )
 
     @staticmethod
-    def _lost(name):
+    def _lost(name, hostvars):
+        """A host that has failed a task. Its result may be registered, and then it has the cause."""
+        told = hostvars.raw_get(name) if hasattr(hostvars, "raw_get") else hostvars[name]
+        causes = [
+            " ".join(str(value.get("msg", "")).split())
+            for value in dict(told).values()
+            if isinstance(value, Mapping) and value.get("failed") is True and value.get("msg")
+        ]
+        found = "it dropped out of the play, so nothing was checked there"
         return finding(
             "host-unreachable",
             name,
             "fail",
             expected="the host answers in all tasks",
-            found="it dropped out of the play, so nothing was checked there",
+            found="%s: %s" % (found, causes[-1][:500]) if causes else found,
             source="ansible-playbook",
-            fix="correct the error of %s above" % name,
+            fix="correct this error, and run the playbook again"
+            if causes
+            else "correct the error of the failed task of %s in Ansible's output of this run, and run the playbook again"
+            % name,
         )
 
     @staticmethod

@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import threading
 import time
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
@@ -29,6 +32,15 @@ RETRY_SECONDS = 90
 TAIL_LINES = 15
 
 
+def _tell(play, line):
+    """Write a line to the terminal of the play. After Ctrl-C it takes no more lines from its tasks."""
+    try:
+        with open("/proc/%d/fd/2" % play, "w", encoding="utf-8") as stream:
+            stream.write(line + "\n")
+    except OSError:
+        display.display(line)
+
+
 class ActionModule(ActionBase):
     """Starts the unit with the module, then follows it and shows its lines as they appear. A module cannot do that, because it returns only at its end.
 
@@ -50,18 +62,8 @@ class ActionModule(ActionBase):
         if secrets:
             # The output of a look is raw. The connection would show it with -vvv.
             self._connection._play_context.no_log = True
-        end, tail = None, []
-        while end is None:
-            if os.getppid() != play:
-                # ansible-playbook was killed and this worker was left over: nobody sees its lines, and it must not renew the lease.
-                raise AnsibleError("The play that started %s has ended" % result["unit"])
-            look = self._look(result, state)
-            end = look["end"]
-            lines, consumed = take_lines(look["data"], end is not None)
-            state.update(inode=look["inode"], offset=look["offset"] + consumed)
-            lines = [without_secrets(line, secrets) for line in lines]
-            tail = (tail + lines)[-TAIL_LINES:]
-            self._show(lines, look["skipped"], result["log"])
+        with self._told_of_ctrl_c(play, result, state):
+            end, tail = self._follow(result, state, secrets, play)
         result.update(
             finished=True,
             rc=end["rc"],
@@ -82,6 +84,56 @@ class ActionModule(ActionBase):
                 )
             )
         return result
+
+    def _follow(self, result, state, secrets, play):
+        """Show the lines of the unit until its end. Return how it ended, and its last lines."""
+        end, tail = None, []
+        while end is None:
+            if os.getppid() != play:
+                # ansible-playbook was killed and this worker was left over: nobody sees its lines, and it must not renew the lease.
+                raise AnsibleError("The play that started %s has ended" % result["unit"])
+            look = self._look(result, state)
+            end = look["end"]
+            lines, consumed = take_lines(look["data"], end is not None)
+            state.update(inode=look["inode"], offset=look["offset"] + consumed)
+            lines = [without_secrets(line, secrets) for line in lines]
+            tail = (tail + lines)[-TAIL_LINES:]
+            self._show(lines, look["skipped"], result["log"])
+        return end, tail
+
+    @contextlib.contextmanager
+    def _told_of_ctrl_c(self, play, result, state):
+        """Say on Ctrl-C what becomes of the unit. Ansible passes SIGINT on to its tasks, and then kills them while they wait for their connection."""
+
+        def interrupt(number, frame):
+            _tell(play, self._interrupted(result, state))
+            if not callable(former):
+                raise KeyboardInterrupt
+            former(number, frame)
+
+        # A strategy with threads gets no signals.
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        former = signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, former)
+
+    def _interrupted(self, result, state):
+        """What becomes of the unit after Ctrl-C, as a line."""
+        left = (
+            "continues. To stop it, run on that host: systemctl stop %s" % result["unit"]
+            if not state["lease"]
+            else "is stopped within %d s, and all of its processes with it" % state["lease"]
+        )
+        return "Interrupted: %s on host %s %s. Its output is in %s" % (
+            result["unit"],
+            self._host,
+            left,
+            result["log"],
+        )
 
     def _show(self, lines, skipped, log):
         lines = abridge(lines, LINES_PER_LOOK, log)

@@ -18,8 +18,12 @@ def preflight_differences(gpus):
     return _preflight_plan.differences(gpus)
 
 
-def preflight_wrong_names(members, own_name, resolved, loopback):
-    return _preflight_plan.wrong_names(members, own_name, resolved, loopback)
+def preflight_wrong_names(members, own_name, resolved, loopback, answering=()):
+    return _preflight_plan.wrong_names(members, own_name, resolved, loopback, answering)
+
+
+def preflight_mtu_differences(members, answering):
+    return _preflight_plan.mtu_differences(members, answering)
 
 
 def preflight_limits(cgroup: dict, version: str) -> dict:
@@ -41,5 +45,6 @@ class FilterModule:
             "preflight_plan": preflight_plan,
             "preflight_differences": preflight_differences,
             "preflight_wrong_names": preflight_wrong_names,
+            "preflight_mtu_differences": preflight_mtu_differences,
             "preflight_limits": preflight_limits,
         }

@@ -92,6 +92,7 @@ class FilterModule:
         return {
             "image_plan": image_plan,
             "hosts_behind": _image_plan.hosts_behind,
+            "image_problem": _image_plan.image_problem,
             "image_is_everywhere": _image_plan.image_is_everywhere,
             "image_recipe": image_recipe,
             "base_image_problems": base_image_problems,

@@ -59,6 +59,10 @@ def verify_sessions(variables: dict, members: list, share: str, head: str, names
     )
 
 
+def verify_causes(findings):
+    return _verify_plan.with_causes(findings)
+
+
 def verify_logs(checks, host, sources, job_log, job_checks=()):
     return _verify_plan.logs(checks, host, sources, job_checks, job_log)
 
@@ -145,6 +149,7 @@ class FilterModule:
         return {
             "verify_plan": verify_plan,
             "verify_evidence": verify_evidence,
+            "verify_causes": verify_causes,
             "verify_logs": verify_logs,
             "verify_nodes": verify_nodes,
             "verify_ids": verify_ids,

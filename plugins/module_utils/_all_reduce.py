@@ -31,7 +31,7 @@ from typing import NamedTuple
 from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import find_errors
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import transports
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
-from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import Around
+from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import Around, remarks
 
 # Bytes per element. For an unknown type, only the order of the sizes can be checked.
 _WIDTHS = {
@@ -94,6 +94,8 @@ _ROW = re.compile(r"(?<![\w.,-])(\d+)[ \t]+(\d+)[ \t]+(" + _TYPE + r")\b(.*)")
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values *: *(\d+) (OK|FAILED)\b")
 _AVERAGE = re.compile(r"Avg bus bandwidth *: *(-?[\w.+-]+)(?: +(OK|FAILED)\b)?")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.(\d+))?(?:e([+-]?\d\d?))?$")
+# The largest difference as C's %.0e prints it. RCCL marks one that is too large with an asterisk.
+_DIFFERENCE = re.compile(r"\d(?:\.\d+)?e[+-]\d\d+$")
 # A count of wrong values is 0, or 2.68435e+08 if it is large. 0.00 belongs to a different column.
 _WHOLE = re.compile(r"\d+$|\d(?:\.\d+)?e[+]?\d+$")
 _TIMESTAMP = re.compile(r"\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
@@ -385,13 +387,17 @@ def _placement(words, kind, milliseconds):
     if milliseconds:
         values["time"] = tuple(1000.0 * part for part in values["time"])
     word = words.get("wrong", words.get("error"))
+    is_marked = word.endswith("*")
+    word = word.rstrip("*")
     found = _value(word)
     if found is None and word != "N/A":
         return None
     wrong, error = None, None
     if found and "error" in words:
+        if not _DIFFERENCE.match(word):
+            return None
         error = found[0]
-        wrong = int(not 0 <= error <= _DELTAS.get(kind, 0.0))
+        wrong = int(is_marked or not 0 <= error <= _DELTAS.get(kind, 0.0))
     elif found:
         if not _WHOLE.match(word) or found[0] != int(found[0]):
             return None
@@ -570,11 +576,23 @@ def _regular(sizes, width):
     )
 
 
+def _uneven(tables):
+    """Whether the tables of a run without a list of its options differ: all types have the same operations and as many rows."""
+    kinds = {}
+    for kind, redop, root in tables:
+        kinds.setdefault(kind, set()).add((redop, root))
+    return len({len(sizes) for sizes in tables.values()}) > 1 or any(
+        operations != next(iter(kinds.values())) for operations in kinds.values()
+    )
+
+
 def _missing_size(section):
     """What is wrong with the sequence of sizes as text; None if nothing is."""
     tables = {}
     for row in section.rows:
         tables.setdefault((row["type"], row["redop"], row["root"]), []).append(row["size_bytes"])
+    if not section.settings and _uneven(tables):
+        return "the types have different numbers of rows"
     for (kind, _redop, _root), sizes in tables.items():
         width = _WIDTHS.get(kind)
         if section.settings and width:
@@ -727,8 +745,9 @@ def _incomplete(section, ranks):
         )
     elif not found:
         missing = _missing_size(section)
-        mean, half, _deviation = _mean(section)
-        if not missing and abs(mean - average[0]) > half + 1e-5 * abs(mean) + 1e-6:
+        mean, half, deviation = _mean(section)
+        lost = min(half, 4 * deviation) + 1e-5 * abs(mean) + 1e-6
+        if not missing and abs(mean - average[0]) > lost:
             missing = "the average is %g GB/s, but that of the rows is %.6g" % (average[0], mean)
         if missing:
             found.append(_reason("rows_missing", "rows are missing: %s" % missing, AGAIN))
@@ -1115,5 +1134,6 @@ def answer(
         passed=not reasons,
         judged=["complete", "correct"] + [name for name in asked if asked[name] is not None],
         reasons=reasons,
+        remarks=remarks(text[first.begin if ours else 0 : end]),
         other_collectives=[_other(section) for section in sections if section is not first],
     )

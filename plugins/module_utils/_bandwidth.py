@@ -32,6 +32,7 @@ __all__ = [
     "counted",
     "expected",
     "gpus",
+    "grown",
     "has_nvlink",
     "history",
     "judge_runs",
@@ -576,6 +577,25 @@ def counted(texts):
             there = []
         found.append(int(there[0][0]) * there[0][1] if there else None)
     return found
+
+
+def grown(before, after):
+    """How much the counters of _job_watch.losses have grown.
+
+    One that is smaller now has started anew, as after a reload of the driver. Then its value counts.
+    """
+
+    def more(then, now):
+        return now - then if now >= then else now
+
+    return {
+        "tcp": [more(*pair) for pair in zip(before["tcp"], after["tcp"])],
+        "cards": {
+            name: more(before["cards"].get(name, 0), value)
+            for name, value in after["cards"].items()
+        },
+        "mtu": after["mtu"],
+    }
 
 
 def transports(text):

@@ -53,11 +53,12 @@ def _in_rounds(groups, at_once):
 class _Search(object):
     """Best measurement by group so far, because noise only lowers a bandwidth."""
 
-    def __init__(self, hosts, required, alone, at_once, share):
+    def __init__(self, hosts, required, alone, at_once, share, errors):
         self.hosts = list(hosts)
         self.required = required
         self.at_once = at_once
         self.share = share
+        self.errors = errors
         self.best = {(host,): alone[host] for host in hosts if host in alone}
         self.rounds = 0
 
@@ -150,6 +151,12 @@ class _Search(object):
         yield from self.measure_twice(asked)
         return list(dict.fromkeys(self.key(pair) for pair in pairs + asked)) if witnesses else []
 
+    def reached(self, busbw, most=""):
+        """What a measurement reached, as a text."""
+        if not busbw:
+            return "measured nothing, because the measurement failed"
+        return "reaches %s%s GB/s (required: %s)" % (most, _figure(busbw), _figure(self.required))
+
     def culprits(self, hosts, pairs):
         """Hosts whose links are all slow, then the slow links between the others."""
         slow, blame, left = self.slow(pairs), [], list(hosts)
@@ -181,15 +188,16 @@ class _Search(object):
                 {
                     "kind": "host",
                     "names": [worst],
-                    "evidence": "each of the %d pairs measured with it reaches at most %s GB/s (required: %s)%s: its "
-                    "network card, cable or switch port"
+                    "evidence": "each of the %d pairs measured with it %s%s: its network card, cable or switch port%s"
                     % (
                         len(links[worst]),
-                        _figure(max(self.best[pair] for pair in links[worst])),
-                        _figure(self.required),
+                        self.reached(max(self.best[pair] for pair in links[worst]), "at most "),
                         "; links between others reach %s or more" % _figure(min(others))
                         if others
                         else "",
+                        ""
+                        if any(self.best[pair] for pair in links[worst])
+                        else ", its firewall, or a limit of the host",
                     ),
                 }
             )
@@ -212,8 +220,7 @@ class _Search(object):
                     {
                         "kind": "link",
                         "names": list(pair),
-                        "evidence": "this pair reaches %s GB/s (required: %s)%s"
-                        % (_figure(self.best[pair]), _figure(self.required), told),
+                        "evidence": "this pair %s%s" % (self.reached(self.best[pair]), told),
                     }
                 )
         return blame
@@ -226,8 +233,7 @@ class _Search(object):
                 {
                     "kind": "host",
                     "names": [host],
-                    "evidence": "alone, without the network, it reaches %s GB/s, but the others %s: its CPU, memory, "
-                    "PCIe or GPUs" % (_figure(self.best[(host,)]), _figure(usual)),
+                    "evidence": self.why_alone(host, usual),
                 }
             )
             suspect.append(host)
@@ -268,6 +274,17 @@ class _Search(object):
             ]
         return {"blame": blame, "suspect": suspect, "note": note, "rounds": self.rounds}
 
+    def why_alone(self, host, usual):
+        """A measurement that failed has no bandwidth, which says nothing of the hardware."""
+        if not self.best[(host,)]:
+            told = "its measurement alone, without the network, failed%s, while the others reach %s GB/s"
+            error = self.errors.get(host)
+            return told % (": %s" % error if error else "", _figure(usual))
+        return (
+            "alone, without the network, it reaches %s GB/s, but the others %s: its CPU, memory, PCIe or GPUs"
+            % (_figure(self.best[(host,)]), _figure(usual))
+        )
+
     def why_none(self, hosts, pairs, together):
         values = [self.best[self.key(pair)] for pair in pairs]
         told = "%d hosts together reach %s GB/s (required: %s), each pair of them %s to %s" % (
@@ -292,12 +309,12 @@ def _figure(value):
     return "%.3g" % value
 
 
-def search(hosts, required, alone=None, at_once=0, share=0.6):
+def search(hosts, required, alone=None, at_once=0, share=0.6, errors=None):
     """Find the hosts and links that keep the hosts below the required bus bandwidth (GB/s).
 
-    C(alone) is what each host does by itself, as far as it was measured; C(at_once) limits the groups of a round, 0 does not. Below the C(share) of what
-    the others do a host alone is slow, and a pair where all fall short. A generator: yields lists of
+    C(alone) is what each host does by itself, as far as it was measured (0 if that failed, with the reason in C(errors)); C(at_once) limits the groups of a
+    round, 0 does not. Below the C(share) of what the others do a host alone is slow, and a pair where all fall short. A generator: yields lists of
     disjoint groups (tuples of hosts, in their order), is sent a dictionary from group to bus bandwidth (None for one that failed), and returns C(blame)
     (kind, names, evidence), C(suspect) (hosts without which the rest is as it should be), C(note) (why nobody is to blame) and C(rounds).
     """
-    return _Search(hosts, required, alone or {}, at_once, share).run()
+    return _Search(hosts, required, alone or {}, at_once, share, errors or {}).run()

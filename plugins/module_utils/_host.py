@@ -65,7 +65,7 @@ def is_virtual_machine(cpuinfo: str, dmi: str) -> bool:
 
 
 def parse_ip_addresses(text):
-    """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up with a carrier.
+    """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up with a carrier, MTU in bytes.
 
     Temporary addresses of IPv6 are left out: the kernel replaces them every day.
     """
@@ -83,6 +83,7 @@ def parse_ip_addresses(text):
                 if "local" in entry and not entry.get("temporary")
             ],
             "up": "UP" in link.get("flags", []) and "NO-CARRIER" not in link["flags"],
+            "mtu": link.get("mtu"),
         }
         for link in links
         if "ifname" in link

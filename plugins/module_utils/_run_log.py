@@ -13,7 +13,10 @@ ones are invented every year, so a list of bad words is never complete. The line
   error, the warnings of Open MPI that come late. Everything else interrupts the table.
 - After the footer come what nccl-tests prints last, the same libraries closing down, and what a script or a scheduler says of a job that is done
   (C(_epilogues)).
-- Behind a shell's prompt, or between two runs in one log, the next command begins, which may print what it likes. Only what sounds like a failure counts.
+- Behind a shell's prompt the next command begins, which may print what it likes. Only what sounds like a failure counts.
+- Text between two runs in one log belongs to neither: a launcher's banner and warnings stand before the next run. Only the end of a process counts.
+
+Lines that do not fail a run may still report a fault of a port or a detour of the data. P(remarks) finds these.
 """
 
 from __future__ import annotations
@@ -69,17 +72,39 @@ _LIBRARIES = [
         r"(?!.*(?:abort|kill|fail|error|termin|signal|lost))[\w :.-]*)",
         r"Set (?:MCA|PRTE MCA|PRRTE MCA) parameter \"\w+\" to 0 to see all help / error messages",
         r"Warning: Permanently added \S+ \(\w+\) to the list of known hosts\.",
+        # Written before the run, to stderr. Behind a buffer these lines come later.
+        r"(?:srun|salloc|sbatch): (?:(?:job|Pending job allocation) \d+ (?:queued and waiting for|has been allocated) resources|"
+        r"(?:Granted|Pending) job allocation \d+|Waiting for resource configuration|Nodes \S+ are ready for job|Submitted batch job \d+)",
     )
 ]
+# The footer of nccl-tests, and that of RCCL, which marks wrong values with an asterisk.
+_FOOTER = re.compile(
+    r"Out of bounds values\s*: *\d+ (?:OK|FAILED)|Avg bus bandwidth\s*: *\S+(?:\s+(?:OK|FAILED))?|Collective test concluded: *\S+|Using devices|"
+    r"GPU memory usage\s*: *[\w.| -]+|Errors with asterisks indicate errors that have exceeded the maximum threshold\.|"
+    r"(?:size\s+count|bytes\s+N)\s+type\s[\w\s#%.-]*"
+)
+# The last warning of NCCL, which nccl-tests repeats below the summary of a complete run.
+_LAST_ERROR = re.compile(r"# error: (\S.*)")
 # Shells, with the name of a conda environment before the prompt.
 _PROMPT = re.compile(
     r"(?:\([\w.-]+\) ?)?(?:\[?[a-z_][\w.-]{0,31}@[\w.-]{1,64}[: ][^$#%\]]{0,200}\]?[$#%]|(?:ba|z|da)?sh-\d[\d.]{0,8}[$#]|\$)(?: .*)?"
 )
+# The command itself, behind another prompt or by set -x.
+_TEST_COMMAND = re.compile(r"(?:[\w.~-]*/)*[a-z_]+_perf(?: -{1,2}[\w-]+(?:[ =][\w./:-]+)?)*")
 # Beginning of another step of a CI job.
 _NEXT_STEP = re.compile(r"Post job cleanup\.|##\[group\](?:Run|Post) .*|Running after[_ ]script.*")
 _STOPPED_WELL = re.compile(r"[\w.-]{1,253} exited with code 0")
 # From docker compose, which stops the other containers after one has ended with any result.
 _STOPPING_ALL = "Aborting on container exit..."
+# Of a process, as shells, launchers and schedulers report it.
+_ENDED = re.compile(
+    r"\bkill(?:ed|ing)\b|\boom\b|oom[-_]kill|out of memory|\babort(?:ed|ing)\b|mpi_abort|\bterminat(?:ed|ing|ion)\b|\bcancelled\b|signal \d|"
+    r"\bsig(?:kill|segv|bus|abrt|term)\b|segmentation fault|bus error|core dumped|\bdied\b|node failure|time limit|"
+    r"\b(?:exit|exited|ended|rc|code|status|returned)(?: with)?(?: exit)?(?:[ _]?code|[ _]?status)?s?\W{1,3}[1-9]",
+    re.IGNORECASE,
+)
+# Prefix of a line by the name of a host or a container.
+_NAME_TAG = re.compile(r"\s*[\w.-]{1,253}\s*[:|>]?\s*")
 _WARNING_BLOCK = re.compile(
     r"WARNING:|NOTE:|By default, for Open MPI|No OpenFabrics connection schemes|A process has executed an operation involving a call to"
 )
@@ -90,16 +115,13 @@ def learned_tag(before_header):
     text = before_header.rstrip("# \t")
     if not text.strip() or len(text) > 300:
         return None
-    return re.compile(
-        r"\s*"
-        + r"\s+".join(re.sub(r"\d+", r"\\d+", re.escape(word)) for word in text.split())
-        + r"(?!\w)"
-    )
+    words = r"\s+".join(re.sub(r"\d+", r"\\d+", re.escape(word)) for word in text.split())
+    return re.compile(r"\s*" + words + (r"(?!\w)" if re.search(r"\w$", text) else ""))
 
 
-def _levels(line, tag):
-    """The start of the line, after removing its tags one by one."""
-    found = tag.match(line) if tag else None
+def _levels(line, tags):
+    """The start of the line, after removing its tags one by one. C(tags) are those of this log."""
+    found = next((found for found in (tag.match(line) for tag in tags) if found), None)
     places = [0] + ([found.end()] if found else [])
     while True:
         found = _TAG.match(line, places[-1])
@@ -108,21 +130,19 @@ def _levels(line, tag):
         places.append(found.end())
 
 
-def _bare(line, tag):
+def _bare(line, tags):
     """The line without its tags."""
-    return line[_levels(line, tag)[-1] :].strip()
+    return line[_levels(line, tags)[-1] :].strip()
 
 
 def _is_table(bare):
     """Complete lines of nccl-tests itself."""
-    words = bare.split()
-    return set(words) <= _UNITS or bool(
-        re.fullmatch(
-            r"Out of bounds values\s*: *\d+ (?:OK|FAILED)|Avg bus bandwidth\s*: *\S+(?:\s+(?:OK|FAILED))?|Collective test concluded: *\S+|Using devices|"
-            r"(?:size\s+count|bytes\s+N)\s+type\s[\w\s#%.-]*",
-            bare,
-        )
-    )
+    return set(bare.split()) <= _UNITS or bool(_FOOTER.fullmatch(bare))
+
+
+def _is_last_error(line, tags):
+    found = _LAST_ERROR.search(line)
+    return bool(found) and not _bare(line[: found.start()], tags)
 
 
 def _is_said_by_a_library(line, bare):
@@ -133,33 +153,62 @@ def _is_said_by_a_library(line, bare):
     return any(pattern.fullmatch(bare) for pattern in _LIBRARIES)
 
 
+def _begins_command(text):
+    """Whether a line is a shell's prompt, the command of a test, or the next step of a CI job."""
+    return bool(
+        _PROMPT.fullmatch(text) or _TEST_COMMAND.fullmatch(text) or _NEXT_STEP.fullmatch(text)
+    )
+
+
 class Around:
     """The lines below the header of one table, except its rows."""
 
     def __init__(self, before_header):
-        self.tag = learned_tag(before_header)
+        tag = learned_tag(before_header)
+        self.tags = [tag] if tag else []
+        self.names = set()
         self.within, self.after = [], []
 
     def add(self, line, ended, row):
         """C(row): the line is the prefix of a row."""
-        bare = _bare(line, self.tag) if row else None
+        self._learn(line, row)
+        bare = _bare(line, self.tags) if row else None
         # A tag may be unknown, but no row begins with words of failure.
         if not row or bare and AILING.search(bare):
             (self.after if ended else self.within).append(line)
 
+    def _learn(self, line, row):
+        """Names of hosts before the table's own lines are tags of this log: several hosts may write to it."""
+        footer = _FOOTER.search(line)
+        prefix, mark, rest = line.partition("#")
+        if row:
+            prefix = line
+        elif footer:
+            prefix = line[: footer.start()].rstrip("# ")
+        elif not mark or not set(rest.split()) <= _UNITS:
+            return
+        name = prefix.strip()
+        is_new = name and name not in self.names and len(self.names) < 64
+        if is_new and _NAME_TAG.fullmatch(prefix) and not AILING.search(name):
+            self.names.add(name)
+            self.tags.append(learned_tag(prefix))
+
     def unexpected(self, followed):
         """The first line that no good run prints there, or None. C(followed): another run follows in the same log."""
-        return self._first(self.within, False, False) or self._first(self.after, True, followed)
+        return self._first(self.within, False, None) or self._first(
+            self.after, True, _ENDED if followed else None
+        )
 
     def unexpected_end(self):
-        return self._first(self.after, True, False)
+        return self._first(self.after, True, None)
 
-    def _first(self, lines, ended, lenient):
+    def _first(self, lines, ended, objections):
+        """C(objections): words that an unknown line must not have; None if it must not be there at all."""
         skip, well = 0, False
         for number, line in enumerate(lines):
             if number < skip:
                 continue
-            places = _levels(line, self.tag)
+            places = _levels(line, self.tags)
             bare = line[places[-1] :].strip()
             if _SEPARATOR.fullmatch(bare):
                 skip = max(skip, self._end_of_warning(lines, number))
@@ -169,20 +218,24 @@ class Around:
             if _is_table(bare) or _is_said_by_a_library(line, bare):
                 continue
             # A tag may be the beginning of an epilogue: [1]+ Done. A line has few tags.
-            readings = [line[place:].strip() for place in places[:6] + places[-1:]] if ended else []
-            if any(is_ending(reading) for reading in readings):
-                well = well or any(_STOPPED_WELL.fullmatch(reading) for reading in readings)
-            elif _STOPPING_ALL in readings and well:
-                continue
-            elif ended and bare.startswith("Sender: LSF "):
-                skip = lsf_report([_bare(each, self.tag) for each in lines], number)
+            readings = [line[place:].strip() for place in places[:6] + places[-1:]]
+            if ended and bare.startswith("Sender: LSF "):
+                skip = lsf_report([_bare(each, self.tags) for each in lines], number)
                 if not skip:
                     return line
-            elif any(
-                _PROMPT.fullmatch(reading) or _NEXT_STEP.fullmatch(reading) for reading in readings
+                continue
+            if ended and (
+                _is_last_error(line, self.tags)
+                or any(is_ending(reading) for reading in readings)
+                or _STOPPING_ALL in readings
+                and well
             ):
-                lenient = True
-            elif not lenient or AILING.search(bare):
+                well = well or any(_STOPPED_WELL.fullmatch(reading) for reading in readings)
+            elif any(_begins_command(reading) for reading in readings) and (
+                ended or not AILING.search(bare)
+            ):
+                objections = (objections or AILING) if ended else objections
+            elif objections is None or objections.search(bare):
                 return line
         return None
 
@@ -192,7 +245,7 @@ class Around:
             return 0
         block = []
         for end in range(number + 1, min(number + 40, len(lines))):
-            bare = _bare(lines[end], self.tag)
+            bare = _bare(lines[end], self.tags)
             if bare.endswith("-" * 40):
                 known = next((text for text in block if text), "")
                 bad = re.search(
@@ -201,3 +254,67 @@ class Around:
                 return end + 1 if _WARNING_BLOCK.match(known) and not bad else 0
             block.append(bare)
         return 0
+
+
+# Lines of NCCL: id, pattern, sentence, fix.
+_REMARKS = (
+    (
+        "port_event",
+        # Events of a subnet that was configured anew are no fault.
+        re.compile(
+            r"NCCL WARN (?:NET/\w+ ?: ?)?(?P<what>\S+) Got async (?:fatal |error )?event[ :]*"
+            r"(?![ :]|client reregistration|GID table|P_?Key|SM change|LID change|port active)(?P<more>.+)",
+            re.IGNORECASE,
+        ),
+        "port {what} reported '{more}' during the run",
+        "check the cable and the error counters of this port",
+    ),
+    (
+        "gpudirect_disabled",
+        re.compile(r"NCCL INFO (?:NET/\w+ ?: ?)?GPU Direct RDMA Disabled for (?P<what>[^()]+)"),
+        "NCCL does not use GPUDirect RDMA for {what}, so data passes the memory of the host",
+        "load nvidia-peermem, and check with 'nvidia-smi topo -m' that GPU and adapter share a PCIe switch",
+    ),
+    (
+        "last_error",
+        re.compile(r"# error: (?P<what>\S.*)"),
+        "NCCL's last warning was '{what}'",
+        "read NCCL's lines of the run with NCCL_DEBUG=WARN",
+    ),
+)
+_SPEAKER = re.compile(r"([A-Za-z0-9][\w.-]{0,252}):\d+:\d+ \[")
+
+
+def remarks(text):
+    """Lines of a log that do not fail a run, but which its reader should see: [{id, host, cause, fix, line}].
+
+    C(host) is the one whose NCCL wrote the line, None if the line does not have it. Each sentence of a host is told once.
+    """
+    found = {}
+    for line in text.split("\n"):
+        if (
+            "Got async" not in line
+            and "GPU Direct RDMA Disabled" not in line
+            and "# error" not in line
+        ):
+            continue
+        for name, pattern, sentence, fix in _REMARKS:
+            said = pattern.search(line[:4096])
+            if not said:
+                continue
+            words = {key: " ".join(value.split())[:200] for key, value in said.groupdict().items()}
+            speaker = _SPEAKER.search(line[: said.start()])
+            host = speaker.group(1) if speaker else None
+            cause = sentence.format(**words)
+            found.setdefault(
+                (name, host, cause),
+                {
+                    "id": name,
+                    "host": host,
+                    "cause": cause,
+                    "fix": fix,
+                    # Without the tags of launchers.
+                    "line": " ".join(line[(speaker or said).start() :].split())[:500],
+                },
+            )
+    return list(found.values())

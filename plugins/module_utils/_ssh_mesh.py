@@ -184,12 +184,40 @@ _FIXES = {
     "no_banner": "{name} accepts connections but its sshd does not answer, so no firewall blocks them: the container's sshd is stopped or "
     "hangs, the container is paused, or the host is overloaded. Run training_environment.yml, which restarts its sshd",
     "unreachable": "check the interface on the cluster network of both hosts",
-    "connection_closed": "read `docker logs` of the container on {name}: sshd closed the connection before the login",
+    "connection_closed": "read `docker logs` of the container on {name}: sshd closed the connection before the login. It cannot start a process for it if the "
+    "container's limit of processes is reached (docker inspect, PidsLimit)",
     "ssh_missing": "the image lacks ssh or the collection's wrapper, or they were removed from the container: run training_environment.yml",
+    "path_mtu": "packets of full size are lost on the way to {name}, as small ones arrive: run `ping -M do -s 1472 {name}` on both hosts (8972 with jumbo "
+    "frames). Give all interfaces and switch ports of the cluster network the same MTU, and allow ICMP 'fragmentation needed' in firewalls between them",
+    "session_hangs": "sshd of {name} accepts the login, but the shell does not run the command in time: check the login files of root in its container "
+    "(.bashrc, .profile), its limit of processes (docker inspect, PidsLimit), and the load of {name}",
     "unknown": "run in the container: ssh -v {name}",
 }
+#: Of ssh -v. The first line that is missing shows how far a login came.
+_STAGES = (
+    ("connected", r"debug1: Connection established"),
+    ("greeted", r"debug1: Remote protocol version"),
+    (
+        "keyed",
+        r"debug1: SSH2_MSG_NEWKEYS received|Authenticated to |debug1: Authentication succeeded",
+    ),
+    ("authenticated", r"Authenticated to |debug1: Authentication succeeded"),
+)
+#: Exit code of timeout(1), and of a shell whose process it has killed.
+_ENDED_BY_LIMIT = (124, 137)
+#: Lines that ssh prints only with -v.
+_VERBOSE = r"debug\d: |OpenSSH_|Authenticated to |Transferred: |Bytes per second: |Pseudo-terminal "
 #: Causes that may be temporary while sshd starts.
 PASSING = ("connection_refused", "timeout", "no_banner", "unreachable", "connection_closed")
+#: Causes that the answering host itself reports, or that show that the network reaches it.
+_OF_TARGET = (
+    "connection_refused",
+    "connection_closed",
+    "host_key_changed",
+    "login_refused",
+    "no_banner",
+    "session_hangs",
+)
 #: Causes that only mean that a host is absent.
 ABSENT = ("connection_refused", "timeout", "unreachable")
 
@@ -198,13 +226,33 @@ def judge_login(name, rc, stderr):
     """Return (cause, fix, evidence) of a login that ended with rc; empty for one that worked."""
     if rc == 0:
         return "", "", ""
-    cause = next((cause for cause, pattern in _CAUSES if re.search(pattern, stderr)), "unknown")
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    evidence = lines[-1] if lines else "exit code %d" % rc
+    stages = [stage for stage, pattern in _STAGES if re.search(pattern, stderr)]
+    lines = [line.strip() for line in stderr.splitlines()]
+    said = [line for line in lines if line and not re.match(_VERBOSE, line)]
+    cause = next(
+        (cause for cause, pattern in _CAUSES if re.search(pattern, "\n".join(said))), "unknown"
+    )
+    evidence = said[-1] if said else "exit code %d" % rc
+    if rc in _ENDED_BY_LIMIT or cause in ("unknown", "timeout"):
+        cause, evidence = _hung(cause, evidence, stages, rc)
     if cause == "host_key_changed":
         presented = re.search(r"SHA256:[A-Za-z0-9+/]+", stderr)
         evidence = "it answers with %s" % presented.group(0) if presented else evidence
     return cause, _FIXES[cause].format(name=name), evidence
+
+
+def _hung(cause, evidence, stages, rc):
+    """Return (cause, evidence) of a login that ended without a reason, by the last stage that it has reached."""
+    if "authenticated" in stages:
+        # A command that ended with another exit code has not hung.
+        if rc in _ENDED_BY_LIMIT or cause == "timeout":
+            return "session_hangs", "it logs in, but the session does not answer"
+        return cause, evidence
+    if "greeted" in stages and "keyed" not in stages:
+        return "path_mtu", "it connects, then the key exchange does not end"
+    if stages == ["connected"]:
+        return "no_banner", "it connects, but sshd sends nothing"
+    return "timeout" if rc in _ENDED_BY_LIMIT else cause, evidence
 
 
 def seconds(text):
@@ -302,8 +350,7 @@ def mesh_problems(proofs, members, hosts):
                     "login",
                     "%s cannot log in to %s (%s): %s. Fix: %s"
                     % (source, target, login["cause"], evidence, login["fix"]),
-                    source,
-                    target,
+                    *_at_fault(source, target, login["cause"], proofs),
                 )
             else:
                 way_back = login["session"].get("way_back", "")
@@ -327,6 +374,35 @@ def mesh_problems(proofs, members, hosts):
         "absent": sorted(set(absent)),
         "clocks": clocks(proofs),
     }
+
+
+def _at_fault(source, target, cause, proofs):
+    """Return the hosts to name for a failed login: the side that does not answer, or both ends if the logins do not show which it is.
+
+    A login to oneself does not use the network. So a host that fails there is at fault, and so is one that all others fail to reach, or that reaches no other.
+    A host outside the play has not tried any.
+    """
+    if source == target:
+        return [source]
+    if target not in proofs:
+        return [source, target]
+    results = {
+        (host, login["name"]): not login["cause"]
+        for host, proof in proofs.items()
+        for login in proof["logins"]
+    }
+    into = [good for (host, name), good in results.items() if name == target and host != target]
+    out = [good for (host, name), good in results.items() if host == source and name != source]
+    if results.get((target, target)) is False or cause in _OF_TARGET and not any(into):
+        return [target]
+    if results.get((source, source)) is False:
+        return [source]
+    # With two hosts the way back decides nothing, as it is the same link.
+    if len(into) > 1 and not any(into) and any(out):
+        return [target]
+    if len(out) > 1 and not any(out) and any(into):
+        return [source]
+    return [source, target]
 
 
 def _has(name, found, wanted):

@@ -27,20 +27,29 @@ LOGIN_OPTIONS = {
 }
 TOKEN = "trainyard-login"
 
-# One docker exec for all peers, because it takes longer than a login.
-SCRIPT = (
-    r"""
+#: Times C(timeout): limit of one login, which connects, exchanges keys and starts a shell. Ending it takes a moment, and so does docker exec.
+LOGIN_TIMES, ALL_TIMES = 3, 4
+
+# One docker exec for all peers, because it takes longer than a login. Each login has a limit of its own: one that hangs does not hide the others. The
+# folder is where the container has room, because its /tmp may be full.
+SCRIPT = r"""
 ssh=$1 timeout=$2 probe=$3
 shift 3
-out=$(mktemp -d) || exit 1
+for place in /dev/shm /run "${TMPDIR:-/tmp}"; do
+    out=$(mktemp -d "$place/trainyard-logins.XXXXXX" 2>/dev/null) || continue
+    { head -c 4096 /dev/zero >"$out/room"; } 2>/dev/null && break
+    rm -rf "$out"
+    out=
+done
+[ -n "$out" ] || { echo "/dev/shm, /run and /tmp of the container are full or read-only" >&2; exit 1; }
 trap 'rm -rf "$out"' EXIT
 n=0
 for peer; do
     n=$((n + 1))
     (
         began=$(date +%%s.%%N)
-        "$ssh" -o BatchMode=yes -o ConnectTimeout="$timeout" -o ServerAliveInterval="$timeout" -o ServerAliveCountMax=1 -- "$peer" "$probe" \
-            </dev/null >"$out/$n.out" 2>"$out/$n.err"
+        timeout -k 1 $((%d * timeout)) "$ssh" -v -o BatchMode=yes -o ConnectTimeout="$timeout" -o ServerAliveInterval="$timeout" \
+            -o ServerAliveCountMax=1 -- "$peer" "$probe" </dev/null >"$out/$n.out" 2>"$out/$n.err"
         echo "$? $began $(date +%%s.%%N)" >"$out/$n.rc"
     ) &
 done
@@ -52,9 +61,7 @@ while [ "$i" -lt "$n" ]; do
     sed 's/^/o /' "$out/$i.out"
     sed 's/^/e /' "$out/$i.err"
 done
-"""
-    % TOKEN
-)
+""" % (LOGIN_TIMES, TOKEN)
 # The id is part of the paths of files that Docker mounts into every container, with both versions of cgroups.
 PROBE = r"""
 echo "hostname=$(uname -n)"
@@ -149,7 +156,7 @@ def log_in(module, params, peers):
                 "\n".join(probe),
             ]
             + peers,
-            4 * params["timeout"],
+            ALL_TIMES * params["timeout"],
             container=params["container"],
         )
     if run.cause or run.rc != 0:

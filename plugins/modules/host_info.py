@@ -195,6 +195,10 @@ interfaces:
     up:
       description: Whether the interface is up and has a carrier.
       type: bool
+    mtu:
+      description: Size of its largest packet in bytes; null if unknown.
+      type: int
+      version_added: "0.4.0"
     speed_mbit_s:
       description: Its speed in Mbit/s; null if the driver reports none.
       type: int
@@ -521,7 +525,15 @@ def interfaces_by_ioctl():
                 struct.unpack("H", ask(SIOCGIFFLAGS, name)[16:18])[0] & IFF_UP_RUNNING
                 == IFF_UP_RUNNING
             )
-            found.append({"name": name, "addresses": addresses, "up": up})
+            mtu = sysfs("net", name, "mtu")
+            found.append(
+                {
+                    "name": name,
+                    "addresses": addresses,
+                    "up": up,
+                    "mtu": int(mtu) if mtu.isdigit() else None,
+                }
+            )
     return found
 
 

@@ -227,6 +227,28 @@ reasons:
       fix: build nccl-tests with MPI=1, and start it with the mpirun of that very MPI
       source: null
       line: null
+remarks:
+  description: Lines that are no objection to RV(passed), but report a fault of a port or a detour of the data.
+  type: list
+  elements: dict
+  returned: success
+  version_added: "0.4.0"
+  contains:
+    id:
+      description: V(port_event), V(gpudirect_disabled) or V(last_error).
+      type: str
+    host:
+      description: Name of the host whose NCCL wrote the line; null if the line does not have it.
+      type: str
+    cause:
+      description: What the line says.
+      type: str
+    fix:
+      description: What to do about it.
+      type: str
+    line:
+      description: The line.
+      type: str
 rows:
   description: Rows of the first run of all_reduce_perf, as printed.
   type: list

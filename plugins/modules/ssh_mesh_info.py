@@ -38,7 +38,7 @@ options:
     type: int
     default: 20
   timeout:
-    description: Maximum time in seconds for one connection.
+    description: Maximum time in seconds for one connection. A whole login, with its session, may take three times as long.
     type: int
     default: 5
   executable:
@@ -103,7 +103,8 @@ logins:
     cause:
       description:
         - Why it failed. One of V(host_key_changed), V(host_key_unknown), V(login_refused), V(name_unresolved), V(connection_refused), V(timeout), V(no_banner)
-          (connections are accepted but sshd does not answer), V(unreachable), V(connection_closed), V(ssh_missing), V(unknown); empty if it worked.
+          (connections are accepted but sshd does not answer), V(path_mtu) (the key exchange hangs, as packets of full size are lost), V(session_hangs) (the
+          login works, but its shell does not run the command), V(unreachable), V(connection_closed), V(ssh_missing), V(unknown); empty if it worked.
       type: str
     fix:
       description: What to do about it; empty if it worked.

@@ -360,6 +360,7 @@ PROPERTIES = (
     "NeedDaemonReload",
     "FragmentPath",
     "DropInPaths",
+    "InvocationID",
 )
 ENGINE = "docker.service"
 # First line of the unit file that role training_container writes.
@@ -591,11 +592,15 @@ def ask_systemd(module, result):
         "log": [],
     }
     if result["unit"]["loaded"] and not result["unit"]["active"]:
+        # Lines of earlier starts would explain a fault that has ended.
+        start = found.get("InvocationID")
+        its = ["--unit", unit]
+        if start:
+            its = ["_SYSTEMD_INVOCATION_ID=" + start, "+", "INVOCATION_ID=" + start]
         rc, out, err = module.run_command(
             [
                 module.get_bin_path("journalctl", required=True),
-                "--unit",
-                unit,
+                *its,
                 "--lines=15",
                 "--output=cat",
                 "--no-pager",

@@ -53,6 +53,12 @@ options:
       - File on the host to which the output is appended. Its directory is created if it does not exist.
     type: path
     required: true
+  log_append:
+    description:
+      - Whether the output of earlier units stays in O(log). With V(false) the file is emptied when the unit starts.
+    type: bool
+    default: true
+    version_added: "0.4.0"
   stop_command:
     description:
       - A command that systemd runs after the unit has ended for any reason, before the task ends. It has 60 seconds.
@@ -269,7 +275,8 @@ class Unit(object):
         if not os.path.isdir(os.path.dirname(self.log)):
             # Without a mode, which would restrict a shared folder's default access list for root of other hosts.
             os.makedirs(os.path.dirname(self.log))
-        os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640))
+        fresh = 0 if params["log_append"] else os.O_TRUNC
+        os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | fresh, 0o640))
         self.forget_former_runs()
         os.makedirs(self.directory, 0o700)
         self.write(
@@ -337,6 +344,7 @@ def main():
             "files": {"type": "list", "elements": "dict", "default": [], "options": ENTRY},
             "working_directory": {"type": "path"},
             "log": {"type": "path", "required": True},
+            "log_append": {"type": "bool", "default": True},
             "stop_command": {"type": "list", "elements": "str", "default": []},
             "timeout": {"type": "int", "default": 0},
             "lease": {"type": "int", "default": 0},

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BROKE_OFF
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import remarks as remarks_of
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import (
     reason as reason_of,
 )
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import (
     fabric_counters,
+    fabric_errors,
     gpus_busy,
     nccl_transport,
 )
@@ -25,6 +27,8 @@ SOURCE = {
     "all_reduce_perf": "all_reduce_perf of nccl-tests",
 }
 LOG = "read the job's log, .trainyard/jobs/verify-bandwidth/job.log on the share"
+FAILED = "correct the error that the finding names; it says nothing of the hardware. Else %s" % LOG
+NO_COUNTERS = "the job has left no counters"
 ONE_RANK = "one rank has nothing to exchange"
 FRAMEWORKS = {"Torch": "PyTorch", "TensorFlow": "TensorFlow", "MXNet": "MXNet"}
 NO_SETS = (
@@ -38,13 +42,21 @@ def _required(bound):
     return "%.3g GB/s or more (%s: %s)" % (bound["required_gb_s"], bound["bound"], bound["from"])
 
 
+def _told(run):
+    """What a run has measured. One that failed has measured no slow hardware."""
+    found = "; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"]
+    return "the measurement failed: %s" % found if run["errors"] else found
+
+
 #: Of a host that reached what its own hardware promises, of which nothing says whether it is whole.
 ALONE = ", but there is nothing to compare with: no other host has these GPUs, the compatibility data does not have the model, and there is no earlier run"
 
 
 def _host_verdict(run):
     """Verdict, what was found, and what to do, for a host that was measured alone."""
-    host, found = run["hosts"][0], "; ".join(run["reasons"])
+    host, found = run["hosts"][0], _told(run)
+    if run["errors"] and not run["passed"]:
+        return "fail", found, FAILED
     if not run["passed"]:
         return (
             "fail",
@@ -52,7 +64,6 @@ def _host_verdict(run):
             "compare what else runs on %s, its CPU's or GPUs' clocks and limits, and its NVLinks and PCIe links, with a host that passes"
             % host,
         )
-    found = found or "%.3g GB/s" % run["judged_busbw_gb_s"]
     if run.get("compared", True):
         return "pass", found, ""
     return (
@@ -61,6 +72,16 @@ def _host_verdict(run):
         "set verify_bandwidth_host_min_gb_s of %s to what it reached when it was new; later runs are compared with this one"
         % host,
     )
+
+
+def _remarks(answer):
+    """What NCCL's log of a job has told of ports, by host."""
+    return {
+        host: [
+            "%s; %s" % (remark["cause"], remark["fix"]) for remark in remarks_of("\n".join(lines))
+        ]
+        for host, lines in (answer.get("nccl_lines") or {}).items()
+    }
 
 
 def _ended(answer):
@@ -130,6 +151,13 @@ def _watched_checks(answer, hosts, tail, gpus, reason):
             skipped("fabric-counters", host, "not read: %s" % unknown(host))
             if unknown(host)
             else fabric_counters(watched, answer["facts"], host, carrier)
+            for host in hosts
+        ]
+        lost, remarks = answer.get("lost") or {}, answer.get("remarks") or _remarks(answer)
+        checks += [
+            fabric_errors(lost, remarks, host)
+            if lost.get(host)
+            else skipped("fabric-errors", host, "not read: %s" % (unknown(host) or NO_COUNTERS))
             for host in hosts
         ]
     if carrier and carrier != "nccl":
@@ -220,7 +248,7 @@ def _measured_checks(answer, hosts, tail, gpus, reason):
         if run["expected"]["required_gb_s"] is None
         else "pass"
     )
-    found = "; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"]
+    found = _told(run)
     fix = ""
     if verdict == "fail":
         blame = [

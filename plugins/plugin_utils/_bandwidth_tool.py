@@ -219,6 +219,26 @@ def _watched(told, seen, gpus):
     return watched
 
 
+def _lost(seen):
+    """Lost data by host, between the two outputs of files/host_watch.py."""
+    return {
+        host: _bandwidth.grown(before["lost"], after["lost"])
+        for host, (before, after) in seen.items()
+        if before.get("lost") and after.get("lost")
+    }
+
+
+def _remarks(told, hosts):
+    """Remarks of module nccl_all_reduce by host. NCCL has the name that a host has itself, which may have a domain; others are of all hosts."""
+    found = {}
+    for remark in told.get("remarks") or []:
+        short = (remark["host"] or "").partition(".")[0]
+        of_host = [host for host in hosts if host.partition(".")[0] == short] or hosts
+        for host in of_host:
+            found.setdefault(host, []).append("%s; %s" % (remark["cause"], remark["fix"]))
+    return found
+
+
 def told_by_tasks(alone, before, after):
     """Results of tasks by host as P(of_nccl_tests) takes them: of module nccl_all_reduce, and of files/host_watch.py before and after the run of all hosts."""
     return {
@@ -257,6 +277,8 @@ def of_nccl_tests(alone, together, facts, after, gpus, plan, image=()):
         "runs": judged,
         "facts": facts,
         "watched": _watched(whole, seen, gpus),
+        "lost": _lost(seen),
+        "remarks": _remarks(whole, hosts),
         "blame": [],
         "suspect": [],
         "rounds": 0,

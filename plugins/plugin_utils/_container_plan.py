@@ -51,7 +51,7 @@ def faults(found, name, image, names=()):
         said.append("%s.service is %s" % (name, unit["state"]))
     if not unit["enabled"]:
         said.append("%s.service is not enabled, so it will not start at boot" % name)
-    if container["image_id"] != found["image"]["id"]:
+    if container["exists"] and container["image_id"] != found["image"]["id"]:
         said.append("the container was created from another image than %s" % image)
     return said + ["service %s: %s" % service for service in services.unready(found, plain(names))]
 

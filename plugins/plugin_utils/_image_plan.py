@@ -165,6 +165,39 @@ def hosts_behind(images, head, image):
     ]
 
 
+def image_problem(image: dict, head_image: dict, recipe: str, name: str, hosts: dict) -> str:
+    """Return what is wrong with the image of a host, with what to do, or an empty text.
+
+    C(image) and C(head_image) are what image_info returned of the host and of the head, C(recipe) that of the inventory, C(hosts) their names as C(own) and
+    C(head). The recipe and the recorded layers decide which of two images is the wrong one: a host is not at fault because the head's image was replaced.
+    """
+    own, head = hosts["own"], hosts["head"]
+    if not image["present"]:
+        found = "the image '%s' does not exist" % name
+    elif image["recipe"] != recipe:
+        found = "the image '%s' is of another recipe (%s) than the inventory's (%s)" % (
+            name,
+            image["recipe"][:12] or "none",
+            recipe[:12],
+        )
+    elif not image["intact"]:
+        found = (
+            "the image '%s' was replaced or changed after its build: its layers are not those that its build has recorded"
+            % name
+        )
+    elif own == head or not head_image["intact"] or head_image["recipe"] != recipe:
+        return ""
+    elif image["layers"] != head_image["layers"]:
+        found = "the image '%s' has other layers than that of the head, %s" % (name, head)
+    else:
+        return ""
+    renew = "builds it again" if own == head else "copies it from %s" % head
+    return (
+        "%s. Run training_environment.yml, which %s. If this message comes from that run: docker image rm --force %s on %s, and run it again"
+        % (found, renew, name, own)
+    )
+
+
 def image_is_everywhere(engines: list[dict], name: str, recipe: str) -> bool:
     """Return whether all hosts have the same intact image of this name and recipe.
 

@@ -108,16 +108,53 @@ def preflight_plan(
     }
 
 
-def wrong_names(members, own_name, resolved, loopback):
-    """The members whose name has a loopback address or another member's address (C(resolved), C(addresses) by name), and not their own."""
+def wrong_names(members, own_name, resolved, loopback, answering=()):
+    """The members whose name has other addresses than their own (C(resolved), C(addresses) by name).
+
+    Hosts often have a second name or address for management. So an address of any interface of the member is right, C(answering) has the facts of each
+    host that answers. Of a host that does not answer, only a loopback address or one of another member is known to be wrong.
+    """
     taken = {member["address"] for member in members}
+    of_hosts = {
+        host["name"]: {
+            entry["address"] for card in host["interfaces"] for entry in card["addresses"]
+        }
+        for host in answering
+    }
     wrong = []
     for member in members:
         if member["name"] == own_name or not member["address"]:
             continue
         found = resolved[member["name"]]["addresses"]
-        if member["address"] not in found and any(
-            address in taken or re.match(loopback, address) for address in found
+        own = of_hosts.get(member["name"], set()) | {member["address"]}
+        if own.intersection(address for address in found if not re.match(loopback, address)):
+            continue
+        if any(
+            member["name"] in of_hosts or address in taken or re.match(loopback, address)
+            for address in found
         ):
             wrong.append(member)
     return wrong
+
+
+def mtu_differences(members, answering):
+    """The networks of the cluster whose interfaces have different MTUs: C(network) (a word), C(hosts), and C(found), the hosts by MTU as text.
+
+    A host with a larger one sends packets that the others drop, if no router tells it. Old facts have no MTU.
+    """
+    facts = {host["name"]: host for host in answering}
+    different = []
+    for network, key in (("cluster", "interface"), ("fabric", "fabric_interface")):
+        by_mtu = {}
+        for member in members:
+            for card in facts.get(member["name"], {}).get("interfaces", []):
+                if card["name"] == member[key] and card.get("mtu"):
+                    by_mtu.setdefault(card["mtu"], []).append(member["name"])
+        same = [entry for entry in different if entry["by_mtu"] == by_mtu]
+        if len(by_mtu) > 1 and not same:
+            found = "; ".join(
+                "%d on %s" % (mtu, ", ".join(hosts)) for mtu, hosts in sorted(by_mtu.items())
+            )
+            names = sorted(name for hosts in by_mtu.values() for name in hosts)
+            different.append({"network": network, "hosts": names, "found": found, "by_mtu": by_mtu})
+    return different

@@ -199,6 +199,29 @@ def versions(names, variables):
     return found
 
 
+def with_causes(findings):
+    """The findings with those of full file systems first. Other failures of such a host say that they may follow from it: programs that cannot write a file
+    fail in many ways, most of which name something else.
+    """
+    full = {}
+    for entry in findings:
+        found = re.match(r"(\S+): (?:0 MiB|\d+ MiB, 0 files)\b", entry["found"])
+        if entry["id"] == "free-space" and entry["verdict"] == "fail" and found:
+            full.setdefault(entry["host"], []).append(found.group(1))
+    marked = []
+    for entry in findings:
+        paths = full.get(entry["host"])
+        if paths and entry["verdict"] == "fail" and entry["id"] != "free-space":
+            first = "first free space below %s (check free-space), as this may follow from it" % (
+                ", ".join(paths)
+            )
+            entry = dict(entry, fix="; then ".join(text for text in (first, entry["fix"]) if text))
+        marked.append(entry)
+    return sorted(
+        marked, key=lambda entry: entry["id"] != "free-space" or entry["host"] not in full
+    )
+
+
 def tails(names, variables):
     """The last lines of each log that a host has read."""
     found = []
@@ -435,7 +458,7 @@ def unmeasured(
 
     left_out = list(of_jobs) if not can_start else [] if is_asked else unless_required(*of_jobs)
     if hosts == 1:
-        left_out += ["bandwidth-cluster", "fabric-counters"]
+        left_out += ["bandwidth-cluster", "fabric-counters", "fabric-errors"]
     if not has_tool:
         left_out += unless_required("bandwidth-host", "bandwidth-cluster")
     if not has_process_sets:

@@ -28,7 +28,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import (
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 
-__all__ = ["fabric_counters", "gpus_busy", "nccl_transport"]
+__all__ = ["fabric_counters", "fabric_errors", "gpus_busy", "nccl_transport"]
 
 #: Allowed difference of counters from the expected traffic. Headers and acknowledgements of TCP are at most 8 %.
 TOLERANCE = 0.2
@@ -38,6 +38,11 @@ LEAST_BYTES = 4 << 20
 LEAST_PIECE = GLOO_PIECE >> 8
 #: NCCL's name of a connection through NVLink switches across hosts.
 MULTI_HOST_NVLINK = "P2P/MNNVL"
+#: From this share on, and for this number of segments, TCP has resent more than a network without faults needs. On a busy machine it resends up to 0.1 %.
+RESENT_SHARE, RESENT_LEAST = 0.005, 20
+#: Fewer drops and packets out of order are normal: drivers drop frames of unknown protocols.
+FEW = 100
+SEVERAL = ("dropped", "discards", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err")
 #: Percent from which a GPU counts as busy: its kernels run without pauses.
 BUSY = 50
 COUNTERS = "counters of the fabric's cards in sysfs"
@@ -131,6 +136,49 @@ def fabric_counters(watched, facts, host, carrier):
             % cards,
         )
     return told("pass", found)
+
+
+def _lost_data(lost):
+    """What a host has lost between two readings of its counters, as texts."""
+    found = []
+    sent, resent = lost.get("tcp") or (0, 0)
+    if resent >= RESENT_LEAST and resent > RESENT_SHARE * sent:
+        found.append("TCP resent %d of %d segments (%.2g %%)" % (resent, sent, 100 * resent / sent))
+    for name, count in sorted(lost.get("cards", {}).items()):
+        if count > (FEW if name.endswith(SEVERAL) else 0):
+            found.append("%s: %d" % (name, count))
+    return found
+
+
+def fabric_errors(lost, remarks, host):
+    """Whether data was lost on the way to or from the host.
+
+    C(lost) is by host what P(_bandwidth.grown) returned, C(remarks) by host what NCCL's log has told of ports. Another MTU than that of the other hosts loses
+    large packets.
+    """
+    found = _lost_data(lost[host])
+    mtus = {
+        name: sorted(set((lost[name].get("mtu") or {}).values())) for name in lost if lost[name]
+    }
+    others = sorted({mtu for name, each in mtus.items() if name != host for mtu in each})
+    if mtus.get(host) and others and mtus[host] != others:
+        found.append(
+            "MTU %s, on the other hosts %s"
+            % tuple(", ".join(map(str, each)) for each in (mtus[host], others))
+        )
+    found += remarks.get(host, [])
+    return finding(
+        "fabric-errors",
+        host,
+        "warn" if found else "pass",
+        expected="nothing lost or resent while the bandwidth was measured, the same MTU on all hosts, and no port error",
+        found="; ".join(found),
+        source="counters of TCP and of the fabric's cards, NCCL's log",
+        fix="check cables, transceivers and switch ports of %s, its MTU, and the load of the links between the hosts; then run verify again"
+        % host
+        if found
+        else "",
+    )
 
 
 def gpus_busy(watched, host):

@@ -50,7 +50,12 @@ def a_host(name="a", address="10.0.0.11", **changes):
         "own_name_in_hosts": [],
         "cgroup": {"version": 2, "usable": True, "why": "", "cores": True, "swap": True},
         "interfaces": [
-            {"name": "eth0", "up": True, "addresses": [{"address": address, "prefix": 24}]}
+            {
+                "name": "eth0",
+                "up": True,
+                "addresses": [{"address": address, "prefix": 24}],
+                "mtu": 1500,
+            }
         ],
         "network_cards": [],
     }

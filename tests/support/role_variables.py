@@ -18,3 +18,10 @@ def role_variable(role, name, **given):
         yaml.safe_load((ROLES / role / "vars/main.yml").read_text(encoding="utf-8"))
     )
     return Templar(DataLoader(), {**variables, **given}).template(variables[name])
+
+
+def task_variable(role, file, task, name, **given):
+    """The value of a fact that a task of a role sets, where a play has the given variables."""
+    tasks = yaml.safe_load((ROLES / role / "tasks" / file).read_text(encoding="utf-8"))
+    facts = next(each for each in tasks if each["name"] == task)["ansible.builtin.set_fact"]
+    return Templar(DataLoader(), given).template(trusted(facts[name]))

@@ -54,7 +54,8 @@ def report_of(record: dict | None) -> dict:
 def row(rank: int, host: str | None, slot: int, record: dict | None) -> dict:
     """Return what is known of a rank: its entry of result.json, and C(ended), the time of its end in seconds since the epoch or None.
 
-    C(record) is its rank.N.json, or None. C(exit_code) is None for one that was killed, C(hostname) for one that did not start.
+    C(record) is its rank.N.json, or None. C(exit_code) is None for one that was killed, C(hostname) for one that did not start. C(world_size) is the number
+    of ranks that it was told of.
     """
     record = record or {}
     seconds = record.get("seconds")
@@ -66,13 +67,14 @@ def row(rank: int, host: str | None, slot: int, record: dict | None) -> dict:
         "checksum": report_of(record).get("checksum"),
         "hostname": record.get("hostname"),
         "container_id": record.get("container_id"),
+        "world_size": record.get("world_size"),
         "ended": None if seconds is None else record["started"] + seconds,
     }
 
 
 def entries(rows: list[dict]) -> list[dict]:
     """Return the rows as result.json has them."""
-    return [{key: row[key] for key in row if key != "ended"} for row in rows]
+    return [{key: row[key] for key in row if key not in ("ended", "world_size")} for row in rows]
 
 
 def own_failures(rows: list[dict]) -> list[dict]:
@@ -94,7 +96,10 @@ def exit_code(code: int, rows: list[dict], problems: list[str], is_stopped: bool
     if is_stopped:
         return code
     failed = own_failures(rows)
-    return failed[0]["exit_code"] if failed else code or (1 if problems else 0)
+    if failed:
+        return failed[0]["exit_code"]
+    # A launcher's 0 is not enough: each rank has to report its own.
+    return code or int(bool(problems) or any(row["exit_code"] != 0 for row in rows))
 
 
 def problem(what: str, host: str, row: dict, folder: str) -> str:

@@ -30,6 +30,7 @@ __all__ = [
     "cards_of",
     "counters",
     "interface_card",
+    "losses",
     "output",
     "rdma_cards",
     "rdma_models",
@@ -171,6 +172,54 @@ def counters(cards, sysfs="/sys"):
                 return None
             sums = [former + more for former, more in zip(sums, counted)]
     return sums if cards else None
+
+
+#: Counters of lost data, below the folder of an interface and of an RDMA port. Counters of congestion and of flow control are no loss.
+LOST = (
+    "statistics/rx_crc_errors",
+    "statistics/rx_dropped",
+    "statistics/rx_errors",
+    "statistics/tx_dropped",
+    "statistics/tx_errors",
+)
+LOST_RDMA = (
+    "counters/link_downed",
+    "counters/link_error_recovery",
+    "counters/local_link_integrity_errors",
+    "counters/port_rcv_errors",
+    "counters/port_xmit_discards",
+    "counters/symbol_error",
+    "hw_counters/local_ack_timeout_err",
+    "hw_counters/out_of_sequence",
+    "hw_counters/packet_seq_err",
+)
+
+
+def losses(cards, sysfs="/sys", proc="/proc"):
+    """Counters of TCP's segments (C(tcp): sent, resent) and of lost data by card, and the MTU of each interface, as far as they can be read.
+
+    TCP's counters are of all connections of the host, or of the container if it has a network of its own.
+    """
+    found = {"tcp": [], "cards": {}, "mtu": {}}
+    lines = [line.split() for line in read(os.path.join(proc, "net/snmp")).splitlines()]
+    tcp = [words[1:] for words in lines if words[:1] == ["Tcp:"]]
+    values = dict(zip(*tcp[:2])) if len(tcp) > 1 else {}
+    if "OutSegs" in values and "RetransSegs" in values:
+        found["tcp"] = [int(values["OutSegs"]), int(values["RetransSegs"])]
+    for name, rdma in sorted({(card["name"], card["rdma"]) for card in cards}):
+        folders, counted = [os.path.join(sysfs, "class/net", name)], LOST
+        if rdma:
+            folders = glob.glob(os.path.join(sysfs, "class/infiniband", name, "ports/*"))
+            counted = LOST_RDMA
+        mtu = read(os.path.join(folders[0], "mtu")) if folders else ""
+        if mtu.isdigit():
+            found["mtu"][name] = int(mtu)
+        for path in counted:
+            texts = [read(os.path.join(folder, path)) for folder in folders]
+            numbers = [int(text) for text in texts if text.isdigit()]
+            if numbers:
+                found["cards"]["%s %s" % (name, path.split("/")[1])] = sum(numbers)
+    return found
 
 
 def seen_gpus(requested, devices, peaks):

@@ -9,7 +9,9 @@ trainyard-job sweep JOB_ID   end all processes with this job ID on every host of
 trainyard-job stop           stop all jobs launched by this host and print their units
 """
 
+import collections
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -17,6 +19,7 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -27,7 +30,7 @@ sys.dont_write_bytecode = True
 import _bandwidth
 import _job_result
 import _launchers
-from _files import read_json
+from _files import load_json
 from _messages import say
 
 STOPPED, TIMED_OUT = _job_result.STOPPED, _job_result.TIMED_OUT
@@ -63,6 +66,10 @@ WATCH_SECONDS = 3
 NCCL_BYTES, NCCL_LOGS = 1 << 20, 64
 # In the job's folder.
 HOST_FILE = "hosts"
+# Largest job.log. Each rank's output is complete in its own log, and on a terminal nobody reads more. Lines of the launcher stand nowhere else.
+LOG_BYTES, LAUNCHER_LINES = 16 << 20, 500
+RANK_LINE = re.compile(rb"\[\d+ \S+\] ")
+SHORTENED = "earlier lines of the ranks were removed here. The output of each rank is complete in rank.N.log"
 
 # Ends all processes with the job's ID in their environment. It also runs in the training containers, so it is Python 3.6.
 SWEEP = r"""
@@ -375,6 +382,11 @@ def judge(places, rows, job_dir):
                     row["host"] or "%s, which has no address of the cluster" % row["hostname"],
                 )
             )
+        if row["world_size"] not in (None, len(places)):
+            problems.append(
+                "rank %d on host %s took part in a job of %d ranks in place of %d: the launcher has started separate jobs"
+                % (place["rank"], place["host"], row["world_size"], len(places))
+            )
         problem = _job_result.problem("rank", place["host"], row, job_dir)
         problems += [problem] if problem else []
     checksums = {"rank %d" % row["rank"]: row["checksum"] for row in rows}
@@ -414,10 +426,15 @@ def write_json(path, value):
 
 
 def read_cluster():
-    cluster = read_json(CLUSTER)
-    if cluster is None:
-        raise JobError("%s cannot be read on this host: run site.yml first" % CLUSTER)
-    return cluster
+    try:
+        return load_json(CLUSTER)
+    except FileNotFoundError as error:
+        raise JobError("%s does not exist on this host: run site.yml first" % CLUSTER) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise JobError(
+            "%s is damaged on this host (%s). Keys are compared with it: restore it, or remove it if you trust the current keys, then run site.yml"
+            % (CLUSTER, error)
+        ) from error
 
 
 def sweep_host(job_id, host, is_head):
@@ -522,6 +539,47 @@ class Watcher(threading.Thread):
         return self.last or {"said": self.said}
 
 
+class Output:
+    """The job's output: what the launchers print, which includes what the ranks print.
+
+    C(descriptor) is that of job.log, which starts anew when it is full.
+    """
+
+    def __init__(self, descriptor=1, most=LOG_BYTES):
+        self.descriptor, self.most = descriptor, most
+        self.lock = threading.Lock()
+        self.launcher = collections.deque(maxlen=LAUNCHER_LINES)
+        self.written = 0
+
+    def copy(self, stream):
+        for line in stream:
+            self.write(strip_prefix(line))
+
+    def write(self, line):
+        with self.lock:
+            if not RANK_LINE.match(line):
+                self.launcher.append(line[:4096])
+            if self.written + len(line) > self.most:
+                self.shorten()
+            self.put(line)
+
+    def put(self, data):
+        self.written += len(data)
+        # A full share does not end the job: the launcher's pipe has to be read.
+        with contextlib.suppress(OSError):
+            while data:
+                data = data[os.write(self.descriptor, data) :]
+
+    def shorten(self):
+        self.written = 0
+        if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
+            return
+        with contextlib.suppress(OSError):
+            os.ftruncate(self.descriptor, 0)
+        say(SHORTENED, self.descriptor)
+        self.put(b"".join(self.launcher))
+
+
 class Allocation:
     """The hosts of a job that waits in Slurm's queue.
 
@@ -573,7 +631,7 @@ class Job(object):
         self.versions = {}
         self.watchers = []
         self.seen = {}
-        self.output_lock = threading.Lock()
+        self.output = Output()
 
     def prepare_directory(self):
         """Remove the results of an earlier job with the same ID."""
@@ -719,12 +777,6 @@ class Job(object):
             ) from error
         return copied
 
-    def copy_output(self, stream):
-        for line in stream:
-            with self.output_lock:
-                sys.stdout.buffer.write(strip_prefix(line))
-                sys.stdout.buffer.flush()
-
     def wait_in_queue(self):
         """Wait until Slurm keeps the hosts free of other jobs, or the job is stopped."""
         command = self.spec["queue"]
@@ -753,7 +805,7 @@ class Job(object):
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
-            threading.Thread(target=self.copy_output, args=(child.stdout,), daemon=True).start()
+            threading.Thread(target=self.output.copy, args=(child.stdout,), daemon=True).start()
             children.append(child)
         deadline = self.began + self.spec["timeout"] if self.spec["timeout"] else None
         code = None

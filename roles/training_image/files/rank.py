@@ -12,6 +12,7 @@ import ctypes
 import json
 import os
 import re
+import resource
 import select
 import signal
 import socket
@@ -80,7 +81,11 @@ def write_json(path, value):
 
 
 def in_own_group():
-    """Create a process group, so that a signal reaches all processes of the command, and end with this process, even after SIGKILL."""
+    """Create a process group, so that a signal reaches all processes of the command, and end with this process, even after SIGKILL.
+
+    An aborted rank leaves no core file, which is as large as its memory and may be on the share. The command may raise the limit.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 

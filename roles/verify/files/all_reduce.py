@@ -26,7 +26,7 @@ import time
 
 import _bandwidth
 import _blame
-from _job_watch import USAGE, cards_of, counters, output, rdma_models
+from _job_watch import USAGE, cards_of, counters, losses, output, rdma_models
 
 try:
     import torch
@@ -57,6 +57,8 @@ SETTLE_SECONDS = 1.5
 RING = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 # NCCL has few kinds of connections, but many channels.
 CONNECTIONS = 200
+# The collection's _run_log.py, which is on the controller, reads these lines.
+REMARKED, REMARKS = ("Got async", "GPU Direct RDMA Disabled"), 20
 TIMEOUT = datetime.timedelta(seconds=30)
 STORE_TIMEOUT = datetime.timedelta(seconds=600)
 
@@ -128,6 +130,14 @@ def connections(log, since_byte):
         if log
         else []
     )[:CONNECTIONS]
+
+
+def remarked(log, since_byte):
+    """Return the lines of NCCL's log from this position on that report a fault of a port or a detour of the data, each once."""
+    lines = said(log, since_byte) if log else []
+    return sorted(
+        {line.strip()[:1000] for line in lines if any(word in line for word in REMARKED)}
+    )[:REMARKS]
 
 
 def watch(work, agree, cards, with_gpus):
@@ -272,8 +282,8 @@ class Rank(object):
             torch.cuda.set_device(self.device)
         torch.set_num_threads(1)
         self.backend = "nccl" if self.device.type == "cuda" else "gloo"
-        # The cards of the host, on the first of its ranks.
-        self.cards = None
+        # The cards of the host, and its counters of lost data at the start, on the first of its ranks.
+        self.cards, self.lost = None, None
         self.log = None
         if self.backend == "nccl":
             self.log = nccl_log()
@@ -391,6 +401,11 @@ class Rank(object):
             if dist.is_initialized():
                 dist.destroy_process_group()
         answer["seconds"] = round(time.perf_counter() - begun, 2)
+        answer["remarked"] = remarked(self.log, logged)
+        if self.lost:
+            answer["lost"] = {
+                self.host_of[self.rank]: _bandwidth.grown(self.lost, losses(self.cards))
+            }
         self.put("answer/%d/%d" % (number, self.rank), answer)
 
     def take_part(self, number):
@@ -420,6 +435,10 @@ class Conductor(Rank):
         # Groups with wrong sums, once for each time.
         self.wrong = []
         self.watched = {}
+        # Lost data of each host since the start.
+        self.lost_of = {}
+        # Lines of NCCL's log by host.
+        self.remarked_on = {}
         self.facts = {}
         self.earlier = plan["history"].get(self.backend, {})
         self.hosts = [host["name"] for host in plan["hosts"]]
@@ -435,6 +454,11 @@ class Conductor(Rank):
         for name, (ranks, _sizes) in wanted.items():
             # Wait for all of them, because a working rank cannot take part in the next step.
             answers = [self.get("answer/%d/%d" % (self.number, rank)) for rank in ranks]
+            for rank, answer in zip(ranks, answers):
+                self.lost_of.update(answer.get("lost", {}))
+                self.remarked_on.setdefault(self.host_of[rank], set()).update(
+                    answer.get("remarked", [])
+                )
             found[name] = dict(
                 answers[0],
                 error=next((answer["error"] for answer in answers if answer["error"]), ""),
@@ -531,6 +555,8 @@ class Conductor(Rank):
             "collective": self.backend,
             "runs": self.judged(),
             "watched": self.watched,
+            "lost": self.lost_of,
+            "nccl_lines": {host: sorted(lines) for host, lines in self.remarked_on.items()},
             "facts": self.facts,
             "blame": verdict["blame"],
             "suspect": verdict["suspect"],
@@ -572,6 +598,7 @@ class Conductor(Rank):
                     for host, run in alone.items()
                 },
                 sizes[-2:-1],
+                {host: run["errors"][0] for host, run in alone.items() if run["errors"]},
             )
             self.tell_wrong(verdict)
         found = self.write(verdict)
@@ -595,9 +622,14 @@ class Conductor(Rank):
                 % ", ".join(sorted(set(self.name(group) for group in self.wrong)))
             )
 
-    def search(self, required, alone, sizes):
+    def search(self, required, alone, sizes, errors):
         search = _blame.search(
-            self.hosts, required, alone, self.plan["at_once"], self.plan["asked"]["peer_fraction"]
+            self.hosts,
+            required,
+            alone,
+            self.plan["at_once"],
+            self.plan["asked"]["peer_fraction"],
+            errors,
         )
         answers = None
         while True:
@@ -642,7 +674,7 @@ def main():
     host = next(name for name, ranks in agent.ranks_of.items() if agent.rank in ranks)
     if agent.ranks_of[host][0] == agent.rank:
         told = facts(agent.backend == "nccl")
-        agent.cards = told["cards"]
+        agent.cards, agent.lost = told["cards"], losses(told["cards"])
         agent.put("facts/%s" % host, told)
     if agent.rank:
         agent.follow()

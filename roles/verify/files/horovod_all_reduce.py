@@ -17,6 +17,7 @@ import time
 
 import _bandwidth
 import all_reduce
+from _job_watch import losses
 
 NO_SEARCH = (
     "measured with Horovod; the search for the slow host or link needs an image with PyTorch"
@@ -388,7 +389,9 @@ def main():
     mine = all_reduce.facts(binding.gpu) if job.rank in job.first_of.values() else None
     told = job.gather(mine)
     facts = {host: told[first] for host, first in job.first_of.items()}
+    before = losses(mine["cards"]) if mine else None
     measured = job.measure()
+    lost = job.gather(_bandwidth.grown(before, losses(mine["cards"])) if mine else None)
     found = {
         "collective": "horovod",
         "carrier": job.carrier,
@@ -399,6 +402,7 @@ def main():
             measured, facts, job.collective, plan["asked"], plan["history"].get("horovod", {})
         ),
         "watched": {},
+        "lost": {host: lost[first] for host, first in job.first_of.items()},
         "facts": facts,
         "blame": [],
         "suspect": [],

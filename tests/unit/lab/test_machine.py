@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -146,3 +147,20 @@ def test_engine_that_does_not_answer(engine, tmp_path, monkeypatch):
     dockerd(tmp_path, "echo waiting for containerd; exec sleep 5")
     with pytest.raises(LabError, match="did not answer within 1 s(.|\n)*waiting for containerd"):
         engine.ensure()
+
+
+@pytest.mark.parametrize("names, ended", [("", True), ("database\nweb\n", False)])
+def test_an_engine_with_other_containers_is_not_stopped(
+    engine, tmp_path, monkeypatch, capsys, names, ended
+):
+    ends = []
+    monkeypatch.setattr(machine, "command_of", lambda pid: "" if ends else "dockerd")
+    monkeypatch.setattr(machine.os, "kill", lambda pid, number: ends.append((pid, number)))
+    monkeypatch.setattr(
+        engine, "docker", lambda *arguments: type("Done", (), {"stdout": names})(), raising=False
+    )
+    engine.client = "docker"
+    engine.record.write_text(json.dumps({"pid": 4711}))
+    engine.stop()
+    assert (ends == [(4711, 15)]) is ended and not engine.started_by_lab()
+    assert ended or "database, web" in capsys.readouterr().out

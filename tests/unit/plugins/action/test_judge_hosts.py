@@ -115,12 +115,6 @@ GOOD = [
             "b": {"addresses": ["10.0.0.12", "fe80::2"], "error": ""},
         }
     },
-    {
-        "answer_resolved": {
-            "a": {"addresses": ["10.0.0.11"], "error": ""},
-            "b": {"addresses": ["192.168.9.9"], "error": ""},
-        }
-    },
 ]
 
 NO_CGROUPS = {
@@ -294,6 +288,17 @@ BAD = [
         "peer-name-wrong",
         "b is 127.0.0.1",
     ),
+    # A wrong line of /etc/hosts, in no network of the cluster.
+    (
+        {
+            "answer_resolved": {
+                "a": {"addresses": ["10.0.0.11"], "error": ""},
+                "b": {"addresses": ["10.9.9.9"], "error": ""},
+            }
+        },
+        "peer-name-wrong",
+        "b is 10.9.9.9",
+    ),
     (
         {
             "answer_resolved": {
@@ -411,6 +416,27 @@ def test_what_is_found_across_hosts():
     mixed = judge(a_host("a", "10.0.0.11"), a_host("b", "10.0.0.12", facts_architecture="aarch64"))
     (entry,) = mixed["findings"]
     assert entry["id"] == "architecture-differs" and entry["found"] == "aarch64 on b; x86_64 on a"
+    card = {"name": "eth0", "up": True, "addresses": [{"address": "10.0.0.11", "prefix": 24}]}
+    small = a_host("a", "10.0.0.11", facts_interfaces=[dict(card, mtu=1400)])
+    findings = judge(small, a_host("b", "10.0.0.12"))["findings"]
+    (entry,) = [entry for entry in findings if entry["verdict"] != "pass"]
+    assert (entry["id"], entry["host"], entry["verdict"]) == ("mtu-differs", "a, b", "warn")
+    assert entry["found"] == "MTU 1400 on a; 1500 on b"
+
+
+def test_a_name_for_management():
+    """An address of another interface of the member is right."""
+    resolved = {
+        "a": {"addresses": ["10.0.0.11"], "error": ""},
+        "b": {"addresses": ["192.168.9.9"], "error": ""},
+    }
+    cards = [
+        {"name": name, "up": True, "addresses": [{"address": address, "prefix": 24}], "mtu": 1500}
+        for name, address in (("eth0", "10.0.0.12"), ("eth1", "192.168.9.9"))
+    ]
+    other = a_host("b", "10.0.0.12", facts_interfaces=cards)
+    findings = judge(a_host("a", "10.0.0.11", answer_resolved=resolved), other)["findings"]
+    assert [entry for entry in findings if entry["verdict"] != "pass"] == []
 
 
 def test_a_fabric_network_that_a_host_is_not_in():
@@ -563,6 +589,7 @@ def test_every_id_is_tried_and_published():
         "fabric-address-missing",
         "fabric-address-twice",
         "interface-names-differ",
+        "mtu-differs",
     }
     assert set(ids) == tried
     readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import base64
+import signal
+import subprocess
 from copy import deepcopy
 from types import SimpleNamespace
 
@@ -76,6 +78,8 @@ class Plugin(transient_unit.ActionModule):
         answer = self.looks.pop(0)
         if isinstance(answer, Exception):
             raise answer
+        if answer == signal.SIGINT:
+            signal.raise_signal(answer)
         return answer
 
 
@@ -284,3 +288,20 @@ def test_detached_and_check_mode_end_without_a_look(shown):
     plugin = Plugin(dict((key, value) for key, value in STARTED.items() if key != "follow"))
     assert run(plugin)["finished"] is False
     assert plugin.commands == []
+
+
+@pytest.mark.parametrize("lease, words", [(15, "is stopped within 15 s"), (0, "systemctl stop u")])
+def test_ctrl_c_says_what_becomes_of_the_unit(shown, monkeypatch, tmp_path, lease, words):
+    """The play takes no more lines from its tasks, so the line goes to its standard error."""
+    error = tmp_path / "stderr"
+    reader = subprocess.Popen(["sleep", "60"], stderr=error.open("w"))
+    monkeypatch.setattr(transient_unit.os, "getppid", lambda: reader.pid)
+    follow = dict(STARTED["follow"], lease=lease)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(Plugin(dict(STARTED, follow=follow), look(b"one\n"), signal.SIGINT))
+    reader.kill()
+    reader.wait()
+    told = error.read_text()
+    assert told.startswith("Interrupted: u.service on host lab-a ") and words in told
+    assert signal.getsignal(signal.SIGINT) is handler

@@ -11,13 +11,16 @@ import yaml
 from eight_gpus import eight_gpus
 from judged_hosts import a_host, judge
 
+from ansible_collections.trainyard.gpu.plugins.action import judge_hosts
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import meaning
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import (
     judge as judge_gpu,
     parse_query,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import mesh_problems
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._verify_plan import with_causes
 
 ROOT = Path(__file__).parents[4]
 RULES = ROOT / "roles/verify/meta/rules.yml"
@@ -1312,3 +1315,33 @@ def test_a_site_may_overrule():
     )
     assert entry["verdict"] == "fail"
     assert bad(verdicts(gpu_host(), broken, overrule={"gpu-pcie-width": "skip"})) == []
+
+
+def test_a_full_file_system_comes_first_and_marks_what_may_follow_from_it():
+    full = finding(
+        "free-space", "b", "fail", found="/tmp: 0 MiB, 900 files", fix="free space there"
+    )
+    horovod = finding("horovod-build", "b", "fail", found="lacks pytorch", fix="recreate it")
+    other = finding("ssh-mesh", "a", "fail", found="refused", fix="run it")
+    passed = finding("memlock", "b", "pass")
+    told = with_causes([horovod, passed, other, full])
+    assert [entry["id"] for entry in told] == ["free-space", "horovod-build", "memlock", "ssh-mesh"]
+    assert told[0] == full and told[2:] == [passed, other]
+    assert told[1]["fix"] == (
+        "first free space below /tmp (check free-space), as this may follow from it; then recreate it"
+    )
+    # Little space is not none.
+    little = dict(full, found="/tmp: 90 MiB, 900 files")
+    assert with_causes([horovod, little]) == [horovod, little]
+
+
+def test_a_host_that_has_failed_a_task_is_one_finding_with_its_cause():
+    """Its record cluster.json is cut off, for example. It does not break the judgement of the others."""
+    lost = dict(gpu_host("b", "10.0.0.12"))
+    lost["__keys"] = {"failed": True, "msg": "/etc/trainyard/cluster.json is not a record"}
+    hostvars = {"a": {}, "b": lost}
+    entry = judge_hosts.ActionModule._lost("b", hostvars)
+    assert (entry["id"], entry["host"], entry["verdict"]) == ("host-unreachable", "b", "fail")
+    assert entry["found"].endswith(": /etc/trainyard/cluster.json is not a record")
+    entry = judge_hosts.ActionModule._lost("a", hostvars)
+    assert "in Ansible's output" in entry["fix"] and "above" not in entry["fix"]

@@ -174,3 +174,48 @@ def test_names_of_members_with_a_wrong_address(addresses, wrong):
         members, "a", resolved, r"(127\.|::1$)"
     )
     assert [each["name"] for each in found] == (["b"] if wrong else [])
+
+
+def facts_of(name, address, mtu=1500):
+    cards = [
+        {"name": "eth0", "addresses": [{"address": address, "prefix": 24}], "mtu": mtu},
+        {"name": "eth1", "addresses": [{"address": "192.168.9.9", "prefix": 24}], "mtu": 9000},
+    ]
+    return {"name": name, "interfaces": cards}
+
+
+@pytest.mark.parametrize(
+    "addresses, wrong",
+    [
+        (["10.0.0.11"], False),
+        # Of its second interface, for management.
+        (["192.168.9.9"], False),
+        ([], False),
+        # In no network of the cluster, so it is nobody's address.
+        (["10.9.9.9"], True),
+        (["10.0.0.12"], True),
+    ],
+)
+def test_a_name_with_an_address_that_its_member_does_not_have(addresses, wrong):
+    members = [member(0), member(1)]
+    resolved = {"b": {"addresses": addresses}}
+    found = FilterModule().filters()["preflight_wrong_names"](
+        members, "a", resolved, r"(127\.|::1$)", [facts_of("b", members[1]["address"])]
+    )
+    assert [each["name"] for each in found] == (["b"] if wrong else [])
+
+
+@pytest.mark.parametrize(
+    "mtus, found",
+    [
+        ((1500, 1500), []),
+        # Old facts have none.
+        ((1500, None), []),
+        ((1500, 1400), ["1400 on b; 1500 on a"]),
+    ],
+)
+def test_networks_with_different_mtus(mtus, found):
+    members = [dict(member(number), interface="eth0", fabric_interface="eth0") for number in (0, 1)]
+    answering = [facts_of(each["name"], each["address"], mtu) for each, mtu in zip(members, mtus)]
+    told = FilterModule().filters()["preflight_mtu_differences"](members, answering)
+    assert [each["found"] for each in told] == found

@@ -240,6 +240,13 @@ def test_what_is_no_problem():
     "container, unit, image, fault",
     [
         ({"running": False}, {}, {}, "container job does not run"),
+        # docker rm --force: it has no image, and is not of another one.
+        (
+            {"exists": False, "running": False, "image_id": ""},
+            {},
+            {},
+            "container job does not exist",
+        ),
         ({"paused": True}, {}, {}, "container job is paused"),
         (
             {"changed_files": ["/usr/bin/ldd (modified)"]},

@@ -4,6 +4,7 @@ import csv
 import functools
 import hashlib
 import json
+import random
 import re
 import time
 from pathlib import Path
@@ -108,6 +109,7 @@ OTHERS = {
     ],
     "h100-smoke-2node-2.17.8-two-collectives.txt": ["sendrecv_perf"],
     "v100-2node-patched-prefix-run.txt": ["all_gather_perf"],
+    "rtx6000d-two-runs-help-between.txt": ["all_reduce_perf"],
 }
 
 
@@ -560,6 +562,45 @@ def test_tabs_separate_columns_too():
     ) == answer(text)
 
 
+def test_what_a_good_run_remarks():
+    told = told_of("all_reduce_perf/rtx6000d-port-error.txt")
+    assert told["passed"]
+    assert [(each["id"], each["host"], each["cause"]) for each in told["remarks"]] == [
+        ("port_event", "node-b", "port mlx5_4:1 reported 'port error' during the run")
+    ]
+    footer = "# Collective test concluded"
+    text = read("all_reduce_perf/rtx6000d-memory-report.txt")
+    told = answer(text.replace(footer, "# error: NET/IB : mlx5_4:1 Got async event\n" + footer))
+    assert told["passed"] and [each["id"] for each in told["remarks"]] == ["last_error"]
+    # A subnet that was configured anew is no fault, and many lines of one host are one remark.
+    quiet = "gx1:4711:4720 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : GID table change\n"
+    disabled = "gx1:4711:4720 [0] NCCL INFO GPU Direct RDMA Disabled for GPU 0 (distance 7 > 4)\n"
+    told = answer(quiet + text.replace(footer, (quiet + disabled) * 3 + footer))
+    assert [each["id"] for each in told["remarks"]] == ["gpudirect_disabled"]
+    assert not told_of("all_reduce_perf/sophia-2node-16gpu-ok.txt")["remarks"]
+
+
+def test_a_difference_that_rccl_marks_is_wrong():
+    text = all_reduce_output.text("2015")
+    assert ids(answer(text.replace("0e+00\n", "0e+00*\n", 1))) == ["wrong_values"]
+    # Cut inside the last figure of a row.
+    assert ids(answer(text.replace("0e+00\n", "0e+0\n", 1))) == ["damaged_rows"]
+    assert ids(answer(text.replace("0e+00\n", "0\n", 1))) == ["damaged_rows"]
+
+
+def test_types_of_the_oldest_format_have_as_many_rows():
+    """That format does not print its options, so only the types themselves show that rows are missing."""
+    head, rows, foot = [], [], []
+    for kind in ("sum", "prod", "max"):
+        for size in (1000000, 2000000):
+            figures = " %7.3f  %5.2f  %5.2f    0e+00" % (size / 1e7, 10.0, 15.0)
+            rows.append("%12d  %12d    char  %6s" % (size, size, kind) + 2 * figures)
+    lines = all_reduce_output.text("2015").split("\n")
+    head, foot = lines[:8], " Out of bounds values : 0 OK\n Avg bus bandwidth    : 15 \n\n"
+    assert answer("\n".join(head + rows) + "\n" + foot)["passed"]
+    assert ids(answer("\n".join(head + rows[:-1]) + "\n" + foot)) == ["rows_missing"]
+
+
 def test_an_average_at_the_very_end():
     """Without a line's end, and with fewer digits than are printed as a rule: the rows say whether some are missing."""
     for text in (
@@ -861,3 +902,60 @@ def test_100_kb_take_less_than_50_ms():
             best = min(best, time.process_time() - began)
         # Of the processor: what else the machine does is no matter. It takes a quarter of that.
         assert len(text) > 95000 and best < 0.05
+
+
+# --- mutations of all good logs, with fixed seeds and a budget of a few seconds ---
+
+GOOD = {name: TEXTS[name] for name in TEXTS if WHOLE[name]["passed"]}
+GOOD.update({layout: all_reduce_output.text(layout) for layout in ("2015", "2.19", "timestamp")})
+LATE = (
+    "srun: job 4711 queued and waiting for resources",
+    "ops@gx1:~/nccl-tests$ mpirun -np 16 ./build/all_reduce_perf -b 8 -e 1G",
+    "# ./build/all_reduce_perf -b 8 -e 1G -f 2 -g 8",
+    "gx1:4711:4720 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+    "Warning: Permanently added '[10.0.0.2]:12345' (ED25519) to the list of known hosts.",
+)
+
+
+def header_and_summary(lines):
+    """Numbers of the line of the table's names and of its average."""
+    header = next(number for number, line in enumerate(lines) if "algbw" in line)
+    return header, next(number for number, line in enumerate(lines) if "Avg bus" in line)
+
+
+def bad_mutations(lines, header, average):
+    """The log cut behind each line of its table, and the table without each line, with it twice, and with it cut in the middle."""
+    for number in range(header, average + 1):
+        cut, rest = lines[:number], lines[number + 1 :]
+        yield cut
+        yield cut + rest
+        yield cut + [lines[number], lines[number]] + rest
+        yield cut + [lines[number][: len(lines[number]) * 3 // 4]] + rest
+
+
+def test_a_mutated_good_log_does_not_pass_for_another():
+    count = 0
+    for name, text in GOOD.items():
+        lines = text.split("\n")
+        whole = answer(text)
+        for mutated in bad_mutations(lines, *header_and_summary(lines)):
+            count += 1
+            told = judged("\n".join(mutated))
+            same = told["passed"] and told["rows"] == whole["rows"]
+            assert not told["passed"] or same, (name, mutated[-3:])
+            assert not same or told["avg_busbw_gb_s"] == whole["avg_busbw_gb_s"], name
+    assert count > 2000
+
+
+def test_the_surroundings_of_a_good_log_do_not_fail_it():
+    shuffled = random.Random(48)
+    for name, text in GOOD.items():
+        lines = text.split("\n")
+        header, average = header_and_summary(lines)
+        for line in LATE:
+            for number in (0, header, header + 1, shuffled.randint(header + 1, average - 1)):
+                told = judged("\n".join(lines[:number] + [line] + lines[number:]))
+                assert told["passed"], (name, line, number, told["reasons"])
+        for tags in (["gx1: "], ["node-a: ", "node-b: "], ["alpha | ", "beta | "], ["gx1:"]):
+            told = judged("\n".join(shuffled.choice(tags) + line for line in lines))
+            assert told["passed"], (name, tags, told["reasons"])

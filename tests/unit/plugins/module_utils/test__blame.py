@@ -100,6 +100,24 @@ def test_pair_that_fails_is_slower_than_any():
     assert named(done.value.value) == [("link", "a", "b")]
 
 
+def test_a_measurement_that_failed_is_not_slow_hardware():
+    """net.ipv4.ip_local_port_range with 4 ports: the job of that host fails, which says nothing of its CPU, memory, PCIe or GPUs."""
+    search = _blame.search(
+        ["a", "b"], 0.8, {"a": 1.0, "b": 0.0}, errors={"b": "Cannot assign requested address"}
+    )
+    answers = None
+    try:
+        while True:
+            groups = search.send(answers)
+            answers = {group: None if "b" in group else 1.0 for group in groups}
+    except StopIteration as done:
+        verdict = done.value
+    assert verdict["suspect"] == ["b"]
+    assert verdict["blame"][0]["evidence"] == (
+        "its measurement alone, without the network, failed: Cannot assign requested address, while the others reach 1 GB/s"
+    )
+
+
 def test_disturbed_once():
     verdict = SimulatedHosts(4).blamed()
     assert verdict == {

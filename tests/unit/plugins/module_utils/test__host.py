@@ -79,6 +79,7 @@ def test_interfaces():
             {
                 "ifname": "eth0@if12",
                 "flags": ["BROADCAST", "UP"],
+                "mtu": 1400,
                 "addr_info": [
                     {"family": "inet", "local": "10.0.0.1", "prefixlen": 24},
                     {"family": "inet6"},
@@ -90,9 +91,14 @@ def test_interfaces():
         ]
     )
     assert _host.parse_ip_addresses(text) == [
-        {"name": "eth0", "addresses": [{"address": "10.0.0.1", "prefix": 24}], "up": True},
-        {"name": "ib0", "addresses": [], "up": False},
-        {"name": "eth1", "addresses": [], "up": False},
+        {
+            "name": "eth0",
+            "addresses": [{"address": "10.0.0.1", "prefix": 24}],
+            "up": True,
+            "mtu": 1400,
+        },
+        {"name": "ib0", "addresses": [], "up": False, "mtu": None},
+        {"name": "eth1", "addresses": [], "up": False, "mtu": None},
     ]
     with pytest.raises(_host.ParseError, match="Option"):
         _host.parse_ip_addresses('Option "-j" is unknown')

@@ -112,6 +112,13 @@ libfabric:4711:1720540000::core:core:ofi_hmem_init():421<warn> Failed to initial
 [gx1:04711] 15 more processes have sent help message help-mpi-btl-base.txt / btl:no-nics
 [gx1:04711] Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages
 Warning: Permanently added '[10.0.0.2]:12345' (ED25519) to the list of known hosts.
+srun: job 4711 queued and waiting for resources
+srun: job 4711 has been allocated resources
+salloc: Granted job allocation 4711
+# Errors with asterisks indicate errors that have exceeded the maximum threshold.
+ops@gx1:~/nccl-tests$ ./build/all_reduce_perf -b 8 -e 1G -g 8
+[root@gx1 build]# ./all_reduce_perf -b 8 -e 256M -f 2 -g 2
+> ./build/all_reduce_perf -b 8 -e 128M -f 2 -g 4
 """.strip("\n").split("\n")
 # Below its summary: libraries that close down, scripts, shells, schedulers.
 AFTER = (
@@ -151,6 +158,8 @@ Application 0b6a3bb2 resources: utime=181s stime=20s maxrss=1024000KB inblock=0 
 [ops@gx1 nccl-tests]$
 root@gx1:~/nccl-tests#
 bash-5.2# exit
+# GPU memory usage     : Initialization 1.35 GB | User-Allocated 1.50 GB | Collective 96.0 MB | Total  2.94 GB
+# error: NET/IB : mlx5_4:1 Got async event : port error
 (base) ops@gx1:~$ ls
 ```
 """.strip("\n").split("\n")
@@ -255,6 +264,34 @@ def test_behind_a_prompt_only_failures_count():
     assert reasons(
         put(SESSION, "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0.", "end")
     ) == ["unexpected_output"]
+
+
+BETWEEN = """--------------------------------------------------------------------------
+Two mutually-exclusive MCA variables were specified.  This can result
+in undefined behavior, such as ignoring the components.
+--------------------------------------------------------------------------
+There was an error initializing an OpenFabrics device.
+CASE2
+Started: 2026-01-01T10:00:00+00:00
+"""
+
+
+def test_text_between_two_runs_belongs_to_neither():
+    assert reasons(PLAIN + BETWEEN + PLAIN) == []
+    assert reasons(PLAIN + BETWEEN) == ["unexpected_output"]
+    # The end of a process does.
+    for line in ENDS[:4] + ["Killed", "Aborted (core dumped)", "rc=137", "Exit code: 137"]:
+        assert reasons(PLAIN + line + "\n" + BETWEEN + PLAIN) == ["unexpected_output"], line
+
+
+def test_several_hosts_before_the_lines():
+    names = ["alpha: ", "beta: "]
+    lines = [names[number % 2] + line for number, line in enumerate(PLAIN.split("\n"))]
+    assert answer("\n".join(lines))["passed"]
+    for line in ("alpha: Killed", "alpha: Oh dear", "Killed: ", "gamma: exit code 137"):
+        assert reasons("\n".join(lines + [line])) == ["unexpected_output"], line
+    # A sentence before a row is no name.
+    assert reasons(PLAIN.replace("     1048576 ", "Oh dear      1048576 ") + "Oh dear\n")
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,44 @@ def test_cause_of_a_login_that_failed(stderr, cause):
     assert found == cause and fix and evidence
 
 
+GREETED = """OpenSSH_9.2p1 Debian-2+deb12u3, OpenSSL 3.0.14 4 Jun 2024
+debug1: Connecting to 10.0.0.2 [10.0.0.2] port 12345.
+debug1: Connection established.
+debug1: identity file /etc/trainyard/ssh/id_ed25519-cert type -1: No such file or directory
+debug1: Remote protocol version 2.0, remote software version OpenSSH_9.2p1 Debian-2+deb12u3
+debug1: SSH2_MSG_KEXINIT sent
+"""
+LOGGED_IN = (
+    GREETED
+    + """debug1: SSH2_MSG_NEWKEYS received
+Authenticated to 10.0.0.2 ([10.0.0.2]:12345) using "publickey".
+debug1: Sending command: echo
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "rc, stderr, cause",
+    [
+        # The limit of one login, and ssh's own time limits in the key exchange.
+        (124, GREETED, "path_mtu"),
+        (255, GREETED + "Connection to 10.0.0.2 port 12345 timed out\n", "path_mtu"),
+        (255, GREETED, "path_mtu"),
+        (124, LOGGED_IN, "session_hangs"),
+        (137, LOGGED_IN, "session_hangs"),
+        (255, LOGGED_IN + "Timeout, server 10.0.0.2 not responding.\n", "session_hangs"),
+        (1, LOGGED_IN, "unknown"),
+        (124, "debug1: Connection established.\n", "no_banner"),
+        (124, "debug1: Connecting to 10.0.0.2 [10.0.0.2] port 12345.\n", "timeout"),
+        (255, GREETED + "Connection closed by 10.0.0.2 port 12345\n", "connection_closed"),
+        (255, LOGGED_IN + "root@b: Permission denied (publickey).\n", "login_refused"),
+    ],
+)
+def test_how_far_a_login_came(rc, stderr, cause):
+    found, fix, evidence = _ssh_mesh.judge_login("b", rc, stderr)
+    assert found == cause and fix and not evidence.startswith(("debug1", "OpenSSH"))
+
+
 def test_login_that_worked():
     assert _ssh_mesh.judge_login("b", 0, "a warning of the login shell\n") == ("", "", "")
 
@@ -351,8 +389,48 @@ def test_problem_of_the_mesh_is_named(found, about, words):
     assert len(said["problems"]) == (1 if words else 0) and said["absent"] == []
     assert all(word in said["problems"][0] for word in words)
     assert said["findings"] == [
-        {"hosts": ["a", "b"], "about": about, "problem": problem} for problem in said["problems"]
+        # A login names the side that does not answer.
+        {"hosts": ["b"] if about == "login" else ["a", "b"], "about": about, "problem": problem}
+        for problem in said["problems"]
     ]
+
+
+@pytest.mark.parametrize(
+    "causes, blamed",
+    [
+        # b hangs: its own session, and that of a.
+        ({"ab": "session_hangs", "bb": "session_hangs"}, {"ab": ["b"], "bb": ["b"]}),
+        ({"ab": "connection_closed", "cb": "connection_closed"}, {"ab": ["b"], "cb": ["b"]}),
+        # A login that fails one way only, in a network that loses packets.
+        ({"ab": "timeout"}, {"ab": ["a", "b"]}),
+        ({"ab": "timeout", "cb": "timeout"}, {"ab": ["b"], "cb": ["b"]}),
+        ({"ab": "path_mtu", "ac": "path_mtu"}, {"ab": ["a"], "ac": ["a"]}),
+        # Another host is answered, so b alone cannot be at fault.
+        ({"ab": "login_refused"}, {"ab": ["a", "b"]}),
+        ({"aa": "connection_refused", "ab": "timeout"}, {"aa": ["a"], "ab": ["a"]}),
+    ],
+)
+def test_the_side_that_does_not_answer_is_named(causes, blamed):
+    names = ["a", "b", "c"]
+    proofs = {
+        source: proof(*(login(name, cause=causes.get(source + name, "")) for name in names))
+        for source in names
+    }
+    said = _ssh_mesh.mesh_problems(proofs, [member(n) for n in names], [entry(n) for n in names])
+    found = {
+        entry["problem"][0] + entry["problem"].partition(" log in to ")[2][0]: entry["hosts"]
+        for entry in said["findings"]
+    }
+    assert found == blamed
+
+
+def test_a_host_whose_keys_cannot_be_read_says_nothing_of_the_others():
+    mesh = _ssh_mesh.mesh_members([member("a"), member("b")], {"a": {"failed": True}, "b": {}})
+    assert [host["host_key"] for host in mesh["hosts"]] == [None, None]
+    said = _ssh_mesh.mesh_problems(
+        {"b": proof(login("b"))}, [member("a"), member("b")], mesh["hosts"]
+    )
+    assert said["findings"] == []
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,13 @@ exec "$@"
 """,
     )
 
-    def ask(ahead=0, refuses=()):
+    def ask(ahead=0, refuses=(), hangs=(), timeout=5):
         ssh = script(
             "ssh",
             f"""
 while [ "$1" != -- ]; do shift; done
 case " {" ".join(refuses)} " in *" $2 "*) echo "ssh: connect to host $2 port 12345: Connection refused" >&2; exit 255;; esac
+case " {" ".join(hangs)} " in *" $2 "*) echo "debug1: Authentication succeeded (publickey)." >&2; exec sleep 60;; esac
 if [ "$2" = b ]; then
     date() {{ /bin/date --date="{ahead} seconds" "$@"; }}
 fi
@@ -44,7 +45,13 @@ eval "$3"
         )
         return run_module(
             "ssh_mesh_info",
-            {"container": "it", "peers": ["a", "b"], "executable": ssh, "wait": 0},
+            {
+                "container": "it",
+                "peers": ["a", "b"],
+                "executable": ssh,
+                "wait": 0,
+                "timeout": timeout,
+            },
             check=True,
         )
 
@@ -85,3 +92,12 @@ def test_login_that_fails(cluster):
     assert [
         (login["name"], login["cause"], login["session"] == {}) for login in told["logins"]
     ] == [("a", "", False), ("b", "connection_refused", True)]
+
+
+def test_a_login_that_hangs_does_not_hide_those_that_work(cluster):
+    told = cluster(hangs=["b"], timeout=1)
+    assert (told["available"], told["cause"]) == (True, "")
+    assert [(login["name"], login["cause"]) for login in told["logins"]] == [
+        ("a", ""),
+        ("b", "session_hangs"),
+    ]

@@ -61,6 +61,16 @@ WATCHED = {
 }
 
 
+LOST = {
+    name: {
+        "tcp": [40000, 3],
+        "cards": {"eth0 rx_dropped": 2, "eth0 rx_errors": 0},
+        "mtu": {"eth0": 1500},
+    }
+    for name in HOSTS
+}
+
+
 def answer(cluster=None, **changes):
     given = {
         "collective": "gloo",
@@ -68,6 +78,7 @@ def answer(cluster=None, **changes):
         "suspect": [],
         "note": "",
         "watched": WATCHED,
+        "lost": LOST,
         "facts": {
             name: {"cards": [_bandwidth.card("eth0", "")], "gpus": [], "interface": "eth0"}
             for name in HOSTS
@@ -204,6 +215,8 @@ def test_no_job_was_started():
         ("gpus-busy", "node-b"),
         ("fabric-counters", "node-a"),
         ("fabric-counters", "node-b"),
+        ("fabric-errors", "node-a"),
+        ("fabric-errors", "node-b"),
         ("nccl-transport", "node-a, node-b"),
     ]
 
@@ -218,6 +231,8 @@ def test_what_was_seen_besides():
         ("gpus-busy", "node-b", "skipped", "the training container has no GPU"),
         ("fabric-counters", "node-a", "pass", "sent 0.448 GB (+7 %); received 0.447 GB (+6 %)"),
         ("fabric-counters", "node-b", "pass", "sent 0.448 GB (+7 %); received 0.447 GB (+6 %)"),
+        ("fabric-errors", "node-a", "pass", ""),
+        ("fabric-errors", "node-b", "pass", ""),
         (
             "nccl-transport",
             "node-a, node-b",
@@ -299,13 +314,15 @@ def test_a_measurement_with_gpus_passes_the_checks_of_gpus_and_fabric():
         ("gpus-busy", "node-b", "pass"),
         ("fabric-counters", "node-a", "pass"),
         ("fabric-counters", "node-b", "pass"),
+        ("fabric-errors", "node-a", "pass"),
+        ("fabric-errors", "node-b", "pass"),
         ("nccl-transport", "node-a, node-b", "pass"),
     ]
     assert (
         found[0][3] == "2: GPU 0 99 %, GPU 1 97 %"
         and found[2][3] == "sent 0.661 GB (+5 %); received 0.661 GB (+5 %)"
     )
-    assert found[4][3] == "NET/IB, P2P/CUMEM"
+    assert found[6][3] == "NET/IB, P2P/CUMEM"
 
 
 def horovod(carrier, **changes):
@@ -406,3 +423,57 @@ def test_horovod_with_gpus_and_without_nccl():
 def test_horovod_that_broke_off_while_it_was_watched():
     found = seen(horovod("gloo", watched={}, note=_bandwidth.BROKE_OFF), HOSTS)
     assert found[2] == ("fabric-counters", "node-a", "skipped", "not read: the job was aborted")
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({}, ""),
+        # tc qdisc add dev eth0 root netem loss 5%
+        ({"tcp": [40000, 2000]}, "TCP resent 2000 of 40000 segments (5 %)"),
+        # Few segments say nothing.
+        ({"tcp": [100, 12]}, ""),
+        ({"tcp": []}, ""),
+        ({"cards": {"eth0 rx_crc_errors": 1}}, "eth0 rx_crc_errors: 1"),
+        ({"cards": {"mlx5_0 out_of_sequence": 50, "eth0 tx_dropped": 101}}, "eth0 tx_dropped: 101"),
+        ({"mtu": {"eth0": 1400}}, "MTU 1400, on the other hosts 1500"),
+    ],
+)
+def test_lost_data_is_a_warning_of_the_host(changes, words):
+    lost = dict(LOST, **{"node-b": dict(LOST["node-b"], **changes)})
+    checks = {
+        check["host"]: check
+        for check in bandwidth_checks(answer(lost=lost), HOSTS)
+        if check["id"] == "fabric-errors"
+    }
+    check = checks["node-b"]
+    assert (check["verdict"], check["found"]) == ("warn" if words else "pass", words)
+    assert bool(check["fix"]) is bool(words)
+    assert (checks["node-a"]["verdict"] == "warn") is words.startswith("MTU")
+
+
+def test_a_port_error_in_a_good_run_is_a_warning_of_its_host():
+    found = seen(
+        answer(remarks={"node-b": ["port mlx5_4:1 reported 'port error'; check it"]}), HOSTS
+    )
+    assert (
+        "fabric-errors",
+        "node-b",
+        "warn",
+        "port mlx5_4:1 reported 'port error'; check it",
+    ) in found
+    assert ("fabric-errors", "node-a", "pass", "") in found
+    line = "gx1:1:2 [0] net_ib.cc:150 NCCL WARN NET/IB : mlx5_4:1 Got async event : port error"
+    found = seen(answer(nccl_lines={"node-a": [], "node-b": [line]}), HOSTS)
+    assert [entry[2] for entry in found if entry[0] == "fabric-errors"] == ["pass", "warn"]
+
+
+def test_a_job_that_failed_is_not_slow_hardware():
+    failed = dict(
+        run("host:node-b", ["node-b"], None, passed=False, reasons=["Cannot assign address"]),
+        errors=["Cannot assign address"],
+    )
+    runs = [run("host:node-a", ["node-a"]), failed, run("cluster", HOSTS)]
+    check = measured(answer(runs=runs), HOSTS)[1]
+    assert check["found"] == "the measurement failed: Cannot assign address"
+    assert "says nothing of the hardware" in check["fix"] and "clocks" not in check["fix"]

@@ -332,13 +332,13 @@ def test_a_system_that_nvidia_has_nothing_for():
     assert "NVIDIA has no apt repository for alpine 3.20" in text
 
 
-def image(layers=("sha256:1", "sha256:2"), recipe="ab12"):
+def image(layers=("sha256:1", "sha256:2"), recipe="ab12", intact=True):
     return {
         "name": "trainyard/training:ab12",
         "present": layers != (),
         "layers": list(layers),
         "recipe": recipe,
-        "intact": True,
+        "intact": intact,
     }
 
 
@@ -480,3 +480,25 @@ def test_an_image_that_lacks_something_after_the_build_is_refused(
     assert list(tasks).index("Fail if the new image's Horovod lacks a requirement") < list(
         tasks
     ).index("Add the image name and the digest of its layers")
+
+
+@pytest.mark.parametrize(
+    "own, head, on, words",
+    [
+        (image(), image(), "server-b", ""),
+        (image(), image(), "server-a", ""),
+        # The tag of the head points to another image: the other hosts have the right one.
+        (image(intact=False), image(intact=False), "server-a", "was replaced or changed"),
+        (image(), image(("other",), intact=False), "server-b", ""),
+        (image(), image(recipe="cd34"), "server-b", ""),
+        (image(("other",)), image(), "server-b", "other layers than that of the head, server-a"),
+        (image(intact=False), image(), "server-b", "was replaced or changed"),
+        (image(recipe="cd34"), image(), "server-b", "of another recipe (cd34)"),
+        (image(()), image(), "server-b", "does not exist"),
+    ],
+)
+def test_the_host_whose_image_differs_from_the_recipe_is_named(own, head, on, words):
+    hosts = {"own": on, "head": "server-a"}
+    found = FilterModule().filters()["image_problem"](own, head, image()["recipe"], "x:1", hosts)
+    assert words in found and bool(found) is bool(words)
+    assert not found or ("copies it from" in found) is (on != "server-a")

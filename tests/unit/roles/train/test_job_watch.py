@@ -187,3 +187,31 @@ def test_a_call_of_nvidia_smi_that_hangs_delays_no_end(tmp_path):
         watcher.stdin.close()
         assert json.loads(watcher.stdout.readline())["peaks"] == []
         assert watcher.wait(10) == 0 and time.monotonic() - begun < 5
+
+
+def test_lost_data_of_a_host(tmp_path):
+    sysfs, proc = tmp_path / "sys", tmp_path / "proc"
+    (sysfs / "class/net/eth0/statistics").mkdir(parents=True)
+    (proc / "net").mkdir(parents=True)
+    (sysfs / "class/net/eth0/mtu").write_text("1400\n")
+
+    def counters(sent, resent, dropped):
+        (sysfs / "class/net/eth0/statistics/rx_dropped").write_text("%d\n" % dropped)
+        (proc / "net/snmp").write_text(
+            "Ip: Forwarding\nIp: 1\nTcp: RtoMin OutSegs RetransSegs\nTcp: 200 %d %d\n"
+            % (sent, resent)
+        )
+        return _job_watch.losses([{"name": "eth0", "rdma": False}], str(sysfs), str(proc))
+
+    before, after = counters(1000, 7, 90), counters(5000, 207, 3)
+    assert _bandwidth.grown(before, after) == {
+        "tcp": [4000, 200],
+        # Started anew, by a reload of the driver.
+        "cards": {"eth0 rx_dropped": 3},
+        "mtu": {"eth0": 1400},
+    }
+    assert _job_watch.losses([], str(tmp_path), str(tmp_path)) == {
+        "tcp": [],
+        "cards": {},
+        "mtu": {},
+    }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from role_variables import role_variable
+from role_variables import role_variable, task_variable
 
 HOSTS = {
     "a": {"cluster_host": {"gpus": 8}},
@@ -72,3 +74,14 @@ def test_a_job_waits_in_the_queue_of_a_scheduled_cluster(backend, scheduler, wai
         ["salloc", "--job-name=trainyard-x", "--nodelist=a", "--qos=high"] if waits else []
     )
     assert bool(words) is waits
+
+
+def test_two_jobs_of_one_second_have_different_ids():
+    def job_id(given):
+        return task_variable(
+            "train", "main.yml", "Set the job ID", "__train_job_id", train_job_id=given
+        )
+
+    ids = {job_id("") for _number in range(20)}
+    assert len(ids) == 20 and all(re.fullmatch(r"\d{8}t\d{6}z-[0-9a-f]{6}", each) for each in ids)
+    assert job_id("mine") == "mine"

@@ -579,6 +579,53 @@ def test_failed_killed_and_missing_ranks():
     assert verdict({})[1] == ["no rank has started"]
 
 
+def test_a_launcher_that_succeeds_needs_the_report_of_each_rank():
+    rows, _problems = verdict({0: record(0, "172.30.77.11")})
+    assert _job_result.exit_code(0, rows, [], False) == 1
+    # Two jobs of one rank each, in place of one of two.
+    alone = dict(record(1, "172.30.77.12"), world_size=1)
+    rows, problems = verdict({0: record(0, "172.30.77.11"), 1: alone})
+    assert problems == [
+        "rank 1 on host lab-b took part in a job of 1 ranks in place of 2: the launcher has started separate jobs"
+    ]
+    assert "world_size" not in _job_result.entries(rows)[0]
+
+
+def test_a_flood_of_output_is_stored_once(tmp_path):
+    log = tmp_path / "job.log"
+    with open(log, "ab") as stream:
+        output = job.Output(stream.fileno(), most=4096)
+        output.write(b"torchrun: a line of the launcher\n")
+        output.copy(b"[1]<stdout>:[0 lab-a] %d\n" % number for number in range(5000))
+    text = log.read_text()
+    assert len(text) < 5000 and text.endswith("[0 lab-a] 4999\n")
+    assert text.startswith("trainyard: %s\n" % job.SHORTENED)
+    assert text.count("torchrun: a line of the launcher") == 1
+
+
+def test_output_to_a_pipe_is_not_shortened():
+    read, write = os.pipe()
+    output = job.Output(write, most=10)
+    output.write(b"[0 a] 12345\n")
+    output.write(b"[0 a] 67890\n")
+    assert os.read(read, 100) == b"[0 a] 12345\n[0 a] 67890\n"
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.parametrize(
+    "text, words", [(None, "does not exist"), ('{"hosts": [', "is damaged on this host")]
+)
+def test_a_damaged_file_of_the_cluster_is_told(tmp_path, monkeypatch, text, words):
+    """To run site.yml does not help then: it compares keys with that file, and stops."""
+    monkeypatch.setattr(job, "CLUSTER", str(tmp_path / "cluster.json"))
+    if text:
+        (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(job.JobError, match=words) as caught:
+        job.read_cluster()
+    assert not text or "remove it if you trust the current keys" in str(caught.value)
+
+
 def failed(rank, code, ended):
     return _job_result.row(
         rank, "lab-a", 0, {"exit_code": code, "hostname": "h", "started": 100, "seconds": ended}

@@ -7,7 +7,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -118,6 +120,18 @@ def test_a_rank_leaves_its_record(tmp_path):
     )
     assert record["report"] == {"checksum": "c", "metrics": {"loss": 1}}
     assert "127.0.0.1" in record["addresses"]
+
+
+def test_an_aborted_rank_leaves_no_core_file(tmp_path):
+    process = start(tmp_path, "sh", "-c", "ulimit -Sc; ulimit -Hc", preexec_fn=allow_core_files)
+    assert process.communicate(timeout=20)[0].decode().splitlines() == [
+        "[1 %s] 0" % socket.gethostname(),
+        "[1 %s] 8" % socket.gethostname(),
+    ]
+
+
+def allow_core_files():
+    resource.setrlimit(resource.RLIMIT_CORE, (4096, 4096))
 
 
 def wait_for(path, text):

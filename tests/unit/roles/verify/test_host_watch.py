@@ -119,7 +119,7 @@ def test_it_is_python_3_6():
 
 def test_from_begin_to_end(host, tmp_path):
     before = host("begin", "60")
-    assert set(before) == {"cards", "gpus", "interface", "nics", "p2p", "counters"} and [
+    assert set(before) == {"cards", "gpus", "interface", "nics", "p2p", "counters", "lost"} and [
         card["name"] for card in before["cards"]
     ] == ["lo"]
     started(tmp_path, 1)
@@ -156,7 +156,9 @@ def test_host_without_nvidia_smi(host, tmp_path):
 def test_words_that_are_no_figures(program, monkeypatch, capsys):
     monkeypatch.setattr(program, "answer", lambda: "NVIDIA-SMI has failed\n")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "no-such-card")
-    assert program.end() == {
+    told = program.end()
+    assert told.pop("lost")["cards"] == {}
+    assert told == {
         "cards": [_bandwidth.card("no-such-card", "")],
         "counters": None,
         "peaks": [],

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,7 @@ OF_MEASUREMENT = [
     "bandwidth-cluster",
     "gpus-busy",
     "fabric-counters",
+    "fabric-errors",
     "nccl-transport",
 ]
 OF_JOBS = ["scheduler-job", "scheduler-isolation"] + OF_MEASUREMENT
@@ -106,7 +108,10 @@ NO_TOOL = {"__verify_bandwidth_choice": {"tool": "", "problem": "the image has n
     "changes, unmeasured",
     [
         ({}, []),
-        ({"ansible_play_hosts_all": ["a"]}, ["bandwidth-cluster", "fabric-counters"]),
+        (
+            {"ansible_play_hosts_all": ["a"]},
+            ["bandwidth-cluster", "fabric-counters", "fabric-errors"],
+        ),
         ({"__verify_is_alone": False, "verify_required": ["bandwidth-cluster"]}, OF_JOBS),
         ({"ansible_check_mode": True}, OF_JOBS),
         ({"verify_measure_bandwidth": "false"}, OF_JOBS),
@@ -368,11 +373,15 @@ def a_check(check_id, host="a", verdict="fail"):
 )
 def test_logs_that_matter(checks, job, host, logs):
     found = decided(
-        "logs", verify_checks=checks, verify_bandwidth_checks=job, inventory_hostname=host
+        "logs",
+        verify_checks=checks,
+        verify_bandwidth_checks=job,
+        inventory_hostname=host,
+        train_run_result={"rc": 1},
     )
     assert [(log["host"], log["name"]) for log in found] == logs
     assert (
-        "--unit=trainyard-training.service" in found[0]["argv"]
+        "trainyard-training.service" in found[0]["argv"]
         if logs and "container" in logs[0][1]
         else True
     )
@@ -539,3 +548,44 @@ def test_thresholds_and_models_of_the_measured_hosts():
         }
     }
     assert (asked["fraction"], asked["min_busbw_gb_s"]) == (0.7, 0.0)
+
+
+def test_only_lines_of_this_run_explain_a_failure(tmp_path):
+    """The error of a fault that has ended explained another one."""
+    begun = time.time() - 100
+    container, kernel = decided("log_sources", __verify_begun=begun)
+    assert "--dmesg" in kernel["argv"]
+    (since,) = [word for word in kernel["argv"] if word.startswith("--since=-")]
+    assert 100 <= int(since[len("--since=-") : -1]) < 200
+    # Of a unit that does not run, the lines of its last start.
+    for name, script in (
+        (
+            "systemctl",
+            '[ "$1" = show ] && echo id-$4; [ "$1" = show ] || [ "$3" = docker.service ]',
+        ),
+        ("journalctl", 'echo "$*"'),
+    ):
+        program = tmp_path / name
+        program.write_text("#!/bin/sh\n%s\n" % script)
+        program.chmod(0o755)
+    environment = dict(os.environ, PATH="%s:%s" % (tmp_path, os.environ["PATH"]))
+    said = subprocess.run(
+        container["argv"], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.splitlines()
+    unit = "id-trainyard-training.service"
+    assert said[0].endswith(
+        "--lines=30 _SYSTEMD_INVOCATION_ID=%s + INVOCATION_ID=%s" % (unit, unit)
+    )
+    assert said[1].endswith("%s --unit=docker.service" % container["argv"][4])
+
+
+@pytest.mark.parametrize("result, read", [({"rc": 1, "tail": []}, 1), ({}, 0), ({"msg": "x"}, 0)])
+def test_the_log_of_a_job_that_did_not_start_is_of_an_earlier_one(result, read):
+    failed = {"id": "bandwidth-host", "host": "a", "verdict": "fail"}
+    logs = decided(
+        "logs",
+        __verify_begun=time.time(),
+        verify_bandwidth_checks=[failed],
+        train_run_result=result,
+    )
+    assert len([log for log in logs if log["name"] == "bandwidth job"]) == read
