@@ -353,6 +353,7 @@ def test_what_logins_have_shown(proofs, told):
                 "gpus-present",
                 "gpu-ecc",
                 "gpu-xid",
+                "gpu-nvlinks",
                 "toolkit-container",
                 "shared-storage",
                 "container-share",

@@ -236,7 +236,7 @@ def test_the_verdict_and_what_to_do_come_first():
 def test_what_a_broken_cluster_gets_told():
     text = text_of(page_of("broken_host"))
     assert "-i %s --limit 'cluster:!suspect'" % SUSPECT_FILE in text
-    assert "required, not made 23 checks on gpu-03 Repair the host" in text
+    assert "required, not made 26 checks on gpu-03 Repair the host" in text
     assert "What the errors mean" in text and "xid_off_the_bus" in text
     assert (
         "Unknown message, quoted from the log." in text
