@@ -127,10 +127,11 @@ def nvlinks(status):
     """
     found = []
     for line in status.splitlines():
-        head = re.match(r"GPU \d+:\s*(.*?)\s*(?:\(UUID:\s*([\w-]*)\)\s*)?$", line)
+        head = re.match(r"GPU \d+:(.*)$", line)
         if head:
-            name, uuid = head.groups()
-            found.append({"name": name, "uuid": uuid or "", "speeds": None, "said": ""})
+            name, _mark, rest = head.group(1).partition("(UUID:")
+            uuid = re.match(r"\s*([\w-]*)", rest).group(1)
+            found.append({"name": name.strip(), "uuid": uuid, "speeds": None, "said": ""})
             continue
         link = re.match(r"\s+Link \d+: (?:(\d+(?:\.\d+)?) GB/s|<inactive>)$", line.rstrip())
         if link and not found:
@@ -169,9 +170,7 @@ def gpus(nvlink_status, pcie_query):
     found = []
     for number, line in enumerate(line for line in pcie_query.splitlines() if line.strip()):
         value = r"(\d+|\[[^\]]+\])"
-        match = re.match(
-            r"\s*%s\s*,\s*%s\s*(?:,\s*%s\s*,\s*(.*?)\s*)?$" % (value, value, value), line
-        )
+        match = re.match(r"\s*%s\s*,\s*%s\s*(?:,\s*%s\s*,(.*))?$" % (value, value, value), line)
         if not match:
             raise ParseError("not generation and width of a PCIe link: %r" % line)
         generation, width, width_max, name = match.groups()
@@ -183,7 +182,7 @@ def gpus(nvlink_status, pcie_query):
         }
         if width_max and width_max.isdigit():
             gpu["pcie_max"] = lane * int(width_max)
-        name = name or its["name"]
+        name = (name or "").strip() or its["name"]
         if name:
             # Its parts have no NVLinks, so it is not compared with whole ones.
             gpu["model"] = name + (" in MIG mode" if "MIG mode" in its["said"] else "")

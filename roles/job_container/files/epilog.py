@@ -7,6 +7,8 @@ The container monitor of podman (conmon) leaves the process tree of the job, so 
 job's user are touched. Those of the same user's other jobs and logins are left alone.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import fcntl

@@ -3,6 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Prolog of slurmd, as root: makes the folders of a job on this host. It calls no commands of Slurm. A failure drains the node and requeues the job."""
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import json

@@ -203,9 +203,12 @@ def test_a_host_is_watched_from_begin_to_end(tmp_path):
         "cards",
         "gpus",
         "interface",
+        "nics",
+        "p2p",
         "counters",
+        "lost",
     }
-    assert set(json.loads(run("-B", program, "end"))) == {"cards", "counters", "peaks"}
+    assert set(json.loads(run("-B", program, "end"))) == {"cards", "counters", "lost", "peaks"}
     # On a busy machine the watcher is still there for a moment.
     deadline = time.monotonic() + 10
     while subprocess.run(["pgrep", "-f", program], stdout=subprocess.PIPE, check=False).stdout:

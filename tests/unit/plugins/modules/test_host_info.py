@@ -125,6 +125,7 @@ def test_interfaces_without_iproute2():
         "name": "lo",
         "addresses": [{"address": "127.0.0.1", "prefix": 8}],
         "up": True,
+        "mtu": 65536,
     }
 
 
@@ -199,7 +200,7 @@ def test_speed_of_interfaces(tree, text, speed):
             return 0, json.dumps([{"ifname": "eth0", "flags": ["UP", "LOWER_UP"]}]), ""
 
     assert host_info.interfaces(Module()) == [
-        {"name": "eth0", "addresses": [], "up": True, "speed_mbit_s": speed}
+        {"name": "eth0", "addresses": [], "up": True, "mtu": None, "speed_mbit_s": speed}
     ]
 
 

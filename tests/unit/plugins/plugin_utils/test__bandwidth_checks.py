@@ -342,11 +342,13 @@ def test_horovod_by_gloo_is_watched():
         ("gpus-busy", "node-b", "skipped"),
         ("fabric-counters", "node-a", "pass"),
         ("fabric-counters", "node-b", "pass"),
+        ("fabric-errors", "node-a", "pass"),
+        ("fabric-errors", "node-b", "pass"),
         ("nccl-transport", "node-a, node-b", "skipped"),
     ]
     assert (
         checks[2][3] == "sent 0.448 GB (+7 %); received 0.447 GB (+6 %)"
-        and checks[4][3] == "the job ran without NCCL, because it has no GPUs"
+        and checks[6][3] == "the job ran without NCCL, because it has no GPUs"
     )
     wrong = dict(
         WATCHED,
@@ -385,7 +387,7 @@ def test_horovod_by_nccl_is_watched():
         [],
         dict.fromkeys(HOSTS, 2),
     )
-    assert [entry[2] for entry in found] == ["pass"] * 5 and found[2][
+    assert [entry[2] for entry in found] == ["pass"] * 7 and found[2][
         3
     ] == "sent 0.661 GB; received 0.661 GB"
 
@@ -399,7 +401,8 @@ def test_horovod_by_mpi_says_why_it_is_not_watched():
     assert found[2:4] == [
         ("fabric-counters", name, "skipped", "not read: MPI carries the data") for name in HOSTS
     ]
-    assert found[4][2] == "skipped"
+    assert [entry[0] for entry in found[4:]] == ["fabric-errors"] * 2 + ["nccl-transport"]
+    assert found[6][2] == "skipped"
     source = {
         check["source"]
         for check in bandwidth_checks(horovod("mpi"), HOSTS)
@@ -417,7 +420,7 @@ def test_horovod_with_gpus_and_without_nccl():
         "skipped",
         "nvidia-smi reports the use of 0 GPUs only",
     )
-    assert found[4][3] == "the job ran without NCCL, which Horovod was not built with"
+    assert found[6][3] == "the job ran without NCCL, which Horovod was not built with"
 
 
 def test_horovod_that_broke_off_while_it_was_watched():

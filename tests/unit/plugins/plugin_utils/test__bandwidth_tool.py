@@ -502,6 +502,7 @@ def test_where_all_reduce_perf_has_failed_the_job_was_watched(log, collective, v
     job = dict(
         JOB,
         collective=collective,
+        lost={host: {"tcp": [1000, 0], "cards": {}, "mtu": {"eth0": 1500}} for host in "ab"},
         watched={"ranks": 8, "size_bytes": 1 << 30, "iterations": 20, "error": "", "hosts": hosts},
     )
     cut = log[: log.index("# Out of bounds values")]
