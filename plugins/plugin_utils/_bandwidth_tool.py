@@ -310,14 +310,10 @@ def with_search(found, job, tail=()):
         )
     searched = [run for run in job.get("runs", []) if run["id"].startswith(("pair:", "group:"))]
     # If the run of all_reduce_perf did not complete, the job's ranks were watched.
-    watched = job.get("watched") or {}
-    watched = (
-        watched
-        if found["watched"]["errors"]
-        and watched.get("hosts")
-        and job["collective"] == found["collective"]
-        else found["watched"]
-    )
+    watched, lost = found["watched"], found["lost"]
+    of_job = job.get("watched") or {}
+    if watched["errors"] and of_job.get("hosts") and job["collective"] == found["collective"]:
+        watched, lost = of_job, job.get("lost") or {}
     return dict(
         found,
         runs=found["runs"] + searched,
@@ -326,4 +322,5 @@ def with_search(found, job, tail=()):
         rounds=job.get("rounds", 0),
         note="" if blame else note,
         watched=watched,
+        lost=lost,
     )
