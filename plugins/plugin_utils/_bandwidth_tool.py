@@ -310,7 +310,7 @@ def with_search(found, job, tail=()):
         )
     searched = [run for run in job.get("runs", []) if run["id"].startswith(("pair:", "group:"))]
     # If the run of all_reduce_perf did not complete, the job's ranks were watched.
-    watched, lost = found["watched"], found["lost"]
+    watched, lost = found["watched"], found.get("lost", {})
     of_job = job.get("watched") or {}
     if watched["errors"] and of_job.get("hosts") and job["collective"] == found["collective"]:
         watched, lost = of_job, job.get("lost") or {}

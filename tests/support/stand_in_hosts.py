@@ -37,6 +37,40 @@ MODULES = (
 LAYERS = ["sha256:" + "2" * 64, "sha256:" + "3" * 64]
 
 
+#: What a session in a container finds if all is in order: module host_health_info.
+_GIB = 1 << 30
+_VIEW = {
+    "share": {"device": 50, "inode": 2, "error": ""},
+    "shm_bytes": _GIB,
+    "limits": {"nofile": [20000, 20000], "stack": [64 << 20, 64 << 20], "nproc": [900, 900]},
+    "first_limits": {"nofile": [20000, 20000], "stack": [64 << 20, 64 << 20], "nproc": [900, 900]},
+    "group": {"memory": None, "cpus": None, "pids": None, "affinity": 8, "killed": 0},
+    "environment": {"missing": [], "changed": [], "added": {}},
+    "python": {
+        "version": "3.11.2",
+        "error": "",
+        "programs": {"python3": ["/usr/bin/python3.11", "image"]},
+        "packages": {"numpy": ["2.4.6", "image"], "torch": ["2.13.0", "image"]},
+        "shadows": [],
+        "startup": [],
+    },
+    "processes": [],
+}
+SESSION = {
+    "cause": "",
+    "evidence": "",
+    "jobs": [],
+    "share": {"device": 50, "inode": 2},
+    "settings": {
+        "shm_bytes": _GIB,
+        "ulimits": {"stack": [64 << 20, 64 << 20], "memlock": [-1, -1]},
+        "limited": [],
+        "cpus": 8,
+    },
+    "view": _VIEW,
+}
+
+
 def name_of(number):
     return "%s%04d" % (PREFIX, number)
 
@@ -109,6 +143,7 @@ class StandInHost:
             "interfaces": [
                 {
                     "name": "lo",
+                    "mtu": 65536,
                     "up": True,
                     "speed_mbit_s": None,
                     "addresses": [
@@ -118,18 +153,22 @@ class StandInHost:
                 },
                 {
                     "name": "eth0",
+                    "mtu": 1500,
                     "up": True,
                     "speed_mbit_s": 10000,
                     "addresses": [{"address": self.address, "prefix": 16}],
                 },
                 {
                     "name": "docker0",
+                    "mtu": 1500,
                     "up": False,
                     "speed_mbit_s": None,
                     "addresses": [{"address": "172.17.0.1", "prefix": 16}],
                 },
             ],
             "rdma_ports": [],
+            "network_cards": [],
+            "virtual_machine": False,
             "own_name_in_hosts": [self.address],
             "own_name_repaired": False,
             "gpus": 0,
@@ -409,6 +448,8 @@ class StandInHost:
                 "paused": False,
                 "changed_files": [],
                 "busy": [],
+                "departures": [],
+                "limited": [],
                 "resolv_conf": "",
             },
             "unit": {
@@ -418,6 +459,8 @@ class StandInHost:
                 "state": "active" if exists else "inactive",
                 "enabled": exists,
                 "reload_needed": False,
+                "drop_ins": [],
+                "engine": "enabled",
                 "log": [],
             },
             "services": {"files": [], "config": "", "states": {}, "certificate_days": None},
@@ -450,6 +493,9 @@ class StandInHost:
             "checksums": self.files_of(files, 0),
             "permissions": self.files_of(files, 1),
             "sshd": {"running": True, "reload_needed": False, "frozen": False},
+            "authorized": [],
+            "effective": {},
+            "listens": [self.address],
             "logins": self.ssh_mesh_info(asked) if getattr(asked, "peers", []) else {},
         }
 
@@ -490,6 +536,10 @@ class StandInHost:
             "clock": {"synchronized": True, "source": "timedatectl", "error": ""},
             "docker_config_error": "",
             "docker_config_warnings": [],
+            "slurm_gpus": {"listed": [], "fault": ""}
+            if getattr(asked, "slurm_gpus", False)
+            else {},
+            "session": SESSION if getattr(asked, "session", {}) else {},
             "horovod": self.horovod_build_info(asked) if getattr(asked, "horovod", {}) else {},
             "certificates": {},
             "firewalls": {

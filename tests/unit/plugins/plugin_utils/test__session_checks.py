@@ -5,40 +5,11 @@ from __future__ import annotations
 import copy
 
 import pytest
+from stand_in_hosts import SESSION
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._session_checks import CHECKS, findings
 
-GIB = 1 << 30
-VIEW = {
-    "share": {"device": 50, "inode": 2, "error": ""},
-    "shm_bytes": GIB,
-    "limits": {"nofile": [20000, 20000], "stack": [64 << 20, 64 << 20], "nproc": [900, 900]},
-    "first_limits": {"nofile": [20000, 20000], "stack": [64 << 20, 64 << 20], "nproc": [900, 900]},
-    "group": {"memory": None, "cpus": None, "pids": None, "affinity": 8, "killed": 0},
-    "environment": {"missing": [], "changed": [], "added": {}},
-    "python": {
-        "version": "3.11.2",
-        "error": "",
-        "programs": {"python3": ["/usr/bin/python3.11", "image"]},
-        "packages": {"numpy": ["2.4.6", "image"], "torch": ["2.13.0", "image"]},
-        "shadows": [],
-        "startup": [],
-    },
-    "processes": [],
-}
-SESSION = {
-    "cause": "",
-    "evidence": "",
-    "jobs": [],
-    "share": {"device": 50, "inode": 2},
-    "settings": {
-        "shm_bytes": GIB,
-        "ulimits": {"stack": [64 << 20, 64 << 20], "memlock": [-1, -1]},
-        "limited": [],
-        "cpus": 8,
-    },
-    "view": VIEW,
-}
+VIEW, GIB = SESSION["view"], 1 << 30
 
 
 def a_session(*changes):
