@@ -398,11 +398,11 @@ def _bare(node):
 
 
 def _faults(node):
-    """Each fault that is in place of a value: the name of the value, and the words. Names of processes are not words of nvidia-smi."""
+    """Each fault that is in place of a value: the name of the value, and the words. Names that people choose are not words of nvidia-smi."""
     said = [
         (part.tag, words)
         for part in node.iter()
-        if part.tag != "process_name"
+        if part.tag not in ("process_name", "vm_name")
         for words in [_bare(part), *part.attrib.values()]
     ]
     return [

@@ -310,6 +310,13 @@ def test_the_name_of_a_process_is_no_fault() -> None:
     assert "GPU requires reset" in text and draining(text) == set()
 
 
+def test_the_name_of_a_virtual_machine_is_no_fault() -> None:
+    lent = (
+        "<virtual_gpus><vgpu_instance><vm_name>lost</vm_name></vgpu_instance></virtual_gpus></gpu>"
+    )
+    assert draining(H100.replace("</gpu>", lent, 1)) == set()
+
+
 def test_only_the_gpu_at_fault_is_named() -> None:
     text = eight_gpus()
     begin = text.index("00000000:05:00.0")
@@ -479,6 +486,19 @@ def a_stack(active: bool = True, loaded: bool = True, switches: int = 4, **versi
         (
             a_stack(nvidia_fabricmanager_550="550.127.08-1"),
             ["nvidia-fabricmanager-550 is 550.127.08-1, and driver 550.163.01 is loaded"],
+        ),
+        (
+            a_stack(nvidia_fabric_manager="550.127.08-1.el9"),
+            ["nvidia-fabric-manager is 550.127.08-1.el9, and driver 550.163.01 is loaded"],
+        ),
+        # Headers, and a package that only depends on others.
+        (
+            a_stack(
+                nvidia_fabricmanager_550="550.163.01-1",
+                nvidia_fabricmanager_dev_535="535.247.01-1",
+                cuda_drivers_fabricmanager="580.95.05-1",
+            ),
+            [],
         ),
         (a_stack(active=False, loaded=False, switches=0), []),
         # Facts of an older release.
