@@ -231,8 +231,8 @@ _RECOVERIES = {
 # What a message of the kernel that counts begins with, behind what dmesg, journalctl and syslog put in front. Other messages have words of people, such as the
 # name of the file in which a program has crashed. Those two programs indent the further lines of a message.
 _SPEAKER = re.compile(
-    r"(?:(?:<\d{1,3}>|\[[^][]{1,40}\]|kern *:\w+ *:|[A-Z][a-z]{2} +\d{1,2} [\d:.]+|\d{4}-\d\d-\d\dT[\d:.,+Z-]+)\s*)*(?:[\w.-]+ kernel:\s*)?"
-    r"(?:\[[^][]{1,40}\]\s*)*(?:NVRM: |nvidia|(?:vfio-)?pci |GPU reset executed: |Linux version |-- (?:Boot|Reboot))"
+    r"(?:(?:<\d{1,3}>|\[[^][]{1,40}\]|kern *:\w+ *:|[A-Z][a-z]{2} +\d{1,2} [\d:.]+|\d{4}-\d\d-\d\dT[\d:.,+Z-]+)\s{0,9}){0,5}(?:[\w.-]{1,255} kernel:\s{0,9})?"
+    r"(?:\[[^][]{1,40}\]\s{0,9}){0,3}(?:NVRM: |nvidia|(?:vfio-)?pci |GPU reset executed: |Linux version |-- (?:Boot|Reboot))"
 )
 # NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.
 # Old drivers have no 'PCI:'. With MIG an instance follows the device: (PCI:0000:c1:00 GPU-I:04).

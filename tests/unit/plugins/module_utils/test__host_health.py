@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -301,6 +303,23 @@ def test_a_name_in_a_message_of_the_kernel_is_no_error_and_ends_none(front, end)
             assert now(told, crash.replace("%s", front + words + end)) == error
             log = told + "\n" + crash.replace("%s", front + words + end)
             assert now(_host_health.remember({}, "boot", log)[0]) == error
+
+
+def test_a_long_line_is_read_in_time():
+    for piece in (
+        "[x] ",
+        "[x]",
+        "<4>",
+        "reset ",
+        "0000:",
+        "kernel: ",
+        "fatal nonfatal ",
+        " to 0x0 (",
+    ):
+        for front in ("[1.0] ", "[1.0] NVRM: ", of_a("145, ")):
+            started = time.process_time()
+            _host_health.parse_gpu_errors(front + piece * 5000 + "reset NVRM")
+            assert time.process_time() - started < 1
 
 
 def test_a_number_of_many_digits_is_no_code():
