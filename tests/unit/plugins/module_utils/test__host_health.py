@@ -278,7 +278,7 @@ def test_a_line_that_ends_nothing(line):
     }
 
 
-# Whoever may run a program chooses the names of its files, which the kernel tells if it crashes, also with line breaks, and the name of its process.
+# A person who may run a program chooses the names of its files, which the kernel tells if it crashes, also with line breaks, and the name of its process.
 CRASH = "[ 12.3] a[99]: segfault at 0 ip 00 sp 00 error 4 in %s[400000+1000]"
 
 
