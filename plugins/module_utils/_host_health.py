@@ -228,14 +228,20 @@ _RECOVERIES = {
     ),
 }
 
+# What a message of the kernel that counts begins with, behind what dmesg, journalctl and syslog put in front. Other messages have words of people, such as the
+# name of the file in which a program has crashed. Those two programs indent the further lines of a message.
+_SPEAKER = re.compile(
+    r"(?:(?:<\d{1,3}>|\[[^][]{1,40}\]|kern *:\w+ *:|[A-Z][a-z]{2} +\d{1,2} [\d:.]+|\d{4}-\d\d-\d\dT[\d:.,+Z-]+)\s{0,9}){0,5}(?:[\w.-]{1,255} kernel:\s{0,9})?"
+    r"(?:\[[^][]{1,40}\]\s{0,9}){0,3}(?:NVRM: |nvidia|(?:vfio-)?pci |GPU reset executed: |Linux version |-- (?:Boot|Reboot))"
+)
 # NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.
 # Old drivers have no 'PCI:'. With MIG an instance follows the device: (PCI:0000:c1:00 GPU-I:04).
 _XID = re.compile(
-    r"NVRM: (?P<kind>Xid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)(?: [^)]*)?\): (?P<code>\d+)(?:, *(?P<text>.*))?$"
+    r"NVRM: (?P<kind>Xid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)(?: [^)]*)?\): (?P<code>\d{1,9})(?:, *(?P<text>.*))?$"
 )
 # nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up. Two more lines of each have registers.
 _SXID = re.compile(
-    r"nvidia-nvswitch\d+: (?P<kind>SXid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)\): (?P<code>\d+), *(?P<text>(?:Non-f|F)atal\b.*)$"
+    r"nvidia-nvswitch\d+: (?P<kind>SXid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)\): (?P<code>\d{1,9}), *(?P<text>(?:Non-f|F)atal\b.*)$"
 )
 # The equivalent of Xid 79 over three lines, if no Xid could be written.
 _LOST_BEGINS = re.compile(r"NVRM: The NVIDIA GPU (?P<device>[0-9A-Fa-f:.]+)\s*$")
@@ -258,9 +264,10 @@ _EXECUTED = re.compile(
 _UUID = re.compile(
     r"NVRM: GPU at PCI:(?P<device>[0-9a-f:.]+): (?P<uuid>GPU-[0-9a-f-]+)", re.IGNORECASE
 )
-_NONFATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
+# The last such word counts: the name of a program, which a person has chosen, comes before it.
+_NONFATAL = re.compile(r".*\bnon-?fatal\b(?!.*\bfatal\b)", re.IGNORECASE)
 # changed from 0x0 (None) to 0x1 (GPU Reset Required)
-_CHANGED = re.compile(r"\(([^()]*)\)\.?\s*$")
+_CHANGED = re.compile(r".*\bto 0x[0-9A-Fa-f]+ \(([^()]*)\)|.*\(([^()]*)\)\.?\s*$")
 # Each line that is looked at has one of these.
 _WORDS = re.compile(r"Xid|NVRM|nvidia-nv|[Rr]eset|Linux version|-- (?:Boot|Reboot)|" + _LOST)
 # [  123.456789] of dmesg, and of journalctl's short-monotonic.
@@ -291,9 +298,9 @@ def meaning(kind: str, code: int, text: str) -> dict:
     row = _SWITCH[text.startswith("Fatal")] if kind == "SXid" else XIDS.get(code, _UNKNOWN)
     action, fix = row.action, ADVICE[row.advice]
     if kind == "Xid" and code == 154:
-        changed = _CHANGED.search(text)
-        action, fix = recovery(changed.group(1)) if changed else (action, fix)
-    if kind == "Xid" and 144 <= code <= 150 and _NONFATAL.search(text):
+        changed = _CHANGED.match(text)
+        action, fix = recovery(changed.group(changed.lastindex)) if changed else (action, fix)
+    if kind == "Xid" and 144 <= code <= 150 and _NONFATAL.match(text):
         action, fix = "warn", ADVICE["watch"]
     return {"cause": row.cause, "action": action, "fix": fix, "signature": row.signature}
 
@@ -307,23 +314,23 @@ class _Log:
         self.lost, self.lost_at, self.seconds = "", 0, None
         self.loads = False
 
-    def read(self, line: str, number: int, at: int) -> None:
-        """Read a line. C(number) counts the lines, and C(at) is the position of this one in the text."""
+    def read(self, line: str, number: int, at: int, is_message: bool) -> None:
+        """Read a line. C(number) counts the lines, C(at) is its position in the text, and C(is_message) tells whether a message that counts begins with it."""
         stamp = _STAMP.match(line)
         # The other lines of a message have no prefix.
         self.seconds = float(stamp.group(1)) if stamp else self.seconds
         begins = _LOST_BEGINS.search(line)
-        if begins:
+        if begins and is_message:
             self.lost, self.lost_at = begins.group("device"), number
         match = _XID.search(line) or _SXID.search(line)
-        if match:
+        if match and is_message:
             kind, device, code, said = match.group("kind", "device", "code", "text")
             self.add(kind, device, int(code), (said or "").strip(), at)
         elif self.lost and number - self.lost_at < _LOST_LINES and _LOST in line:
             # An Xid has the device without its function.
             device = re.sub(r"\.\d$", "", self.lost)
             self.add("Xid", device, _LOST_CODE, "GPU has %s" % _LOST, at)["unprobed"] = True
-        else:
+        elif is_message:
             self.read_end(line)
 
     def add(self, kind: str, device: str, code: int, text: str, at: int) -> dict:
@@ -390,13 +397,14 @@ def _same(entry: dict, device: str) -> bool:
     return device_of(entry["device"]) == device_of(device)
 
 
-def _read(text: str) -> _Log:
-    """Read a log. Its errors are in the order of their first line."""
+def _read(text: str, is_mixed: bool = False) -> _Log:
+    """Read a log. Its errors are in the order of their first line. A mixed log has lines of programs, too, whose writers put anything in front."""
     log, at = _Log(), 0
-    for number, line in enumerate(text.splitlines(keepends=True)):
+    # Names may have other characters that end a line for splitlines().
+    for number, line in enumerate(text.split("\n")):
         if _WORDS.search(line):
-            log.read(line.rstrip(), number, at)
-        at += len(line)
+            log.read(line.rstrip(), number, at, is_mixed or _SPEAKER.match(line) is not None)
+        at += len(line) + 1
     return log
 
 
@@ -420,7 +428,7 @@ def told_lines(text: str) -> list[tuple[int, dict]]:
         return []
     return [
         (entry["at"], entry)
-        for entry in _read(text).found.values()
+        for entry in _read(text, is_mixed=True).found.values()
         if not entry["ended"] and entry["action"] != "ignore"
     ]
 
@@ -463,25 +471,22 @@ def remember(record: dict, boot: str, text: str) -> tuple[str, dict]:
     """Return the kernel log with what its buffer has forgotten, and the record for the next call.
 
     C(record) is what the last call has returned, C(boot) the id of the boot, and C(text) what dmesg has now. The record has the lines of errors that have
-    not ended, and the last line that was read.
+    not ended, the last line that was read, and those that name GPUs.
     """
     kept = record if record.get("boot") == boot else {}
-    lines = [line for line in text.splitlines() if _WORDS.search(line)]
+    lines = [line for line in text.split("\n") if _WORDS.search(line)]
     last = kept.get("last")
     seen = len(lines) - lines[::-1].index(last) if last in lines else 0
-    whole = "\n".join([*kept.get("open", []), *lines[seen:]])
+    whole = "\n".join([*kept.get("named", []), *kept.get("open", []), *lines[seen:]])
     log = _read(whole)
     still = [
         entry for entry in log.found.values() if not entry["ended"] and entry["action"] == "drain"
     ]
-    devices = {device_of(entry["device"]) for entry in still}
-    named = [
-        "NVRM: GPU at PCI:%s: %s" % (device, uuid)
-        for uuid, device in log.uuids.items()
-        if device_of(device) in devices
-    ]
-    opened = named + ["[%.6f] %s" % (entry["last_s"] or 0, _line(entry)) for entry in still]
-    return whole, {"boot": boot, "last": lines[-1] if lines else last, "open": opened}
+    # A driver writes them once, maybe long before an error that drains.
+    named = ["NVRM: GPU at PCI:%s: %s" % (device, uuid) for uuid, device in log.uuids.items()]
+    opened = ["[%.6f] %s" % (entry["last_s"] or 0, _line(entry)) for entry in still]
+    last = lines[-1] if lines else last
+    return whole, {"boot": boot, "last": last, "named": named, "open": opened}
 
 
 def with_record(record: dict, boot: str, text: str) -> str:
@@ -492,7 +497,8 @@ def with_record(record: dict, boot: str, text: str) -> str:
     lacking = [
         line for line in record.get("open") or [] if not _read(line).found.keys() & known.keys()
     ]
-    return "\n".join([*lacking, text])
+    named = record.get("named") or [] if lacking else []
+    return "\n".join([*named, *lacking, text])
 
 
 def _line(entry: dict) -> str:

@@ -83,18 +83,20 @@ _YES_NO = {
     "enabled": True,
     "on": True,
     "yes": True,
+    "true": True,
     "active": True,
     "disabled": False,
     "off": False,
     "no": False,
+    "false": False,
     "not active": False,
 }
 ABSENT = "not reported by this driver"
 # Words in place of a value that say that the GPU is broken, or that it cannot be asked.
 _FAULT = re.compile(
     r"requires? (?:a |an )?(?:reset|reboot|power)|(?:reset|reboot) (?:is )?required|unknown error|\berr!|\bis lost\b|fallen off the bus|gpu not found"
-    r"|device handle|driver not loaded|irq issue|interrupt request issue|insufficient external power|corrupted inforom|\btime(?:d )?out\b"
-    r"|^\W*(?:err(?:or)?|lost|uninitialized|unavailable)\W*$",
+    r"|device handle|driver not loaded|irq issue|interrupt request issue|insufficient external power|corrupted inforom|\btimed out\b"
+    r"|^\W*(?:err(?:or)?|lost|timeout|uninitialized|unavailable)\W*$",
     re.IGNORECASE,
 )
 #: What stops a clock: hardware protection and the power supply. Heat that software avoids is only a warning.
@@ -398,11 +400,11 @@ def _bare(node):
 
 
 def _faults(node):
-    """Each fault that is in place of a value: the name of the value, and the words. Names of processes are not words of nvidia-smi."""
+    """Each fault that is in place of a value: the name of the value, and the words. Names that people choose are not words of nvidia-smi."""
     said = [
         (part.tag, words)
         for part in node.iter()
-        if part.tag != "process_name"
+        if part.tag not in ("process_name", "vm_name")
         for words in [_bare(part), *part.attrib.values()]
     ]
     return [
@@ -524,7 +526,18 @@ def _gpu(index, node, shared):
         "%s is %s" % (part.tag.replace("_", " "), _bare(part))
         for part in node.findall("fabric/health/*")
         if _bare(part).lower() in _DEGRADED.get(part.tag, ())
+        or part.tag == "incorrect_configuration"
+        and _bare(part).lower() not in ("", "none", "false", "no")
+        and not _says_none(_bare(part))
     ]
+    gpu["memory_faults"] = [
+        path.rpartition("/")[2]
+        for path in _MEMORY_FAULTS
+        if read.switch(path, "ecc_errors/" + path)
+    ]
+    # Most drivers have none of them.
+    for path in _MEMORY_FAULTS:
+        read.unavailable.pop(path, None)
     return judge(gpu)
 
 
@@ -543,6 +556,26 @@ _DEGRADED = {
     "route_recovery_in_progress": ("true", "yes"),
     "route_unhealthy": ("true", "yes"),
     "access_timeout_recovery": ("true", "yes"),
+}
+#: What nvidia-smi says beside the counters of errors: what is said of it, the action, and what to do.
+_RESET_LATER = "reset GPU %d (nvidia-smi --gpu-reset) or reboot when no job runs"
+_MEMORY_FAULTS = {
+    "unrepairable_memory": ("memory could not be repaired", "drain", "replace GPU %d"),
+    "channel_repair_pending": (
+        "the repair of a memory channel waits for a reset",
+        "warn",
+        _RESET_LATER,
+    ),
+    "tpc_repair_pending": (
+        "the repair of a processor cluster waits for a reset",
+        "warn",
+        _RESET_LATER,
+    ),
+    "aggregate/sram_threshold_exceeded": (
+        "its chip had more uncorrectable memory errors than NVIDIA allows",
+        "warn",
+        "have GPU %d inspected and replaced by its vendor",
+    ),
 }
 _FABRIC_FIX = (
     "check that nvidia-fabricmanager.service runs on the host in the driver's version, and its log (journalctl --unit nvidia-fabricmanager). On a machine "
@@ -619,12 +652,15 @@ def _memory_problems(gpu):
         fix = "nothing has to be done now. If errors return, replace GPU %d" % gpu["index"]
         found.append(_problem("gpu-ecc", "warn", gpu, evidence, fix))
     if gpu["retired_pages_pending"] or gpu["remapped_rows_pending"]:
-        fix = "reset GPU %d (nvidia-smi --gpu-reset) or reboot when no job runs" % gpu["index"]
+        fix = _RESET_LATER % gpu["index"]
         evidence = "memory is pending retirement until a reset"
         found.append(_problem("gpu-ecc", "warn", gpu, evidence, fix))
     if gpu["remapped_rows_failure"]:
         fix = "replace GPU %d" % gpu["index"]
         found.append(_problem("gpu-ecc", "drain", gpu, "memory could not be retired", fix))
+    for path, (evidence, action, fix) in _MEMORY_FAULTS.items():
+        if path.rpartition("/")[2] in gpu["memory_faults"]:
+            found.append(_problem("gpu-ecc", action, gpu, evidence, fix % gpu["index"]))
     return found
 
 

@@ -212,6 +212,12 @@ gpus:
       elements: str
       sample: [bandwidth is Degraded]
       version_added: "0.4.0"
+    memory_faults:
+      description: What nvidia-smi says of the memory beside the counters of errors, if it is a fault.
+      type: list
+      elements: str
+      sample: [unrepairable_memory]
+      version_added: "0.4.0"
     problems:
       description: What is wrong with the GPU, as role P(trainyard.gpu.verify#role) and the health program of role P(trainyard.gpu.job_container#role) judge it.
       type: list

@@ -101,39 +101,50 @@ def _nvlink_problem(gpu, count, speed, model):
 
 
 def _nvlink_problems(hosts, models):
-    """Active NVLinks and their speed. A GPU that is alone in its host needs none."""
+    """Active NVLinks and their speed. A GPU that is alone in its host needs none.
+
+    Where no switch connects them, and in a virtual machine that has some GPUs of a board, their number depends on that of the GPUs. So another host proves a
+    fault if it has as many GPUs, or if the model has all links in all hosts.
+    """
     counts, speeds = _Best(), _Best()
     several = [host for host in hosts if len(host["gpus"]) > 1]
 
-    def kind(gpu):
-        return gpu["name"], gpu.get("mig_mode")
+    def kinds(host, gpu):
+        kind = gpu["name"], gpu.get("mig_mode")
+        return kind + (len(host["gpus"]),), kind
 
     for host in several:
         for gpu in _gpus(host):
-            counts.add(kind(gpu), len(_active(gpu)), host["name"])
-            speeds.add(kind(gpu), max(_active(gpu), default=0.0), host["name"])
-    return {
-        host["name"]: [
-            _nvlink_problem(
-                gpu, counts.get(kind(gpu)), speeds.get(kind(gpu)), models.get(gpu["name"], {})
-            )
-            for gpu in _gpus(host)
-        ]
-        for host in several
-    }
+            for kind in kinds(host, gpu):
+                counts.add(kind, len(_active(gpu)), host["name"])
+                speeds.add(kind, max(_active(gpu), default=0.0), host["name"])
+
+    def judged(host, gpu):
+        model = models.get(gpu["name"], {})
+        of_size, of_any = (
+            _nvlink_problem(gpu, counts.get(kind), speeds.get(kind), model)
+            for kind in kinds(host, gpu)
+        )
+        if of_any and (of_size is None or of_size["warn"]):
+            is_certain = model.get("links") and not _is_guest(gpu, host)
+            return dict(of_any, warn=of_any["warn"] or not is_certain)
+        return of_size
+
+    return {host["name"]: [judged(host, gpu) for gpu in _gpus(host)] for host in several}
 
 
-def _is_guest(gpu):
-    """Whether the GPU belongs to a virtual machine. The machine that lends out virtual GPUs is none."""
+def _is_guest(gpu, host):
+    """Whether the GPU belongs to a virtual machine, which the driver does not always notice. The machine that lends out virtual GPUs is none."""
     mode = str(gpu.get("virtualization_mode") or "None")
-    return mode != "None" and not mode.startswith("Host")
+    lent = mode != "None" and not mode.startswith("Host")
+    return lent or bool(host["facts"].get("virtual_machine"))
 
 
-def _width_problem(gpu, of_model, of_place):
+def _width_problem(gpu, is_guest, of_model, of_place):
     """C(of_model) and C(of_place) are the most lanes of a GPU of the model, and of the one at the same place of a host, each with the host that has it."""
     width, most = gpu["pcie_width"], gpu.get("pcie_width_max") or 0
     told, as_made = "%s has %d" % (_name(gpu), width), "%d PCIe lanes" % most
-    if width < most and not _is_guest(gpu):
+    if width < most and not is_guest:
         return _problem(as_made, told, _LANES)
     if width < most and width < of_model[0]:
         as_peer = "%d PCIe lanes, as a GPU of this model on %s" % of_model
@@ -143,7 +154,7 @@ def _width_problem(gpu, of_model, of_place):
     if width < of_place[0]:
         # Its slot has no more, as far as it knows.
         as_peer = "%d PCIe lanes, as the GPU at the same place of %s" % of_place
-        return _problem(as_peer, told, _LANES_OF_VM if _is_guest(gpu) else _LANES)
+        return _problem(as_peer, told, _LANES_OF_VM if is_guest else _LANES)
     return None
 
 
@@ -160,7 +171,12 @@ def _width_problems(hosts, _models):
             of_place.add(place(host, gpu), gpu.get("pcie_width") or 0, host["name"])
     return {
         host["name"]: [
-            _width_problem(gpu, of_model.get(gpu["name"]), of_place.get(place(host, gpu)))
+            _width_problem(
+                gpu,
+                _is_guest(gpu, host),
+                of_model.get(gpu["name"]),
+                of_place.get(place(host, gpu)),
+            )
             for gpu in _gpus(host)
             if gpu.get("pcie_width")
         ]
@@ -177,21 +193,23 @@ def _cards(host):
 
 
 def _used(host):
-    """Interfaces with the host's addresses on the cluster and fabric networks."""
-    return {
-        interface["name"]
-        for interface in host["facts"].get("interfaces") or []
-        for entry in interface["addresses"]
-        if entry["address"] in host["addresses"]
-    }
+    """Interfaces with the host's addresses on the cluster and fabric networks, each with the networks: the positions of the addresses."""
+    found = {}
+    for interface in host["facts"].get("interfaces") or []:
+        addresses = {entry["address"] for entry in interface["addresses"]}
+        for network, address in enumerate(host["addresses"]):
+            if address in addresses:
+                found.setdefault(interface["name"], set()).add(network)
+    return found
 
 
-def _is_used(interface, used):
-    return bool(used.intersection([interface["name"], *interface["above"]]))
+def _networks(interface, used):
+    """The networks whose data an interface carries, also below a bond, a bridge or a VLAN."""
+    return set().union(*(used.get(name, ()) for name in [interface["name"], *interface["above"]]))
 
 
 def _ports(host):
-    """Interfaces of cards without RDMA devices, whose ports check ib-ports judges: model, name, speed in Mbit/s (0 without a link), and whether jobs use it."""
+    """Interfaces of cards without RDMA devices, whose ports check ib-ports judges: model, name, speed in Mbit/s (0 without a link), and P(_networks)."""
     states = {entry["name"]: entry for entry in host["facts"].get("interfaces") or []}
     used, found = _used(host), []
     for card in _cards(host):
@@ -200,21 +218,28 @@ def _ports(host):
             speed = state.get("speed_mbit_s") if state.get("up", True) else 0
             # The drivers of many virtual machines do not know it.
             if speed is not None:
-                name, is_used = interface["name"], _is_used(interface, used)
-                found.append((card["model"], name, speed, is_used))
+                name, networks = interface["name"], _networks(interface, used)
+                found.append((card["model"], name, speed, networks))
     return found
 
 
+def _port_keys(port):
+    """What a port is compared by. The names of interfaces may differ, and those that carry the data of a network may be compared in any case."""
+    model, name, _speed, networks = port
+    keys = [[(model, network), (network,)] for network in sorted(networks)]
+    return [(model, name)] + sum(keys, [])
+
+
 def _speed_problem(port, best, host):
-    model, name, speed, is_used = port
+    _model, name, speed, networks = port
     told = "%s: %s" % (name, "%d Mb/s" % speed if speed else "no link")
-    # The names of interfaces may differ, and those that carry the job's data may be compared in any case.
-    for key in [(model, name)] + [(model,), ()] * is_used:
+    for key in _port_keys(port):
         value, other = best.get(key)
         if speed < value and other != host:
             as_peer = "%d Mb/s, as on %s" % (value, other)
-            fix = _SPEED if key else _SLOWER_MODEL
-            return _problem(as_peer, told, fix, not is_used or not key)
+            is_alike = len(key) > 1
+            fix = _SPEED if is_alike else _SLOWER_MODEL
+            return _problem(as_peer, told, fix, not networks or not is_alike)
     return None
 
 
@@ -222,9 +247,9 @@ def _speed_problems(hosts, _models):
     """Speeds of interfaces. One without a cable is in order, if the same one of no other host has a cable."""
     best, ports = _Best(), {host["name"]: _ports(host) for host in hosts}
     for host, its in ports.items():
-        for model, name, speed, is_used in its:
-            for key in [(model, name)] + [(model,), ()] * is_used:
-                best.add(key, speed, host)
+        for port in its:
+            for key in _port_keys(port):
+                best.add(key, port[2], host)
     return {host: [_speed_problem(port, best, host) for port in its] for host, its in ports.items()}
 
 
@@ -267,7 +292,7 @@ def _card_problem(card, peer, is_fault, host):
 
 def _carries_data(card, host):
     used = _used(host)
-    return bool(card["rdma"]) or any(_is_used(each, used) for each in card["interfaces"])
+    return bool(card["rdma"]) or any(_networks(each, used) for each in card["interfaces"])
 
 
 def _card_problems(hosts, _models):

@@ -132,6 +132,10 @@ def gpu_problems(smi: dict, errors: list[dict] | None, stack: dict, wanted: str)
     return found
 
 
+#: Packages with the program itself. Others have headers, or only depend on it, and their version does not matter.
+_DAEMON = re.compile(r"nvidia-fabric-?manager(?:-\d+)?")
+
+
 def fabric_manager_problems(stack: dict, wanted: str) -> list[dict]:
     """Return why NVSwitches do not work although the GPUs do not say it: A100 have no fabric state, and a running program may not have noticed it yet."""
     switches, driver = stack.get("nvswitches") or 0, stack.get("loaded") or ""
@@ -152,7 +156,7 @@ def fabric_manager_problems(stack: dict, wanted: str) -> list[dict]:
         )
     for name, package in sorted((stack.get("packages") or {}).items()):
         version = re.search(r"\d+\.[\d.]*\d", package["version"])
-        if "fabricmanager" in name and version and version.group() != driver:
+        if _DAEMON.fullmatch(name) and version and version.group() != driver:
             found.append(
                 (
                     "%s is %s, and driver %s is loaded" % (name, package["version"], driver),

@@ -188,7 +188,13 @@ def test_a_gpu_of_an_odd_kind_has_no_problem(text: str) -> None:
         ({"route_unhealthy": "True"}, "gpu-fabric", "warn"),
         ({"remapped_row_pending": "Yes"}, "gpu-ecc", "warn"),
         ({"remapped_row_failure": "Yes"}, "gpu-ecc", "drain"),
+        ({"remapped_row_failure": "True"}, "gpu-ecc", "drain"),
         ({"dram_uncorrectable": "1"}, "gpu-ecc", "drain"),
+        ({"unrepairable_memory": "Yes"}, "gpu-ecc", "drain"),
+        ({"channel_repair_pending": "Yes"}, "gpu-ecc", "warn"),
+        ({"tpc_repair_pending": "Yes"}, "gpu-ecc", "warn"),
+        ({"sram_threshold_exceeded": "Yes"}, "gpu-ecc", "warn"),
+        ({"incorrect_configuration": "Incorrect SystemGuid"}, "gpu-fabric", "warn"),
         ({"clocks_event_reason_hw_power_brake_slowdown": "Active"}, "gpu-throttle", "drain"),
         ({"clocks_event_reason_sw_thermal_slowdown": "Active"}, "gpu-throttle", "warn"),
     ],
@@ -308,6 +314,21 @@ def test_the_name_of_a_process_is_no_fault() -> None:
         "<processes>.*?</processes>", "<processes>%s</processes>" % process, GB200, flags=re.DOTALL
     )
     assert "GPU requires reset" in text and draining(text) == set()
+
+
+@pytest.mark.parametrize(
+    "words", ["Timeout 30 s", "Xid 119: Timeout waiting for RPC", "no timeout", "30 s, timeout"]
+)
+def test_a_value_that_names_a_timeout_is_none(words: str) -> None:
+    assert draining(H100.replace("</gpu>", "<watchdog>%s</watchdog></gpu>" % words, 1)) == set()
+    assert draining(changed(H100, gpu_temp="[Timeout]")) == {"gpu-state"}
+
+
+def test_the_name_of_a_virtual_machine_is_no_fault() -> None:
+    lent = (
+        "<virtual_gpus><vgpu_instance><vm_name>lost</vm_name></vgpu_instance></virtual_gpus></gpu>"
+    )
+    assert draining(H100.replace("</gpu>", lent, 1)) == set()
 
 
 def test_only_the_gpu_at_fault_is_named() -> None:
@@ -479,6 +500,19 @@ def a_stack(active: bool = True, loaded: bool = True, switches: int = 4, **versi
         (
             a_stack(nvidia_fabricmanager_550="550.127.08-1"),
             ["nvidia-fabricmanager-550 is 550.127.08-1, and driver 550.163.01 is loaded"],
+        ),
+        (
+            a_stack(nvidia_fabric_manager="550.127.08-1.el9"),
+            ["nvidia-fabric-manager is 550.127.08-1.el9, and driver 550.163.01 is loaded"],
+        ),
+        # Headers, and a package that only depends on others.
+        (
+            a_stack(
+                nvidia_fabricmanager_550="550.163.01-1",
+                nvidia_fabricmanager_dev_535="535.247.01-1",
+                cuda_drivers_fabricmanager="580.95.05-1",
+            ),
+            [],
         ),
         (a_stack(active=False, loaded=False, switches=0), []),
         # Facts of an older release.

@@ -86,6 +86,12 @@ def judge_cards(gpus: list[dict], ids: set | None = None) -> str:
     return ", ".join(bad[:2])
 
 
+def are_all_alike(gpus: list[dict]) -> bool:
+    """Return whether nvidia-smi has a fault in place of the same values of all GPUs, as of a driver that has a fault itself. All hosts get it with an upgrade."""
+    kinds = {tuple(sorted(gpu["faults"])) for gpu in gpus}
+    return len(kinds) == 1 and kinds != {()}
+
+
 def judge_driver(loaded, library):
     """Compare the loaded driver with the installed library: they differ after an upgrade without a reboot, and no program sees a GPU then."""
     return (
@@ -312,18 +318,19 @@ def problems(config):
     version = loaded.group(1) if loaded else ""
     gpus, unread = read_cards() if loaded else ([], "")
     kernel = read_kernel_log() if loaded else ""
+    soft = SOFT | {"gpu-state"} if are_all_alike(gpus) else SOFT
     found = [
         judge_devices(health.get("gpus", 0), config.get("gpus") or {}),
         judge_kernel_log(kernel, gpus, version),
         unread,
-        judge_cards(gpus, HARD),
+        judge_cards(gpus, HARD - soft),
         judge_driver(version, library_version()),
         missing or judge_share(share),
         judge_space(free_space(health.get("free_gib") or {}), health.get("free_gib") or {}),
         unfinished(),
         restore_tables(),
     ]
-    return without_mass_drain([problem for problem in found if problem], judge_cards(gpus, SOFT))
+    return without_mass_drain([problem for problem in found if problem], judge_cards(gpus, soft))
 
 
 def is_everywhere(node: str, shown: str) -> bool:

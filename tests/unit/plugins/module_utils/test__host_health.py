@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -276,6 +278,69 @@ def test_a_line_that_ends_nothing(line):
     }
 
 
+# A person who may run a program chooses the names of its files, which the kernel tells if it crashes, also with line breaks, and the name of its process.
+CRASH = "[ 12.3] a[99]: segfault at 0 ip 00 sp 00 error 4 in %s[400000+1000]"
+
+
+@pytest.mark.parametrize(
+    "front", ["", "\n                 ", "kernel: ", "[1.0] ", "\u2028", "x: "]
+)
+@pytest.mark.parametrize("end", ["", "fallen off the bus"])
+def test_a_name_in_a_message_of_the_kernel_is_no_error_and_ends_none(front, end):
+    error = {("Xid", "0000:a1:00", 119): "drain"}
+    told = of_a("119, pid=1, Timeout waiting for RPC from GSP!")
+    for words in (
+        "NVRM: Xid (PCI:0000:b2:00): 79, ",
+        "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, ",
+        "NVRM: The NVIDIA GPU 0000:b3:00.0\n           NVRM: fallen off the bus",
+        "nvidia-nvlink: Nvlink Core is being initialized",
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module",
+        "Linux version 6.8.0 (",
+        "nvidia 0000:a1:00.0: reset done",
+        "nvidia-nvswitch: Probing device 0000:08:00.0",
+    ):
+        for crash in (CRASH, CRASH.replace("] a", "] gpu-1 kernel: a")):
+            assert now(told, crash.replace("%s", front + words + end)) == error
+            log = told + "\n" + crash.replace("%s", front + words + end)
+            assert now(_host_health.remember({}, "boot", log)[0]) == error
+
+
+def test_a_long_line_is_read_in_time():
+    for piece in (
+        "[x] ",
+        "[x]",
+        "<4>",
+        "reset ",
+        "0000:",
+        "kernel: ",
+        "fatal nonfatal ",
+        " to 0x0 (",
+    ):
+        for front in ("[1.0] ", "[1.0] NVRM: ", of_a("145, ")):
+            started = time.process_time()
+            _host_health.parse_gpu_errors(front + piece * 5000 + "reset NVRM")
+            assert time.process_time() - started < 1
+
+
+def test_a_number_of_many_digits_is_no_code():
+    assert now(of_a("7" * 5000 + ", x")) == {}
+    assert _host_health.told_lines(of_a("7" * 5000 + ", x")) == []
+
+
+@pytest.mark.parametrize(
+    "text, action",
+    [
+        # The name of the process stands before the words of the driver.
+        ("145, pid=1, name=nonfatal, RLW_REMAP Fatal XC0 i0 Link 1", "drain"),
+        ("145, pid=1, name=Fatal, RLW_RXPIPE Nonfatal XC0 i0 Link 1", "warn"),
+        (CHANGED % ("0 (None)", "1 (GPU Reset Required), pid=1, name=(None)"), "drain"),
+        ("154, pid=1, name=x, " + (CHANGED % ("0 (None)", "3 (Drain P2P)"))[5:], "drain"),
+    ],
+)
+def test_the_name_of_a_process_does_not_decide(text, action):
+    assert list(now(of_a(text)).values()) == [action]
+
+
 def test_a_gpu_that_the_driver_has_not_found_is_missing_after_its_load():
     loaded = "[ 1843.439669] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.158.01  Release Build"
     begins = "[ 1842.0] nvidia-nvlink: Nvlink Core is being initialized, major device number 236"
@@ -328,6 +393,21 @@ def card(recovery_action=None, errors=None, failure=None, bus_id="00000000:A1:00
 def test_the_state_of_the_card_is_newer_than_the_log(text, gpu, driver, action):
     (error,) = _host_health.judged(_host_health.parse_gpu_errors(of_a(text)), [gpu], driver)
     assert error["action"] == action and error["fix"]
+
+
+def test_a_reset_by_uuid_ends_an_error_whose_uuid_was_told_long_before():
+    uuid = "GPU-455d8f70-2051-db6c-0430-ffc457bff834"
+    log, record = "", {}
+    for line in (
+        "[1.0] NVRM: GPU at PCI:0000:a1:00: %s" % uuid,
+        of_a("45, pid=1, name=python", 2),
+        of_a("119, pid=1, Timeout waiting for RPC from GSP!", 3),
+        "[9.0] GPU reset executed: %s" % uuid,
+    ):
+        log += line + "\n"
+        text, record = _host_health.remember(record, "boot", log)
+    assert [entry["ended"] for entry in _host_health.parse_gpu_errors(text)] == [True]
+    assert record["open"] == []
 
 
 def test_a_device_has_one_name():

@@ -10,6 +10,11 @@ import pytest
 from ansible_collections.trainyard.gpu.plugins.filter.verify import FilterModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import nvlinks
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import parse_query
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import (
+    load_facts,
+    nvlinks as nvlinks_of,
+)
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._hardware import gpu_models, problems
 
 ROOT = Path(__file__).parents[4]
 H100, NVL, A100_PCIE = "NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA A100 80GB PCIe"
@@ -448,3 +453,78 @@ def test_models_of_the_cluster():
     assert FilterModule().filters()["verify_hardware"](variables, members)["models"] == {
         H100: {"links": 18, "gb_s": 26.562, "nvlink": 478.116, "bridge": False, "known": True}
     }
+
+
+V100 = "Tesla V100-SXM2-16GB"
+
+
+def judged(check, **hosts):
+    """Like told(), with the facts and addresses that are given, as pairs of the name and whether it is only a warning."""
+    given = [
+        {
+            "name": name,
+            "gpus": its.get("gpus", []),
+            "facts": its,
+            "addresses": ["10.0.0.1", "10.1.0.1"],
+        }
+        for name, its in hosts.items()
+    ]
+    models = gpu_models(given, lambda name: nvlinks_of(name, load_facts()))
+    return {
+        (name, entry["found"].partition(":")[0], entry["warn"])
+        for name, entries in problems(given, models)[check].items()
+        for entry in entries
+    }
+
+
+@pytest.mark.parametrize(
+    "few, verdict",
+    [
+        # Without a switch, and with a part of a board, the number of links is that of the GPUs beside it.
+        (with_links(2, 2, model=V100, total=6), "warn"),
+        (
+            with_links(4, 4, model="NVIDIA A100-SXM4-40GB", virtualization_mode="Pass-Through"),
+            "warn",
+        ),
+        # All links of this model go to a switch or to the other GPUs.
+        (with_links(9, 9), "fail"),
+        # One of its own peers has more.
+        (with_links(2, 1, model=V100, total=6), "fail"),
+    ],
+)
+def test_links_of_a_host_with_another_number_of_gpus(few, verdict):
+    model = few["gpus"][0]["name"]
+    most = {V100: 6, H100: 18}.get(model, 12)
+    many = with_links(*[most] * 8, model=model, total=most)
+    found = judged("gpu-nvlinks", a=many, b=few)
+    assert {host for host, *_rest in found} == {"b"}
+    assert (verdict == "warn") == all(is_warning for *_rest, is_warning in found)
+
+
+def test_a_virtual_machine_that_the_driver_does_not_notice():
+    hidden = dict(with_lanes(8, 8), virtual_machine=True)
+    for host, is_warning in ((hidden, True), (with_lanes(8, 8), False)):
+        found = judged("gpu-pcie-width", a=host)
+        assert len(found) == 2 and {warns for *_rest, warns in found} == {is_warning}
+
+
+def on_two_networks(cluster, fabric, names=("eno1", "eno2")):
+    """Two ports of one model, with the addresses of the cluster and of the fabric network."""
+    return {
+        "interfaces": [
+            an_interface(names[0], cluster, address="10.0.0.1"),
+            an_interface(names[1], fabric, address="10.1.0.1"),
+        ],
+        "network_cards": [
+            a_card(names[0], "8086:1563"),
+            a_card(names[1], "8086:1563", "0000:17:00.1"),
+        ],
+    }
+
+
+@pytest.mark.parametrize("names", [("eno1", "eno2"), ("eth0", "eth1")])
+def test_ports_of_one_model_on_a_slow_and_a_fast_network(names):
+    whole, other = on_two_networks(1000, 10000), on_two_networks(1000, 10000, names)
+    assert judged("nic-speed", a=whole, b=other, c=whole) == set()
+    slow = on_two_networks(1000, 1000, names)
+    assert judged("nic-speed", a=whole, b=slow, c=whole) == {("b", names[1], False)}

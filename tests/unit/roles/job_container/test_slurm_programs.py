@@ -1095,6 +1095,42 @@ def test_what_comes_to_all_nodes_at_once_does_not_drain_most_of_them(node, capsy
     assert health.without_mass_drain([], soft) == [soft]
 
 
+@pytest.mark.parametrize(
+    "faults, drains",
+    [
+        # A driver that cannot tell a value of any GPU comes to all hosts with an upgrade.
+        ([{"fan_speed": "Unknown Error"}] * 2, False),
+        # A card that is broken.
+        ([{"fan_speed": "Unknown Error"}, {}], True),
+        ([{"fan_speed": "ERR!"}, {"fan_speed": "ERR!", "uuid": "ERR!"}], True),
+        # A recovery action.
+        ([{}, {}], True),
+    ],
+)
+def test_a_fault_of_the_driver_does_not_drain_most_nodes(node, monkeypatch, faults, drains):
+    told = {"id": "gpu-state", "action": "drain", "evidence": "GPU 0: 'Unknown Error'"}
+    gpus = [{"faults": each, "problems": [told] * (each == faults[0])} for each in faults]
+    for name, answer in (
+        ("read_cards", (gpus, "")),
+        ("judge_devices", ""),
+        ("judge_driver", ""),
+        ("judge_kernel_log", ""),
+        ("restore_tables", ""),
+        ("unfinished", ""),
+        ("unmounted", ""),
+    ):
+        monkeypatch.setattr(health, name, lambda *_given, answer=answer, **_named: answer)
+    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05"
+    read = health._files.read
+    monkeypatch.setattr(
+        health._files, "read", lambda path: version if "nvidia/version" in path else read(path)
+    )
+    node.nodes = ONE_OF_MANY
+    assert any("Unknown Error" in problem for problem in health.problems({}))
+    node.nodes = ONE_OF_MANY.replace("none", "trainyard: GPU 0: 'Unknown Error'")
+    assert any("Unknown Error" in problem for problem in health.problems({})) is drains
+
+
 def test_a_host_without_nvidia_smi(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert health.read_cards() == ([], "")
