@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 
@@ -104,7 +105,8 @@ def cleaned(value: object, shape: object) -> object:
     if shape is OPTIONAL and value is None:
         return None
     kinds = (int, float) if shape is OPTIONAL else shape
-    if not isinstance(value, kinds) or isinstance(value, bool) or value != value:
+    is_nan = isinstance(value, float) and math.isnan(value)
+    if not isinstance(value, kinds) or isinstance(value, bool) or is_nan:
         raise NoView("its output has a value of another kind (%.40r)" % (value,))
     return clean_text(value) if isinstance(value, str) else value
 

@@ -53,8 +53,8 @@ _GPUS = [
                 "NVRM: Xid (PCI:0000:c1:00 GPU-I:04): 94, pid=1234, Contained: CE User Channel (0x9). RST: No, D-RST: No",
             ],
             "the GPU's memory had an ECC error, or retired a page or remapped a row because of one",
-            "look at the code in the table of Xids below. After 48, 64, 95 and 140 reset the GPU or reboot the host. After 63 and 94 it works on, and is reset when "
-            "no job runs. If `nvidia-smi -q` shows a failed remapping, replace the GPU",
+            "look at the code in the table of Xids below. After 48, 64, 95 and 140 reset the GPU or reboot the host. After 63 and 94 it works on, and is "
+            "reset when no job runs. If `nvidia-smi -q` shows a failed remapping, replace the GPU",
         ),
         (
             "xid_nvlink",
@@ -124,7 +124,8 @@ _BELOW = [
             "driver_reset_required",
             r"(?:NV_ERR_RESET_REQUIRED|Reset required \[NV_ERR)",
             [
-                "NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned from status @ kernel_channel.c:2874"
+                "NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned from status "
+                "@ kernel_channel.c:2874"
             ],
             "the driver refuses work, because a GPU requires a reset",
             "stop the jobs on the GPU, then reset it (nvidia-smi --gpu-reset) or reboot the host. `nvidia-smi -q` shows which GPU it is",

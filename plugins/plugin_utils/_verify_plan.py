@@ -110,8 +110,8 @@ OF_SMI = ("gpu-state", "gpu-fabric", "gpu-ecc", "gpu-throttle")
 def gpu_problems(smi: dict, errors: list[dict] | None, stack: dict, wanted: str) -> dict:
     """Return the problems of GPUs and NVSwitches by check. Each has C(action) and C(fix), those of the kernel's log also what its entry has.
 
-    C(smi) is a result of M(trainyard.gpu.nvidia_smi_info), C(errors) are those of the kernel's log, C(stack) is a result of M(trainyard.gpu.gpu_stack_info), and
-    C(wanted) is C(nvidia_driver_fabric_manager).
+    C(smi) is a result of M(trainyard.gpu.nvidia_smi_info), C(errors) are those of the kernel's log, C(stack) is a result of M(trainyard.gpu.gpu_stack_info),
+    and C(wanted) is C(nvidia_driver_fabric_manager).
     """
     gpus = smi.get("gpus") or []
     found = {

@@ -279,7 +279,6 @@ ONCE = {
     "verify_bandwidth_at_once": 3,
     "verify_bandwidth_fraction": 0.6,
     "verify_bandwidth_min_gb_s": 4,
-    "verify_bandwidth_host_min_gb_s": 4.5,
     "verify_bandwidth_peer_fraction": 0.5,
     "verify_bandwidth_drop_percent": 33,
     "verify_bandwidth_history": __file__,
@@ -1842,6 +1841,7 @@ GOOD = [
     {"cluster_share_path": "/srv/training"},
     {"cluster_share_path": "/mnt/gr\u00f6\u00dfe"},
     {"first": {"cluster_share_path": "/data1/share/"}},
+    {"first": {"verify_bandwidth_host_min_gb_s": 4.5}},
     {"first": {"nvidia_driver_version": 570}, "nvidia_driver_version": "570"},
     {
         "shared_storage_users": [
