@@ -15,7 +15,15 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
     parse_mountinfo,
 )
 
-__all__ = ["departures", "limited", "parse_drop_in", "parse_limits", "parse_units"]
+__all__ = [
+    "departures",
+    "has_own_shm",
+    "in_words",
+    "limited",
+    "parse_drop_in",
+    "parse_limits",
+    "parse_units",
+]
 
 SHM = "/dev/shm"
 #: A size of tmpfs is rounded up to pages.
@@ -38,6 +46,8 @@ MOST_LINKS = 40
 ENTRYPOINT = "/usr/local/lib/trainyard/entrypoint"
 OF_SESSIONS = "/root/.ssh/environment"
 OF_SSHD = re.compile(r"(HOME|HOSTNAME|LOGNAME|OLDPWD|PWD|SHELL|SHLVL|TERM|USER|_)=")
+#: A shell does not pass on variables with other names, and the entrypoint is one. A line of the file without a name may be a part of a secret.
+NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 MOST_BYTES = 1 << 20
 
 
@@ -60,6 +70,8 @@ def limited(settings: dict) -> list[str]:
         found.append("%g CPUs" % (settings["CpuQuota"] / (settings.get("CpuPeriod") or 100000)))
     if settings.get("CpusetCpus"):
         found.append("only CPUs %s" % settings["CpusetCpus"])
+    if settings.get("CpusetMems"):
+        found.append("only memory of NUMA nodes %s" % settings["CpusetMems"])
     if (settings.get("PidsLimit") or 0) > 0:
         found.append("%d processes" % settings["PidsLimit"])
     return found
@@ -95,9 +107,15 @@ def size_of(options: list[str]) -> int | None:
     return None
 
 
+def has_own_shm(settings: dict) -> bool:
+    """Whether /dev/shm is the container's own, which Docker mounts, and not a folder of the host."""
+    targets = [(mount.get("Target") or "").rstrip("/") for mount in settings.get("Mounts") or []]
+    return settings.get("IpcMode") in ("private", "shareable") and SHM not in targets
+
+
 def shm_faults(settings: dict, inside: list[dict]) -> list[str]:
     """Whether /dev/shm has the size that Docker has set."""
-    if settings.get("IpcMode") not in ("private", "shareable"):
+    if not has_own_shm(settings):
         return []
     mount, wanted = mount_of(SHM, inside), settings.get("ShmSize") or 0
     if mount["path"] != SHM:
@@ -177,11 +195,14 @@ def variable_faults(written: str | None, variables: str) -> list[str]:
     Only names are told, because values may be secrets.
     """
     entries = [entry.replace("\n", " ") for entry in variables.split("\0")]
-    wanted = {entry for entry in entries if "=" in entry and not OF_SSHD.match(entry)}
+    wanted = {entry for entry in entries if NAMED.match(entry) and not OF_SSHD.match(entry)}
     if written is None or not wanted:
         return []
     found = {line for line in written.split("\n") if line}
-    names = sorted({line.partition("=")[0] for line in found ^ wanted})
+    # Some shells pass on variables with other names.
+    lines = (found ^ wanted) - {entry for entry in entries if not NAMED.match(entry)}
+    named = {NAMED.match(line) for line in lines}
+    names = sorted({match.group(1) if match else "(a line without a name)" for match in named})
     return [
         "%s in the container sets %s otherwise than the container" % (OF_SESSIONS, ", ".join(names))
     ] * bool(names)
@@ -205,6 +226,12 @@ def listening_sshd(first: int) -> int:
     return 0
 
 
+def parent_of(process: int) -> int:
+    """The process ID of the parent, 0 if the process has ended."""
+    fields = read_text("/proc/%d/stat" % process).rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
 def departures(found: dict, share: str = "") -> list[str]:
     """How a running container differs from its settings. C(found) is its entry of C(docker inspect). Reads below /proc of this host."""
     first = found["State"].get("Pid", 0)
@@ -214,6 +241,8 @@ def departures(found: dict, share: str = "") -> list[str]:
     inside, outside = parse_mountinfo(text), parse_mountinfo(read_text("/proc/self/mountinfo"))
     settings, root = found["HostConfig"], "/proc/%d/root" % first
     sshd = listening_sshd(first)
+    # The entrypoint of another image may set limits for its sshd, and would set them again after a restart.
+    limits_of = first if found.get("Path") == ENTRYPOINT else parent_of(sshd) if sshd else first
     return (
         mount_faults(settings, root, inside, outside, share)
         + shm_faults(settings, inside)
@@ -222,7 +251,7 @@ def departures(found: dict, share: str = "") -> list[str]:
             read_text("/proc/%d/environ" % first),
         )
         + limit_faults(
-            parse_limits(read_text("/proc/%d/limits" % first)),
+            parse_limits(read_text("/proc/%d/limits" % limits_of)),
             parse_limits(read_text("/proc/%d/limits" % sshd)) if sshd else {},
         )
     )

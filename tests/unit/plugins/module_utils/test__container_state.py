@@ -137,6 +137,8 @@ WRITTEN = "PATH=/usr/bin\nTOKEN=hunter2\nLINES=a b\n"
         (WRITTEN.replace("hunter2", "hunter3"), "TOKEN"),
         (WRITTEN.replace("TOKEN=hunter2\n", ""), "TOKEN"),
         ("", "LINES, PATH, TOKEN"),
+        # A second line of a value that somebody added may be secret.
+        (WRITTEN + "A=b\nhunter4\n", "(a line without a name), A"),
     ],
 )
 def test_variables_that_sessions_get(written, names):
@@ -144,6 +146,20 @@ def test_variables_that_sessions_get(written, names):
     assert "hunter" not in str(told) and bool(told) is bool(names)
     assert not names or "sets %s otherwise" % names in told[0]
     assert state.variable_faults(WRITTEN, "") == []
+
+
+def test_variables_that_a_shell_does_not_pass_on():
+    """As the entrypoint: dash leaves out names with other characters, and some shells do not. A restart would change nothing."""
+    variables = VARIABLES + "foo.bar=1\0BASH_FUNC_x%%=() { :; }\0"
+    for written in (WRITTEN, WRITTEN + "foo.bar=1\n"):
+        assert state.variable_faults(written, variables) == []
+    assert state.variable_faults(WRITTEN + "foo.bar=2\n", variables)
+
+
+def test_a_folder_of_the_host_as_shared_memory(told):
+    """It has the host's size, which a restart does not change."""
+    mounts = SETTINGS["Mounts"] + [{"Source": "/dev/shm", "Target": "/dev/shm"}]
+    assert told(INSIDE.replace("1048576k", "64k"), {"Mounts": mounts}) == []
 
 
 def test_a_file_in_a_container_is_read_without_leaving_it(tmp_path):
@@ -175,6 +191,7 @@ def test_a_file_in_a_container_is_read_without_leaving_it(tmp_path):
         ({"NanoCpus": 500000000}, ["0.5 CPUs"]),
         ({"CpuQuota": 20000, "CpuPeriod": 100000}, ["0.2 CPUs"]),
         ({"CpuQuota": 20000, "CpuPeriod": 0}, ["0.2 CPUs"]),
+        ({"CpusetMems": "0"}, ["only memory of NUMA nodes 0"]),
         ({"CpusetCpus": "0-1", "PidsLimit": 12}, ["only CPUs 0-1", "12 processes"]),
     ],
 )
@@ -206,6 +223,11 @@ def test_the_sshd_of_a_container_is_found_and_its_limits_are_read(tmp_path):
                 subprocess.run(["sleep", "0.05"], check=True)
             found = {"State": {"Running": True, "Pid": first.pid}, "HostConfig": {}}
             (fault,) = state.departures(found)
+            # An entrypoint of another image, which has the limit, too: a restart would set it again.
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(state, "parent_of", lambda process: process)
+                assert state.departures(found) == []
+                assert state.departures(dict(found, Path=state.ENTRYPOINT)) == [fault]
         finally:
             os.killpg(first.pid, 9)
     assert "sshd in the container has the limit nofile 64:64" in fault
