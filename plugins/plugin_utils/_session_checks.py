@@ -41,6 +41,11 @@ DECISIVE = (
     "LD_LIBRARY_PATH",
     "BASH_ENV",
 )
+LIBRARIES = "LD_LIBRARY_PATH"
+#: CUDA's compatibility folder of NGC's images.
+COMPAT = "/usr/local/cuda/compat/lib"
+#: The toolkit puts it into containers with GPUs, and the head may have none.
+OF_GPUS = ("nvidia-smi",)
 MOST = 5
 
 
@@ -231,6 +236,33 @@ def variable_findings(sessions: dict) -> list[dict]:
     return found
 
 
+def library_findings(sessions: dict) -> list[dict]:
+    """Sessions whose LD_LIBRARY_PATH is longer than the container's, but not on all hosts."""
+    tables = {
+        host: session["view"]["environment"].get("extended") or {}
+        for host, session in sessions.items()
+    }
+    values = {host: table.get(LIBRARIES, ["", ""])[0] for host, table in tables.items()}
+    if len(set(values.values())) == 1:
+        return []
+    return [
+        finding(
+            host,
+            "a session extends %s of the container to %s" % (LIBRARIES, tables[host][LIBRARIES][1])
+            if values[host]
+            else "a session does not extend %s of the container, as on other hosts" % LIBRARIES,
+            "the same folders on all hosts",
+            "correct the login files in the container (~/.bashrc, /etc/profile.d). NGC's images add %s where the driver is older than their CUDA: "
+            "install the same driver on all hosts" % COMPAT,
+            # On a host with another driver.
+            warn=all(
+                not table or COMPAT in table[LIBRARIES][1].split(":") for table in tables.values()
+            ),
+        )
+        for host in odd_ones(values)
+    ]
+
+
 def odd_ones(values: dict[str, str]) -> list[str]:
     """The hosts at fault for a difference: all if they agree, else those without the most frequent value. In a tie, those with a value."""
     counts = Counter(values.values()).most_common()
@@ -270,7 +302,9 @@ def python_findings(sessions: dict) -> list[dict]:
             found.append(finding(host, text, expected, SITE))
     for name in sorted({name for python in pythons.values() for name in python["programs"]}):
         paths = {
-            host: python["programs"].get(name, ["", ""])[0] for host, python in pythons.items()
+            host: python["programs"].get(name, ["", ""])[0]
+            for host, python in pythons.items()
+            if name in python["programs"] or name not in OF_GPUS
         }
         if len(set(paths.values())) > 1:
             changed = {
@@ -411,6 +445,7 @@ def findings(sessions: dict, running: list[str] | None, share: str) -> dict[str,
     told[LIMITS] += peer_limits(sessions)
     told[SESSION] += (
         variable_findings(sessions)
+        + library_findings(sessions)
         + python_findings(sessions)
         + package_findings(sessions)
         + shadow_findings(sessions)
