@@ -70,6 +70,7 @@ VIEW = {
     },
     "environment": {EACH: [str, str]},
     "first_environment": {EACH: [str, str]},
+    "files": {EACH: str},
     "python": {
         "version": str,
         "error": str,
@@ -189,26 +190,31 @@ def layer_of(found: dict, mountinfo: str) -> str:
     return layers[0].partition("=")[2] if root["type"].endswith("overlay") and layers else ""
 
 
-def python_view(found: dict, python: dict) -> dict:
-    """The session's Python, with the origin of what it would load."""
+def with_origins(found: dict, view: dict) -> dict:
+    """Files of settings and Python of a session, with the origin of what it would load."""
     layer = layer_of(
         found, read_text("/proc/%d/mountinfo" % (found.get("State") or {}).get("Pid", 0))
     )
     mounts = [mount.get("Destination") or "/" for mount in found.get("Mounts") or []]
+    python = view["python"]
 
     def origin(path: str) -> str:
         return origin_of(path, layer, mounts)
 
     return {
-        "version": python["version"],
-        "error": python["error"],
-        "programs": {name: [path, origin(path)] for name, path in python["programs"].items()},
-        "packages": {
-            name: [version, origin(path)] for name, (version, path) in python["packages"].items()
+        "files": {path: [digest, origin(path)] for path, digest in view["files"].items()},
+        "python": {
+            "version": python["version"],
+            "error": python["error"],
+            "programs": {name: [path, origin(path)] for name, path in python["programs"].items()},
+            "packages": {
+                name: [version, origin(path)]
+                for name, (version, path) in python["packages"].items()
+            },
+            # What the image itself hides is the same on all hosts.
+            "shadows": [entry for entry in python["shadows"] if origin(entry["file"]) != "image"],
+            "startup": [path for path in python["startup"] if origin(path) != "image"],
         },
-        # What the image itself hides is the same on all hosts.
-        "shadows": [entry for entry in python["shadows"] if origin(entry["file"]) != "image"],
-        "startup": [path for path in python["startup"] if origin(path) != "image"],
     }
 
 
@@ -275,6 +281,6 @@ def session_view(module: object, options: dict) -> dict:
         view=dict(
             {name: part for name, part in view.items() if name != "first_environment"},
             environment=environment_differences(view["first_environment"], view["environment"]),
-            python=python_view(found, view["python"]),
+            **with_origins(found, view),
         ),
     )

@@ -362,6 +362,32 @@ def package_findings(sessions: dict) -> list[dict]:
     return found
 
 
+def file_findings(sessions: dict) -> list[dict]:
+    """Files of settings, such as NCCL's and the linker's, that differ between hosts."""
+    tables = {host: session["view"].get("files") or {} for host, session in sessions.items()}
+    found = []
+    for path in sorted({path for table in tables.values() for path in table}):
+        values = {host: table.get(path, ["", ""])[0] for host, table in tables.items()}
+        if len(set(values.values())) == 1:
+            continue
+        changed = {
+            host for host, table in tables.items() if table.get(path, ["", "image"])[1] != "image"
+        }
+        for host in blamed(values, changed):
+            found.append(
+                finding(
+                    host,
+                    "a session has %s with another content than on other hosts" % path
+                    if values[host]
+                    else "a session lacks %s, which those of other hosts have" % path,
+                    "the same file on all hosts, or none",
+                    "remove %s in the container, or put it into the image (training_image_base) for all hosts"
+                    % path,
+                )
+            )
+    return found
+
+
 def shadow_findings(sessions: dict) -> list[dict]:
     """Modules that hide others, and startup files of Python, that are not of the image."""
     tables = {}
@@ -446,6 +472,7 @@ def findings(sessions: dict, running: list[str] | None, share: str) -> dict[str,
     told[SESSION] += (
         variable_findings(sessions)
         + library_findings(sessions)
+        + file_findings(sessions)
         + python_findings(sessions)
         + package_findings(sessions)
         + shadow_findings(sessions)

@@ -18,6 +18,7 @@ VIEW = {
     "group": {"memory": None, "cpus": None, "pids": 100, "affinity": 2, "killed": 0},
     "environment": {"A": ["0123", ""]},
     "first_environment": {"A": ["0123", ""]},
+    "files": {"/etc/nccl.conf": "0123"},
     "python": {
         "version": "3.11.2",
         "error": "",
@@ -78,6 +79,7 @@ def test_texts_are_one_line_of_bounded_length():
         changed("group", "memory", value="much"),
         changed("group", "killed", value=None),
         changed("share", "error", value=None),
+        changed("files", value={"/etc/nccl.conf": 5}),
         changed("limits", "nofile", value="x"),
         changed("shm_bytes", value="x"),
         changed("shm_bytes", value=float("nan")),
@@ -174,10 +176,12 @@ def test_only_what_is_not_of_the_image_hides_a_module(tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "x/random.py").touch()
     found = {"GraphDriver": {"Name": "overlay2", "Data": {"UpperDir": str(tmp_path)}}}
-    told = session.python_view(found, VIEW["python"])
+    told = session.with_origins(found, VIEW)["python"]
     assert told["shadows"] == VIEW["python"]["shadows"] and told["startup"] == []
     assert told["packages"] == {"numpy": ["2.4.6", "image"]}
-    assert session.python_view({}, VIEW["python"])["shadows"] == []
+    assert session.with_origins({}, VIEW)["python"]["shadows"] == []
+    found["Mounts"] = [{"Destination": "/etc"}]
+    assert session.with_origins(found, VIEW)["files"] == {"/etc/nccl.conf": ["0123", "mount"]}
 
 
 @pytest.mark.parametrize(

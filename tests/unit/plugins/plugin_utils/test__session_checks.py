@@ -262,6 +262,18 @@ def test_library_path_that_is_longer_on_one_host():
     assert [entry[1:3] for entry in told(a=a_session(), b=a_session(compat))] == [("b", True)]
 
 
+def test_settings_of_nccl_in_a_file_of_one_host():
+    mine = ("view", "files", {"/etc/nccl.conf": ["0123", "container"]})
+    ((check, host, warn, text),) = told(a=a_session(), b=a_session(mine))
+    assert (check, host, warn) == ("session-environment", "b", False) and "/etc/nccl.conf" in text
+    assert told(a=a_session(mine), b=a_session(mine)) == []
+    other = ("view", "files", {"/etc/nccl.conf": ["4567", "mount"]})
+    image = ("view", "files", {"/etc/nccl.conf": ["0123", "image"]})
+    assert [entry[1] for entry in told(a=a_session(image), b=a_session(other))] == ["b"]
+    ((_check, host, _warn, text),) = told(a=a_session(image), b=a_session(), c=a_session(image))
+    assert host == "b" and "lacks /etc/nccl.conf" in text
+
+
 def test_a_head_without_gpus_has_no_nvidia_smi():
     having = [("view", "python", "programs", "nvidia-smi", ["/usr/bin/nvidia-smi", "container"])]
     assert told(a=a_session(), b=a_session(*having), c=a_session(*having)) == []
