@@ -42,6 +42,11 @@ LIMITS = {
 }
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 MOST_LINKS = 40
+GROUPS = "/sys/fs/cgroup"
+MEMORY_FILES = ("memory.max", "memory.high", "memory.limit_in_bytes")
+CPU_FILES = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
+#: From here on, a number means no limit in version 1.
+BOUNDLESS = 1 << 60
 #: Of role training_image. It writes the variables of the container for sessions, except for those that sshd sets itself.
 ENTRYPOINT = "/usr/local/lib/trainyard/entrypoint"
 OF_SESSIONS = "/root/.ssh/environment"
@@ -208,6 +213,62 @@ def variable_faults(written: str | None, variables: str) -> list[str]:
     ] * bool(names)
 
 
+def bound(text: str) -> float | None:
+    """The first number of a file of a control group. None if it sets no limit."""
+    words = text.split()
+    value = float(words[0]) if words and words[0].isdigit() else 0
+    return value if 0 < value < BOUNDLESS else None
+
+
+def group_limits(folder: str) -> list[str]:
+    """Limits of memory and CPUs that a control group has itself, in version 2 or 1."""
+    texts = {name: read_text(folder + "/" + name) for name in MEMORY_FILES + CPU_FILES}
+    sizes = [size for size in (bound(texts[name]) for name in MEMORY_FILES) if size]
+    quota = bound(texts["cpu.max"]) or bound(texts["cpu.cfs_quota_us"])
+    period = bound(texts["cpu.max"].partition(" ")[2]) or bound(texts["cpu.cfs_period_us"])
+    found = ["memory %s" % in_words(int(min(sizes)))] if sizes else []
+    return found + (["%g CPUs" % (quota / period)] if quota and period else [])
+
+
+def groups_of(cgroup: str, root: str = GROUPS) -> dict[str, list[str]]:
+    """Limits of a process's control groups by path, its own first. C(cgroup) is the text of /proc/PID/cgroup. Groups without a limit are left out."""
+    found = {}
+    for line in cgroup.splitlines():
+        _number, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        for controller in {"memory", "cpu", ""} & set(controllers.split(",")):
+            steps = path.strip("/").split("/")
+            for length in range(len(steps), 0, -1):
+                group = "/".join(steps[:length])
+                limits = group_limits("%s/%s/%s" % (root, controller, group)) if group else []
+                found.setdefault("/" + group, []).extend(limits)
+    return {group: limits for group, limits in found.items() if limits}
+
+
+def own_group(cgroup: str, container: str) -> str:
+    """The path of a container's own control group, empty if it is not known by the container's ID."""
+    paths = [line.split(":", 2)[-1] for line in cgroup.splitlines()]
+    return next((path for path in paths if container and container in path.rpartition("/")[2]), "")
+
+
+def group_faults(settings: dict, cgroup: str, container: str, root: str = GROUPS) -> list[str]:
+    """Limits of the container's own control group that Docker has not set. Docker makes a new group at each start."""
+    limits = groups_of(cgroup, root).get(own_group(cgroup, container), [])
+    return [
+        "the control group of the container is limited to %s, which Docker has not set"
+        % ", ".join(limits)
+    ] * bool(limits and not limited(settings))
+
+
+def groups_above(cgroup: str, container: str, root: str = GROUPS) -> list[dict]:
+    """Limited control groups above the container's own, each with C(group) and C(limits). The container does not see them."""
+    own = own_group(cgroup, container)
+    return [
+        {"group": group, "limits": limits}
+        for group, limits in groups_of(cgroup, root).items()
+        if own and own.startswith(group + "/")
+    ]
+
+
 def children(process: int) -> list[int]:
     """Process IDs of the children of a process. Empty if the kernel does not tell."""
     return [
@@ -246,6 +307,7 @@ def departures(found: dict, share: str = "") -> list[str]:
     return (
         mount_faults(settings, root, inside, outside, share)
         + shm_faults(settings, inside)
+        + group_faults(settings, read_text("/proc/%d/cgroup" % first), found.get("Id", ""))
         + variable_faults(
             inside_text(root, OF_SESSIONS) if found.get("Path") == ENTRYPOINT else None,
             read_text("/proc/%d/environ" % first),

@@ -16,6 +16,7 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._container_state import (
     NAMED,
+    groups_above,
     has_own_shm,
     limited,
 )
@@ -237,6 +238,10 @@ def settings_of(found: dict) -> dict:
             limit["Name"]: [limit["Soft"], limit["Hard"]] for limit in settings.get("Ulimits") or []
         },
         "limited": limited(settings),
+        "above": groups_above(
+            read_text("/proc/%d/cgroup" % (found.get("State") or {}).get("Pid", 0)),
+            found.get("Id", ""),
+        ),
     }
 
 

@@ -139,10 +139,25 @@ def group_limits(host: str, session: dict) -> list[dict]:
         fix = (
             SITE + ", which creates the container again without the limits if no job runs in it"
             if limited
-            else "raise the limit of the control group above the container (systemctl show docker.service system.slice), or of this machine"
+            else SITE
+            + ", which restarts the container if no job runs in it. If the limit returns, raise that of the control group above the container "
+            "(systemctl show docker.service system.slice), or of this machine"
         )
         texts = "the container is limited to %s" % ", ".join(inside or limited)
         found.append(finding(host, texts, expected, fix))
+    for entry in session["settings"].get("above") or []:
+        unit = entry["group"].rpartition("/")[2]
+        found.append(
+            finding(
+                host,
+                "control group %s above the container is limited to %s"
+                % (entry["group"], ", ".join(entry["limits"])),
+                expected,
+                "if you do not need the limit, remove it: `systemctl cat %s` shows who sets it, and `systemctl revert %s` removes your own settings"
+                % (unit, unit),
+                warn=True,
+            )
+        )
     if group["killed"]:
         text = (
             "out of memory: since the start of the container, the kernel has killed %d of its processes"

@@ -139,6 +139,15 @@ def bound(text: str):
     return int(words[0])
 
 
+def memory():
+    """Bytes that the control group allows, or from which on it slows its processes down. None without a limit."""
+    limits = (
+        bound(group_file("memory.max", "memory/memory.limit_in_bytes")),
+        bound(group_file("memory.high", "memory/")),
+    )
+    return min([limit for limit in limits if limit is not None], default=None)
+
+
 def cpus():
     """CPUs that the control group allows. None without a limit."""
     two = group_file("cpu.max", "cpu/cpu.cfs_quota_us").split()
@@ -333,7 +342,7 @@ def main() -> None:
         },
         "first_limits": limits_of_first(),
         "group": {
-            "memory": bound(group_file("memory.max", "memory/memory.limit_in_bytes")),
+            "memory": memory(),
             "cpus": cpus(),
             "pids": bound(group_file("pids.max", "pids/pids.max")),
             "affinity": len(os.sched_getaffinity(0)),

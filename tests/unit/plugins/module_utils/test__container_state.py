@@ -199,6 +199,61 @@ def test_limits_that_docker_update_sets(settings, texts):
     assert state.limited(settings) == texts
 
 
+ID = "c" * 64
+
+
+@pytest.mark.parametrize(
+    "cgroup, group, files, limits",
+    [
+        (
+            "0::/system.slice/docker-%s.scope",
+            "",
+            {"memory.max": "max", "cpu.max": "max 100000"},
+            [],
+        ),
+        ("0::/system.slice/docker-%s.scope", "", {"memory.max": "314572800"}, ["memory 300 MiB"]),
+        ("0::/system.slice/docker-%s.scope", "", {"memory.high": "1048576"}, ["memory 1 MiB"]),
+        ("0::/system.slice/docker-%s.scope", "", {"cpu.max": "50000 100000"}, ["0.5 CPUs"]),
+        (
+            "4:memory:/docker/%s\n0::/",
+            "memory",
+            {"memory.limit_in_bytes": "9223372036854771712"},
+            [],
+        ),
+        ("4:memory:/docker/%s", "memory", {"memory.limit_in_bytes": "1048576"}, ["memory 1 MiB"]),
+        (
+            "7:cpu,cpuacct:/docker/%s",
+            "cpu",
+            {"cpu.cfs_quota_us": "20000", "cpu.cfs_period_us": "100000"},
+            ["0.2 CPUs"],
+        ),
+        (
+            "7:cpu,cpuacct:/docker/%s",
+            "cpu",
+            {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"},
+            [],
+        ),
+    ],
+)
+def test_limits_of_control_groups_that_docker_has_not_set(tmp_path, cgroup, group, files, limits):
+    """As `systemctl set-property` makes them: of the container's own group, which a restart replaces, and of one above it."""
+    cgroup = cgroup % ID
+    own = cgroup.splitlines()[0].split(":")[-1]
+    for path in (own, own.rpartition("/")[0]):
+        folder = tmp_path / group / path[1:]
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text + "\n", encoding="ascii")
+        root = str(tmp_path)
+        above = [{"group": path, "limits": limits}] if limits and path != own else []
+        assert state.groups_above(cgroup, ID, root) == above
+        (fault,) = state.group_faults({}, cgroup, ID, root) or [""]
+        assert bool(fault) == bool(limits) and ", ".join(limits) in fault
+    # docker update has set it, so Docker has to be told, or the engine's groups are not seen from here.
+    assert state.group_faults({"Memory": 300 << 20}, cgroup, ID, root) == []
+    assert state.group_faults({}, cgroup, "d" * 64, root) == state.groups_above("", ID, root) == []
+
+
 def test_units():
     text = "Id=a.service\nLoadState=loaded\nX=b=c\n\nId=docker.service\nUnitFileState=masked\n"
     assert state.parse_units(text) == {

@@ -213,6 +213,7 @@ def test_settings_of_docker():
         "shm_bytes": 64,
         "ulimits": {"nofile": [1, -1]},
         "limited": ["memory 300 MiB"],
+        "above": [],
     }
     settings["Mounts"] = [{"Target": "/dev/shm", "Source": "/dev/shm"}]
     assert session.settings_of({"HostConfig": settings})["shm_bytes"] == 0

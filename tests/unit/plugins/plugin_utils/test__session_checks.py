@@ -239,6 +239,13 @@ def test_limits_of_containers_are_compared_between_hosts():
         assert told(a=a_session(*higher, settings[0]), b=a_session(*lower, settings[1])) == [], name
 
 
+def test_a_limit_above_the_container():
+    above = ("settings", "above", [{"group": "/system.slice", "limits": ["memory 2 GiB"]}])
+    ((check, host, warn, text),) = told(a=a_session(), b=a_session(above))
+    assert (check, host, warn) == ("container-limits", "b", True)
+    assert "/system.slice above the container is limited to memory 2 GiB" in text
+
+
 def test_healthy_oddities():
     # Docker's default on systemd is a share of the kernel's, /dev/shm of the host has its size, and a cgroup of version 1 knows no counter.
     odd = a_session(

@@ -77,6 +77,18 @@ def test_files_that_work_like_variables(view, tmp_path):
     assert "DISABLE" not in str(told)
 
 
+@pytest.mark.parametrize(
+    "most, high, limit",
+    [("max", "max", None), ("2048", "max", 2048), ("max", "1024", 1024), ("", "", None)],
+)
+def test_memory_of_the_control_group(most, high, limit):
+    """Above memory.high, the kernel slows the processes down."""
+    program = {"__name__": "session"}
+    exec(compile(PROGRAM, "session.py", "exec"), program)
+    program["group_file"] = lambda name, _old: {"memory.max": most, "memory.high": high}[name]
+    assert program["memory"]() == limit
+
+
 def test_a_module_that_hides_another(view, tmp_path):
     """The program itself must not import it: a broken json would end it."""
     (tmp_path / "hidden").mkdir()
