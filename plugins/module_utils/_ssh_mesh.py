@@ -24,6 +24,7 @@ __all__ = [
     "mesh_problems",
     "parse_logins",
     "parse_record",
+    "printable",
     "seconds",
     "without_comment",
 ]

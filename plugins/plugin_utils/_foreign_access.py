@@ -10,7 +10,11 @@ import hashlib
 import ipaddress
 import re
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import ParseError, fingerprint
+from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import (
+    ParseError,
+    fingerprint,
+    printable,
+)
 
 __all__ = ["differences"]
 
@@ -143,7 +147,8 @@ def setting_differences(path: str, planned: str, effective: dict) -> list[dict]:
         if sorted(value.lower() for value in values) != sorted(value.lower() for value in expected):
             told.append(
                 {
-                    "found": "sshd reads %s from %s as '%s'" % (name, path, ", ".join(values)),
+                    "found": "sshd reads %s from %s as '%s'"
+                    % (name, path, printable(", ".join(values))),
                     "asked": "%s '%s'" % (name, ", ".join(expected)),
                 }
             )

@@ -134,6 +134,13 @@ def test_settings_that_sshd_really_uses(name, values, words):
     assert words in text
 
 
+def test_root_of_a_container_may_let_sshd_print_anything():
+    values = dict(EFFECTIVE, passwordauthentication=["yes\x1b[2J" + "x" * 9999])
+    changed = {FOLDER + "sshd_config": CONFIG + "# changed\n"}
+    (text,) = told(found(changed, effective=values))
+    assert "as 'yes [2Jxx" in text and len(text) < 600
+
+
 def test_changed_files_of_which_no_setting_is_known():
     for name in ("sshd_config", "ssh_config"):
         assert told(found({FOLDER + name: "x"})) == [FOLDER + name + " has another content"]
