@@ -388,6 +388,8 @@ def file_findings(sessions: dict) -> list[dict]:
         changed = {
             host for host, table in tables.items() if table.get(path, ["", "image"])[1] != "image"
         }
+        # Mounts are of the inventory, which may give hosts with other networks other settings.
+        planned = {table[path][1] for table in tables.values() if path in table} == {"mount"}
         for host in blamed(values, changed):
             found.append(
                 finding(
@@ -398,6 +400,7 @@ def file_findings(sessions: dict) -> list[dict]:
                     "the same file on all hosts, or none",
                     "remove %s in the container, or put it into the image (training_image_base) for all hosts"
                     % path,
+                    warn=planned,
                 )
             )
     return found

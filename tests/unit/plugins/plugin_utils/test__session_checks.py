@@ -275,6 +275,8 @@ def test_settings_of_nccl_in_a_file_of_one_host():
     assert (check, host, warn) == ("session-environment", "b", False) and "/etc/nccl.conf" in text
     assert told(a=a_session(mine), b=a_session(mine)) == []
     other = ("view", "files", {"/etc/nccl.conf": ["4567", "mount"]})
+    # training_container_mounts of each host.
+    assert {entry[2] for entry in told(a=a_session(), b=a_session(other))} == {True}
     image = ("view", "files", {"/etc/nccl.conf": ["0123", "image"]})
     assert [entry[1] for entry in told(a=a_session(image), b=a_session(other))] == ["b"]
     ((_check, host, _warn, text),) = told(a=a_session(image), b=a_session(), c=a_session(image))
