@@ -15,7 +15,15 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
     parse_mountinfo,
 )
 
-__all__ = ["departures", "limited", "parse_drop_in", "parse_limits", "parse_units"]
+__all__ = [
+    "departures",
+    "has_own_shm",
+    "in_words",
+    "limited",
+    "parse_drop_in",
+    "parse_limits",
+    "parse_units",
+]
 
 SHM = "/dev/shm"
 #: A size of tmpfs is rounded up to pages.
@@ -34,10 +42,17 @@ LIMITS = {
 }
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 MOST_LINKS = 40
+GROUPS = "/sys/fs/cgroup"
+MEMORY_FILES = ("memory.max", "memory.high", "memory.limit_in_bytes")
+CPU_FILES = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
+#: From here on, a number means no limit in version 1.
+BOUNDLESS = 1 << 60
 #: Of role training_image. It writes the variables of the container for sessions, except for those that sshd sets itself.
 ENTRYPOINT = "/usr/local/lib/trainyard/entrypoint"
 OF_SESSIONS = "/root/.ssh/environment"
 OF_SSHD = re.compile(r"(HOME|HOSTNAME|LOGNAME|OLDPWD|PWD|SHELL|SHLVL|TERM|USER|_)=")
+#: A shell does not pass on variables with other names, and the entrypoint is one. A line of the file without a name may be a part of a secret.
+NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 MOST_BYTES = 1 << 20
 
 
@@ -60,6 +75,8 @@ def limited(settings: dict) -> list[str]:
         found.append("%g CPUs" % (settings["CpuQuota"] / (settings.get("CpuPeriod") or 100000)))
     if settings.get("CpusetCpus"):
         found.append("only CPUs %s" % settings["CpusetCpus"])
+    if settings.get("CpusetMems"):
+        found.append("only memory of NUMA nodes %s" % settings["CpusetMems"])
     if (settings.get("PidsLimit") or 0) > 0:
         found.append("%d processes" % settings["PidsLimit"])
     return found
@@ -95,9 +112,15 @@ def size_of(options: list[str]) -> int | None:
     return None
 
 
+def has_own_shm(settings: dict) -> bool:
+    """Whether /dev/shm is the container's own, which Docker mounts, and not a folder of the host."""
+    targets = [(mount.get("Target") or "").rstrip("/") for mount in settings.get("Mounts") or []]
+    return settings.get("IpcMode") in ("private", "shareable") and SHM not in targets
+
+
 def shm_faults(settings: dict, inside: list[dict]) -> list[str]:
     """Whether /dev/shm has the size that Docker has set."""
-    if settings.get("IpcMode") not in ("private", "shareable"):
+    if not has_own_shm(settings):
         return []
     mount, wanted = mount_of(SHM, inside), settings.get("ShmSize") or 0
     if mount["path"] != SHM:
@@ -177,14 +200,73 @@ def variable_faults(written: str | None, variables: str) -> list[str]:
     Only names are told, because values may be secrets.
     """
     entries = [entry.replace("\n", " ") for entry in variables.split("\0")]
-    wanted = {entry for entry in entries if "=" in entry and not OF_SSHD.match(entry)}
+    wanted = {entry for entry in entries if NAMED.match(entry) and not OF_SSHD.match(entry)}
     if written is None or not wanted:
         return []
     found = {line for line in written.split("\n") if line}
-    names = sorted({line.partition("=")[0] for line in found ^ wanted})
+    # Some shells pass on variables with other names.
+    lines = (found ^ wanted) - {entry for entry in entries if not NAMED.match(entry)}
+    named = {NAMED.match(line) for line in lines}
+    names = sorted({match.group(1) if match else "(a line without a name)" for match in named})
     return [
         "%s in the container sets %s otherwise than the container" % (OF_SESSIONS, ", ".join(names))
     ] * bool(names)
+
+
+def bound(text: str) -> float | None:
+    """The first number of a file of a control group. None if it sets no limit."""
+    words = text.split()
+    value = float(words[0]) if words and words[0].isdigit() else 0
+    return value if 0 < value < BOUNDLESS else None
+
+
+def group_limits(folder: str) -> list[str]:
+    """Limits of memory and CPUs that a control group has itself, in version 2 or 1."""
+    texts = {name: read_text(folder + "/" + name) for name in MEMORY_FILES + CPU_FILES}
+    sizes = [size for size in (bound(texts[name]) for name in MEMORY_FILES) if size]
+    quota = bound(texts["cpu.max"]) or bound(texts["cpu.cfs_quota_us"])
+    period = bound(texts["cpu.max"].partition(" ")[2]) or bound(texts["cpu.cfs_period_us"])
+    found = ["memory %s" % in_words(int(min(sizes)))] if sizes else []
+    return found + (["%g CPUs" % (quota / period)] if quota and period else [])
+
+
+def groups_of(cgroup: str, root: str = GROUPS) -> dict[str, list[str]]:
+    """Limits of a process's control groups by path, its own first. C(cgroup) is the text of /proc/PID/cgroup. Groups without a limit are left out."""
+    found = {}
+    for line in cgroup.splitlines():
+        _number, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        for controller in {"memory", "cpu", ""} & set(controllers.split(",")):
+            steps = path.strip("/").split("/")
+            for length in range(len(steps), 0, -1):
+                group = "/".join(steps[:length])
+                limits = group_limits("%s/%s/%s" % (root, controller, group)) if group else []
+                found.setdefault("/" + group, []).extend(limits)
+    return {group: limits for group, limits in found.items() if limits}
+
+
+def own_group(cgroup: str, container: str) -> str:
+    """The path of a container's own control group, empty if it is not known by the container's ID."""
+    paths = [line.split(":", 2)[-1] for line in cgroup.splitlines()]
+    return next((path for path in paths if container and container in path.rpartition("/")[2]), "")
+
+
+def group_faults(settings: dict, cgroup: str, container: str, root: str = GROUPS) -> list[str]:
+    """Limits of the container's own control group that Docker has not set. Docker makes a new group at each start."""
+    limits = groups_of(cgroup, root).get(own_group(cgroup, container), [])
+    return [
+        "the control group of the container is limited to %s, which Docker has not set"
+        % ", ".join(limits)
+    ] * bool(limits and not limited(settings))
+
+
+def groups_above(cgroup: str, container: str, root: str = GROUPS) -> list[dict]:
+    """Limited control groups above the container's own, each with C(group) and C(limits). The container does not see them."""
+    own = own_group(cgroup, container)
+    return [
+        {"group": group, "limits": limits}
+        for group, limits in groups_of(cgroup, root).items()
+        if own and own.startswith(group + "/")
+    ]
 
 
 def children(process: int) -> list[int]:
@@ -205,6 +287,12 @@ def listening_sshd(first: int) -> int:
     return 0
 
 
+def parent_of(process: int) -> int:
+    """The process ID of the parent, 0 if the process has ended."""
+    fields = read_text("/proc/%d/stat" % process).rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
 def departures(found: dict, share: str = "") -> list[str]:
     """How a running container differs from its settings. C(found) is its entry of C(docker inspect). Reads below /proc of this host."""
     first = found["State"].get("Pid", 0)
@@ -214,15 +302,18 @@ def departures(found: dict, share: str = "") -> list[str]:
     inside, outside = parse_mountinfo(text), parse_mountinfo(read_text("/proc/self/mountinfo"))
     settings, root = found["HostConfig"], "/proc/%d/root" % first
     sshd = listening_sshd(first)
+    # The entrypoint of another image may set limits for its sshd, and would set them again after a restart.
+    limits_of = first if found.get("Path") == ENTRYPOINT else parent_of(sshd) if sshd else first
     return (
         mount_faults(settings, root, inside, outside, share)
         + shm_faults(settings, inside)
+        + group_faults(settings, read_text("/proc/%d/cgroup" % first), found.get("Id", ""))
         + variable_faults(
             inside_text(root, OF_SESSIONS) if found.get("Path") == ENTRYPOINT else None,
             read_text("/proc/%d/environ" % first),
         )
         + limit_faults(
-            parse_limits(read_text("/proc/%d/limits" % first)),
+            parse_limits(read_text("/proc/%d/limits" % limits_of)),
             parse_limits(read_text("/proc/%d/limits" % sshd)) if sshd else {},
         )
     )

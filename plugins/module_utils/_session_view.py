@@ -11,12 +11,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._container_state import limited
-from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import ask_file_system
+from ansible_collections.trainyard.gpu.plugins.module_utils._container_state import (
+    NAMED,
+    groups_above,
+    has_own_shm,
+    limited,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import (
+    ask_file_system,
+    read_text,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
+    mount_of,
+    parse_mountinfo,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
 
 __all__ = ["SESSION_OPTIONS", "environment_differences", "origin_of", "parse_view", "session_view"]
@@ -36,7 +47,11 @@ OWN = re.compile(
 )
 #: Module ssh_mesh_info compares these with the container's.
 COMPARED_ELSEWHERE = ("PATH", "LD_LIBRARY_PATH")
+#: A login may extend it, as those of NGC's images do. So it is compared between hosts.
+LIBRARIES = "LD_LIBRARY_PATH"
 LONGEST = 400
+#: The program prints less. A report has to stay readable, and a number of more bits has no other digits.
+MOST_CHARACTERS, MOST_OF_A_NUMBER = 1 << 20, 1 << 64
 #: The program sends the first characters of a value's SHA-256.
 EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()[:16]
 #: Shapes of the program's output.
@@ -56,6 +71,7 @@ VIEW = {
     },
     "environment": {EACH: [str, str]},
     "first_environment": {EACH: [str, str]},
+    "files": {EACH: str},
     "python": {
         "version": str,
         "error": str,
@@ -77,6 +93,8 @@ def parse_view(text: str) -> dict:
     """The JSON of the program. Login files of the image may print other lines before it. NoView for any other output."""
     for line in text.splitlines():
         if line.startswith(MARK):
+            if len(line) > MOST_CHARACTERS:
+                raise NoView("its output has %d characters" % len(line))
             try:
                 return cleaned(json.loads(line[len(MARK) :]), VIEW)
             except (ValueError, RecursionError) as error:
@@ -105,10 +123,14 @@ def cleaned(value: object, shape: object) -> object:
     if shape is OPTIONAL and value is None:
         return None
     kinds = (int, float) if shape is OPTIONAL else shape
-    is_nan = isinstance(value, float) and math.isnan(value)
-    if not isinstance(value, kinds) or isinstance(value, bool) or is_nan:
+    if not isinstance(value, kinds) or isinstance(value, bool) or not is_usual(value):
         raise NoView("its output has a value of another kind (%.40r)" % (value,))
     return clean_text(value) if isinstance(value, str) else value
+
+
+def is_usual(value: object) -> bool:
+    """Whether a value is no number, or one that can be formatted."""
+    return isinstance(value, str) or -MOST_OF_A_NUMBER < value < MOST_OF_A_NUMBER
 
 
 def clean_text(text: str) -> str:
@@ -116,7 +138,7 @@ def clean_text(text: str) -> str:
 
 
 def environment_differences(container: dict, session: dict) -> dict:
-    """How a session's variables differ from those of the container's first process: names that it lacks or changes, and what it adds.
+    """How a session's variables differ from those of the container's first process: names that it lacks or changes, what it adds, and what it extends.
 
     Both have a digest and, for few, the text by name. Values of others may be secrets and are never returned.
     """
@@ -126,9 +148,11 @@ def environment_differences(container: dict, session: dict) -> dict:
         if not OWN.match(name) and name not in COMPARED_ELSEWHERE
     }
     return {
-        # sshd sets no variable without a value.
+        # sshd sets no variable without a value, and the entrypoint's shell passes on none with another name.
         "missing": sorted(
-            name for name in ours if name not in session and ours[name] != EMPTY_DIGEST
+            name
+            for name in ours
+            if NAMED.match(name + "=") and name not in session and ours[name] != EMPTY_DIGEST
         ),
         "changed": sorted(
             name for name in ours if name in session and session[name][0] != ours[name]
@@ -137,6 +161,11 @@ def environment_differences(container: dict, session: dict) -> dict:
             name: [value, without_password(text)]
             for name, (value, text) in sorted(session.items())
             if name not in container and not OWN.match(name)
+        },
+        "extended": {
+            name: [value, without_password(text)]
+            for name, (value, text) in session.items()
+            if name == LIBRARIES and name in container and container[name][0] != value
         },
     }
 
@@ -152,25 +181,41 @@ def origin_of(path: str, layer: str, mounts: list[str]) -> str:
     return "container" if layer and os.path.lexists(layer + path) else "image"
 
 
-def python_view(found: dict, python: dict) -> dict:
-    """The session's Python, with the origin of what it would load."""
+def layer_of(found: dict, mountinfo: str) -> str:
+    """The folder of a container's own layer, empty if it has none. Only overlay2 has it in C(docker inspect), but any overlayfs in the container's mounts."""
     graph = found.get("GraphDriver") or {}
-    layer = (graph.get("Data") or {}).get("UpperDir", "") if graph.get("Name") == "overlay2" else ""
+    if graph.get("Name") == "overlay2":
+        return (graph.get("Data") or {}).get("UpperDir", "")
+    root = mount_of("/", parse_mountinfo(mountinfo))
+    layers = [option for option in root["system_options"] if option.startswith("upperdir=/")]
+    return layers[0].partition("=")[2] if root["type"].endswith("overlay") and layers else ""
+
+
+def with_origins(found: dict, view: dict) -> dict:
+    """Files of settings and Python of a session, with the origin of what it would load."""
+    layer = layer_of(
+        found, read_text("/proc/%d/mountinfo" % (found.get("State") or {}).get("Pid", 0))
+    )
     mounts = [mount.get("Destination") or "/" for mount in found.get("Mounts") or []]
+    python = view["python"]
 
     def origin(path: str) -> str:
         return origin_of(path, layer, mounts)
 
     return {
-        "version": python["version"],
-        "error": python["error"],
-        "programs": {name: [path, origin(path)] for name, path in python["programs"].items()},
-        "packages": {
-            name: [version, origin(path)] for name, (version, path) in python["packages"].items()
+        "files": {path: [digest, origin(path)] for path, digest in view["files"].items()},
+        "python": {
+            "version": python["version"],
+            "error": python["error"],
+            "programs": {name: [path, origin(path)] for name, path in python["programs"].items()},
+            "packages": {
+                name: [version, origin(path)]
+                for name, (version, path) in python["packages"].items()
+            },
+            # What the image itself hides is the same on all hosts.
+            "shadows": [entry for entry in python["shadows"] if origin(entry["file"]) != "image"],
+            "startup": [path for path in python["startup"] if origin(path) != "image"],
         },
-        # What the image itself hides is the same on all hosts.
-        "shadows": [entry for entry in python["shadows"] if origin(entry["file"]) != "image"],
-        "startup": [path for path in python["startup"] if origin(path) != "image"],
     }
 
 
@@ -188,13 +233,15 @@ def settings_of(found: dict) -> dict:
     """What Docker has set for the container."""
     settings = found["HostConfig"]
     return {
-        "shm_bytes": settings.get("ShmSize") or 0
-        if settings.get("IpcMode") in ("private", "shareable")
-        else 0,
+        "shm_bytes": settings.get("ShmSize") or 0 if has_own_shm(settings) else 0,
         "ulimits": {
             limit["Name"]: [limit["Soft"], limit["Hard"]] for limit in settings.get("Ulimits") or []
         },
         "limited": limited(settings),
+        "above": groups_above(
+            read_text("/proc/%d/cgroup" % (found.get("State") or {}).get("Pid", 0)),
+            found.get("Id", ""),
+        ),
     }
 
 
@@ -223,7 +270,7 @@ def session_view(module: object, options: dict) -> dict:
     )
     if run.cause or run.rc != 0:
         words = run.evidence or (run.stderr.strip().splitlines() or ["exit code %d" % run.rc])[-1]
-        return dict(result, cause=run.cause or "failed", evidence=words)
+        return dict(result, cause=run.cause or "failed", evidence=clean_text(words))
     try:
         view = parse_view(run.stdout)
     except NoView as error:
@@ -239,6 +286,6 @@ def session_view(module: object, options: dict) -> dict:
         view=dict(
             {name: part for name, part in view.items() if name != "first_environment"},
             environment=environment_differences(view["first_environment"], view["environment"]),
-            python=python_view(found, view["python"]),
+            **with_origins(found, view),
         ),
     )

@@ -24,6 +24,7 @@ __all__ = [
     "mesh_problems",
     "parse_logins",
     "parse_record",
+    "printable",
     "seconds",
     "without_comment",
 ]
@@ -191,6 +192,8 @@ _FIXES = {
     "frames). Give all interfaces and switch ports of the cluster network the same MTU, and allow ICMP 'fragmentation needed' in firewalls between them",
     "session_hangs": "sshd of {name} accepts the login, but the shell does not run the command in time: check the login files of root in its container "
     "(.bashrc, .profile), its limit of processes (docker inspect, PidsLimit), and the load of {name}",
+    "session_ends": "sshd of {name} accepts the login, but the shell of root ends before it has run the command: correct the login files in its container "
+    "(.bashrc, .profile, ~/.ssh/environment), or restart the container when no job runs in it",
     "unknown": "run in the container: ssh -v {name}",
 }
 #: Of ssh -v. The first line that is missing shows how far a login came.
@@ -205,7 +208,10 @@ _STAGES = (
 )
 #: Exit code of timeout(1), and of a shell whose process it has killed.
 _ENDED_BY_LIMIT = (124, 137)
+#: Exit code of ssh for an error of its own. Others are of the command.
+_OF_SSH = 255
 #: Lines that ssh prints only with -v.
+_LONGEST = 400
 _VERBOSE = r"debug\d: |OpenSSH_|Authenticated to |Transferred: |Bytes per second: |Pseudo-terminal "
 #: Causes that may be temporary while sshd starts.
 PASSING = ("connection_refused", "timeout", "no_banner", "unreachable", "connection_closed")
@@ -216,10 +222,18 @@ _OF_TARGET = (
     "host_key_changed",
     "login_refused",
     "no_banner",
+    "session_ends",
     "session_hangs",
 )
 #: Causes that only mean that a host is absent.
 ABSENT = ("connection_refused", "timeout", "unreachable")
+
+
+def printable(text):
+    """A text of a session, whose users may let it print anything, as one line of bounded length without control characters."""
+    return "".join(
+        character if character.isprintable() else " " for character in text[:_LONGEST]
+    ).strip()
 
 
 def judge_login(name, rc, stderr):
@@ -227,13 +241,16 @@ def judge_login(name, rc, stderr):
     if rc == 0:
         return "", "", ""
     stages = [stage for stage, pattern in _STAGES if re.search(pattern, stderr)]
-    lines = [line.strip() for line in stderr.splitlines()]
+    lines = [printable(line) for line in stderr.splitlines()]
     said = [line for line in lines if line and not re.match(_VERBOSE, line)]
     cause = next(
         (cause for cause, pattern in _CAUSES if re.search(pattern, "\n".join(said))), "unknown"
     )
     evidence = said[-1] if said else "exit code %d" % rc
-    if rc in _ENDED_BY_LIMIT or cause in ("unknown", "timeout"):
+    if "authenticated" in stages and rc < _OF_SSH and rc not in _ENDED_BY_LIMIT:
+        # What it says is of programs of the session.
+        cause, evidence = "session_ends", "%s (exit code %d)" % (evidence, rc) if said else evidence
+    elif rc in _ENDED_BY_LIMIT or cause in ("unknown", "timeout"):
         cause, evidence = _hung(cause, evidence, stages, rc)
     if cause == "host_key_changed":
         presented = re.search(r"SHA256:[A-Za-z0-9+/]+", stderr)
@@ -294,7 +311,8 @@ def parse_logins(text, token):
     Each peer's part is C(<token> <rc> <began> <ended>), then its lines, each with C(o ) or C(e ) before it. A clock that wasn't told is null.
     """
     logins = []
-    for line in text.splitlines():
+    # Other characters that end a line in Python are of the session.
+    for line in text.split("\n"):
         if line.startswith(token + " "):
             rc, began, ended = (line.split()[1:] + ["", ""])[:3]
             logins.append(

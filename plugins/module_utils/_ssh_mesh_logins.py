@@ -15,6 +15,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import (
     clock_ahead,
     judge_login,
     parse_logins,
+    printable,
     seconds,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
@@ -29,6 +30,9 @@ TOKEN = "trainyard-login"
 
 #: Times C(timeout): limit of one login, which connects, exchanges keys and starts a shell. Ending it takes a moment, and so does docker exec.
 LOGIN_TIMES, ALL_TIMES = 3, 4
+
+#: What is read of a session's output. A session that prints more than so many blocks of at least 512 bytes is ended.
+MOST_BYTES, MOST_BLOCKS = 1 << 17, 1 << 16
 
 # One docker exec for all peers, because it takes longer than a login. Each login has a limit of its own: one that hangs does not hide the others. The
 # folder is where the container has room, because its /tmp may be full.
@@ -48,6 +52,7 @@ for peer; do
     n=$((n + 1))
     (
         began=$(date +%%s.%%N)
+        ulimit -f %d
         timeout -k 1 $((%d * timeout)) "$ssh" -v -o BatchMode=yes -o ConnectTimeout="$timeout" -o ServerAliveInterval="$timeout" \
             -o ServerAliveCountMax=1 -- "$peer" "$probe" </dev/null >"$out/$n.out" 2>"$out/$n.err"
         echo "$? $began $(date +%%s.%%N)" >"$out/$n.rc"
@@ -58,10 +63,13 @@ i=0
 while [ "$i" -lt "$n" ]; do
     i=$((i + 1))
     echo "%s $(cat "$out/$i.rc")"
-    sed 's/^/o /' "$out/$i.out"
-    sed 's/^/e /' "$out/$i.err"
+    # The last line may have no end, and what a login file prints may be endless. The reason of an end stands last.
+    tail -c %d "$out/$i.out" | sed 's/^/o /'
+    echo
+    tail -c %d "$out/$i.err" | sed 's/^/e /'
+    echo
 done
-""" % (LOGIN_TIMES, TOKEN)
+""" % (MOST_BLOCKS, LOGIN_TIMES, TOKEN, MOST_BYTES, MOST_BYTES)
 # The id is part of the paths of files that Docker mounts into every container, with both versions of cgroups.
 PROBE = r"""
 echo "hostname=$(uname -n)"
@@ -120,13 +128,13 @@ def own_container(module, params):
 
 
 def session_of(login):
-    values = dict(line.split("=", 1) for line in login["stdout"].splitlines() if "=" in line)
+    values = dict(line.split("=", 1) for line in login["stdout"].split("\n") if "=" in line)
     return {
-        "hostname": values.pop("hostname", ""),
-        "container_id": values.pop("container_id", ""),
-        "memlock": values.pop("memlock", ""),
+        "hostname": printable(values.pop("hostname", "")),
+        "container_id": printable(values.pop("container_id", "")),
+        "memlock": printable(values.pop("memlock", "")),
         "clock_ahead_s": clock_ahead(login, seconds(values.pop("clock", ""))),
-        "way_back": values.pop("way_back", ""),
+        "way_back": printable(values.pop("way_back", "")),
         "environment": {
             name[1:]: value for name, value in values.items() if name.startswith("$") and value
         },

@@ -211,13 +211,19 @@ def parse_look(text):
 
 
 def secret_texts(value):
-    """The strings of a secret, longest first, so that a part of another string is replaced after it."""
+    """The strings of a secret, longest first, so that a part of another string is replaced after it. Output has its lines one by one."""
     if isinstance(value, dict):
         value = list(value.values())
     if not isinstance(value, (list, tuple)):
         value = [] if value is None or isinstance(value, bool) else [str(value)]
-        return [text for text in value if text]
+        return [line for text in value for line in _lines_of_secret(text)]
     return sorted((text for each in value for text in secret_texts(each)), key=len, reverse=True)
+
+
+def _lines_of_secret(text):
+    """The text as lines of output have it. One character of several lines, such as a brace, is no secret."""
+    lines = [line.rstrip() for line in _CONTROL.sub("", text.replace("\r", "\n")).split("\n")]
+    return [line for line in lines if len(line) > 1 or line and len(lines) == 1]
 
 
 def without_secrets(line, secrets):

@@ -104,7 +104,8 @@ logins:
       description:
         - Why it failed. One of V(host_key_changed), V(host_key_unknown), V(login_refused), V(name_unresolved), V(connection_refused), V(timeout), V(no_banner)
           (connections are accepted but sshd does not answer), V(path_mtu) (the key exchange hangs, as packets of full size are lost), V(session_hangs) (the
-          login works, but its shell does not run the command), V(unreachable), V(connection_closed), V(ssh_missing), V(unknown); empty if it worked.
+          login works, but its shell does not run the command), V(session_ends) (it ends before that),
+          V(unreachable), V(connection_closed), V(ssh_missing), V(unknown); empty if it worked.
       type: str
     fix:
       description: What to do about it; empty if it worked.

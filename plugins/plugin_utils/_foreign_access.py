@@ -10,7 +10,11 @@ import hashlib
 import ipaddress
 import re
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import ParseError, fingerprint
+from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import (
+    ParseError,
+    fingerprint,
+    printable,
+)
 
 __all__ = ["differences"]
 
@@ -70,17 +74,35 @@ def key_in_words(line: str) -> str:
     return text + (" (comment %.60r)" % match.group(2) if match.group(2) else "")
 
 
+def key_of(line: str) -> str:
+    """Options and key of a line of authorized_keys, which decide who is let in and to what. The line itself, if it has no key."""
+    match = KEY.search(line)
+    return line[: match.end(1)] if match else line
+
+
 def key_differences(path: str, planned: str, found: list[str]) -> list[dict]:
     wanted = lines_of(planned)
     found = lines_of("\n".join(found))
-    foreign = [line for line in found if line not in wanted]
-    missing = [line for line in wanted if line not in found]
+    # A member that was renamed has another comment, which is the last part.
+    keys = {key_of(line): line for line in wanted}
+    renamed = [line for line in found if line not in wanted and key_of(line) in keys]
+    foreign = [line for line in found if line not in wanted + renamed]
+    kept = [keys[key_of(line)] for line in renamed]
+    missing = [line for line in wanted if line not in found + kept]
     told = [
         {
             "found": "%s lets a key in that is not the cluster's: %s" % (path, key_in_words(line)),
             "asked": "one key of each host of the cluster",
         }
         for line in foreign[:MOST]
+    ]
+    told += [
+        {
+            "found": "%s has a key of the cluster with another comment: %s"
+            % (path, key_in_words(line)),
+            "asked": "%s" % key_in_words(keys[key_of(line)]),
+        }
+        for line in renamed[:MOST]
     ]
     if len(foreign) > MOST:
         told.append(
@@ -125,7 +147,8 @@ def setting_differences(path: str, planned: str, effective: dict) -> list[dict]:
         if sorted(value.lower() for value in values) != sorted(value.lower() for value in expected):
             told.append(
                 {
-                    "found": "sshd reads %s from %s as '%s'" % (name, path, ", ".join(values)),
+                    "found": "sshd reads %s from %s as '%s'"
+                    % (name, path, printable(", ".join(values))),
                     "asked": "%s '%s'" % (name, ", ".join(expected)),
                 }
             )

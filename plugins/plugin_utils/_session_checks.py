@@ -41,6 +41,11 @@ DECISIVE = (
     "LD_LIBRARY_PATH",
     "BASH_ENV",
 )
+LIBRARIES = "LD_LIBRARY_PATH"
+#: CUDA's compatibility folder of NGC's images.
+COMPAT = "/usr/local/cuda/compat/lib"
+#: The toolkit puts it into containers with GPUs, and the head may have none.
+OF_GPUS = ("nvidia-smi",)
 MOST = 5
 
 
@@ -134,10 +139,25 @@ def group_limits(host: str, session: dict) -> list[dict]:
         fix = (
             SITE + ", which creates the container again without the limits if no job runs in it"
             if limited
-            else "raise the limit of the control group above the container (systemctl show docker.service system.slice), or of this machine"
+            else SITE
+            + ", which restarts the container if no job runs in it. If the limit returns, raise that of the control group above the container "
+            "(systemctl show docker.service system.slice), or of this machine"
         )
         texts = "the container is limited to %s" % ", ".join(inside or limited)
         found.append(finding(host, texts, expected, fix))
+    for entry in session["settings"].get("above") or []:
+        unit = entry["group"].rpartition("/")[2]
+        found.append(
+            finding(
+                host,
+                "control group %s above the container is limited to %s"
+                % (entry["group"], ", ".join(entry["limits"])),
+                expected,
+                "if you do not need the limit, remove it: `systemctl cat %s` shows who sets it, and `systemctl revert %s` removes your own settings"
+                % (unit, unit),
+                warn=True,
+            )
+        )
     if group["killed"]:
         text = (
             "out of memory: since the start of the container, the kernel has killed %d of its processes"
@@ -231,6 +251,33 @@ def variable_findings(sessions: dict) -> list[dict]:
     return found
 
 
+def library_findings(sessions: dict) -> list[dict]:
+    """Sessions whose LD_LIBRARY_PATH is longer than the container's, but not on all hosts."""
+    tables = {
+        host: session["view"]["environment"].get("extended") or {}
+        for host, session in sessions.items()
+    }
+    values = {host: table.get(LIBRARIES, ["", ""])[0] for host, table in tables.items()}
+    if len(set(values.values())) == 1:
+        return []
+    return [
+        finding(
+            host,
+            "a session extends %s of the container to %s" % (LIBRARIES, tables[host][LIBRARIES][1])
+            if values[host]
+            else "a session does not extend %s of the container, as on other hosts" % LIBRARIES,
+            "the same folders on all hosts",
+            "correct the login files in the container (~/.bashrc, /etc/profile.d). NGC's images add %s where the driver is older than their CUDA: "
+            "install the same driver on all hosts" % COMPAT,
+            # On a host with another driver.
+            warn=all(
+                not table or COMPAT in table[LIBRARIES][1].split(":") for table in tables.values()
+            ),
+        )
+        for host in odd_ones(values)
+    ]
+
+
 def odd_ones(values: dict[str, str]) -> list[str]:
     """The hosts at fault for a difference: all if they agree, else those without the most frequent value. In a tie, those with a value."""
     counts = Counter(values.values()).most_common()
@@ -270,7 +317,9 @@ def python_findings(sessions: dict) -> list[dict]:
             found.append(finding(host, text, expected, SITE))
     for name in sorted({name for python in pythons.values() for name in python["programs"]}):
         paths = {
-            host: python["programs"].get(name, ["", ""])[0] for host, python in pythons.items()
+            host: python["programs"].get(name, ["", ""])[0]
+            for host, python in pythons.items()
+            if name in python["programs"] or name not in OF_GPUS
         }
         if len(set(paths.values())) > 1:
             changed = {
@@ -323,6 +372,35 @@ def package_findings(sessions: dict) -> list[dict]:
                     "the packages of the image on all hosts",
                     fix,
                     warn,
+                )
+            )
+    return found
+
+
+def file_findings(sessions: dict) -> list[dict]:
+    """Files of settings, such as NCCL's and the linker's, that differ between hosts."""
+    tables = {host: session["view"].get("files") or {} for host, session in sessions.items()}
+    found = []
+    for path in sorted({path for table in tables.values() for path in table}):
+        values = {host: table.get(path, ["", ""])[0] for host, table in tables.items()}
+        if len(set(values.values())) == 1:
+            continue
+        changed = {
+            host for host, table in tables.items() if table.get(path, ["", "image"])[1] != "image"
+        }
+        # Mounts are of the inventory, which may give hosts with other networks other settings.
+        planned = {table[path][1] for table in tables.values() if path in table} == {"mount"}
+        for host in blamed(values, changed):
+            found.append(
+                finding(
+                    host,
+                    "a session has %s with another content than on other hosts" % path
+                    if values[host]
+                    else "a session lacks %s, which those of other hosts have" % path,
+                    "the same file on all hosts, or none",
+                    "remove %s in the container, or put it into the image (training_image_base) for all hosts"
+                    % path,
+                    warn=planned,
                 )
             )
     return found
@@ -411,6 +489,8 @@ def findings(sessions: dict, running: list[str] | None, share: str) -> dict[str,
     told[LIMITS] += peer_limits(sessions)
     told[SESSION] += (
         variable_findings(sessions)
+        + library_findings(sessions)
+        + file_findings(sessions)
         + python_findings(sessions)
         + package_findings(sessions)
         + shadow_findings(sessions)

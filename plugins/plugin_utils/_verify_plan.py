@@ -172,13 +172,18 @@ def fabric_manager_problems(stack: dict, wanted: str) -> list[dict]:
 
 
 def sessions(members: list, names: list, variables: dict, head: str) -> tuple:
-    """What the hosts C(names) have read in a session, by name, and the IDs of the jobs that the head has started and that run, None if it did not tell."""
+    """What the hosts C(names) have read in a session, by name, and the IDs of the jobs that run, None if the head did not tell.
+
+    Another host may have been the head when a job was started.
+    """
     found = {}
     for member in members:
         if member["name"] in names:
             answer = variables[member["name"]].get("__verify_health") or {}
             found[member["name"]] = answer.get("session") or {}
-    return found, found.get(head, {}).get("jobs")
+    if found.get(head, {}).get("jobs") is None:
+        return found, None
+    return found, sorted({job for session in found.values() for job in session.get("jobs") or []})
 
 
 def versions(names, variables):

@@ -24,6 +24,17 @@ SECONDS = 5
 SHOWN = re.compile(
     r"(PATH|PYTHON(PATH|HOME|STARTUP|USERBASE|NOUSERSITE|SAFEPATH)|LD_(LIBRARY_PATH|PRELOAD|AUDIT)|BASH_ENV|ENV|VIRTUAL_ENV|CONDA_PREFIX)$"
 )
+#: Files that change what programs load or how ranks connect, like variables. Neither sshd nor an image has to have them.
+CONFIGURED = (
+    "/etc/ld.so.preload",
+    "/etc/nccl.conf",
+    "~/.nccl.conf",
+    "~/.openmpi/mca-params.conf",
+    "/etc/openmpi/openmpi-mca-params.conf",
+    "/etc/ucx/ucx.conf",
+    "~/.ssh/rc",
+    "/etc/ssh/sshrc",
+)
 PROGRAMS = ("python3", "torchrun", "horovodrun", "mpirun", "nvidia-smi")
 LIMITS = {
     "as": resource.RLIMIT_AS,
@@ -128,6 +139,15 @@ def bound(text: str):
     return int(words[0])
 
 
+def memory():
+    """Bytes that the control group allows, or from which on it slows its processes down. None without a limit."""
+    limits = (
+        bound(group_file("memory.max", "memory/memory.limit_in_bytes")),
+        bound(group_file("memory.high", "memory/")),
+    )
+    return min([limit for limit in limits if limit is not None], default=None)
+
+
 def cpus():
     """CPUs that the control group allows. None without a limit."""
     two = group_file("cpu.max", "cpu/cpu.cfs_quota_us").split()
@@ -154,11 +174,22 @@ def first_environment() -> dict:
 def environment_of(variables: dict) -> dict:
     return {
         name: [
-            hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:16],
+            digest_of(value),
             value if SHOWN.match(name) else "",
         ]
         for name, value in variables.items()
     }
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def configured() -> dict:
+    """Digests of the files of settings that are not empty."""
+    paths = (os.path.expanduser(path) for path in CONFIGURED)
+    texts = {path: read(path) for path in paths if os.path.isfile(path)}
+    return {path: digest_of(text) for path, text in texts.items() if text.strip()}
 
 
 def search_path() -> tuple:
@@ -311,7 +342,7 @@ def main() -> None:
         },
         "first_limits": limits_of_first(),
         "group": {
-            "memory": bound(group_file("memory.max", "memory/memory.limit_in_bytes")),
+            "memory": memory(),
             "cpus": cpus(),
             "pids": bound(group_file("pids.max", "pids/pids.max")),
             "affinity": len(os.sched_getaffinity(0)),
@@ -320,6 +351,7 @@ def main() -> None:
         "environment": environment_of(os.environ),
         # Of the container's first process: the engine may have added variables to those that it was told.
         "first_environment": environment_of(first_environment()),
+        "files": configured(),
         "python": python_of(),
         "processes": processes(),
     }

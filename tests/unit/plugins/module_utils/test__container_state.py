@@ -137,6 +137,8 @@ WRITTEN = "PATH=/usr/bin\nTOKEN=hunter2\nLINES=a b\n"
         (WRITTEN.replace("hunter2", "hunter3"), "TOKEN"),
         (WRITTEN.replace("TOKEN=hunter2\n", ""), "TOKEN"),
         ("", "LINES, PATH, TOKEN"),
+        # A second line of a value that somebody added may be secret.
+        (WRITTEN + "A=b\nhunter4\n", "(a line without a name), A"),
     ],
 )
 def test_variables_that_sessions_get(written, names):
@@ -144,6 +146,20 @@ def test_variables_that_sessions_get(written, names):
     assert "hunter" not in str(told) and bool(told) is bool(names)
     assert not names or "sets %s otherwise" % names in told[0]
     assert state.variable_faults(WRITTEN, "") == []
+
+
+def test_variables_that_a_shell_does_not_pass_on():
+    """As the entrypoint: dash leaves out names with other characters, and some shells do not. A restart would change nothing."""
+    variables = VARIABLES + "foo.bar=1\0BASH_FUNC_x%%=() { :; }\0"
+    for written in (WRITTEN, WRITTEN + "foo.bar=1\n"):
+        assert state.variable_faults(written, variables) == []
+    assert state.variable_faults(WRITTEN + "foo.bar=2\n", variables)
+
+
+def test_a_folder_of_the_host_as_shared_memory(told):
+    """It has the host's size, which a restart does not change."""
+    mounts = SETTINGS["Mounts"] + [{"Source": "/dev/shm", "Target": "/dev/shm"}]
+    assert told(INSIDE.replace("1048576k", "64k"), {"Mounts": mounts}) == []
 
 
 def test_a_file_in_a_container_is_read_without_leaving_it(tmp_path):
@@ -175,11 +191,67 @@ def test_a_file_in_a_container_is_read_without_leaving_it(tmp_path):
         ({"NanoCpus": 500000000}, ["0.5 CPUs"]),
         ({"CpuQuota": 20000, "CpuPeriod": 100000}, ["0.2 CPUs"]),
         ({"CpuQuota": 20000, "CpuPeriod": 0}, ["0.2 CPUs"]),
+        ({"CpusetMems": "0"}, ["only memory of NUMA nodes 0"]),
         ({"CpusetCpus": "0-1", "PidsLimit": 12}, ["only CPUs 0-1", "12 processes"]),
     ],
 )
 def test_limits_that_docker_update_sets(settings, texts):
     assert state.limited(settings) == texts
+
+
+ID = "c" * 64
+
+
+@pytest.mark.parametrize(
+    "cgroup, group, files, limits",
+    [
+        (
+            "0::/system.slice/docker-%s.scope",
+            "",
+            {"memory.max": "max", "cpu.max": "max 100000"},
+            [],
+        ),
+        ("0::/system.slice/docker-%s.scope", "", {"memory.max": "314572800"}, ["memory 300 MiB"]),
+        ("0::/system.slice/docker-%s.scope", "", {"memory.high": "1048576"}, ["memory 1 MiB"]),
+        ("0::/system.slice/docker-%s.scope", "", {"cpu.max": "50000 100000"}, ["0.5 CPUs"]),
+        (
+            "4:memory:/docker/%s\n0::/",
+            "memory",
+            {"memory.limit_in_bytes": "9223372036854771712"},
+            [],
+        ),
+        ("4:memory:/docker/%s", "memory", {"memory.limit_in_bytes": "1048576"}, ["memory 1 MiB"]),
+        (
+            "7:cpu,cpuacct:/docker/%s",
+            "cpu",
+            {"cpu.cfs_quota_us": "20000", "cpu.cfs_period_us": "100000"},
+            ["0.2 CPUs"],
+        ),
+        (
+            "7:cpu,cpuacct:/docker/%s",
+            "cpu",
+            {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"},
+            [],
+        ),
+    ],
+)
+def test_limits_of_control_groups_that_docker_has_not_set(tmp_path, cgroup, group, files, limits):
+    """As `systemctl set-property` makes them: of the container's own group, which a restart replaces, and of one above it."""
+    cgroup = cgroup % ID
+    own = cgroup.splitlines()[0].split(":")[-1]
+    for path in (own, own.rpartition("/")[0]):
+        folder = tmp_path / group / path[1:]
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text + "\n", encoding="ascii")
+        root = str(tmp_path)
+        above = [{"group": path, "limits": limits}] if limits and path != own else []
+        assert state.groups_above(cgroup, ID, root) == above
+        (fault,) = state.group_faults({}, cgroup, ID, root) or [""]
+        assert bool(fault) == bool(limits) and ", ".join(limits) in fault
+    # docker update has set it, so Docker has to be told, or the engine's groups are not seen from here.
+    assert state.group_faults({"Memory": 300 << 20}, cgroup, ID, root) == []
+    assert state.group_faults({}, cgroup, "d" * 64, root) == state.groups_above("", ID, root) == []
 
 
 def test_units():
@@ -206,6 +278,11 @@ def test_the_sshd_of_a_container_is_found_and_its_limits_are_read(tmp_path):
                 subprocess.run(["sleep", "0.05"], check=True)
             found = {"State": {"Running": True, "Pid": first.pid}, "HostConfig": {}}
             (fault,) = state.departures(found)
+            # An entrypoint of another image, which has the limit, too: a restart would set it again.
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(state, "parent_of", lambda process: process)
+                assert state.departures(found) == []
+                assert state.departures(dict(found, Path=state.ENTRYPOINT)) == [fault]
         finally:
             os.killpg(first.pid, 9)
     assert "sshd in the container has the limit nofile 64:64" in fault

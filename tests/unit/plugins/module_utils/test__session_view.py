@@ -18,6 +18,7 @@ VIEW = {
     "group": {"memory": None, "cpus": None, "pids": 100, "affinity": 2, "killed": 0},
     "environment": {"A": ["0123", ""]},
     "first_environment": {"A": ["0123", ""]},
+    "files": {"/etc/nccl.conf": "0123"},
     "python": {
         "version": "3.11.2",
         "error": "",
@@ -78,9 +79,16 @@ def test_texts_are_one_line_of_bounded_length():
         changed("group", "memory", value="much"),
         changed("group", "killed", value=None),
         changed("share", "error", value=None),
+        changed("files", value={"/etc/nccl.conf": 5}),
         changed("limits", "nofile", value="x"),
         changed("shm_bytes", value="x"),
         changed("shm_bytes", value=float("nan")),
+        # No texts can be made of these.
+        changed("shm_bytes", value=-(10**400)),
+        changed("limits", "stack", value=[10**400, None]),
+        changed("limits", "stack", value=[float("inf"), None]),
+        changed("group", "pids", value=float("-inf")),
+        changed("python", "startup", value=["x"] * (1 << 20)),
         changed("processes", 0, "pid", value=True),
     ],
 )
@@ -121,6 +129,18 @@ def test_variables(values, missing, changes, added):
     assert (told["missing"], told["changed"], list(told["added"])) == (missing, changes, added)
 
 
+def test_a_longer_library_path_is_told_for_comparison():
+    container = {"LD_LIBRARY_PATH": ["0", "/a"]}
+    told = session.environment_differences(container, {"LD_LIBRARY_PATH": ["1", "/evil:/a"]})
+    assert told["extended"] == {"LD_LIBRARY_PATH": ["1", "/evil:/a"]} and told["added"] == {}
+    assert session.environment_differences(container, container)["extended"] == {}
+
+
+def test_variable_that_no_shell_passes_on():
+    container = dict(CONTAINER, **told_of({"foo.bar": "1"}))
+    assert session.environment_differences(container, a_session())["missing"] == []
+
+
 def test_variable_that_a_session_lacks():
     those = a_session()
     del those["TOKEN"]
@@ -156,10 +176,30 @@ def test_only_what_is_not_of_the_image_hides_a_module(tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "x/random.py").touch()
     found = {"GraphDriver": {"Name": "overlay2", "Data": {"UpperDir": str(tmp_path)}}}
-    told = session.python_view(found, VIEW["python"])
+    told = session.with_origins(found, VIEW)["python"]
     assert told["shadows"] == VIEW["python"]["shadows"] and told["startup"] == []
     assert told["packages"] == {"numpy": ["2.4.6", "image"]}
-    assert session.python_view({}, VIEW["python"])["shadows"] == []
+    assert session.with_origins({}, VIEW)["python"]["shadows"] == []
+    found["Mounts"] = [{"Destination": "/etc"}]
+    assert session.with_origins(found, VIEW)["files"] == {"/etc/nccl.conf": ["0123", "mount"]}
+
+
+@pytest.mark.parametrize(
+    "found, layer",
+    [
+        ({"GraphDriver": {"Name": "overlay2", "Data": {"UpperDir": "/a"}}}, "/a"),
+        # Docker 28 and later with the image store of containerd, and the storage of rootless engines.
+        ({"GraphDriver": {"Name": "overlayfs", "Data": None}}, "/snapshots/7/fs"),
+        ({}, "/snapshots/7/fs"),
+    ],
+)
+def test_own_layer_of_a_container(found, layer):
+    text = (
+        "1 0 0:74 / / rw - overlay overlay rw,lowerdir=/x:/y,upperdir=/snapshots/7/fs,workdir=/w\n"
+    )
+    assert session.layer_of(found, text) == layer
+    assert session.layer_of({}, text.replace("overlay ", "btrfs ", 1)) == ""
+    assert session.layer_of({}, text.replace("=/snap", "=snap")) == session.layer_of({}, "") == ""
 
 
 def test_settings_of_docker():
@@ -173,5 +213,8 @@ def test_settings_of_docker():
         "shm_bytes": 64,
         "ulimits": {"nofile": [1, -1]},
         "limited": ["memory 300 MiB"],
+        "above": [],
     }
+    settings["Mounts"] = [{"Target": "/dev/shm", "Source": "/dev/shm"}]
+    assert session.settings_of({"HostConfig": settings})["shm_bytes"] == 0
     assert session.settings_of({"HostConfig": {"IpcMode": "host", "ShmSize": 64}})["shm_bytes"] == 0

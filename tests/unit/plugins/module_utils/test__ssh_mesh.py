@@ -230,7 +230,16 @@ debug1: Sending command: echo
         (124, LOGGED_IN, "session_hangs"),
         (137, LOGGED_IN, "session_hangs"),
         (255, LOGGED_IN + "Timeout, server 10.0.0.2 not responding.\n", "session_hangs"),
-        (1, LOGGED_IN, "unknown"),
+        # `exit 1` in .bashrc, and a program of it that is missing.
+        (1, LOGGED_IN, "session_ends"),
+        (127, LOGGED_IN + "bash: line 1: conda: command not found\n", "session_ends"),
+        (1, LOGGED_IN + "cat: /root/x: Permission denied\n", "session_ends"),
+        # The wrapper of ssh itself.
+        (
+            127,
+            "timeout: /usr/local/lib/trainyard/bin/ssh: No such file or directory\n",
+            "ssh_missing",
+        ),
         (124, "debug1: Connection established.\n", "no_banner"),
         (124, "debug1: Connecting to 10.0.0.2 [10.0.0.2] port 12345.\n", "timeout"),
         (255, GREETED + "Connection closed by 10.0.0.2 port 12345\n", "connection_closed"),
@@ -301,6 +310,15 @@ def test_clocks_are_compared_with_the_middle_one(spans, expected):
     told = _ssh_mesh.clocks(proofs)
     assert {name: clock["ahead_s"] for name, clock in told.items()} == expected
     assert all(clock["uncertain_s"] > 0 for clock in told.values())
+
+
+def test_a_session_may_print_anything():
+    """Characters that end a line for Python only, and escape sequences of terminals."""
+    (login,) = _ssh_mesh.parse_logins("T 3 1 2\no a\x0cb\rc\x85d\u2028e\n\ne x\x1b[2Jy\n\n", "T")
+    assert login["stdout"] == "a\x0cb\rc\x85d\u2028e\n"
+    _cause, _fix, evidence = _ssh_mesh.judge_login("b", 3, LOGGED_IN + login["stderr"] * 9)
+    assert evidence == "x [2Jy (exit code 3)"
+    assert len(_ssh_mesh.judge_login("b", 255, "x" * 99999)[2]) < 500
 
 
 def test_garbage_between_logins():

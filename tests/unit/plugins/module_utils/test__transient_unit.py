@@ -266,3 +266,14 @@ def test_look_skips_what_is_too_much(look, monkeypatch):
     look.log.write_bytes(b"a" * 5 + b"b" * 20 + b"c" * 10)
     seen = look(offset=5)
     assert (seen["offset"], seen["skipped"], seen["data"]) == (25, 20, b"c" * 10)
+
+
+def test_a_secret_of_several_lines_is_hidden_line_by_line():
+    """As a private key, of which each line of output has a part."""
+    key = "-----BEGIN-----\r\nhunter2\r\n{\r\nhunter3\n"
+    secrets = unit.secret_texts({"KEY": key, "other": ["x", "tab\there", "red\x1b[31m"]})
+    for line in ("is hunter2.", "hunter3", "x", "tab\there", "red"):
+        shown = unit.without_secrets(line, secrets)
+        assert "********" in shown and not any(secret in shown for secret in secrets)
+    # A brace alone says nothing, and a report without braces cannot be read.
+    assert unit.without_secrets("{", secrets) == "{"

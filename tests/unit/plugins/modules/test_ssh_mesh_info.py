@@ -30,13 +30,14 @@ exec "$@"
 """,
     )
 
-    def ask(ahead=0, refuses=(), hangs=(), timeout=5):
+    def ask(ahead=0, refuses=(), hangs=(), timeout=5, login_file=":"):
         ssh = script(
             "ssh",
             f"""
 while [ "$1" != -- ]; do shift; done
 case " {" ".join(refuses)} " in *" $2 "*) echo "ssh: connect to host $2 port 12345: Connection refused" >&2; exit 255;; esac
 case " {" ".join(hangs)} " in *" $2 "*) echo "debug1: Authentication succeeded (publickey)." >&2; exec sleep 60;; esac
+if [ "$2" = a ]; then {login_file}; fi
 if [ "$2" = b ]; then
     date() {{ /bin/date --date="{ahead} seconds" "$@"; }}
 fi
@@ -101,3 +102,22 @@ def test_a_login_that_hangs_does_not_hide_those_that_work(cluster):
         ("a", ""),
         ("b", "session_hangs"),
     ]
+
+
+@pytest.mark.parametrize(
+    "login_file, cause",
+    [
+        # A progress bar, and a line without an end, after which the next login's part begins.
+        ("printf 'loading\\rdone\\n'; printf 'x\\f\\302\\205\\n' >&2", ""),
+        ("printf 'Loading ' >&2; exec sleep 60", "session_hangs"),
+        ("printf 'Loading '; exit 3", "session_ends"),
+        # It ends at the limit of its output, or of its time.
+        ("exec yes", ("session_hangs", "session_ends")),
+    ],
+)
+def test_what_login_files_print_belongs_to_their_host(cluster, login_file, cause):
+    said = "echo 'debug1: Authentication succeeded (publickey).' >&2; "
+    told = cluster(login_file=said + login_file, timeout=1)
+    assert [login["name"] for login in told["logins"]] == ["a", "b"]
+    first, second = [login["cause"] for login in told["logins"]]
+    assert second == "" and (first == cause or first in cause)

@@ -101,6 +101,16 @@ def test_many_strangers_and_a_missing_key():
     assert "server-b" in texts[11]
 
 
+def test_key_of_a_member_that_was_renamed():
+    renamed = KEYS.replace(" server-b", " old name of b")
+    (text,) = told(found({FOLDER + "authorized_keys": renamed}))
+    assert "a key of the cluster with another comment" in text and "old name of b" in text
+    # Options let in otherwise, and a second key in the comment does not hide the first.
+    for line in ('environment="A=b" ' + HOSTS["server-b"], STRANGER + " " + HOSTS["server-b"]):
+        (text, *_others) = told(found({FOLDER + "authorized_keys": KEYS + line + "\n"}))
+        assert "lets a key in that is not the cluster's" in text
+
+
 def test_another_content_that_lets_nobody_in_is_a_difference_too():
     (text,) = told(found({FOLDER + "authorized_keys": KEYS + "\n"}))
     assert text == FOLDER + "authorized_keys has another content"
@@ -122,6 +132,13 @@ def test_settings_that_sshd_really_uses(name, values, words):
     state = found({FOLDER + "sshd_config": "x" + CONFIG}, effective={**EFFECTIVE, name: values})
     (text,) = told(state)
     assert words in text
+
+
+def test_root_of_a_container_may_let_sshd_print_anything():
+    values = dict(EFFECTIVE, passwordauthentication=["yes\x1b[2J" + "x" * 9999])
+    changed = {FOLDER + "sshd_config": CONFIG + "# changed\n"}
+    (text,) = told(found(changed, effective=values))
+    assert "as 'yes [2Jxx" in text and len(text) < 600
 
 
 def test_changed_files_of_which_no_setting_is_known():

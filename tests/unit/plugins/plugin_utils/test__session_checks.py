@@ -7,6 +7,7 @@ import copy
 import pytest
 from stand_in_hosts import SESSION
 
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _verify_plan
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._session_checks import CHECKS, findings
 
 VIEW, GIB = SESSION["view"], 1 << 30
@@ -209,6 +210,13 @@ def test_limits_of_containers_are_compared_between_hosts():
         assert told(a=a_session(*higher, settings[0]), b=a_session(*lower, settings[1])) == [], name
 
 
+def test_a_limit_above_the_container():
+    above = ("settings", "above", [{"group": "/system.slice", "limits": ["memory 2 GiB"]}])
+    ((check, host, warn, text),) = told(a=a_session(), b=a_session(above))
+    assert (check, host, warn) == ("container-limits", "b", True)
+    assert "/system.slice above the container is limited to memory 2 GiB" in text
+
+
 def test_healthy_oddities():
     # Docker's default on systemd is a share of the kernel's, /dev/shm of the host has its size, and a cgroup of version 1 knows no counter.
     odd = a_session(
@@ -220,6 +228,40 @@ def test_healthy_oddities():
     assert told(a=a_session(), b=odd) == []
 
 
+def test_library_path_that_is_longer_on_one_host():
+    def extended(text):
+        return ("view", "environment", "extended", {"LD_LIBRARY_PATH": [text, text]})
+
+    evil, compat = extended("/evil:/a"), extended("/usr/local/cuda/compat/lib:/a")
+    ((_check, host, warn, text),) = told(a=a_session(), b=a_session(evil))
+    assert (host, warn) == ("b", False) and "LD_LIBRARY_PATH of the container to /evil:/a" in text
+    assert told(a=a_session(evil), b=a_session(evil)) == []
+    # NGC's images, on hosts with different drivers.
+    assert [entry[1:3] for entry in told(a=a_session(), b=a_session(compat))] == [("b", True)]
+
+
+def test_settings_of_nccl_in_a_file_of_one_host():
+    mine = ("view", "files", {"/etc/nccl.conf": ["0123", "container"]})
+    ((check, host, warn, text),) = told(a=a_session(), b=a_session(mine))
+    assert (check, host, warn) == ("session-environment", "b", False) and "/etc/nccl.conf" in text
+    assert told(a=a_session(mine), b=a_session(mine)) == []
+    other = ("view", "files", {"/etc/nccl.conf": ["4567", "mount"]})
+    # training_container_mounts of each host.
+    assert {entry[2] for entry in told(a=a_session(), b=a_session(other))} == {True}
+    image = ("view", "files", {"/etc/nccl.conf": ["0123", "image"]})
+    assert [entry[1] for entry in told(a=a_session(image), b=a_session(other))] == ["b"]
+    ((_check, host, _warn, text),) = told(a=a_session(image), b=a_session(), c=a_session(image))
+    assert host == "b" and "lacks /etc/nccl.conf" in text
+
+
+def test_a_head_without_gpus_has_no_nvidia_smi():
+    having = [("view", "python", "programs", "nvidia-smi", ["/usr/bin/nvidia-smi", "container"])]
+    assert told(a=a_session(), b=a_session(*having), c=a_session(*having)) == []
+    other = ("view", "python", "programs", "nvidia-smi", ["/opt/nvidia-smi", "mount"])
+    found = told(a=a_session(), b=a_session(*having), c=a_session(*having), d=a_session(other))
+    assert "d" in {entry[1] for entry in found} and "a" not in {entry[1] for entry in found}
+
+
 def test_processes_of_a_running_job():
     process = {"pid": 7, "job": "now", "age_s": 90, "command": "python3"}
     running = a_session(("view", "processes", [process]))
@@ -227,3 +269,16 @@ def test_processes_of_a_running_job():
     # The head is not part of the run, so it is not known which jobs run.
     assert told(None, b=running) == []
     assert [entry[0] for entry in told((), b=running)] == ["leftover-processes"]
+
+
+def test_a_job_that_another_host_has_started_has_not_ended():
+    """The head of the cluster was changed, or the job was started with another inventory."""
+    variables = {
+        name: {"__verify_health": {"session": {"jobs": jobs}}}
+        for name, jobs in (("a", ["now"]), ("b", ["older"]), ("c", None))
+    }
+    variables["d"] = {}
+    members, names = [{"name": name} for name in "abcd"], list("abcd")
+    assert _verify_plan.sessions(members, names, variables, "a")[1] == ["now", "older"]
+    for head in "cd":
+        assert _verify_plan.sessions(members, names, variables, head)[1] is None

@@ -68,6 +68,27 @@ def test_no_value_of_a_variable_but_few_leaves_the_container(view):
     assert view(API_TOKEN="other")["environment"]["API_TOKEN"] != told["environment"]["API_TOKEN"]
 
 
+def test_files_that_work_like_variables(view, tmp_path):
+    (tmp_path / ".nccl.conf").write_text("NCCL_IB_DISABLE=1\n", encoding="ascii")
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/rc").write_text("\n", encoding="ascii")
+    told = view(HOME=str(tmp_path))["files"]
+    assert str(tmp_path / ".nccl.conf") in told and str(tmp_path / ".ssh/rc") not in told
+    assert "DISABLE" not in str(told)
+
+
+@pytest.mark.parametrize(
+    "most, high, limit",
+    [("max", "max", None), ("2048", "max", 2048), ("max", "1024", 1024), ("", "", None)],
+)
+def test_memory_of_the_control_group(most, high, limit):
+    """Above memory.high, the kernel slows the processes down."""
+    program = {"__name__": "session"}
+    exec(compile(PROGRAM, "session.py", "exec"), program)
+    program["group_file"] = lambda name, _old: {"memory.max": most, "memory.high": high}[name]
+    assert program["memory"]() == limit
+
+
 def test_a_module_that_hides_another(view, tmp_path):
     """The program itself must not import it: a broken json would end it."""
     (tmp_path / "hidden").mkdir()
