@@ -258,7 +258,7 @@ def library_findings(sessions: dict) -> list[dict]:
         for host, session in sessions.items()
     }
     values = {host: table.get(LIBRARIES, ["", ""])[0] for host, table in tables.items()}
-    if len(set(values.values())) == 1:
+    if len(set(values.values())) < 2:
         return []
     return [
         finding(
@@ -281,7 +281,7 @@ def library_findings(sessions: dict) -> list[dict]:
 def odd_ones(values: dict[str, str]) -> list[str]:
     """The hosts at fault for a difference: all if they agree, else those without the most frequent value. In a tie, those with a value."""
     counts = Counter(values.values()).most_common()
-    if len(counts) == 1:
+    if len(counts) < 2:
         return list(values)
     if counts[0][1] > counts[1][1]:
         return [host for host, value in values.items() if value != counts[0][0]]

@@ -43,6 +43,8 @@ def test_hosts_in_order():
     assert told(a=a_session(), b=a_session(), c=a_session()) == []
     # A session that could not be read is told by the rule, and does not keep the others from being judged.
     assert told(a=a_session(), b={"cause": "ssh_failed", "view": {}}, c={}) == []
+    # As when no host has a container yet, or all are left out.
+    assert told() == told(a={}) == []
 
 
 VIEWED = ("view",)
