@@ -23,6 +23,8 @@ GROUPS = (
     ("docker/%s/cpu.stat", r"usage_usec (\d+)", 1e6),
     ("system.slice/docker-%s.scope/cpu.stat", r"usage_usec (\d+)", 1e6),
 )
+# Scenarios are counted in threads, while a test of this process may have changed PATH for its own programs.
+PATH = os.environ.get("PATH", os.defpath)
 OF_CHILDREN_TOO = slice(
     11, 15
 )  # utime, stime, cutime, cstime, counted from the state of the process
@@ -58,6 +60,7 @@ def hosts_of(scenario: str) -> list:
         text=True,
         capture_output=True,
         check=False,
+        env=dict(os.environ, PATH=PATH),
     )
     rows = [line.split() for line in done.stdout.splitlines()]
     return [row[0] for row in rows if scenario in row[1:]]

@@ -87,7 +87,7 @@ def judge_cards(gpus: list[dict], ids: set | None = None) -> str:
 
 
 def are_all_alike(gpus: list[dict]) -> bool:
-    """Return whether nvidia-smi has a fault in place of the same values of all GPUs, as of a driver that has a fault itself. All hosts get it with an upgrade."""
+    """Return whether nvidia-smi has a fault in place of the same values of all GPUs, as of a faulty driver, which all hosts get with an upgrade."""
     kinds = {tuple(sorted(gpu["faults"])) for gpu in gpus}
     return len(kinds) == 1 and kinds != {()}
 
