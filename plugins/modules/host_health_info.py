@@ -319,7 +319,8 @@ CLOCKS = (
 #: Of role job_container, for programs on the host.
 JOB_CONFIG = "/etc/trainyard/job/config.json"
 #: Of the health program of role job_container, on hosts of a scheduler.
-RECORD, BOOT = "/var/lib/trainyard/health.json", "/proc/sys/kernel/random/boot_id"
+RECORD = "/var/lib/trainyard/health.json"
+BOOT = "/proc/sys/kernel/random/boot_id"
 NOTHING = {"free_bytes": None, "inodes": None, "inodes_free": None}
 
 
