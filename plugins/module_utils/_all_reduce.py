@@ -29,7 +29,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import find_errors
-from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import transports
+from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import gpudirect, transports
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import Around, remarks
 
@@ -1130,6 +1130,7 @@ def answer(
         ],
         nccl_version=first.nccl_version or (_NCCL_VERSION.findall(words) or [None])[0],
         transports=transports(words),
+        gpudirect=gpudirect(words),
         complete=not missing,
         passed=not reasons,
         judged=["complete", "correct"] + [name for name in asked if asked[name] is not None],

@@ -31,6 +31,7 @@ __all__ = [
     "card",
     "counted",
     "expected",
+    "gpudirect",
     "gpus",
     "grown",
     "has_nvlink",
@@ -55,6 +56,10 @@ __all__ = [
 BROKE_OFF = "the job did not complete"
 _VIA = re.compile(
     r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)"
+)
+# Over InfiniBand or RoCE, with the name of the host if the whole line is there. The number of the device may be followed by that of a second one, in parentheses.
+_VIA_IB = re.compile(
+    r"(?:([\w.-]{1,255}):\d+:\d+ \[\d+\] NCCL INFO [^\n]{1,200}?)?( via NET/IB[\w.-]*/\d+(?:\(\d+\))?(/GDRDMA)?)"
 )
 RDMA_SHARE = 0.96
 TCP_SHARE = 0.94
@@ -602,6 +607,18 @@ def transports(text):
     return sorted(
         {"SHM/direct" if name == "direct shared memory" else name for name in _VIA.findall(text)}
     )
+
+
+def gpudirect(text):
+    """Return whether any connection over InfiniBand or RoCE in NCCL's log reads the memory of GPUs directly (GDRDMA), by host.
+
+    The name of the host is as in the log, and empty for lines without it. A host without such a connection is not named.
+    """
+    found = {}
+    for match in _VIA_IB.finditer(text):
+        host = match.group(1) or ""
+        found[host] = found.get(host, False) or bool(match.group(3))
+    return found
 
 
 def usage(text):

@@ -341,6 +341,14 @@ transports:
   elements: str
   returned: success
   sample: [NET/IB, P2P/CUMEM]
+gpudirect:
+  description:
+    - Whether NCCL's log names GPUDirect RDMA (C(GDRDMA)) for connections over InfiniBand or RoCE, by host as it is named in the log. The name is empty if lines
+      have none.
+    - Hosts without such connections are not named.
+  type: dict
+  returned: success
+  sample: {server-a: true}
 other_collectives:
   description: Other tests in the same log, and later runs of this test - name, complete, rows, avg_busbw_gb_s, max_busbw_gb_s, out_of_bounds.
   type: list

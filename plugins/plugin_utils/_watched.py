@@ -10,6 +10,7 @@ sent_bytes, received_bytes, gpus (percent), via (the text after ' via ' in NCCL'
 - reduced_bytes: the least and the most of size_bytes x iterations, of one that has reduced messages of several sizes;
 - ring: false where it is not known by which algorithm that was done;
 - transports: what NCCL's log names, in place of via;
+- gpudirect: by host, whether NCCL's log names GPUDirect RDMA, beside transports;
 - in_use: percent from which on a GPU was in use, where gpus are the highest figures of a whole run;
 - errors: by host, why neither its counters nor its GPUs are known.
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import (
     GLOO_PIECE,
+    gpudirect,
     has_nvlink,
     may_move,
     must_move,
@@ -222,6 +224,39 @@ def _use_host_memory(watched, hosts, linked):
     return any(name.startswith("SHM/") for host in linked for name in _transports(watched, [host]))
 
 
+def _gpudirect_missing(watched, facts, hosts):
+    """What is to be told of hosts whose adapters do not read the memory of the GPUs directly, empty if all do as their hardware allows.
+
+    NCCL copies through the memory of the host where an adapter is far from a GPU, so a host is held against the others with the same GPUs. If none does it,
+    only servers with NVLink count, which have adapters beside their GPUs.
+    """
+    if any("GeForce" in gpu.get("model", "") for host in hosts for gpu in facts[host]["gpus"]):
+        return ""
+    used = {
+        host: gpudirect("\n".join(watched["hosts"].get(host, {}).get("via", []))).get("")
+        for host in hosts
+    }
+    used.update(watched.get("gpudirect") or {})
+
+    def peer(host):
+        """A host with the same GPUs whose adapters read them."""
+        models = sorted(gpu.get("model", "") for gpu in facts[host]["gpus"])
+        alike = (
+            other
+            for other in hosts
+            if sorted(gpu.get("model", "") for gpu in facts[other]["gpus"]) == models
+        )
+        return next((other for other in alike if used[other]), "")
+
+    without = [host for host in hosts if used[host] is False]
+    told = ["%s, unlike %s" % (host, peer(host)) for host in without if peer(host)]
+    if told:
+        return "no GPUDirect RDMA on %s" % "; ".join(told)
+    if without == list(hosts) and all(has_nvlink(host, facts) for host in hosts):
+        return "no GPUDirect RDMA on any host"
+    return ""
+
+
 def nccl_transport(watched, facts, hosts):
     """Whether NCCL connects its ranks by the best hardware: RDMA between hosts, NVLink on a host."""
     seen = _transports(watched, hosts)
@@ -281,5 +316,13 @@ def nccl_transport(watched, facts, hosts):
             "warn",
             fix="some GPUs have NVLink but use the host's memory: check nvidia-smi nvlink --status, nvidia-smi topo -m, and "
             "NCCL_P2P_DISABLE and NCCL_P2P_LEVEL in the image",
+        )
+    missing = _gpudirect_missing(watched, facts, hosts) if over_rdma else ""
+    if missing:
+        return told(
+            "warn",
+            "%s; %s" % (all_seen, missing),
+            "the data takes a detour through the memory of the host: see check gpudirect, and NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ and NCCL_DMABUF_ENABLE "
+            "in the image and in the sessions",
         )
     return told("pass")

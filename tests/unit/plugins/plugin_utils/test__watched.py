@@ -285,6 +285,61 @@ def test_a_host_that_takes_sockets_alone():
     assert nccl_transport(given, facts(IB), HOSTS)["verdict"] == "fail"
 
 
+GDR, STAGED = [" via NET/IB/0/GDRDMA"] + NVLINK, [" via NET/IB/0(4)/Shared"] + NVLINK
+
+
+@pytest.mark.parametrize(
+    "given, changes, found",
+    [
+        ((GDR, STAGED), {}, "; no GPUDirect RDMA on b, unlike a"),
+        ((STAGED, GDR), {}, "; no GPUDirect RDMA on a, unlike b"),
+        ((GDR, STAGED), {"nvlink": 0.0}, "; no GPUDirect RDMA on b, unlike a"),
+        ((STAGED, STAGED), {}, "; no GPUDirect RDMA on any host"),
+        ((GDR, GDR), {}, ""),
+        # A card that is far from its GPU.
+        ((GDR, GDR + STAGED), {}, ""),
+        # On PCIe, cards may be far from all GPUs.
+        ((STAGED, STAGED), {"nvlink": 0.0}, ""),
+        # Of GeForce cards no adapter can read the memory.
+        ((STAGED, STAGED), {"model": "NVIDIA GeForce RTX 3090"}, ""),
+        # Other networks have another way.
+        (([" via NET/AWS Libfabric/0"] + NVLINK,) * 2, {}, ""),
+    ],
+)
+def test_gpudirect(given, changes, found):
+    seen = watched(via=given[0])
+    seen["hosts"]["b"]["via"] = given[1]
+    its = facts(IB, nvlink=changes.get("nvlink", 300.0))
+    for host in its.values():
+        host["gpus"] = [dict(gpu, model=changes.get("model", "H100")) for gpu in host["gpus"]]
+    check = nccl_transport(seen, its, HOSTS)
+    assert check["verdict"] == ("warn" if found else "pass")
+    assert check["found"].endswith(found or "P2P/IPC") and "gpudirect" in check[
+        "fix"
+    ] + "gpudirect" * (not found)
+
+
+def test_gpudirect_of_hosts_with_other_gpus():
+    """They are not held against each other."""
+    its, seen = facts(IB), watched(via=GDR)
+    its["b"]["gpus"] = [{"nvlink": 300.0, "pcie": 31.5, "model": "NVIDIA V100"}] * 2
+    seen["hosts"]["b"]["via"] = STAGED
+    assert nccl_transport(seen, its, HOSTS)["verdict"] == "pass"
+
+
+def test_gpudirect_in_a_whole_log():
+    """As the log of all_reduce_perf has it, which is one for all hosts."""
+    line = "%s:12:34 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0%s\n"
+    found = _bandwidth.gpudirect(line % ("a", "/GDRDMA") + line % ("b.example", ""))
+    assert found == {"a": True, "b.example": False}
+    assert _bandwidth.gpudirect("b:1:2 [0] NCCL INFO Using network IB\n via NET/Socket/0\n") == {}
+    seen = dict(watched(), transports=["NET/IB"], gpudirect={"a": True, "b": False})
+    assert (
+        nccl_transport(seen, facts(IB), HOSTS)["found"]
+        == "NET/IB; no GPUDirect RDMA on b, unlike a"
+    )
+
+
 def test_alone_there_is_no_network():
     given = watched(via=NVLINK)
     check = nccl_transport(given, facts(IB), ["a"])
