@@ -596,6 +596,7 @@ FIRING = {
             "warn: SXid 22013",
         ),
         (gpu_host, {"answer": xid(999, "")}, "warn: Xid 999"),
+        (gpu_host, {"answer": xid(earlier_boots=2)}, ", and in 2 earlier boots: the GPU has"),
     ],
     "gpu-pcie-width": [
         (gpu_host, a_gpu(5, pcie_width=8), "GPU 5 (00000000:05:00.0) has 8"),
