@@ -490,6 +490,11 @@ class Host:
             else ""
         )
 
+    def gpudirect(self):
+        """What is known of GPUDirect RDMA. A container shows another part of sysfs."""
+        is_host = not self.module.params["container"]
+        return peer_access(self.root, platform.release()) if is_host else {}
+
     def kernel_modules(self):
         names = self.module.params["kernel_modules"]
         loaded = [name for name in names if os.path.isdir(os.path.join(self.root, "module", name))]
@@ -586,7 +591,7 @@ def main():
         adapters=adapters,
         devices=devices,
         ofed="" if container else host.say("ofed_info", "-s").strip().rstrip(":"),
-        gpudirect={} if container else peer_access(root, platform.release()),
+        gpudirect=host.gpudirect(),
         kernel_modules=host.kernel_modules(),
         packages=host.packages(),
         files=checksums(module.params["files"]),

@@ -224,29 +224,32 @@ def _use_host_memory(watched, hosts, linked):
     return any(name.startswith("SHM/") for host in linked for name in _transports(watched, [host]))
 
 
+def _uses_gpudirect(watched, hosts):
+    """Whether NCCL's log names GPUDirect RDMA, by host. None of a host without a connection over InfiniBand or RoCE."""
+    vias = {host: "\n".join(watched["hosts"].get(host, {}).get("via", [])) for host in hosts}
+    used = {host: gpudirect(via).get("") for host, via in vias.items()}
+    return dict(used, **watched.get("gpudirect") or {})
+
+
+def _models_of(its):
+    return sorted(gpu.get("model", "") for gpu in its["gpus"])
+
+
 def _gpudirect_missing(watched, facts, hosts):
     """What is to be told of hosts whose adapters do not read the memory of the GPUs directly, empty if all do as their hardware allows.
 
     NCCL copies through the memory of the host where an adapter is far from a GPU, so a host is held against the others with the same GPUs. If none does it,
     only servers with NVLink count, which have adapters beside their GPUs.
     """
-    if any("GeForce" in gpu.get("model", "") for host in hosts for gpu in facts[host]["gpus"]):
+    models = {host: _models_of(facts[host]) for host in hosts}
+    if "GeForce" in str(models) or not all(_has_rdma(facts[host]) for host in hosts):
         return ""
-    used = {
-        host: gpudirect("\n".join(watched["hosts"].get(host, {}).get("via", []))).get("")
-        for host in hosts
-    }
-    used.update(watched.get("gpudirect") or {})
+    used = _uses_gpudirect(watched, hosts)
+    users = [host for host in hosts if used[host]]
 
     def peer(host):
         """A host with the same GPUs whose adapters read them."""
-        models = sorted(gpu.get("model", "") for gpu in facts[host]["gpus"])
-        alike = (
-            other
-            for other in hosts
-            if sorted(gpu.get("model", "") for gpu in facts[other]["gpus"]) == models
-        )
-        return next((other for other in alike if used[other]), "")
+        return next((other for other in users if models[other] == models[host]), "")
 
     without = [host for host in hosts if used[host] is False]
     told = ["%s, unlike %s" % (host, peer(host)) for host in without if peer(host)]
@@ -257,33 +260,33 @@ def _gpudirect_missing(watched, facts, hosts):
     return ""
 
 
+def _wanted_transport(watched, facts, hosts, over_rdma, linked):
+    """What is expected of the connections, as text. C(linked) are the hosts with NVLink."""
+    wanted = []
+    if len(hosts) > 1:
+        cards = ", ".join(dict.fromkeys(_cards(facts, host) for host in hosts))
+        network = "the network, by TCP because not all have RDMA devices"
+        wanted.append("between hosts %s" % ("RDMA (%s)" % cards if over_rdma else network))
+    if any(watched["hosts"][host]["ranks"] > 1 for host in hosts):
+        way = "NVLink (P2P)" if linked == list(hosts) else "P2P or shared memory"
+        wanted.append("on a host %s" % way)
+    return "; ".join(wanted)
+
+
+def _has_rdma(its):
+    return bool(its["cards"]) and all(card["rdma"] for card in its["cards"])
+
+
 def nccl_transport(watched, facts, hosts):
     """Whether NCCL connects its ranks by the best hardware: RDMA between hosts, NVLink on a host."""
     seen = _transports(watched, hosts)
     between = [name for name in seen if name.startswith("NET/")]
-    # Through NVLink switches across hosts.
-    shared = MULTI_HOST_NVLINK in seen
-    over_rdma = all(
-        facts[host]["cards"] and all(card["rdma"] for card in facts[host]["cards"])
-        for host in hosts
-    )
+    # NVLink switches reach across hosts.
+    is_divided = len(hosts) > 1 and not between and MULTI_HOST_NVLINK not in seen
+    over_rdma = all(_has_rdma(facts[host]) for host in hosts)
     # A GPU without active links, which has lost them, is held against the others of its model.
     linked = [host for host in hosts if has_nvlink(host, facts)]
-    wanted = []
-    if len(hosts) > 1:
-        wanted.append(
-            "between hosts %s"
-            % (
-                "RDMA (%s)" % ", ".join(dict.fromkeys(_cards(facts, host) for host in hosts))
-                if over_rdma
-                else "the network, by TCP because not all have RDMA devices"
-            )
-        )
-    if any(watched["hosts"][host]["ranks"] > 1 for host in hosts):
-        wanted.append(
-            "on a host %s" % ("NVLink (P2P)" if linked == list(hosts) else "P2P or shared memory")
-        )
-
+    wanted = _wanted_transport(watched, facts, hosts, over_rdma, linked)
     all_seen = ", ".join(seen)
 
     def told(verdict, found=all_seen, fix=""):
@@ -291,7 +294,7 @@ def nccl_transport(watched, facts, hosts):
             "nccl-transport",
             ", ".join(hosts),
             verdict,
-            expected="; ".join(wanted),
+            expected=wanted,
             found=found,
             source=LOG,
             fix=fix,
@@ -299,7 +302,7 @@ def nccl_transport(watched, facts, hosts):
 
     if not seen:
         return told("skipped", "NCCL's log names no connection")
-    if len(hosts) > 1 and not between and not shared:
+    if is_divided:
         return told(
             "fail",
             "%s; none between hosts" % ", ".join(seen),
@@ -317,7 +320,7 @@ def nccl_transport(watched, facts, hosts):
             fix="some GPUs have NVLink but use the host's memory: check nvidia-smi nvlink --status, nvidia-smi topo -m, and "
             "NCCL_P2P_DISABLE and NCCL_P2P_LEVEL in the image",
         )
-    missing = _gpudirect_missing(watched, facts, hosts) if over_rdma else ""
+    missing = _gpudirect_missing(watched, facts, hosts)
     if missing:
         return told(
             "warn",
