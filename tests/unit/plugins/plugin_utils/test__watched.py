@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _bandwidth_tool
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import (
     fabric_counters,
     gpus_busy,
@@ -333,6 +334,12 @@ def test_gpudirect_in_a_whole_log():
     found = _bandwidth.gpudirect(line % ("a", "/GDRDMA") + line % ("b.example", ""))
     assert found == {"a": True, "b.example": False}
     assert _bandwidth.gpudirect("b:1:2 [0] NCCL INFO Using network IB\n via NET/Socket/0\n") == {}
+    # A host is known by its short name. A line without one is of all hosts.
+    told = {"gpudirect": {"a": True, "b.example": False}}
+    assert _bandwidth_tool._gpudirect(told, {"a": 2, "b": 2}) == {"a": True, "b": False}
+    assert _bandwidth_tool._gpudirect(
+        {"gpudirect": {"": False}}, {"a": 2, "b": 2}
+    ) == dict.fromkeys("ab", False)
     seen = dict(watched(), transports=["NET/IB"], gpudirect={"a": True, "b": False})
     assert (
         nccl_transport(seen, facts(IB), HOSTS)["found"]
