@@ -29,7 +29,10 @@ from collections import Counter
 from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import find_errors
-from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import gpudirect, transports
+from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import (
+    rdma_connections,
+    transports,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import Around, remarks
 
@@ -1159,7 +1162,7 @@ def answer(
         judged_busbw_gb_s=None if bandwidth is None else round(bandwidth, 3),
         nccl_version=_nccl_version(first, words),
         transports=transports(words),
-        gpudirect=gpudirect(words),
+        over_rdma=rdma_connections(words),
         complete=not missing,
         passed=not reasons,
         judged=_judged_by(asked),

@@ -205,7 +205,7 @@ def _watched(told, seen, gpus):
         "ring": False,
         "in_use": IN_USE,
         "transports": told.get("transports") or [],
-        "gpudirect": _gpudirect(told, gpus),
+        "over_rdma": _over_rdma(told, gpus),
         "hosts": {},
         "errors": {},
     }
@@ -235,12 +235,16 @@ def _of_name(name, hosts):
     return [host for host in hosts if host.partition(".")[0] == short] or hosts
 
 
-def _gpudirect(told, hosts):
-    """Whether NCCL's log names GPUDirect RDMA, by host."""
+def _over_rdma(told, hosts):
+    """What NCCL's log names of connections over InfiniBand or RoCE, by host."""
     found = {}
-    for name, used in (told.get("gpudirect") or {}).items():
+    for name, its in (told.get("over_rdma") or {}).items():
         for host in _of_name(name, list(hosts)):
-            found[host] = found.get(host, False) or used
+            former = found.get(host, {"gpudirect": False, "devices": []})
+            found[host] = {
+                "gpudirect": former["gpudirect"] or its["gpudirect"],
+                "devices": sorted({*former["devices"], *its["devices"]}),
+            }
     return found
 
 

@@ -10,7 +10,7 @@ sent_bytes, received_bytes, gpus (percent), via (the text after ' via ' in NCCL'
 - reduced_bytes: the least and the most of size_bytes x iterations, of one that has reduced messages of several sizes;
 - ring: false where it is not known by which algorithm that was done;
 - transports: what NCCL's log names, in place of via;
-- gpudirect: by host, whether NCCL's log names GPUDirect RDMA, beside transports;
+- over_rdma: by host, what NCCL's log names of connections over InfiniBand or RoCE, beside transports;
 - in_use: percent from which on a GPU was in use, where gpus are the highest figures of a whole run;
 - errors: by host, why neither its counters nor its GPUs are known.
 
@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import (
     GLOO_PIECE,
-    gpudirect,
     has_nvlink,
     may_move,
     must_move,
+    rdma_connections,
     transports,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
@@ -224,40 +224,73 @@ def _use_host_memory(watched, hosts, linked):
     return any(name.startswith("SHM/") for host in linked for name in _transports(watched, [host]))
 
 
-def _uses_gpudirect(watched, hosts):
-    """Whether NCCL's log names GPUDirect RDMA, by host. None of a host without a connection over InfiniBand or RoCE."""
+def _rdma_in_log(watched, hosts):
+    """What NCCL's log names of the connections over InfiniBand or RoCE of each host that has any."""
     vias = {host: "\n".join(watched["hosts"].get(host, {}).get("via", [])) for host in hosts}
-    used = {host: gpudirect(via).get("") for host, via in vias.items()}
-    return dict(used, **watched.get("gpudirect") or {})
+    named = {host: rdma_connections(via).get("") for host, via in vias.items()}
+    named.update(watched.get("over_rdma") or {})
+    return {host: its for host, its in named.items() if its}
 
 
-def _models_of(its):
-    return sorted(gpu.get("model", "") for gpu in its["gpus"])
+def _hardware_of(its):
+    """What a host is compared by: the models of its GPUs, and its network cards."""
+    gpus = sorted(gpu.get("model", "") for gpu in its["gpus"])
+    return gpus, sorted((card["line"], card.get("model", "")) for card in its["cards"])
 
 
-def _gpudirect_missing(watched, facts, hosts):
+def _gpudirect_missing(used, facts, hosts):
     """What is to be told of hosts whose adapters do not read the memory of the GPUs directly, empty if all do as their hardware allows.
 
     NCCL copies through the memory of the host where an adapter is far from a GPU, so a host is held against the others with the same GPUs. If none does it,
     only servers with NVLink count, which have adapters beside their GPUs.
     """
-    models = {host: _models_of(facts[host]) for host in hosts}
-    if "GeForce" in str(models) or not all(_has_rdma(facts[host]) for host in hosts):
+    models = {host: _hardware_of(facts[host])[0] for host in hosts}
+    if "GeForce" in str(models):
         return ""
-    used = _uses_gpudirect(watched, hosts)
-    users = [host for host in hosts if used[host]]
+    users = [host for host in used if used[host]["gpudirect"]]
 
     def peer(host):
         """A host with the same GPUs whose adapters read them."""
         return next((other for other in users if models[other] == models[host]), "")
 
-    without = [host for host in hosts if used[host] is False]
+    without = [host for host in used if not used[host]["gpudirect"]]
     told = ["%s, unlike %s" % (host, peer(host)) for host in without if peer(host)]
     if told:
         return "no GPUDirect RDMA on %s" % "; ".join(told)
     if without == list(hosts) and all(has_nvlink(host, facts) for host in hosts):
         return "no GPUDirect RDMA on any host"
     return ""
+
+
+def _rails_missing(used, facts):
+    """What is to be told of hosts on which NCCL uses fewer network devices (rails) than on another host with the same hardware. Equal hosts use as many."""
+    told = []
+    for host, its in used.items():
+        alike = [other for other in used if _hardware_of(facts[other]) == _hardware_of(facts[host])]
+        best = max(alike, key=lambda other: len(used[other]["devices"]))
+        if len(its["devices"]) < len(used[best]["devices"]):
+            counts = (host, len(its["devices"]), best, len(used[best]["devices"]))
+            told.append("%s uses %d network devices, %s uses %d" % counts)
+    return "; ".join(told)
+
+
+_DETOUR_FIX = (
+    "the data takes a detour through the memory of the host: see check gpudirect, and NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ and NCCL_DMABUF_ENABLE "
+    "in the image and in the sessions"
+)
+_RAILS_FIX = "compare the ports of the hosts (check ib-ports), their PCIe slots (nvidia-smi topo -m), and NCCL_IB_HCA in the image and in the sessions"
+
+
+def _rdma_finding(watched, facts, hosts):
+    """What is to be told of connections over InfiniBand or RoCE, and what to do. Empty if nothing is."""
+    if not all(_has_rdma(facts[host]) for host in hosts):
+        return "", ""
+    used = _rdma_in_log(watched, hosts)
+    missing = _gpudirect_missing(used, facts, hosts)
+    if missing:
+        return missing, _DETOUR_FIX
+    rails = _rails_missing(used, facts)
+    return (rails, _RAILS_FIX) if rails else ("", "")
 
 
 def _wanted_transport(watched, facts, hosts, over_rdma, linked):
@@ -320,12 +353,7 @@ def nccl_transport(watched, facts, hosts):
             fix="some GPUs have NVLink but use the host's memory: check nvidia-smi nvlink --status, nvidia-smi topo -m, and "
             "NCCL_P2P_DISABLE and NCCL_P2P_LEVEL in the image",
         )
-    missing = _gpudirect_missing(watched, facts, hosts)
+    missing, fix = _rdma_finding(watched, facts, hosts)
     if missing:
-        return told(
-            "warn",
-            "%s; %s" % (all_seen, missing),
-            "the data takes a detour through the memory of the host: see check gpudirect, and NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ and NCCL_DMABUF_ENABLE "
-            "in the image and in the sessions",
-        )
+        return told("warn", "%s; %s" % (all_seen, missing), fix)
     return told("pass")

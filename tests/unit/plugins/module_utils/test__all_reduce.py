@@ -213,7 +213,7 @@ def test_a_run_in_figures():
     }
     assert told["rows"][0]["root"] is None
     # Another network has another way to the memory of GPUs.
-    assert told["gpudirect"] == {}
+    assert told["over_rdma"] == {}
     told = answer(read("all_reduce_perf/efa-2xt4-tagged-nccl-info.txt"))
     assert (told["nccl_version"], told["transports"], told["hosts"]) == (
         "2.12.7",

@@ -331,20 +331,51 @@ def test_gpudirect_of_hosts_with_other_gpus():
 def test_gpudirect_in_a_whole_log():
     """As the log of all_reduce_perf has it, which is one for all hosts."""
     line = "%s:12:34 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0%s\n"
-    found = _bandwidth.gpudirect(line % ("a", "/GDRDMA") + line % ("b.example", ""))
-    assert found == {"a": True, "b.example": False}
-    assert _bandwidth.gpudirect("b:1:2 [0] NCCL INFO Using network IB\n via NET/Socket/0\n") == {}
-    # A host is known by its short name. A line without one is of all hosts.
-    told = {"gpudirect": {"a": True, "b.example": False}}
-    assert _bandwidth_tool._gpudirect(told, {"a": 2, "b": 2}) == {"a": True, "b": False}
-    assert _bandwidth_tool._gpudirect(
-        {"gpudirect": {"": False}}, {"a": 2, "b": 2}
-    ) == dict.fromkeys("ab", False)
-    seen = dict(watched(), transports=["NET/IB"], gpudirect={"a": True, "b": False})
+    found = _bandwidth.rdma_connections(line % ("a", "/GDRDMA") + line % ("b.example", ""))
+    assert found == {
+        "a": {"gpudirect": True, "devices": [0]},
+        "b.example": {"gpudirect": False, "devices": [0]},
+    }
     assert (
-        nccl_transport(seen, facts(IB), HOSTS)["found"]
-        == "NET/IB; no GPUDirect RDMA on b, unlike a"
+        _bandwidth.rdma_connections("b:1:2 [0] NCCL INFO Using network IB\n via NET/Socket/0\n")
+        == {}
     )
+    seen = dict(
+        watched(), transports=["NET/IB"], over_rdma={"a": found["a"], "b": found["b.example"]}
+    )
+    assert nccl_transport(seen, facts(IB), HOSTS)["found"].endswith(
+        "; no GPUDirect RDMA on b, unlike a"
+    )
+
+
+def test_names_of_hosts_in_a_whole_log():
+    """A host is known by its short name. A line without one is of all hosts."""
+    direct, staged = ({"gpudirect": each, "devices": [0]} for each in (True, False))
+    gpus = {"a": 2, "b": 2}
+    told = {"over_rdma": {"a": direct, "b.example": staged, "b": dict(staged, devices=[1])}}
+    assert _bandwidth_tool._over_rdma(told, gpus) == {
+        "a": direct,
+        "b": dict(staged, devices=[0, 1]),
+    }
+    assert _bandwidth_tool._over_rdma({"over_rdma": {"": staged}}, gpus) == {
+        "a": staged,
+        "b": staged,
+    }
+
+
+def test_a_host_that_uses_fewer_rails():
+    """Two rails, of which NCCL uses one on b, unless b has other cards or other GPUs."""
+    other = _bandwidth.card("mlx5_1", "200 Gb/sec (4X HDR)", True)
+    seen, its = watched(via=[*GDR, " via NET/IB/1/GDRDMA"]), facts(IB, other)
+    seen["hosts"]["b"]["via"] = GDR
+    check = nccl_transport(seen, its, HOSTS)
+    assert check["verdict"] == "warn" and "NCCL_IB_HCA" in check["fix"]
+    assert check["found"].endswith("; b uses 1 network devices, a uses 2")
+    its["b"]["cards"] = [IB]
+    assert nccl_transport(seen, its, HOSTS)["verdict"] == "pass"
+    its = facts(IB, other)
+    its["b"]["gpus"] = its["b"]["gpus"][:1]
+    assert nccl_transport(seen, its, HOSTS)["verdict"] == "pass"
 
 
 def test_alone_there_is_no_network():
