@@ -273,7 +273,7 @@ def test_limits_of_control_groups_that_docker_has_not_set(tmp_path, cgroup, grou
         ("sshd: /usr/sbin/sshd [listener] 0 of 10-100 startups", [], True),
         ("/usr/sbin/sshd", ["sh"], True),
         ("/usr/sbin/sshd -D -e -f /etc/trainyard/ssh/sshd_config -o PermitRootLogin=yes", [], True),
-        # Its program has another name, or it is another server.
+        # A program of another name, and a server that is not OpenSSH.
         ("sshd: /tmp/x -f /tmp/c [listener] 0 of 10-100 startups", [], True),
         ("/tmp/sshd -D -e -f /etc/trainyard/ssh/sshd_config", [], True),
         ("/usr/sbin/dropbear -p 2222", [], True),
