@@ -291,6 +291,15 @@ ofed:
   type: str
   returned: success
   sample: MLNX_OFED_LINUX-5.8-3.0.7.0
+gpudirect:
+  description:
+    - What decides whether adapters read the memory of GPUs directly (GPUDirect RDMA). Empty with O(container).
+    - C(peer_memory) tells whether the kernel has nvidia-peermem, C(dma_buf) whether kernel and driver can do it by DMA-BUF.
+    - C(redirected) has the ports of PCIe switches above GPUs and adapters whose Access Control Services send it up to the root, C(translated) the GPUs and
+      adapters whose addresses an IOMMU translates.
+  type: dict
+  returned: success
+  sample: {peer_memory: true, dma_buf: false, redirected: [], translated: []}
 kernel_modules:
   description: State of each of O(kernel_modules), V(loaded), V(available) or V(missing).
   type: dict
@@ -317,7 +326,10 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
     ParseError,
     parse_installed,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._pci import fabric_adapters
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import (
+    fabric_adapters,
+    peer_access,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
     check_names,
     check_timeout,
@@ -478,6 +490,11 @@ class Host:
             else ""
         )
 
+    def gpudirect(self):
+        """What is known of GPUDirect RDMA. A container shows another part of sysfs."""
+        is_host = not self.module.params["container"]
+        return peer_access(self.root, platform.release()) if is_host else {}
+
     def kernel_modules(self):
         names = self.module.params["kernel_modules"]
         loaded = [name for name in names if os.path.isdir(os.path.join(self.root, "module", name))]
@@ -574,6 +591,7 @@ def main():
         adapters=adapters,
         devices=devices,
         ofed="" if container else host.say("ofed_info", "-s").strip().rstrip(":"),
+        gpudirect=host.gpudirect(),
         kernel_modules=host.kernel_modules(),
         packages=host.packages(),
         files=checksums(module.params["files"]),

@@ -38,6 +38,11 @@ __all__ = [
 
 #: Exit codes of a job, as of timeout(1) and of a shell.
 TIMED_OUT, STOPPED = 124, 143
+#: The rank itself, or one of its workers that load data.
+OUT_OF_MEMORY = (
+    ". Memory was full, and the kernel killed %d of the processes there meanwhile: use less memory (workers, batch), or fewer ranks on the host. "
+    "verify shows limits of the container"
+)
 #: What a job reports of the card of its data.
 OF_FABRIC = ("interface", "rdma", "sent_bytes", "received_bytes")
 
@@ -55,7 +60,7 @@ def row(rank: int, host: str | None, slot: int, record: dict | None) -> dict:
     """Return what is known of a rank: its entry of result.json, and C(ended), the time of its end in seconds since the epoch or None.
 
     C(record) is its rank.N.json, or None. C(exit_code) is None for one that was killed, C(hostname) for one that did not start. C(world_size) is the number
-    of ranks that it was told of.
+    of ranks that it was told of, C(oom_kills) how many processes the kernel has killed on its host meanwhile, because memory was full.
     """
     record = record or {}
     seconds = record.get("seconds")
@@ -68,13 +73,15 @@ def row(rank: int, host: str | None, slot: int, record: dict | None) -> dict:
         "hostname": record.get("hostname"),
         "container_id": record.get("container_id"),
         "world_size": record.get("world_size"),
+        "oom_kills": record.get("oom_kills"),
         "ended": None if seconds is None else record["started"] + seconds,
     }
 
 
 def entries(rows: list[dict]) -> list[dict]:
     """Return the rows as result.json has them."""
-    return [{key: row[key] for key in row if key not in ("ended", "world_size")} for row in rows]
+    inner = ("ended", "world_size", "oom_kills")
+    return [{key: row[key] for key in row if key not in inner} for row in rows]
 
 
 def own_failures(rows: list[dict]) -> list[dict]:
@@ -111,7 +118,14 @@ def problem(what: str, host: str, row: dict, folder: str) -> str:
     if row["exit_code"] is None:
         return "%s on host %s was killed and has no exit code. %s" % (name, host, log)
     if row["exit_code"]:
-        return "%s on host %s ended with exit code %d. %s" % (name, host, row["exit_code"], log)
+        cause = OUT_OF_MEMORY % row["oom_kills"] if row.get("oom_kills") else ""
+        return "%s on host %s ended with exit code %d%s. %s" % (
+            name,
+            host,
+            row["exit_code"],
+            cause,
+            log,
+        )
     return ""
 
 

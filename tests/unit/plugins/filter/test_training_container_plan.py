@@ -362,6 +362,14 @@ def test_a_mount_of_a_site_that_was_lost():
     assert [row["found"] for row in rows] == [lost[1], lost[0]]
 
 
+def test_a_second_sshd_is_ended_by_a_restart():
+    said = "another sshd runs in the container: /usr/sbin/sshd -p 2222"
+    state = as_planned(departures=[said])
+    (fault,) = plan(state)["faults"]
+    assert (fault["found"], fault["by_hand"], fault["warn"]) == (said, False, False)
+    assert "who started it" in fault["fix"] and plan(state)["as_asked"] is False
+
+
 def test_a_container_as_planned_has_no_faults():
     state = as_planned()
     assert plan(state)["faults"] == []
