@@ -236,6 +236,12 @@ rdma_ports:
       description: For each IPv4 address in the port's GID table, the index of its RoCE v2 entry.
       type: dict
       sample: {10.1.0.11: 3}
+rdma_beside_gpus:
+  description: By RDMA device, the PCI addresses of the GPUs that share a PCIe root port with it, as behind one switch.
+  returned: always
+  type: dict
+  sample: {mlx5_0: ["0000:1b:00.0"]}
+  version_added: "0.4.0"
 own_name_in_hosts:
   description: Addresses that C(/etc/hosts) gives the host's own name.
   returned: always
@@ -475,6 +481,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._infiniband import d
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_name import BEGIN
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import (
     fabric_adapters,
+    gpus_beside,
     network_cards,
     npu_devices,
     nvidia_devices,
@@ -609,6 +616,13 @@ def rdma_ports():
                 }
             )
     return found
+
+
+def rdma_beside_gpus(gpus):
+    return {
+        name: gpus_beside(os.path.join(SYS_CLASS, "infiniband", name, "device"), gpus)
+        for name in names_in("infiniband")
+    }
 
 
 def resolve(name):
@@ -854,6 +868,7 @@ def main():
     hostname = socket.gethostname()
     container = container_kind()
     hosts_file = read_text("/etc/hosts")
+    gpus_on_bus = nvidia_devices()[0]
     names = dict.fromkeys(
         module.params["names"] + ([hostname] if module.params["own_name"] else [])
     )
@@ -875,10 +890,11 @@ def main():
                 read_text("/proc/net/route"), read_text("/proc/net/ipv6_route")
             ),
             rdma_ports=rdma_ports(),
+            rdma_beside_gpus=rdma_beside_gpus(gpus_on_bus),
             own_name_in_hosts=own_name_addresses(hosts_file, hostname),
             own_name_repaired=BEGIN in hosts_file.splitlines(),
             gpus=len(glob.glob("/proc/driver/nvidia/gpus/*")),
-            nvidia_devices=len(nvidia_devices()[0]),
+            nvidia_devices=len(gpus_on_bus),
             npus=max(len(npu_nodes()), npu_devices()),
             fabric_adapters=len(fabric_adapters()),
             network_cards=network_cards(),

@@ -60,6 +60,7 @@ HOST = {
     "rdma_ports[].device": _DEVICE,
     "rdma_ports[].interfaces[]": _INTERFACE,
     "rdma_ports[].gid_indexes.*": _ADDRESS,
+    "rdma_beside_gpus.*": _DEVICE,
     "candidates.*": _PACKAGE,
     "candidates.*=": _VERSION,
     # Names of files that the roles and the site made. They are compared, and never written.
