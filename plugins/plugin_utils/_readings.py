@@ -76,6 +76,7 @@ SLURM = {
     "candidates.*": _PACKAGE,
     "candidates.*=": _VERSION,
     "gpus[].path": _PATH,
+    "gpu_sockets.*": r"[0-9]{1,4}",
     "mail_program": _PATH,
     "pmix_folder": _PATH,
     "pmix_link": r"/?[A-Za-z0-9_.][A-Za-z0-9_.+-]*(/[A-Za-z0-9_.+-]+)*",
