@@ -288,6 +288,12 @@ programs:
   returned: always
   type: dict
   sample: {exportfs: true, mount.nfs4: true, setquota: false}
+nfs_transports:
+  description: Transports on which the NFS server of the host listens, such as V(tcp) and V(rdma). Empty if none runs.
+  returned: always
+  type: list
+  elements: str
+  version_added: "0.4.0"
 boot_id:
   description: Identifier of the current boot of the kernel.
   returned: always
@@ -625,6 +631,11 @@ def rdma_beside_gpus(gpus):
     }
 
 
+def nfs_transports(portlist: str) -> list:
+    """Return the transports of an NFS server. The kernel has a line such as "tcp 2049" or "rdma 20049" for each of its ports."""
+    return sorted({line.split()[0] for line in portlist.splitlines() if line.strip()})
+
+
 def resolve(name):
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -903,6 +914,7 @@ def main():
                 name: bool(module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"]))
                 for name in PROGRAMS
             },
+            nfs_transports=nfs_transports(read_text("/proc/fs/nfsd/portlist")),
             boot_id=read_text("/proc/sys/kernel/random/boot_id").strip(),
             container=bool(container),
             cgroup=cgroups(

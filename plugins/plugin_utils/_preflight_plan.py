@@ -10,6 +10,7 @@ import re
 
 NFS_PORT = 2049
 _PORT_OPTION = re.compile(r"port=[0-9]+$")
+_RDMA = re.compile(r"(proto=)?rdma6?$")
 # An address or a network. The server resolves every other client.
 _ADDRESS = re.compile(r"([0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*)(/[0-9]+)?$")
 
@@ -60,13 +61,11 @@ def to_nfs_servers(mounts, options, members, host, storage):
         member = next(
             (each for key in ("name", "address") for each in members if each[key] == server), {}
         )
-        if member.get("name", "") in (storage, host):
+        chosen = [str(option) for option in mount.get("options") or options]
+        # A port for RDMA is none of TCP.
+        if member.get("name", "") in (storage, host) or any(map(_RDMA.match, chosen)):
             continue
-        ports = [
-            str(option).replace("port=", "")
-            for option in mount.get("options") or options
-            if _PORT_OPTION.match(str(option))
-        ]
+        ports = [option.replace("port=", "") for option in chosen if _PORT_OPTION.match(option)]
         targets.append(
             {
                 "name": "NFS server %s" % server,
@@ -75,6 +74,44 @@ def to_nfs_servers(mounts, options, members, host, storage):
             }
         )
     return targets
+
+
+def nfs_without_rdma(mounts, options, members, host, storage, answering):
+    """The mounts of a host with option rdma that cannot work: C(server), C(found) as text, and C(on_server), whether it is the server that lacks RDMA.
+
+    Without C(mounts), the share of C(storage) is mounted. Of a server outside of the cluster, only its mount tells.
+    """
+    facts = {each["name"]: each for each in answering}
+    found = []
+    for mount in mounts or [{"server": storage}]:
+        chosen = [str(option) for option in mount.get("options") or options]
+        names = [
+            member["name"]
+            for member in members
+            if mount["server"] in (member["name"], member["address"])
+        ]
+        if not any(map(_RDMA.match, chosen)) or host in names:
+            continue
+        offered = facts.get(names[0], {}).get("nfs_transports") or [] if names else ["rdma"]
+        ports = facts.get(host, {}).get("rdma_ports") or []
+        if not any(each.startswith("rdma") for each in offered):
+            told = "offers %s" % " and ".join(offered) if offered else "has no NFS server yet"
+            found.append(
+                {
+                    "server": names[0],
+                    "found": "%s %s" % (names[0], told),
+                    "on_server": True,
+                }
+            )
+        elif not any(port["state"] == "active" for port in ports):
+            found.append(
+                {
+                    "server": mount["server"],
+                    "found": "this host has no active RDMA port",
+                    "on_server": False,
+                }
+            )
+    return found
 
 
 def nfs_client_names(clients, exports):

@@ -424,6 +424,20 @@ def test_what_is_found_across_hosts():
     assert entry["found"] == "MTU 1400 on a; 1500 on b"
 
 
+def test_a_share_by_rdma_that_its_server_does_not_offer():
+    """Role nfs_server does not configure it. The server has nothing to mount."""
+    options = {"vars_nfs_client_options": ["hard", "rdma"], "vars_cluster_storage": "a"}
+    options["facts_rdma_ports"] = [dict(device="mlx5_0", port=1, state="active", rate_gb_s=400.0)]
+    hosts = [a_host("a", "10.0.0.11", **options), a_host("b", "10.0.0.12", **options)]
+    hosts[0]["cluster_host"]["nfs_transports"] = ["tcp", "udp"]
+    (entry,) = [entry for entry in judge(*hosts)["findings"] if entry["verdict"] != "pass"]
+    assert (entry["id"], entry["host"], entry["verdict"]) == ("nfs-rdma", "b", "fail")
+    assert entry["found"] == "a offers tcp and udp"
+    assert "rdma=y" in entry["fix"] and "/etc/nfs.conf.d of a" in entry["fix"]
+    hosts[0]["cluster_host"]["nfs_transports"].append("rdma")
+    assert "failed" not in judge(*hosts)
+
+
 def test_a_host_with_fewer_ports_than_another():
     """The other one would wait for it. A host without training is not compared."""
     ports = [
@@ -619,6 +633,7 @@ def test_every_id_is_tried_and_published():
         "interface-names-differ",
         "mtu-differs",
         "rdma-ports-differ",
+        "nfs-rdma",
     }
     assert set(ids) == tried
     readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")

@@ -89,6 +89,9 @@ def test_the_fabric_is_tried_from_the_host_s_own_address(own, peers, connect):
         ({"server": "10.0.0.11"}, [], None),
         ({"server": "a"}, [], None),
         ({"server": "10.0.0.10"}, [], None),
+        # A port for RDMA is none of TCP.
+        ({"server": "nas"}, ["hard", "rdma", "port=20049"], None),
+        ({"server": "nas", "options": ["proto=rdma6"]}, [], None),
     ],
 )
 def test_nfs_servers(mount, options, connect):
@@ -275,3 +278,35 @@ def test_hosts_with_fewer_rdma_ports(ports, found):
     assert [(each["name"], each["found"]) for each in told] == found
     assert all(each["expected"] == "2 active RDMA ports with 400 Gb/s, as on a" for each in told)
     assert filters["preflight_rdma_ports"](members, [{"name": "a"}, {"name": "b"}]) == []
+
+
+@pytest.mark.parametrize(
+    "mounts, options, transports, found",
+    [
+        # The share of the storage host, which role nfs_server serves by TCP.
+        ([], ["hard"], ["tcp"], []),
+        ([], ["hard", "rdma"], ["tcp"], [("b", "b offers tcp", True)]),
+        ([], ["proto=rdma", "port=20049"], [], [("b", "b has no NFS server yet", True)]),
+        ([], ["rdma"], ["rdma", "tcp"], []),
+        # By address, with options of its own.
+        ([{"server": "10.0.0.11", "options": ["rdma"]}], [], ["tcp"], [("b", "b offers tcp", True)]),
+        ([{"server": "b", "options": ["hard"]}], ["rdma"], ["tcp"], []),
+        # Only the mount can tell of a server outside of the cluster.
+        ([{"server": "nas"}], ["rdma"], [], []),
+    ],
+)
+def test_mounts_by_rdma(mounts, options, transports, found):
+    """The server itself mounts nothing, and a client needs a port."""
+    members = [member(number) for number in (0, 1)]
+    port = {"state": "active"}
+    answering = [
+        {"name": "a", "rdma_ports": [port]},
+        {"name": "b", "rdma_ports": [port], "nfs_transports": transports},
+    ]
+    judge = FilterModule().filters()["preflight_nfs_rdma"]
+    told = judge(mounts, options, members, "a", "b", answering)
+    assert [(each["server"], each["found"], each["on_server"]) for each in told] == found
+    assert judge([], ["rdma"], members, "b", "b", answering) == []
+    answering[0]["rdma_ports"] = [{"state": "down"}]
+    (without,) = judge([{"server": "nas"}], ["rdma"], members, "a", "b", answering)
+    assert without["found"] == "this host has no active RDMA port"

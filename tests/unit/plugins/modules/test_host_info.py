@@ -188,6 +188,12 @@ def test_roce_ports_with_the_indexes_of_their_addresses(tree):
     ]
 
 
+def test_transports_of_an_nfs_server():
+    portlist = "rdma 20049\nudp 2049\ntcp 2049\nudp 2049\ntcp 2049\n"
+    assert host_info.nfs_transports(portlist) == ["rdma", "tcp", "udp"]
+    assert host_info.nfs_transports("") == []
+
+
 def test_gpus_beside_rdma_devices(tmp_path, monkeypatch):
     """An HGX host has a switch for a GPU and its adapter. Below it there are more bridges. A virtual machine has all devices at its root."""
     below = {
