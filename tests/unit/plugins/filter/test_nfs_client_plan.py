@@ -139,11 +139,7 @@ def test_connections_by_the_number_of_hosts(hosts, nconnect, options, shown):
     told = [option for option in mounts[0]["options"] if option.startswith("nconnect")]
     assert told == shown
     found = FilterModule().filters()["nfs_client_plan"]({}, mounts, "mount")
-    asked = [
-        option
-        for option in found["question"][0]["options"]
-        if option.startswith("nconnect")
-    ]
+    asked = [option for option in found["question"][0]["options"] if option.startswith("nconnect")]
     assert asked == [option for option in shown if option in options]
     assert ("nconnect=4" in found["files"][0]["content"]) == ("nconnect=4" in shown)
 

@@ -289,7 +289,12 @@ def test_hosts_with_fewer_rdma_ports(ports, found):
         ([], ["proto=rdma", "port=20049"], [], [("b", "b has no NFS server yet", True)]),
         ([], ["rdma"], ["rdma", "tcp"], []),
         # By address, with options of its own.
-        ([{"server": "10.0.0.11", "options": ["rdma"]}], [], ["tcp"], [("b", "b offers tcp", True)]),
+        (
+            [{"server": "10.0.0.11", "options": ["rdma"]}],
+            [],
+            ["tcp"],
+            [("b", "b offers tcp", True)],
+        ),
         ([{"server": "b", "options": ["hard"]}], ["rdma"], ["tcp"], []),
         # Only the mount can tell of a server outside of the cluster.
         ([{"server": "nas"}], ["rdma"], [], []),
