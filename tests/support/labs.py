@@ -1,6 +1,6 @@
 """The labs of docs/getting-started.md as whole clusters: their inventories from the page, and facts of such hosts, as modules report them on Ubuntu 24.04.
 
-Nobody has run these hosts. What the facts have of them is from outputs of real hosts in tests/fixtures, from specifications, and from
+No test runs such hosts. What the facts have of them is from outputs of real hosts in tests/fixtures, from specifications, and from
 plugins/plugin_utils/compat.
 """
 
