@@ -26,6 +26,16 @@ def preflight_mtu_differences(members, answering):
     return _preflight_plan.mtu_differences(members, answering)
 
 
+def preflight_rdma_ports(members: list, answering: list) -> list:
+    return _preflight_plan.rdma_ports_missing(members, answering)
+
+
+def preflight_nfs_rdma(
+    mounts: list, options: list, members: list, host: str, storage: str, answering: list
+) -> list:
+    return _preflight_plan.nfs_without_rdma(mounts, options, members, host, storage, answering)
+
+
 def preflight_limits(cgroup: dict, version: str) -> dict:
     # Not at the top: Ansible loads all filters, and this module loads much more than they need.
     from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import release
@@ -46,5 +56,7 @@ class FilterModule:
             "preflight_differences": preflight_differences,
             "preflight_wrong_names": preflight_wrong_names,
             "preflight_mtu_differences": preflight_mtu_differences,
+            "preflight_rdma_ports": preflight_rdma_ports,
+            "preflight_nfs_rdma": preflight_nfs_rdma,
             "preflight_limits": preflight_limits,
         }

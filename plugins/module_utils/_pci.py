@@ -33,6 +33,23 @@ def nvidia_devices(root=""):
     return gpus, switches
 
 
+def root_port(folder) -> str:
+    """PCI address of the root port above a device's folder in sysfs; empty for one that is directly in the root complex, as in many virtual machines."""
+    parts = os.path.realpath(folder).split("/")
+    buses = [place for place, part in enumerate(parts) if re.match(r"pci[0-9a-f]{4,8}:", part)]
+    return parts[buses[0] + 1] if buses and len(parts) > buses[0] + 2 else ""
+
+
+def gpus_beside(folder, gpus) -> list:
+    """PCI addresses of those among the GPUs that share a PCIe root port with a device, and so can reach it without the processor."""
+    port = root_port(folder)
+    return [
+        gpu["bus_id"]
+        for gpu in gpus
+        if port and root_port(os.path.join(DEVICES, gpu["bus_id"])) == port
+    ]
+
+
 def npu_devices():
     """Number of Ascend NPUs."""
     return sum(

@@ -29,9 +29,10 @@ options:
     default: 30
   network:
     description:
-      - Fabric network as CIDR.
-      - If a RoCE port has several addresses, C(nccl_gid_index) is the index of the one in this network.
-    type: str
+      - Fabric network as CIDR, or the networks of its rails.
+      - If a RoCE port has several addresses, C(nccl_gid_index) is the index of the one in these networks.
+    type: list
+    elements: str
   kernel_modules:
     description: Names of kernel modules whose state is returned in RV(kernel_modules).
     type: list
@@ -530,25 +531,25 @@ def main():
         argument_spec={
             **tool_options(30),
             "sysfs_root": {"type": "path", "default": "/sys"},
-            "network": {"type": "str"},
+            "network": {"type": "list", "elements": "str"},
             "kernel_modules": {"type": "list", "elements": "str", "default": []},
             "packages": {"type": "list", "elements": "str", "default": []},
             "files": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
-    root, container, network = (
-        module.params[name] for name in ("sysfs_root", "container", "network")
-    )
+    root, container = module.params["sysfs_root"], module.params["container"]
     check_names(module, "container")
     check_timeout(module)
-    try:
-        network = ipaddress.ip_network(network) if network else None
-    except ValueError as error:
-        module.fail_json(
-            msg="network: '%s' is not a valid network: %s. Give a CIDR such as 192.0.2.0/24"
-            % (network, error)
-        )
+    networks = []
+    for text in module.params["network"] or []:
+        try:
+            networks.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            module.fail_json(
+                msg="network: '%s' is not a valid network: %s. Give a CIDR such as 192.0.2.0/24"
+                % (text, error)
+            )
 
     host, tools = Host(module), Tools(module)
     adapters = [] if container else fabric_adapters(root)
@@ -561,7 +562,7 @@ def main():
         folder = os.path.join(root, "class/infiniband")
         names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         devices = [
-            _infiniband.describe_device(name, *Sysfs(root).device(name), network=network)
+            _infiniband.describe_device(name, *Sysfs(root).device(name), networks=networks)
             for name in names
         ]
         cause, evidence = (
@@ -578,7 +579,7 @@ def main():
         found, cause, evidence = tools.devices()
         absent = "not said by " + ", ".join(tools.used)
         devices = [
-            _infiniband.describe_device(name, found[name], absent=absent, network=network)
+            _infiniband.describe_device(name, found[name], absent=absent, networks=networks)
             for name in sorted(found)
         ]
     module.exit_json(

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 
@@ -231,6 +232,25 @@ def _device_numbers(gpus):
     ]
 
 
+def _gpu_cores(reading: dict, node: dict) -> dict:
+    """Return the cores near each GPU by its number, in the notation of gres.conf. It lacks GPUs that no socket is nearer to than another.
+
+    Slurm numbers cores by socket, and hyper-threads are no cores. slurmctld drains a node whose Cores are a part of a socket, so they are whole ones also if
+    the kernel knows a smaller part. Facts of an earlier release have no C(gpu_sockets).
+    """
+    kernel, each = reading.get("kernel_hardware") or {}, node["cores_per_socket"]
+    if any(kernel.get(key) != node[key] for key in ("sockets", "cores_per_socket")):
+        return {}
+    found = {}
+    for number, sockets in (reading.get("gpu_sockets") or {}).items():
+        near = [socket for socket in sockets if socket < node["sockets"]]
+        if 0 < len(near) < node["sockets"]:
+            found[int(number)] = _ranges(
+                [core for socket in near for core in range(socket * each, (socket + 1) * each)]
+            )
+    return found
+
+
 def _memory(found, configured):
     """Return the memory to configure in MiB.
 
@@ -271,6 +291,7 @@ def _node(name, address, reading, configured, features, models, override, hardwa
         "gpus": gpus,
         "gpu_count": sum(len(group["numbers"]) for group in gpus),
         "gpu_numbers": _device_numbers(gpus),
+        "gpu_cores": _gpu_cores(reading, told),
         "features": list(dict.fromkeys(types + list(features))),
         "release": reading["release"],
         "known": True,
@@ -788,18 +809,22 @@ def _partition_line(partition):
 
 
 def gres_conf(nodes, former):
-    """Return the text of gres.conf: one line per host and model. C(former) are the lines of hosts that did not answer."""
+    """Return the text of gres.conf: a line per host, model and cores. C(former) are the lines of hosts that did not answer.
+
+    The order of the files is that of the numbers: Slurm counts GPUs by it.
+    """
     lines = _heading()
     for node in nodes:
+        cores = node["gpu_cores"]
         for group in node["gpus"]:
             words = ["NodeName=" + node["name"], "Name=gpu"] + (
                 ["Type=" + group["type"]] if group["type"] else []
             )
-            words += [
-                "File=" + _files(group["prefix"], group["numbers"]),
-                "Flags=" + _FLAGS.get(group["kind"], "no_gpu_env"),
-            ]
-            lines.append(" ".join(words))
+            flags = "Flags=" + _FLAGS.get(group["kind"], "no_gpu_env")
+            for near, numbers in itertools.groupby(sorted(group["numbers"]), cores.get):
+                files = ["File=" + _files(group["prefix"], list(numbers))]
+                files += ["Cores=" + near] if near else []
+                lines.append(" ".join([*words, *files, flags]))
     return "\n".join(lines + former) + "\n"
 
 

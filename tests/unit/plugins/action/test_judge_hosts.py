@@ -424,6 +424,37 @@ def test_what_is_found_across_hosts():
     assert entry["found"] == "MTU 1400 on a; 1500 on b"
 
 
+def test_a_share_by_rdma_that_its_server_does_not_offer():
+    """Role nfs_server does not configure it. The server has nothing to mount."""
+    options = {"vars_nfs_client_options": ["hard", "rdma"], "vars_cluster_storage": "a"}
+    options["facts_rdma_ports"] = [dict(device="mlx5_0", port=1, state="active", rate_gb_s=400.0)]
+    hosts = [a_host("a", "10.0.0.11", **options), a_host("b", "10.0.0.12", **options)]
+    hosts[0]["cluster_host"]["nfs_transports"] = ["tcp", "udp"]
+    (entry,) = [entry for entry in judge(*hosts)["findings"] if entry["verdict"] != "pass"]
+    assert (entry["id"], entry["host"], entry["verdict"]) == ("nfs-rdma", "b", "fail")
+    assert entry["found"] == "a offers tcp and udp"
+    assert "rdma=y" in entry["fix"] and "/etc/nfs.conf.d of a" in entry["fix"]
+    hosts[0]["cluster_host"]["nfs_transports"].append("rdma")
+    assert "failed" not in judge(*hosts)
+
+
+def test_a_host_with_fewer_ports_than_another():
+    """The other one would wait for it. A host without training is not compared."""
+    ports = [
+        {"device": "mlx5_%d" % number, "port": 1, "state": "active", "rate_gb_s": 400.0}
+        for number in range(8)
+    ]
+    broken = [dict(port, state="down") if port["device"] == "mlx5_3" else port for port in ports]
+    result = judge(
+        a_host("a", "10.0.0.11", facts_rdma_ports=ports),
+        a_host("b", "10.0.0.12", facts_rdma_ports=broken),
+    )
+    (entry,) = [entry for entry in result["findings"] if entry["verdict"] != "pass"]
+    assert (entry["id"], entry["host"], entry["verdict"]) == ("rdma-ports-differ", "b", "warn")
+    assert entry["found"] == "7, mlx5_3 port 1: down, 400.0 Gb/s"
+    assert entry["expected"] == "8 active RDMA ports with 400 Gb/s, as on a"
+
+
 def test_a_name_for_management():
     """An address of another interface of the member is right."""
     resolved = {
@@ -449,6 +480,17 @@ def test_a_fabric_network_that_a_host_is_not_in():
         and "169.254.0.0/16" in entry["expected"]
         and entry["found"] == "no such interface as eth0"
     )
+    # One of the rails that the user has named.
+    rails = [
+        {"network": "10.%d.0.0/24" % rail, "address": address, "interface": ""}
+        for rail, address in enumerate(("10.0.0.11", "", ""))
+    ]
+    (entry,) = judge(
+        a_host("a", "10.0.0.11", vars_cluster_fabric_network="10.0.0.0/24,10.1.0.0/24,10.2.0.0/24"),
+        members=[member("a", fabric_address="10.0.0.11", fabric_rails=rails)],
+    )["findings"]
+    assert entry["expected"].endswith("inside 10.1.0.0/24 and 10.2.0.0/24")
+    assert entry["found"] == "no such interface"
     # It trains nothing.
     storage = member("a", fabric_address="", fabric_interface="", slots=0)
     assert [
@@ -590,6 +632,8 @@ def test_every_id_is_tried_and_published():
         "fabric-address-twice",
         "interface-names-differ",
         "mtu-differs",
+        "rdma-ports-differ",
+        "nfs-rdma",
     }
     assert set(ids) == tried
     readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")

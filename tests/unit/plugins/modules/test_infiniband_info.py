@@ -311,6 +311,9 @@ def test_which_gid_index(tree, ask):
         "several RoCE v2 addresses: 192.0.2.11 (3), 192.0.2.99 (5)",
     )
     assert only_port(ask(network="192.0.2.96/28"))["nccl_gid_index"] == 5
+    # One of several rails.
+    assert only_port(ask(network=["203.0.113.0/24", "192.0.2.96/28"]))["nccl_gid_index"] == 5
+    assert only_port(ask(network="203.0.113.0/24,192.0.2.96/28"))["nccl_gid_index"] == 5
     # Without IPv4, IPv6, as long as it isn't link-local.
     for index in (2, 3, 5):
         write(

@@ -90,6 +90,27 @@ def test_device_nodes(monkeypatch):
     ]
 
 
+def test_sockets_near_each_gpu(monkeypatch):
+    """By the local CPUs of its PCI device. CPUs 0, 2, 4, 6 are on package 0."""
+    texts = {
+        "/sys/devices/system/cpu/cpu%d/topology/physical_package_id" % cpu: "%d\n" % (cpu % 2)
+        for cpu in range(8)
+    }
+    for bus, minor, near in (("1b", 1, "0,2,4,6"), ("c3", 0, "1,3,5,7"), ("d1", 2, "")):
+        address = "0000:%s:00.0" % bus
+        texts["/proc/driver/nvidia/gpus/%s/information" % address] = "Device Minor: %d\n" % minor
+        texts["/sys/bus/pci/devices/%s/local_cpulist" % address] = near + "\n"
+    texts["/proc/driver/nvidia/gpus/0000:e1:00.0/information"] = "Model: Unknown\n"
+    monkeypatch.setattr(slurm_host_info.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(slurm_host_info, "read_text", lambda path: texts.get(path, ""))
+    monkeypatch.setattr(
+        slurm_host_info.glob,
+        "glob",
+        lambda pattern: [path for path in texts if path.endswith("/information")],
+    )
+    assert host().gpu_sockets() == {"1": [0], "0": [1], "2": []}
+
+
 @pytest.mark.parametrize(
     "names, models",
     [
