@@ -196,11 +196,36 @@ def test_every_driver_is_whole(folder, apt, name):
         asked = {
             key: value
             for key, value in names.items()
-            if "open" not in key and not key.startswith(("cuda-drivers", "nvidia-driver-pinning"))
+            if "open" not in key
+            and not key.startswith(("cuda-drivers", "nvidia-driver-pinning", "nvlink5"))
         }
         (found.root / "dpkg/status").write_text(ADDUSER, encoding="utf-8")
         planned = found.plan(*("%s=%s" % entry for entry in asked.items()))
         assert isinstance(planned, dict) and set(planned) == set(asked), planned
+
+
+def test_a_driver_for_ubuntu_is_as_nvidia_has_it(folder, apt):
+    """Maintainers, packages of their own from 580 on, and the fabric of B200, which needs the open module."""
+    family = next(entry for entry in vendor.load()["families"] if entry["name"] == "driver_ubuntu")
+
+    def maintainers(version):
+        return {
+            vendor.field(control, "Package"): vendor.field(control, "Maintainer").split(" <")[0]
+            for control, _files, _scripts in vendor.packages(family, version)
+        }
+
+    old, new = maintainers("570.172.08-0ubuntu1"), maintainers("580.95.05-0ubuntu1")
+    for found, branch in ((old, "570"), (new, "580")):
+        assert found["nvidia-driver-" + branch] == "Ubuntu Core Developers"
+        assert found["libnvidia-compute-" + branch] == "Ubuntu Core Developers"
+        assert found["cuda-drivers-" + branch] == found["nvidia-open-" + branch] == "cudatools"
+    assert "nvidia-fabricmanager-570" in old and "nvidia-persistenced" not in old
+    own = {"nvidia-persistenced", "nvidia-firmware-580", "libnvidia-gpucomp-580"}
+    assert own | {"nvidia-fabricmanager"} < set(new) and "nvidia-fabricmanager-580" not in new
+    planned = apt("ubuntu2204").plan(
+        "nvidia-open-580=580.95.05-0ubuntu1", "nvlink5-580=580.95.05-1"
+    )
+    assert isinstance(planned, dict) and {"nvidia-fabricmanager", "nvlsm"} < set(planned), planned
 
 
 def test_the_toolkit_s_four_can_be_mixed(apt):
