@@ -64,18 +64,41 @@ def parse_nvidia_detect(text):
     return packages.pop() if len(packages) == 1 else ""
 
 
-def parse_ubuntu_drivers(text):
-    """The package that `ubuntu-drivers` recommends, from `list --gpgpu --recommended` or `devices`; empty if it recommends none.
+def parse_ubuntu_drivers(listed, devices=""):
+    """The package of Ubuntu's archive that `ubuntu-drivers` recommends, from `list --gpgpu --recommended` and `devices`; empty if it recommends none.
 
-    The former prints 'nvidia-driver-535-server, (kernel modules provided by …)' or the package alone, the latter 'driver : nvidia-driver-535 - … recommended'.
+    The former prints 'nvidia-driver-535-server, (kernel modules provided by …)', the package and its modules, or the package alone, the latter
+    'driver : nvidia-driver-535 - … recommended'. With another repository configured, both recommend a package of it: marked third-party by the latter, and
+    without signed modules in the former. Then it is the archive's package of that branch, or of the newest one.
     """
-    for line in whole_lines(text, "ubuntu-drivers"):
-        match = re.match(r"driver\s*:\s*(nvidia-driver-\S+) - .*\brecommended\b", line) or re.match(
-            r"(nvidia-driver-\d+\S*?)(?:[,\s]|$)", line
+    offered = [
+        match.groups()
+        for line in whole_lines(listed + devices, "ubuntu-drivers")
+        for match in [re.match(r"driver\s*:\s*(nvidia-driver-\S+) - (\S+)(.*)", line)]
+        if match
+    ]
+    named = re.findall(r"^(nvidia-driver-\d+[\w-]*)(.*)$", listed, re.MULTILINE)
+    signed = [name for name, rest in named if "linux-modules-nvidia" in rest]
+    recommended = [name for name, _origin, rest in offered if "recommended" in rest.split()]
+    names = signed or [name for name, _rest in named] or recommended
+    third_party = {name for name, origin, _rest in offered if origin == "third-party"}
+    if names and names[0] in third_party:
+        return _archives(names[0], [name for name, origin, _rest in offered if origin == "distro"])
+    return names[0] if names else ""
+
+
+def _archives(name, offered):
+    """The archive's driver that is most like another repository's C(name): of its branch, else of the newest; open or not as that one, for servers first."""
+
+    def likeness(other):
+        return (
+            branch_of(other) == branch_of(name),
+            int(branch_of(other)),
+            other.endswith("-open") == name.endswith("-open"),
+            "-server" in other,
         )
-        if match:
-            return match.group(1)
-    return ""
+
+    return max((other for other in offered if branch_of(other)), key=likeness, default="")
 
 
 def lacking_components(files, codename, components):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._driver import (
@@ -19,6 +21,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._driver import (
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_madison
 
+# Outputs of Ubuntu hosts.
+UBUNTU = Path(__file__).parents[3] / "fixtures/ubuntu"
 NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos"
 MADISON = """
  nvidia-smi | 570.172.08-1 | https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64  Packages
@@ -93,6 +97,44 @@ def test_what_nvidia_detect_recommends(text, package):
 )
 def test_what_ubuntu_drivers_recommends(text, package):
     assert parse_ubuntu_drivers(text) == package
+
+
+@pytest.mark.parametrize(
+    "file, package",
+    [
+        ("devices-gtx1660super-focal.txt", "nvidia-driver-470"),
+        ("devices-gtx980-noble.txt", "nvidia-driver-535"),
+        # U9: NVIDIA's repository is configured, and its package is recommended.
+        ("devices-rtx2000ada-cuda-repository-noble.txt", "nvidia-driver-580-server-open"),
+        ("devices-rtx3070-focal.txt", "nvidia-driver-535-server-open"),
+        ("devices-rtx3090.txt", "nvidia-driver-535-server-open"),
+        ("list-focal.txt", "nvidia-driver-460"),
+        ("list-gpgpu-recommended-noble.constructed.txt", "nvidia-driver-580-server-open"),
+        # A package of another repository has no signed modules.
+        (
+            "list-gpgpu-recommended-third-party-first.constructed.txt",
+            "nvidia-driver-580-server-open",
+        ),
+    ],
+)
+def test_what_ubuntu_drivers_recommends_on_real_hosts(file, package):
+    assert (
+        parse_ubuntu_drivers((UBUNTU / ("ubuntu-drivers-" + file)).read_text(encoding="utf-8"))
+        == package
+    )
+
+
+def test_a_branch_of_another_repository_is_the_archives_newest():
+    text = (
+        "driver   : nvidia-driver-610-open - third-party non-free recommended\n"
+        "driver   : nvidia-driver-570-server - distro non-free\ndriver   : nvidia-driver-580-server - distro non-free\n"
+        "driver   : nvidia-driver-580-open - distro non-free\n"
+    )
+    assert parse_ubuntu_drivers(text) == "nvidia-driver-580-open"
+    assert parse_ubuntu_drivers(text.splitlines()[0] + "\n") == ""
+    # Without signed modules only the other command tells whose package it is.
+    assert parse_ubuntu_drivers("nvidia-driver-610-open\n", text) == "nvidia-driver-580-open"
+    assert parse_ubuntu_drivers("nvidia-driver-570-server\n", text) == "nvidia-driver-570-server"
 
 
 def test_offers_of_one_repository_and_of_the_others():
