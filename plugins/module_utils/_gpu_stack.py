@@ -208,7 +208,8 @@ def is_foreign(path, uri, origin):
 
 def is_nvidias(path, uri, origin):
     """Whether a repository is NVIDIA's, or a mirror of it."""
-    return bool(_NVIDIA_SOURCES.fullmatch(path)) or origin == "NVIDIA" or _looks_like_nvidia(uri)
+    by_url = _looks_like_nvidia(uri) and not _DISTRIBUTION.fullmatch(origin)
+    return bool(_NVIDIA_SOURCES.fullmatch(path)) or origin == "NVIDIA" or by_url
 
 
 def parse_driver_offers(text):
@@ -347,20 +348,20 @@ def grub_default(settings, environment):
     return (match.group(1) or match.group(2)) if match else ""
 
 
-def parse_origins(text, nvidia=(), foreign=()):
+def parse_origins(text, places=None):
     """Origins that offer a version, by name and version, from `apt-cache madison`.
 
-    C(nvidia) and C(foreign) are the repositories of NVIDIA and of others, as URL and suite. The rest is the distribution's.
+    C(places) are repositories as URL and suite, by their origin. One that is not among them is judged by its URL.
     """
     found = {}
     for name, version, words in madison_rows(text):
-        if any(is_of(words, *place) for place in foreign):
-            origin = "other_repository"
-        elif any(is_of(words, *place) for place in nvidia) or _looks_like_nvidia(words[0]):
-            origin = "nvidia_repository"
-        else:
-            origin = "distribution"
-        found.setdefault((name, version), set()).add(origin)
+        known = [
+            origin
+            for origin, repositories in (places or {}).items()
+            if any(is_of(words, *repository) for repository in repositories)
+        ]
+        by_url = "nvidia_repository" if _looks_like_nvidia(words[0]) else "distribution"
+        found.setdefault((name, version), set()).update(known or [by_url])
     return found
 
 

@@ -383,11 +383,11 @@ class Host:
         return self.say("/usr/lib/apt/apt-helper", "cat-file", path)
 
     def foreign_sources(self, preferences):
-        """Repositories of others that offer a driver, and the places of NVIDIA's, as URL and suite.
+        """Repositories of others that offer a driver, and all repositories as URL and suite, by their origin.
 
         A repository whose lists are not downloaded yet offers nothing, and its origin is unknown.
         """
-        found, used, nvidias = {}, set(), []
+        found, used, places = {}, set(), {origin: [] for origin in stack.ORIGINS}
         for path in files(SOURCES):
             for stanza in _apt_sources.stanzas(path, read_text(path)):
                 for uri, suite in [
@@ -402,8 +402,8 @@ class Host:
                     )
                     if not stack.is_foreign(path, uri, origin):
                         used.add(origin)
-                        if stack.is_nvidias(path, uri, origin):
-                            nvidias.append((uri, suite))
+                        ours = stack.is_nvidias(path, uri, origin)
+                        places["nvidia_repository" if ours else "distribution"].append((uri, suite))
                         continue
                     source = {
                         "path": path,
@@ -421,9 +421,10 @@ class Host:
         for source in found.values():
             source["own_origin"] = source["origin"] not in used
             source["kept_out"] = stack.is_kept_out(source, preferences)
-        return list(found.values()), nvidias
+            places["other_repository"].append((source["uri"], source["suite"]))
+        return list(found.values()), places
 
-    def add_origins(self, packages, foreign, nvidias, record):
+    def add_origins(self, packages, places, record):
         """Adds its origin to each package of the driver. Those that role nvidia_driver installed are from its source, so apt is not asked."""
         driver = {
             name: package
@@ -440,8 +441,7 @@ class Host:
         asked = sorted(set(driver) - set(noted))
         offers = stack.parse_origins(
             self.say("apt-cache", "madison", *asked) if asked else "",
-            nvidias,
-            [(source["uri"], source["suite"]) for source in foreign],
+            places,
         )
         for name, origin in stack.package_origins(driver, offers, noted).items():
             packages[name]["origin"] = origin
@@ -569,8 +569,8 @@ def main():
     locked = secure_boot()
     record = Record(module, module.params["record"]).read() if module.params["record"] else {}
     preferences = {path: read_text(path) for path in files(PREFERENCES)}
-    foreign, nvidias = host.foreign_sources(preferences)
-    host.add_origins(packages, foreign, nvidias, record)
+    foreign, places = host.foreign_sources(preferences)
+    host.add_origins(packages, places, record)
     module.exit_json(
         changed=False,
         gpus=[dict(gpu, model=named.get(gpu["bus_id"], "")) for gpu in gpus],

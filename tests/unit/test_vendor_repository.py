@@ -222,10 +222,43 @@ def test_a_driver_for_ubuntu_is_as_nvidia_has_it(folder, apt):
     assert "nvidia-fabricmanager-570" in old and "nvidia-persistenced" not in old
     own = {"nvidia-persistenced", "nvidia-firmware-580", "libnvidia-gpucomp-580"}
     assert own | {"nvidia-fabricmanager"} < set(new) and "nvidia-fabricmanager-580" not in new
-    planned = apt("ubuntu2204").plan(
-        "nvidia-open-580=580.95.05-0ubuntu1", "nvlink5-580=580.95.05-1"
-    )
+    planned = apt("ubuntu2204").plan("nvidia-open-580", "nvlink5-580")
     assert isinstance(planned, dict) and {"nvidia-fabricmanager", "nvlsm"} < set(planned), planned
+
+
+def test_the_origin_of_a_driver_by_apt_itself(apt, tmp_path):
+    """A host with both repositories: the same names, the same maintainer, two origins. A branch of the archive is empty."""
+    archive = tmp_path / "archive/ubuntu/dists/noble-updates"
+    (archive / "restricted/binary-amd64").mkdir(parents=True)
+    paragraph = (
+        "Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: Ubuntu Core Developers <ubuntu-devel-discuss@lists.ubuntu.com>\n"
+        "Section: %s\n%sFilename: pool/%s.deb\nSize: 1\nSHA256: %064d\nDescription: NVIDIA driver support binaries\n"
+    )
+    empty, full = "570.211.01-0ubuntu1.24.04.1", "580.126.20-0ubuntu0.24.04.2"
+    rows = [
+        ("nvidia-utils-570", empty, "restricted/oldlibs", "Depends: nvidia-utils-580\n"),
+        ("nvidia-utils-580", full, "restricted/libs", ""),
+    ]
+    (archive / "restricted/binary-amd64/Packages").write_text(
+        "\n".join(paragraph % (*row, row[0], number) for number, row in enumerate(rows)),
+        encoding="utf-8",
+    )
+    (archive / "Release").write_text(
+        "Origin: Ubuntu\nSuite: noble-updates\nComponents: restricted\nArchitectures: amd64\n",
+        encoding="utf-8",
+    )
+    found = apt("ubuntu2404")
+    with open(found.root / "etc/sources.list", "a", encoding="utf-8") as stream:
+        stream.write(f"deb [trusted=yes] file:{tmp_path}/archive/ubuntu noble-updates restricted\n")
+    update = found.run("apt-get", "update")
+    assert update.returncode == 0, update.stdout
+    names = ["nvidia-utils-570", "nvidia-utils-580", "cuda-drivers-580"]
+    offers = stack.parse_origins(found.run("apt-cache", "madison", *names).stdout)
+    assert offers["nvidia-utils-580", full] == {"distribution"}
+    assert offers["nvidia-utils-580", "580.126.20-1ubuntu1"] == {"nvidia_repository"}
+    assert offers["nvidia-utils-570", "570.172.08-0ubuntu1"] == {"nvidia_repository"}
+    shown = found.run("apt-cache", "show", *names).stdout
+    assert stack.parse_transitional(shown) == {("nvidia-utils-570", empty): "nvidia-utils-580"}
 
 
 def test_the_toolkit_s_four_can_be_mixed(apt):
@@ -760,6 +793,9 @@ def test_every_package_says_where_it_was_read():
         "LIBCTKPKG",
         "NCCLPKG",
         "APTLOG",
+        "CUDALIST",
+        "CUDACACHE",
+        "GDCPR",
         "DRVGUIDE",
         "COMPAT",
     }

@@ -36,6 +36,8 @@ def test_persistence_mode_is_not_switched_off_by_ubuntus_unit():
     assert "--no-persistence-mode" in commands(unit)[0]
     assert len(commands(unit, DROP_IN)) == 1
     assert "--no-persistence-mode" not in commands(unit, DROP_IN)[0]
+    status = (UBUNTU / "systemctl-status-nvidia-persistenced-jammy.txt").read_text(encoding="utf-8")
+    assert "--no-persistence-mode" in status and "static;" in status
     # Of NVIDIA's installer and of Debian, too: what the drop-in starts is the daemon.
     assert commands(
         (ROLE / "files/nvidia-persistenced.service").read_text(encoding="utf-8"), DROP_IN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -285,6 +286,25 @@ def test_components_are_added_for_the_hosts_own_mirror():
         )
         == ""
     )
+
+
+def test_components_of_real_hosts():
+    """Both stanzas of 24.04 get what they lack, each line of 22.04 its own."""
+    noble = (UBUNTU / "ubuntu-sources-noble-mirror.sources").read_text(encoding="utf-8")
+    assert lacking_components({"a.sources": noble}, "noble", ["restricted", "multiverse"]) == ""
+    bare = noble.replace(" restricted multiverse", "")
+    found = lacking_components({"a.sources": bare}, "noble", ["restricted", "multiverse"])
+    assert re.findall(r"Suites: (.*)\nComponents: (.*)", found) == [
+        ("noble noble-updates", "restricted multiverse"),
+        ("noble-security", "restricted multiverse"),
+    ]
+    jammy = (UBUNTU / "sources-list-jammy.list").read_text(encoding="utf-8")
+    assert lacking_components({"/etc/apt/sources.list": jammy}, "jammy", ["restricted"]) == ""
+    found = lacking_components({"/etc/apt/sources.list": jammy}, "jammy", ["multiverse"])
+    assert "Signed-By" not in found and re.findall(r"Suites: (.*)\nComponents: (.*)", found) == [
+        ("jammy", "multiverse"),
+        ("jammy-updates", "multiverse"),
+    ]
 
 
 def test_components_of_a_host_with_the_former_format():

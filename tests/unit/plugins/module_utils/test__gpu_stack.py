@@ -271,10 +271,12 @@ def package(version="550.54.15-1", held=False, by_nvidia=False, leads_to="", **m
     )
 
 
-def sources(packages, madison="", noted=None, nvidia=(), foreign=(), runfile=False):
+def sources(packages, madison="", noted=None, nvidia=(), foreign=(), archive=(), runfile=False):
     """Origins of a driver by what apt offers."""
     found = {name: dict(entry) for name, entry in packages.items()}
-    offers = parse_origins(madison, nvidia, foreign)
+    offers = parse_origins(
+        madison, {"nvidia_repository": nvidia, "other_repository": foreign, "distribution": archive}
+    )
     for name, origin in package_origins(packages, offers, noted).items():
         found[name]["origin"] = origin
     return driver_sources(found, runfile)
@@ -417,6 +419,42 @@ def test_several_origins_on_one_host_are_told_apart():
     ]
 
 
+@pytest.mark.parametrize(
+    "file", ["dpkg-l-550-archive-hwe-noble.txt", "dpkg-l-550-server-archive-noble.txt"]
+)
+def test_a_driver_of_the_archive_is_whole(file):
+    """Its signed modules have the version of their kernel, and the toolkit is of another repository."""
+    lines = (UBUNTU / file).read_text(encoding="utf-8").splitlines()
+    installed = parse_packages(
+        "".join(
+            row(name, version, status + " ")
+            for status, name, version in (line.split()[:3] for line in lines)
+        )
+    )
+    assert [name for name in installed if installed[name]["leads_to"]] == []
+    assert sources(installed) == ["distribution"]
+
+
+def test_an_unattended_upgrade_moves_a_driver_to_another_repository():
+    """A driver of NVIDIA's repository that was neither held nor excluded, by apt's own log."""
+    log = (UBUNTU / "apt-history-570-cuda-repository-to-archive-jammy.txt").read_text(
+        encoding="utf-8"
+    )
+    upgraded = re.search(r"^Upgrade: (.*)$", log, re.MULTILINE).group(1)
+    pairs = re.findall(r"(\S+):amd64 \((\S+), (\S+)\)", upgraded)
+    archive = "http://archive.ubuntu.com/ubuntu jammy-security/restricted amd64"
+    nvidia = NVIDIAS.replace("2404", "2204")
+    offered = offers(nvidia, *((name, old) for name, old, _new in pairs))
+    offered += offers(archive, *((name, new) for name, _old, new in pairs))
+    before = {name: package(old) for name, old, _new in pairs}
+    after = {name: package(new) for name, _old, new in pairs}
+    assert len(pairs) == 9
+    assert sources(before, offered) == ["nvidia_repository"]
+    assert sources(after, offered) == ["distribution"]
+    halfway = dict(before, **{"nvidia-utils-570": after["nvidia-utils-570"]})
+    assert sources(halfway, offered) == ["distribution", "nvidia_repository"]
+
+
 def test_mirrors_and_local_repositories_of_nvidia_are_nvidias():
     installed = {"nvidia-utils-570": package("570.172.08-0ubuntu1")}
     pair = ("nvidia-utils-570", "570.172.08-0ubuntu1")
@@ -427,6 +465,12 @@ def test_mirrors_and_local_repositories_of_nvidia_are_nvidias():
         installed, offers(mirror, pair), nvidia=[("http://mirror.example/gpu/", "/")]
     ) == ["nvidia_repository"]
     assert sources(installed, offers(mirror, pair)) == ["distribution"]
+    # A mirror of the distribution whose name has the word.
+    lab = "http://nvidia-lab.example/ubuntu"
+    assert not is_nvidias("a.list", lab, "Ubuntu") and is_nvidias("a.list", lab, "")
+    assert sources(
+        installed, offers(lab + " noble/restricted amd64", pair), archive=[(lab, "noble")]
+    ) == ["distribution"]
     own = "/etc/apt/sources.list.d/trainyard-nvidia-cuda.sources"
     assert is_nvidias(own, "http://mirror.example/gpu", "aptly")
     assert not is_foreign(own, "http://mirror.example/gpu", "aptly")
