@@ -197,6 +197,8 @@ def expand(families, asked):
 def resolve(families, offers, asked, installed=""):
     """The first family that is completely available at a matching version of its first package; else the first whose first package is: C(names), C(version).
 
+    Packages that may be C(OUT_OF_STEP) count in any version, unless another family is available without them.
+
     Of matching versions, the installed one is preferred, else the newest. None if nothing matches.
     """
     found = []
@@ -205,19 +207,22 @@ def resolve(families, offers, asked, installed=""):
         if versions:
             kept = [version for version in versions if installed and upstream(version) == installed]
             found.append({"names": names, "version": (kept or versions)[0]})
+
+    def has(family, name):
+        """Whether a package is offered at the family's version."""
+        versions = [upstream(version) for version in offers.get(name, [])]
+        return upstream(family["version"]) in versions
+
+    in_step = [family for family in found if all(has(family, name) for name in family["names"])]
     whole = [
         family
         for family in found
         if all(
-            offers.get(name)
-            if OUT_OF_STEP.fullmatch(name)
-            else any(
-                upstream(version) == upstream(family["version"]) for version in offers.get(name, [])
-            )
+            bool(offers.get(name)) if OUT_OF_STEP.fullmatch(name) else has(family, name)
             for name in family["names"]
         )
     ]
-    return (whole or found or [None])[0]
+    return (in_step or whole or found or [None])[0]
 
 
 PIN_PACKAGES = "Package: *nvidia* cuda-drivers* libcuda1* libcudadebugger1* libnvcuvid1* libnvoptix1* libxnvctrl0* libnvsdm* nvsdm*\n"

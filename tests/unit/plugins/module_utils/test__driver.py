@@ -209,6 +209,20 @@ def test_the_family_that_is_whole_wins():
     assert resolve([first, second], offers, "580") is None and resolve([], offers, "") is None
 
 
+def test_a_daemon_of_another_branch_is_not_taken_if_the_driver_has_its_own():
+    """In NVIDIA's repository for Ubuntu it is in nvidia-compute-utils up to 570, and a package of its own from 580 on."""
+    families = [["nvidia-utils-570", "nvidia-persistenced"], ["nvidia-utils-570"]]
+    offers = {
+        "nvidia-utils-570": ["570.172.08-0ubuntu1"],
+        "nvidia-persistenced": ["580.95.05-0ubuntu1"],
+    }
+    assert resolve(families, offers, "570")["names"] == families[1]
+    # Debian's is older than its driver.
+    assert resolve(families[:1], offers, "570")["names"] == families[0]
+    offers["nvidia-persistenced"].append("570.172.08-0ubuntu1")
+    assert resolve(families, offers, "570")["names"] == families[0]
+
+
 def test_an_installed_version_that_fits_stays():
     offers = {"nvidia-smi": ["570.172.08-1", "570.124.06-1"]}
     assert resolve([["nvidia-smi"]], offers, "570", "570.124.06")["version"] == "570.124.06-1"
