@@ -71,20 +71,17 @@ def parse_ubuntu_drivers(listed, devices=""):
     'driver : nvidia-driver-535 - … recommended'. With another repository configured, both recommend a package of it: marked third-party by the latter, and
     without signed modules in the former. Then it is the archive's package of that branch, or of the newest one.
     """
-    offered = [
-        match.groups()
-        for line in whole_lines(listed + devices, "ubuntu-drivers")
-        for match in [re.match(r"driver\s*:\s*(nvidia-driver-\S+) - (\S+)(.*)", line)]
-        if match
-    ]
+    whole_lines(listed + devices, "ubuntu-drivers")
+    offered = re.findall(
+        r"^driver\s*:\s*(nvidia-driver-\S+) - (\S+)(.*)$", listed + devices, re.MULTILINE
+    )
     named = re.findall(r"^(nvidia-driver-\d+[\w-]*)(.*)$", listed, re.MULTILINE)
     signed = [name for name, rest in named if "linux-modules-nvidia" in rest]
     recommended = [name for name, _origin, rest in offered if "recommended" in rest.split()]
-    names = signed or [name for name, _rest in named] or recommended
-    third_party = {name for name, origin, _rest in offered if origin == "third-party"}
-    if names and names[0] in third_party:
-        return _archives(names[0], [name for name, origin, _rest in offered if origin == "distro"])
-    return names[0] if names else ""
+    chosen = (signed + [name for name, _rest in named] + recommended + [""])[0]
+    if any((name, origin) == (chosen, "third-party") for name, origin, _rest in offered):
+        return _archives(chosen, [name for name, origin, _rest in offered if origin == "distro"])
+    return chosen
 
 
 def _archives(name, offered):
@@ -205,24 +202,24 @@ def resolve(families, offers, asked, installed=""):
     for names in families:
         versions = [version for version in offers.get(names[0], []) if fits(version, asked)]
         if versions:
-            kept = [version for version in versions if installed and upstream(version) == installed]
+            kept = [version for version in versions if upstream(version) == installed]
             found.append({"names": names, "version": (kept or versions)[0]})
 
-    def has(family, name):
-        """Whether a package is offered at the family's version."""
-        versions = [upstream(version) for version in offers.get(name, [])]
-        return upstream(family["version"]) in versions
-
-    in_step = [family for family in found if all(has(family, name) for name in family["names"])]
-    whole = [
-        family
-        for family in found
-        if all(
-            bool(offers.get(name)) if OUT_OF_STEP.fullmatch(name) else has(family, name)
-            for name in family["names"]
-        )
-    ]
+    in_step = [family for family in found if _is_whole(family, offers, strict=True)]
+    whole = [family for family in found if _is_whole(family, offers, strict=False)]
     return (in_step or whole or found or [None])[0]
+
+
+def _is_whole(family, offers, strict):
+    """Whether all packages of a family are offered at its version. Those C(OUT_OF_STEP) may have any version unless C(strict)."""
+    number = upstream(family["version"])
+    return all(
+        number in [upstream(version) for version in offers.get(name, [])]
+        or not strict
+        and bool(offers.get(name))
+        and bool(OUT_OF_STEP.fullmatch(name))
+        for name in family["names"]
+    )
 
 
 PIN_PACKAGES = "Package: *nvidia* cuda-drivers* libcuda1* libcudadebugger1* libnvcuvid1* libnvoptix1* libxnvctrl0* libnvsdm* nvsdm*\n"
