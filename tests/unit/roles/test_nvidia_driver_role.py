@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -11,6 +12,8 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from trusted import trust_as_template
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import BESIDE
 
 ROOT = Path(__file__).parents[3]
 ROLE = ROOT / "roles/nvidia_driver"
@@ -111,3 +114,51 @@ def test_the_run_stops_after_the_gpu_stack_if_a_host_waits_for_a_reboot():
         "gpu-a: reboot this host and run the playbook again, or set nvidia_driver_allow_reboot to true"
     )
     assert reason in told
+
+
+@pytest.mark.parametrize(
+    "reason, allowed, needed, passes",
+    [
+        ("driver 550 is loaded, and 570 is requested", False, True, False),
+        ("driver 550 is loaded, and 570 is requested", True, True, True),
+        ("", False, True, True),
+        # A host that is not changed is not drained either, and its check tells the rest.
+        ("the libraries are newer", False, False, True),
+    ],
+)
+def test_an_upgrade_stops_before_the_first_host_is_drained(reason, allowed, needed, passes):
+    """Practice 6. Playbook upgrade reads all hosts with this file in a play of its own, which ends for all if one fails."""
+    check = the_task("roles/upgrade/tasks/ask.yml", "may be rebooted")
+    variables = {
+        "inventory_hostname": "gpu-a",
+        "__upgrade_plan": {"reboot": reason, "needed": needed},
+        "nvidia_driver_may_reboot": allowed,
+    }
+    templar = Templar(DataLoader(), variables)
+    condition = trust_as_template("{{ %s }}" % check["ansible.builtin.assert"]["that"])
+    assert bool(templar.template(condition)) is passes
+    told = templar.template(trust_as_template(check["ansible.builtin.assert"]["fail_msg"]))
+    assert reason in told and "No host was changed" in told
+    first = yaml.safe_load((ROOT / "playbooks/upgrade.yml").read_text(encoding="utf-8"))[1]
+    assert first["any_errors_fatal"] is True
+    assert first["tasks"][0]["ansible.builtin.include_role"]["tasks_from"] == "ask"
+
+
+def test_fabric_manager_is_enabled_and_its_link_recorded_for_teardown():
+    write = the_task("roles/nvidia_driver/tasks/fabric.yml", "Enable Fabric Manager")
+    files = write["trainyard.gpu.managed_files"]["files"]
+    link = next(entry for entry in files if entry.get("state") == "link")
+    record = next(entry for entry in files if "content" in entry)
+    variables = {
+        "__nvidia_driver_wants": "/etc/systemd/system/multi-user.target.wants",
+        "__nvidia_driver_fabric": {"version": "580.95.05"},
+    }
+    templar = Templar(DataLoader(), variables)
+    noted = json.loads(
+        templar.template(
+            trust_as_template(record["content"].replace("to_nice_json(indent=2)", "to_json"))
+        )
+    )
+    assert noted["links"] == [templar.template(trust_as_template(link["path"]))]
+    # The keys by which the plan knows that the driver is not the role's.
+    assert set(noted) == BESIDE
