@@ -46,7 +46,7 @@ _NVIDIA_SOURCES = re.compile(r"/etc/apt/sources\.list\.d/trainyard-nvidia-[\w-]+
 # For dpkg-query --showformat, for parse_packages.
 PACKAGES_FORMAT = "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Maintainer}\\t${Section}\\t${Depends}\\n"
 ORIGINS = ("distribution", "nvidia_repository", "other_repository")
-# nvidia-utils-570-server, linux-modules-nvidia-570-server-open-generic. The last part is another one in a package that leads to the open module.
+# nvidia-utils-570-server, linux-modules-nvidia-570-server-open-generic.
 _BRANCHED = re.compile(r"((?:[a-z]+-)*(?:lib)?nvidia(?:-[a-z]\w*)*)-(\d{3})(?:-\S+)?")
 # Ubuntu's archive has its release in a version: 570.211.01-0ubuntu1.24.04.1. NVIDIA's has -0ubuntu1 or -1ubuntu1.
 _OF_NVIDIA_FOR_UBUNTU = re.compile(r"\S+-[01]ubuntu1")

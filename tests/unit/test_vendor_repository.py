@@ -226,10 +226,10 @@ def test_a_driver_for_ubuntu_is_as_nvidia_has_it(folder, apt):
     assert isinstance(planned, dict) and {"nvidia-fabricmanager", "nvlsm"} < set(planned), planned
 
 
-def test_the_origin_of_a_driver_by_apt_itself(apt, tmp_path):
+def test_the_origin_of_a_driver_by_apt_itself(folder, apt, tmp_path):
     """A host with both repositories: the same names, the same maintainer, two origins. A branch of the archive is empty."""
-    archive = tmp_path / "archive/ubuntu/dists/noble-updates"
-    (archive / "restricted/binary-amd64").mkdir(parents=True)
+    archive = tmp_path / "archive"
+    archive.mkdir()
     paragraph = (
         "Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: Ubuntu Core Developers <ubuntu-devel-discuss@lists.ubuntu.com>\n"
         "Section: %s\n%sFilename: pool/%s.deb\nSize: 1\nSHA256: %064d\nDescription: NVIDIA driver support binaries\n"
@@ -239,18 +239,12 @@ def test_the_origin_of_a_driver_by_apt_itself(apt, tmp_path):
         ("nvidia-utils-570", empty, "restricted/oldlibs", "Depends: nvidia-utils-580\n"),
         ("nvidia-utils-580", full, "restricted/libs", ""),
     ]
-    (archive / "restricted/binary-amd64/Packages").write_text(
-        "\n".join(paragraph % (*row, row[0], number) for number, row in enumerate(rows)),
-        encoding="utf-8",
-    )
-    (archive / "Release").write_text(
-        "Origin: Ubuntu\nSuite: noble-updates\nComponents: restricted\nArchitectures: amd64\n",
-        encoding="utf-8",
-    )
+    stanzas = [paragraph % (*row, row[0], number) for number, row in enumerate(rows)]
+    vendor.write_index(folder, archive, stanzas, "Ubuntu", "Ubuntu")
     found = apt("ubuntu2404")
     with open(found.root / "etc/sources.list", "a", encoding="utf-8") as stream:
-        stream.write(f"deb [trusted=yes] file:{tmp_path}/archive/ubuntu noble-updates restricted\n")
-    update = found.run("apt-get", "update")
+        stream.write(f"deb [signed-by={key(folder)}] file:{archive} /\n")
+    update = found.update()
     assert update.returncode == 0, update.stdout
     names = ["nvidia-utils-570", "nvidia-utils-580", "cuda-drivers-580"]
     offers = stack.parse_origins(found.run("apt-cache", "madison", *names).stdout)
