@@ -15,6 +15,8 @@ __all__ = [
     "STATES_FORMAT",
     "ParseError",
     "dpkg_rows",
+    "is_of",
+    "madison_rows",
     "nearest_versions",
     "parse_installed",
     "parse_madison",
@@ -81,12 +83,21 @@ def parse_simulation(text):
     return {"installed": installed, "removed": removed, "replaced": replaced}
 
 
-def _is_of(words, uri, suite="/"):
+def is_of(words, uri, suite="/"):
     """Whether the words of a row, URL, suite with component, architecture, belong to a repository. With suite / they are only the URL."""
     theirs = words[1] if len(words) > 2 else "/"
     return location(words[0]) == location(uri) and (theirs + "/").startswith(
         suite.rstrip("/") + "/"
     )
+
+
+def madison_rows(text):
+    """Name, version, and the words of the place (URL, suite with component, architecture) of each binary package that `apt-cache madison` lists."""
+    for line in whole_lines(text, "apt-cache madison"):
+        fields = [field.strip() for field in line.split("|")]
+        # Source packages are listed too, under the name of the binary package.
+        if len(fields) == 3 and fields[2].endswith("Packages"):
+            yield fields[0], fields[1], fields[2].split()
 
 
 def parse_madison(text, repository="", there=True, without=()):
@@ -96,18 +107,14 @@ def parse_madison(text, repository="", there=True, without=()):
     """
     found = {}
     wanted = re.sub(r"^\w+://", "", repository).rstrip("/")
-    for line in whole_lines(text, "apt-cache madison"):
-        fields = [field.strip() for field in line.split("|")]
-        # Source packages are listed too, under the name of the binary package.
-        if len(fields) != 3 or not fields[2].endswith("Packages"):
+    for name, version, words in madison_rows(text):
+        if wanted and (wanted + "/" in " ".join(words)) != there:
             continue
-        if wanted and (wanted + "/" in fields[2]) != there:
+        if any(is_of(words, *each.split()) for each in without):
             continue
-        if any(_is_of(fields[2].split(), *each.split()) for each in without):
-            continue
-        versions = found.setdefault(fields[0], [])
-        if fields[1] not in versions:
-            versions.append(fields[1])
+        versions = found.setdefault(name, [])
+        if version not in versions:
+            versions.append(version)
     return found
 
 

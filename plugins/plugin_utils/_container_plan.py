@@ -189,8 +189,8 @@ def problems(found, asked, host):
         )
     if asked["gpus"] != "none" and host["gpus"] == 0:
         said.append(
-            "training_container_gpus is %s, but the driver of this host reports no GPU: set it to none"
-            % json.dumps(asked["gpus"])
+            "training_container_gpus is %s, but the driver of this host reports no GPU: load the driver with gpu_stack.yml, "
+            "which says if a reboot is due, or set it to none" % json.dumps(asked["gpus"])
         )
     if asked["share_root"] not in there:
         said.append(

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._driver import fits
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import problems
 
 
@@ -25,4 +27,19 @@ def plan(found, noted, asked=None, driver="", smi=None):
     if not (smi or {}).get("available", True):
         faults.append("nvidia-smi: %s: %s." % (smi["cause"], smi["fix"]))
     # A host of an upgrade that was stopped has a snapshot and does not work yet.
-    return {"needed": differences != [], "over": bool(noted.get("works", True)), "faults": faults}
+    return {
+        "needed": differences != [],
+        "over": bool(noted.get("works", True)),
+        "faults": faults,
+        "reboot": reboot(found, driver),
+    }
+
+
+def reboot(found, driver):
+    """Why an upgrade to C(driver) ends with a reboot; empty if it does not, as in a container, which has no kernel of its own."""
+    if not found.get("next_kernel"):
+        return ""
+    wanted, loaded = upstream(str(driver)), found.get("loaded", "")
+    if wanted and loaded and not fits(loaded, wanted):
+        return "driver %s is loaded, and %s is requested" % (loaded, wanted)
+    return found["reboot_required_reason"]

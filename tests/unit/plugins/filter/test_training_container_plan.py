@@ -177,13 +177,13 @@ def settings(state=None, **asked):
             found(),
             {"gpus": 0},
             {"gpus": "all"},
-            'training_container_gpus is "all", but the driver of this host reports no GPU: set it to none',
+            'training_container_gpus is "all", but the driver of this host reports no GPU: load the driver with gpu_stack.yml, which says if a reboot is due, or set it to none',
         ),
         (
             found(),
             {"gpus": 0},
             {"gpus": [0, 1]},
-            "training_container_gpus is [0, 1], but the driver of this host reports no GPU: set it to none",
+            "training_container_gpus is [0, 1], but the driver of this host reports no GPU: load the driver with gpu_stack.yml, which says if a reboot is due, or set it to none",
         ),
         (
             found(paths=dict(PATHS, **{"/data1": ""})),

@@ -30,6 +30,7 @@ def test_a_host_as_requested_is_left_alone(smi):
         "needed": False,
         "over": True,
         "faults": [],
+        "reboot": "",
     }
 
 
@@ -51,6 +52,7 @@ def test_a_host_whose_nvidia_smi_fails_does_not_work_as_often_as_it_is_tried():
         "needed": False,
         "over": False,
         "faults": ["nvidia-smi: unknown: read the log: Failed to initialize NVML: Unknown Error."],
+        "reboot": "",
     }
 
 
@@ -71,3 +73,24 @@ def test_after_a_rollback_only_faults_of_the_host_count():
         "libnccl2: 2.21.5-1+cuda12.4, broken off.",
         "nvidia-smi: unknown: read the log: Failed to initialize NVML: Unknown Error.",
     ]
+
+
+@pytest.mark.parametrize(
+    "changes, driver, reason",
+    [
+        ({}, "570", "driver 550.54.15 is loaded, and 570 is requested"),
+        ({}, "550.90.12-0ubuntu1", "driver 550.54.15 is loaded, and 550.90.12 is requested"),
+        ({}, "550", ""),
+        ({}, "", ""),
+        # Nothing is loaded: the new module can be.
+        ({"loaded": ""}, "570", ""),
+        # Somebody has replaced the libraries before.
+        ({"reboot_required_reason": "the libraries are newer"}, "550", "the libraries are newer"),
+        # A container has the kernel of its host.
+        ({"next_kernel": ""}, "570", ""),
+    ],
+)
+def test_a_reboot_is_known_before_the_first_host_is_drained(changes, driver, reason):
+    """Practice 6: the first host was drained and then failed by the check."""
+    host = dict(STACK, loaded="550.54.15", next_kernel="6.8.0-85-generic")
+    assert upgrade_plan(dict(host, **changes), {}, ASKED, driver)["reboot"] == reason
