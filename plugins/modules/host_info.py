@@ -281,7 +281,7 @@ programs:
   description: Whether the host has some programs that show what is installed.
   returned: always
   type: dict
-  sample: {exportfs: true, mount.nfs4: true, setquota: false}
+  sample: {exportfs: true, mount.nfs4: true, needrestart: false, setquota: false}
 boot_id:
   description: Identifier of the current boot of the kernel.
   returned: always
@@ -492,7 +492,7 @@ RDMA_FILES = [
     "ports/*/link_layer",
     "ports/*/gids/*",
 ] + ["device/net/*/" + file for file in ("dev_port", "dev_id", "parent", "phys_port_name")]
-PROGRAMS = ("exportfs", "mount.nfs4", "setquota")
+PROGRAMS = ("exportfs", "mount.nfs4", "needrestart", "setquota")
 SIOCGIFFLAGS = 0x8913
 # Up and running, which is: with a carrier.
 IFF_UP_RUNNING = 0x41

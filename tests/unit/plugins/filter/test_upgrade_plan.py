@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.upgrade import upgrade_plan
+from ansible_collections.trainyard.gpu.plugins.filter.upgrade import (
+    upgrade_plan,
+    upgrade_services,
+)
 
 STACK = {
     "packages": {"libnccl2": {"version": "2.21.5-1+cuda12.4", "held": True, "broken": False}},
@@ -71,3 +74,44 @@ def test_after_a_rollback_only_faults_of_the_host_count():
         "libnccl2: 2.21.5-1+cuda12.4, broken off.",
         "nvidia-smi: unknown: read the log: Failed to initialize NVML: Unknown Error.",
     ]
+
+
+def of_dpkg(status="ii"):
+    return {"version": "1", "status": status, "automatic": False}
+
+
+def test_updates_of_services_are_those_that_unattended_upgrades_leave():
+    listed = dict.fromkeys(["docker.io", "libslurm40t64:amd64", "openssl", "libmunge2"], of_dpkg())
+    listed.update(runc=of_dpkg("hi"), podman=of_dpkg("rc"))
+    names = upgrade_services(listed)
+    assert names == {
+        "names": ["docker.io", "libmunge2", "libslurm40t64"],
+        "install": [],
+        "left": [],
+    }
+    policy = {
+        "docker.io": {
+            "installed": "28.2.2-0ubuntu1~24.04.1",
+            "candidate": "28.2.2-0ubuntu1~24.04.2",
+        },
+        "libmunge2": {"installed": "0.5.15-4build1", "candidate": "0.5.15-4build1"},
+        "libslurm40t64": {"installed": "23.11.4-1.2ubuntu5", "candidate": "23.11.4-1.2ubuntu5.1"},
+    }
+    assert upgrade_services(listed, policy)["install"] == [
+        "docker.io=28.2.2-0ubuntu1~24.04.2",
+        "libslurm40t64=23.11.4-1.2ubuntu5.1",
+    ]
+    # A repository of the site may have another release, which needs an order over all hosts.
+    policy["libslurm40t64"]["candidate"] = "25.05.3-1"
+    told = upgrade_services(listed, policy)
+    assert told["install"] == ["docker.io=28.2.2-0ubuntu1~24.04.2"]
+    assert (
+        "Slurm 25.05" in told["left"][0] and "upgrade slurmdbd, then slurmctld" in told["left"][0]
+    )
+    # A package that apt no longer knows stays.
+    assert (
+        upgrade_services(listed, {"docker.io": dict.fromkeys(["installed", "candidate"], "")})[
+            "install"
+        ]
+        == []
+    )
