@@ -37,6 +37,27 @@ def preflight_limits(cgroup: dict, version: str) -> dict:
     }
 
 
+def preflight_offered(host: dict, candidates: dict, source: dict | None = None) -> dict:
+    return _preflight_plan.offered(host, candidates, source or {})
+
+
+def preflight_disks(answer: dict, path: str, mib: int, storage: str = "") -> list:
+    return _preflight_plan.disks(answer, path, int(mib), storage)
+
+
+def preflight_releases(each: list, scheduler: str, others: list) -> list:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import release
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
+
+    wanted = {scheduler, *others}
+    releases = {
+        host["name"]: release(host["offered"].get("slurmd", ""))
+        for host in each
+        if host["name"] in wanted
+    }
+    return _slurm_plan.release_mismatches(scheduler, releases, others)
+
+
 class FilterModule:
     """Filters for the plan and the rules of role preflight."""
 
@@ -47,4 +68,7 @@ class FilterModule:
             "preflight_wrong_names": preflight_wrong_names,
             "preflight_mtu_differences": preflight_mtu_differences,
             "preflight_limits": preflight_limits,
+            "preflight_offered": preflight_offered,
+            "preflight_disks": preflight_disks,
+            "preflight_releases": preflight_releases,
         }

@@ -395,6 +395,11 @@ disk_free_mib:
   description: Free space for an unprivileged user in MiB, for each of O(paths).
   returned: always
   type: dict
+disk_devices:
+  description: Number of the file system, for each of O(paths). Paths on one file system share its free space.
+  returned: always
+  type: dict
+  version_added: "0.4.0"
 account_clashes:
   description: Entries of O(users) and O(groups) whose name has another id on this host, or whose id has another name.
   returned: always
@@ -727,6 +732,13 @@ def free_mib(path):
     return stat.f_bavail * stat.f_frsize // (1024 * 1024)
 
 
+def device_of(path: str) -> int:
+    """Number of the file system of a path, or of its first parent that exists."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return os.stat(path).st_dev
+
+
 def files_in(path):
     with os.scandir(path) as entries:
         return {
@@ -900,6 +912,7 @@ def main():
             connections=connections,
             listeners=listeners(module, docker),
             disk_free_mib={path: free_mib(path) for path in module.params["paths"]},
+            disk_devices={path: device_of(path) for path in module.params["paths"]},
             folders={
                 path: files_in(path) for path in module.params["folders"] if os.path.isdir(path)
             },

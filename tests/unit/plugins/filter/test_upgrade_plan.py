@@ -6,7 +6,7 @@ import pytest
 
 from ansible_collections.trainyard.gpu.plugins.filter.upgrade import (
     upgrade_plan,
-    upgrade_services,
+    service_updates,
 )
 
 STACK = {
@@ -83,7 +83,7 @@ def of_dpkg(status="ii"):
 def test_updates_of_services_are_those_that_unattended_upgrades_leave():
     listed = dict.fromkeys(["docker.io", "libslurm40t64:amd64", "openssl", "libmunge2"], of_dpkg())
     listed.update(runc=of_dpkg("hi"), podman=of_dpkg("rc"))
-    names = upgrade_services(listed)
+    names = service_updates(listed)
     assert names == {
         "names": ["docker.io", "libmunge2", "libslurm40t64"],
         "install": [],
@@ -97,20 +97,20 @@ def test_updates_of_services_are_those_that_unattended_upgrades_leave():
         "libmunge2": {"installed": "0.5.15-4build1", "candidate": "0.5.15-4build1"},
         "libslurm40t64": {"installed": "23.11.4-1.2ubuntu5", "candidate": "23.11.4-1.2ubuntu5.1"},
     }
-    assert upgrade_services(listed, policy)["install"] == [
+    assert service_updates(listed, policy)["install"] == [
         "docker.io=28.2.2-0ubuntu1~24.04.2",
         "libslurm40t64=23.11.4-1.2ubuntu5.1",
     ]
     # A repository of the site may have another release, which needs an order over all hosts.
     policy["libslurm40t64"]["candidate"] = "25.05.3-1"
-    told = upgrade_services(listed, policy)
+    told = service_updates(listed, policy)
     assert told["install"] == ["docker.io=28.2.2-0ubuntu1~24.04.2"]
     assert (
         "Slurm 25.05" in told["left"][0] and "upgrade slurmdbd, then slurmctld" in told["left"][0]
     )
     # A package that apt no longer knows stays.
     assert (
-        upgrade_services(listed, {"docker.io": dict.fromkeys(["installed", "candidate"], "")})[
+        service_updates(listed, {"docker.io": dict.fromkeys(["installed", "candidate"], "")})[
             "install"
         ]
         == []
