@@ -245,7 +245,7 @@ def test_needrestart_spares_the_services_of_jobs():
     assert "qr(^lab.2.....1..x.[.]service)" in text
 
 
-# From apt-policy-containerd-runc-noble.txt, apt-policy-mariadb-noble.txt, slurm-packages-jammy.txt and podman-packages-noble.txt, with the libraries of noble.
+UBUNTU = Path(__file__).parents[2] / "fixtures/ubuntu"
 ENDS_JOBS = "docker.io docker-ce docker-ce-cli docker-cli containerd containerd.io runc nfs-kernel-server".split()
 ENDS_JOBS_OF_SLURM = (
     "podman crun conmon slurmd slurmctld slurmdbd slurm-client slurm-wlm-basic-plugins libslurm37 libslurm40t64 libpam-slurm-adopt munge libmunge2 "
@@ -275,6 +275,17 @@ def test_unattended_upgrades_leave_alone_what_would_end_jobs():
     text = render("package_sources", "services", cluster_scheduler="slurm")
     assert tuple(re.findall(r'"(.+)";', text)) == HELD_BACK
     assert blacklisted(every, cluster_scheduler="slurm") == ENDS_JOBS + ENDS_JOBS_OF_SLURM
+    # What Ubuntu has of Slurm, without libraries for other programs, and of podman.
+    for file, others in (
+        (
+            "slurm-packages-jammy.txt",
+            ["libpmi0", "libpmi0-dev", "libpmi2-0", "libpmi2-0-dev", "sview"],
+        ),
+        ("podman-packages-noble.txt", ["catatonit"]),
+    ):
+        names = [line.split()[0] for line in (UBUNTU / file).read_text().splitlines()]
+        left = blacklisted(names, cluster_scheduler="slurm")
+        assert [name for name in names if name not in left] == others
     # A database of the site gets its updates where no Slurm needs it.
     assert blacklisted(every, cluster_scheduler="none") == ENDS_JOBS == blacklisted(every)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.filter.upgrade import (
     upgrade_plan,
     service_updates,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 
+UBUNTU = Path(__file__).parents[3] / "fixtures/ubuntu"
 STACK = {
     "packages": {"libnccl2": {"version": "2.21.5-1+cuda12.4", "held": True, "broken": False}},
     "library": "550.54.15",
@@ -108,6 +112,14 @@ def test_updates_of_services_are_those_that_unattended_upgrades_leave():
     assert (
         "Slurm 25.05" in told["left"][0] and "upgrade slurmdbd, then slurmctld" in told["left"][0]
     )
+    # As apt-cache said on 24.04: -updates is ahead of -security.
+    recorded = parse_policy((UBUNTU / "apt-policy-containerd-runc-noble.txt").read_text())
+    for state in recorded.values():
+        state["installed"] = state["versions"][1]
+    assert service_updates(dict.fromkeys(recorded, of_dpkg()), recorded)["install"] == [
+        "containerd=2.2.1-0ubuntu1~24.04.2",
+        "runc=1.3.4-0ubuntu1~24.04.1",
+    ]
     # A package that apt no longer knows stays.
     assert (
         service_updates(listed, {"docker.io": dict.fromkeys(["installed", "candidate"], "")})[
