@@ -85,8 +85,8 @@ def parse_provided(text: str, names: list[str]) -> dict[str, dict]:
     for package, version, status, provides in dpkg_rows(text, count=4):
         if status[1] != "i":
             continue
-        # "libpmix2 (= 5.0.1-4.1build1), mpi-default (= 1)"
-        offered = {entry.strip().partition(" ")[0] for entry in provides.split(",")}
+        # "libpmix2 (= 5.0.1-4.1build1), mpi-default:amd64"
+        offered = {re.split(r"[ :(]", entry.strip())[0] for entry in provides.split(",")}
         for name in sorted(offered.intersection(names)):
             entry = {"package": package, "version": version, "held": status[0] == "h"}
             found.setdefault(name, entry)
