@@ -12,6 +12,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._apt_sources import 
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 __all__ = [
+    "APT_ENVIRONMENT",
+    "PROVIDES_FORMAT",
     "STATES_FORMAT",
     "ParseError",
     "dpkg_rows",
@@ -20,6 +22,7 @@ __all__ = [
     "nearest_versions",
     "parse_installed",
     "parse_madison",
+    "parse_provided",
     "parse_simulation",
     "parse_states",
     "split_package",
@@ -27,9 +30,17 @@ __all__ = [
     "whole_lines",
 ]
 
+# Of each run of apt. apt's hook of needrestart restarts services on Ubuntu 24.04 and asks on 22.04, also those in which jobs run.
+APT_ENVIRONMENT = {
+    "DEBIAN_FRONTEND": "noninteractive",
+    "NEEDRESTART_MODE": "l",
+    "NEEDRESTART_SUSPEND": "1",
+}
 _STATUS = re.compile(r"[uihrp][ncHUFWti]R?")
 # For dpkg-query --showformat, for parse_states.
 STATES_FORMAT = "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\n"
+# For dpkg-query --showformat without names, for parse_provided.
+PROVIDES_FORMAT = "${Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Provides}\\n"
 
 
 def whole_lines(text, tool):
@@ -65,6 +76,23 @@ def parse_installed(text):
         for name, version, status in dpkg_rows(text)
         if status[1] == "i"
     }
+
+
+def parse_provided(text: str, names: list[str]) -> dict[str, dict]:
+    """Installed packages that provide C(names) which no package has, as libpmix2t64 provides libpmix2 on Ubuntu 24.04.
+
+    C(text) is dpkg-query's output of all packages with PROVIDES_FORMAT. Returns C(package), its version and whether it is held, by provided name.
+    """
+    found = {}
+    for package, version, status, provides in dpkg_rows(text, count=4):
+        if status[1] != "i":
+            continue
+        # "libpmix2 (= 5.0.1-4.1build1), mpi-default:amd64"
+        offered = {re.split(r"[ :(]", entry.strip())[0] for entry in provides.split(",")}
+        for name in sorted(offered.intersection(names)):
+            entry = {"package": package, "version": version, "held": status[0] == "h"}
+            found.setdefault(name, entry)
+    return found
 
 
 def parse_simulation(text):

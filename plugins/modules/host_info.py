@@ -287,7 +287,7 @@ programs:
   description: Whether the host has some programs that show what is installed.
   returned: always
   type: dict
-  sample: {exportfs: true, mount.nfs4: true, setquota: false}
+  sample: {exportfs: true, mount.nfs4: true, needrestart: false, setquota: false}
 nfs_transports:
   description: Transports on which the NFS server of the host listens, such as V(tcp) and V(rdma). Empty if none runs.
   returned: always
@@ -407,6 +407,11 @@ disk_free_mib:
   description: Free space for an unprivileged user in MiB, for each of O(paths).
   returned: always
   type: dict
+disk_devices:
+  description: Number of the file system, for each of O(paths). Paths on one file system share its free space.
+  returned: always
+  type: dict
+  version_added: "0.4.0"
 account_clashes:
   description: Entries of O(users) and O(groups) whose name has another id on this host, or whose id has another name.
   returned: always
@@ -505,7 +510,7 @@ RDMA_FILES = [
     "ports/*/link_layer",
     "ports/*/gids/*",
 ] + ["device/net/*/" + file for file in ("dev_port", "dev_id", "parent", "phys_port_name")]
-PROGRAMS = ("exportfs", "mount.nfs4", "setquota")
+PROGRAMS = ("exportfs", "mount.nfs4", "needrestart", "setquota")
 SIOCGIFFLAGS = 0x8913
 # Up and running, which is: with a carrier.
 IFF_UP_RUNNING = 0x41
@@ -752,6 +757,13 @@ def free_mib(path):
     return stat.f_bavail * stat.f_frsize // (1024 * 1024)
 
 
+def device_of(path: str) -> int:
+    """Number of the file system of a path, or of its first parent that exists."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return os.stat(path).st_dev
+
+
 def files_in(path):
     with os.scandir(path) as entries:
         return {
@@ -928,6 +940,7 @@ def main():
             connections=connections,
             listeners=listeners(module, docker),
             disk_free_mib={path: free_mib(path) for path in module.params["paths"]},
+            disk_devices={path: device_of(path) for path in module.params["paths"]},
             folders={
                 path: files_in(path) for path in module.params["folders"] if os.path.isdir(path)
             },

@@ -86,7 +86,7 @@ kernel:
   type: str
   sample: 6.1.0-37-amd64
 packages:
-  description: Versions of the installed packages, by name.
+  description: Versions of the installed packages, by name. A name of O(packages) that an installed package provides has the version of that package.
   returned: success
   type: dict
   sample: {slurmd: 22.05.8-4+deb12u3, munge: 0.5.15-2+deb12u1}
@@ -287,7 +287,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import chip_
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_numbers import parse_information
-from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
+    PROVIDES_FORMAT,
+    parse_installed,
+    parse_provided,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import (
     cgroups,
@@ -389,7 +393,14 @@ class Host:
             "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n",
             *names,
         )
-        return {name: state["version"] for name, state in parse_installed(shown).items()}
+        found = {name: state["version"] for name, state in parse_installed(shown).items()}
+        missing = [name for name in self.params["packages"] if name not in found]
+        # Ubuntu 24.04 has libpmix2 as libpmix2t64, which provides the name.
+        if missing and "slurm-client" in found:
+            shown = self.output("dpkg-query", "--show", "--showformat", PROVIDES_FORMAT)
+            provided = parse_provided(shown, missing)
+            found.update({name: state["version"] for name, state in provided.items()})
+        return found
 
     def candidates(self, installed):
         # apt-cache takes most of a second.

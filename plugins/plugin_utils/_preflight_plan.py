@@ -9,10 +9,62 @@ from __future__ import annotations
 import re
 
 NFS_PORT = 2049
+# What the distributions have, for a host whose package lists are empty. Ubuntu's: packages.ubuntu.com as quoted in tests/fixtures/ubuntu.
+OF_DISTRIBUTION = {
+    "debian 12": {"slurmd": "22.05.8", "podman": "4.3.1"},
+    "debian 13": {"slurmd": "24.11.5", "podman": "5.4.2"},
+    "ubuntu 22.04": {"slurmd": "21.08.5", "podman": "3.4.4"},
+    "ubuntu 24.04": {"slurmd": "23.11.4", "podman": "4.9.3"},
+}
+# Of slurm_packages_source. Role package_sources writes it.
+SLURM_SOURCE = "/etc/apt/sources.list.d/trainyard-slurm.sources"
+# podman load writes its input there first.
+SPOOL = "/var/tmp"
+_UPSTREAM = re.compile(r"(?:\d+:)?(\d+(?:\.\d+)*)")
 _PORT_OPTION = re.compile(r"port=[0-9]+$")
 _RDMA = re.compile(r"(proto=)?rdma6?$")
 # An address or a network. The server resolves every other client.
 _ADDRESS = re.compile(r"([0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*)(/[0-9]+)?$")
+
+
+def offered(host: dict, candidates: dict, source: dict) -> dict[str, str]:
+    """Return the upstream versions of slurmd and podman that a host has or would get.
+
+    :param host: facts of role cluster.
+    :param candidates: what module host_info returned, empty if the host has no package lists or was not asked.
+    :param source: slurm_packages_source. Before the host has it, nothing is known.
+    """
+    if source and SLURM_SOURCE not in host.get("files", {}):
+        return {}
+    system = "%s %s" % (host["os"]["id"], host["os"]["version_id"])
+    told = {name: version for name, version in candidates.items() if version}
+    versions = dict(OF_DISTRIBUTION.get(system, {}), **told)
+    found = {name: _UPSTREAM.match(version) for name, version in versions.items()}
+    return {name: match.group(1) for name, match in found.items() if match}
+
+
+def disks(answer: dict, path: str, mib: int, storage: str = "") -> list[dict]:
+    """Return what each file system must have free for the training image: C(paths), C(needed) and C(free) in MiB, C(copies), whether it is podman's alone.
+
+    :param answer: what module host_info returned.
+    :param path: folder of Docker.
+    :param mib: space for the image and its build.
+    :param storage: folder of podman's copy, which takes half of that and as much in SPOOL while it is loaded. Empty if jobs do not run in containers.
+    """
+    needs = [] if answer["labelled_images"] else [(path, mib, False)]
+    if storage and not any(name.startswith(storage + "/") for name in answer.get("files", {})):
+        needs += [(storage, mib // 2, True), (SPOOL, mib // 2, True)]
+    groups = {}
+    for place, size, copies in needs:
+        device = answer.get("disk_devices", {}).get(place, place)
+        group = groups.setdefault(
+            device,
+            {"paths": [], "needed": 0, "free": answer["disk_free_mib"][place], "copies": True},
+        )
+        group["paths"].append(place)
+        group["needed"] += size
+        group["copies"] = group["copies"] and copies
+    return list(groups.values())
 
 
 def differences(gpus):

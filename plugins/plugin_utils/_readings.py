@@ -91,6 +91,7 @@ SLURM = {
 }
 #: Facts of M(job_container_info). Its record has the former content of files.
 JOB_CONTAINER = {
+    "podman_candidate": _VERSION,
     "packages.*": _PACKAGE,
     "packages.*=": _VERSION,
     "control_nodes[]": _PATH,

@@ -493,7 +493,53 @@ def partition_problems(partitions, nodes, groups, priorities):
 # What is wrong with the hosts.
 
 
-def _release_problems(scheduler, releases):
+def _meets(release: str, ours: str) -> bool:
+    """Return whether daemons of a release work with slurmctld of another one."""
+    steps = distance(release, ours)
+    return not is_before(ours, release) and (steps is None or steps <= reach(ours))
+
+
+def release_mismatches(scheduler: str, releases: dict, others: list[str]) -> list[dict]:
+    """Return the hosts whose release does not meet that of the scheduler: C(host), C(found) and C(way), what would be better.
+
+    :param releases: of the hosts whose release is known, the scheduler among them.
+    :param others: hosts that need Slurm wherever the scheduler is.
+    """
+    ours = releases.get(scheduler)
+    known = {name: release for name, release in releases.items() if release}
+    better = [
+        name
+        for name in known
+        if all(_meets(known[each], known[name]) for each in others if each in known)
+    ]
+    way = (
+        "Set cluster_scheduler_host to %s, whose Slurm %s works with that of all hosts"
+        % (better[0], known[better[0]])
+        if better
+        else "No host of this cluster has a Slurm that works with all others. Install one release of the distribution on all of them, or set "
+        "slurm_packages_source to a repository with one release of Slurm for each of their distributions"
+    )
+    found = []
+    for name, release in known.items():
+        if not ours or name == scheduler or _meets(release, ours):
+            continue
+        if is_before(ours, release):
+            why = "is newer than %s of the scheduler %s, and slurmctld must be the newest" % (
+                ours,
+                scheduler,
+            )
+        else:
+            first = RELEASES[RELEASES.index(ours) - reach(ours)]
+            why = "is too old for %s of the scheduler %s, which talks to %s and later" % (
+                ours,
+                scheduler,
+                first,
+            )
+        found.append({"host": name, "found": "Slurm %s %s" % (release, why), "way": way})
+    return found
+
+
+def _release_problems(scheduler, releases, others):
     """Return the problems of the releases that meet. The scheduler must be the newest: slurm's upgrade guide."""
     found = []
     for name, release in releases.items():
@@ -507,23 +553,10 @@ def _release_problems(scheduler, releases):
                 "%s: Slurm %s found; expected %s to %s. Upgrade the distribution"
                 % (name, release, OLDEST, NEWEST)
             )
-    ours = releases.get(scheduler)
-    for name, release in releases.items():
-        if not ours or not release or name == scheduler:
-            continue
-        steps = distance(release, ours)
-        if is_before(ours, release):
-            found.append(
-                "%s: Slurm %s is newer than %s of the scheduler %s, and slurmctld must be the newest. Set cluster_scheduler_host to a host with Slurm "
-                "%s or later" % (name, release, ours, scheduler, release)
-            )
-        elif steps is not None and steps > reach(ours):
-            first = RELEASES[RELEASES.index(ours) - reach(ours)]
-            found.append(
-                "%s: Slurm %s is too old for %s of the scheduler %s, which talks to %s and later. Upgrade the host's distribution, or move the "
-                "scheduler to an older one" % (name, release, ours, scheduler, first)
-            )
-    return found
+    return found + [
+        "%s: %s. %s" % (entry["host"], entry["found"], entry["way"])
+        for entry in release_mismatches(scheduler, releases, others)
+    ]
 
 
 def _host_problems(name, reading, node, configured, models, hardware):
@@ -660,7 +693,7 @@ def way_to_limits(cgroup: dict) -> str:
     if cgroup["usable"]:
         return (
             "start the kernel with systemd.unified_cgroup_hierarchy=0, which gives it version 1, "
-            "or install Slurm 22.05 or later, as Ubuntu 24.04 and Debian 12 have it"
+            "or install Slurm 22.05 or later: from a repository for this distribution that slurm_packages_source names, or with Ubuntu 24.04 or Debian 12"
         )
     if "is a container" in cgroup["why"]:
         return "use a machine in place of a container"
@@ -1221,7 +1254,7 @@ def slurm_plan(
     problems += (
         foreign_problems(known, scheduler)
         + former_scheduler_problems(readings, scheduler)
-        + _release_problems(scheduler, releases)
+        + _release_problems(scheduler, releases, list(hosts) + list(login_hosts))
     )
     problems += _same(
         [(name, nodes[name]["address"]) for name in hosts_known],

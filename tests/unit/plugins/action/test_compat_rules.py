@@ -438,6 +438,16 @@ FIRING = {
             host(docker="20.10.24", asks={"container_toolkit_version": "1.19.1"}),
             "Docker engine 20.10.24",
         ),
+        # podman 4.9 of Ubuntu 24.04: "unresolvable CDI devices".
+        (
+            host(
+                container_toolkit="1.19.1",
+                docker="28.2.2",
+                asks={"cluster_scheduler": "slurm"},
+                facts={"os": {"id": "ubuntu", "version_id": "24.04"}},
+            ),
+            "podman 4.9.3",
+        ),
     ],
     "ctk-runtime-missing": [
         (

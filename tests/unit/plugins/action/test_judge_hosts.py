@@ -9,6 +9,7 @@ import yaml
 from judged_hosts import a_host, judge
 
 from ansible_collections.trainyard.gpu.plugins.action import judge_hosts
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _job_container_plan
 
 ROOT = Path(__file__).parents[4]
 RULES = ROOT / "roles/preflight/meta/host_rules.yml"
@@ -146,7 +147,105 @@ GOOD += [
     },
 ]
 
+NOBLE = {"id": "ubuntu", "version_id": "24.04"}
+SLURM = {"vars_cluster_scheduler": "slurm"}
+SOURCE = {
+    "uris": ["https://apt.example.org"],
+    "suites": ["jammy"],
+    "components": ["main"],
+    "signed_by": "-----BEGIN PGP PUBLIC KEY BLOCK-----",
+}
+NEWER = {"slurmd": "23.11.10-1", "podman": "4.6.2+ds1-1~22.04"}
+STORE = "/var/lib/trainyard/containers"
+DISK = {"/var/lib/docker": 90000, STORE: 90000, "/var/tmp": 90000}
+ONE_DISK = dict.fromkeys(DISK, 7)
+SET_UP = {"/etc/trainyard/site": {"state": "directory", "checksum": "", "mode": "0755"}}
+SPARES = {"/etc/needrestart/conf.d/trainyard.conf": {"state": "file", "checksum": "", "mode": ""}}
+GOOD += [
+    # podman of 24.04 gives GPUs to containers, and so does that of a repository of the site. Before the host has the repository, its versions are not known.
+    {"facts_os": NOBLE, "facts_nvidia_devices": 8, **SLURM},
+    {"facts_os": JAMMY, "facts_nvidia_devices": 8, "answer_candidates": NEWER, **SLURM},
+    {"facts_os": JAMMY, "facts_gpus": 8, "vars_slurm_packages_source": SOURCE, **SLURM},
+    {
+        "facts_os": JAMMY,
+        "facts_gpus": 8,
+        "facts_files": {"/etc/apt/sources.list.d/trainyard-slurm.sources": {}},
+        "answer_candidates": NEWER,
+        "vars_slurm_packages_source": SOURCE,
+        **SLURM,
+    },
+    # No containers for jobs, and no GPU.
+    {
+        "facts_os": JAMMY,
+        "facts_gpus": 8,
+        "vars_job_container_enabled": False,
+        "vars_slurm_accept_no_limits": True,
+        **SLURM,
+    },
+    {"facts_os": JAMMY, "vars_slurm_accept_no_limits": True, **SLURM},
+    {"facts_os": JAMMY, "facts_gpus": 8},
+    # Facts of an earlier release, a new host, and one with the file.
+    {"facts_programs": {"exportfs": True}, "facts_files": SET_UP},
+    {"facts_programs": {"needrestart": True}, "facts_files": {}},
+    {"facts_programs": {"needrestart": True}, "facts_files": {**SET_UP, **SPARES}},
+    # Enough for the image, its copy and the spool on one disk; the copy is there; without containers of jobs one image is enough.
+    {"answer_disk_free_mib": DISK, "answer_disk_devices": ONE_DISK, **SLURM},
+    {
+        "answer_disk_free_mib": dict(DISK, **{STORE: 1, "/var/tmp": 1}),
+        "answer_files": {STORE + "/images/overlay-images/images.json": {"state": "file"}},
+        **SLURM,
+    },
+    {
+        "answer_disk_free_mib": dict.fromkeys(DISK, 41000),
+        "answer_disk_devices": ONE_DISK,
+        "vars_job_container_training_image": False,
+        **SLURM,
+    },
+]
+
 BAD = [
+    (
+        {
+            "facts_os": JAMMY,
+            "facts_nvidia_devices": 2,
+            "vars_slurm_accept_no_limits": True,
+            **SLURM,
+        },
+        "job-podman",
+        "podman 3.4.4, which cannot give GPUs",
+    ),
+    (
+        {
+            "facts_os": JAMMY,
+            "facts_gpus": 2,
+            "facts_files": {"/etc/apt/sources.list.d/trainyard-slurm.sources": {}},
+            "answer_candidates": {"slurmd": "23.11.10-1", "podman": "4.0.3+ds1-1"},
+            "vars_slurm_packages_source": SOURCE,
+            **SLURM,
+        },
+        "job-podman",
+        "podman 4.0.3,",
+    ),
+    ({"facts_files": {"/snap/bin/docker": {"state": "other"}}}, "docker-snap", "the snap docker"),
+    (
+        {"facts_programs": {"needrestart": True}, "facts_files": SET_UP},
+        "needrestart",
+        "needrestart without it",
+    ),
+    (
+        {
+            "answer_disk_free_mib": dict.fromkeys(DISK, 81919),
+            "answer_disk_devices": ONE_DISK,
+            **SLURM,
+        },
+        "image-disk",
+        "81919 MiB free, and no training image yet",
+    ),
+    (
+        {"answer_disk_free_mib": dict(DISK, **{"/var/tmp": 20479}), **SLURM},
+        "image-disk",
+        "20479 MiB free, and no copy of the training image",
+    ),
     (
         {"facts_cgroup": NO_CGROUPS, "vars_cluster_scheduler": "slurm"},
         "job-limits",
@@ -388,6 +487,42 @@ def test_each_defect_is_found_by_its_rule(changes, check_id, found):
     assert ("failed" in result) == (rule["severity"] == "block")
     if rule["severity"] == "block":
         assert entry["found"] in result["msg"] and entry["fix"] in result["msg"]
+
+
+def test_releases_of_slurm_that_do_not_meet_are_found_before_the_image_is_built():
+    """22.04 has 21.08 and 24.04 has 23.11: with neither as the scheduler do they work together."""
+    old = dict(SLURM, facts_os=JAMMY, vars_slurm_accept_no_limits=True)
+    new = dict(SLURM, facts_os=NOBLE)
+    for scheduler, about, found in (
+        ("a", "b", "Slurm 23.11 is newer than 21.08 of the scheduler a"),
+        ("b", "a", "Slurm 21.08 is too old for 23.11 of the scheduler b"),
+    ):
+        where = {"vars_cluster_scheduler_host": scheduler}
+        result = judge(
+            a_host("a", "10.0.0.11", **old, **where), a_host("b", "10.0.0.12", **new, **where)
+        )
+        (entry,) = result["findings"]
+        assert (entry["id"], entry["host"]) == ("slurm-releases", about)
+        assert found in entry["found"] and "failed" in result
+        # No circle: what is advised works.
+        assert (
+            "cluster_scheduler_host" not in entry["fix"] and "slurm_packages_source" in entry["fix"]
+        )
+    # A repository with one release for both.
+    served = dict(answer_candidates=NEWER, vars_cluster_scheduler_host="a")
+    hosts = a_host("a", "10.0.0.11", **old, **served), a_host("b", "10.0.0.12", **new, **served)
+    assert {entry["verdict"] for entry in judge(*hosts)["findings"]} == {"pass"}
+    # Debian 12 and Ubuntu 24.04 meet if the scheduler is on the newer one.
+    where = {"vars_cluster_scheduler_host": "a"}
+    (entry,) = judge(
+        a_host("a", "10.0.0.11", **SLURM, **where), a_host("b", "10.0.0.12", **new, **where)
+    )["findings"]
+    assert entry["host"] == "b" and "Set cluster_scheduler_host to b" in entry["fix"]
+
+
+def test_podman_for_gpus_is_that_of_role_job_container():
+    known = yaml.safe_load(RULES.read_text(encoding="utf-8"))["data"]["podman_for_gpus"]
+    assert known == "%d.%d" % _job_container_plan.OLDEST_PODMAN_WITH_GPUS
 
 
 def test_what_is_found_across_hosts():
@@ -634,6 +769,7 @@ def test_every_id_is_tried_and_published():
         "mtu-differs",
         "rdma-ports-differ",
         "nfs-rdma",
+        "slurm-releases",
     }
     assert set(ids) == tried
     readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.filter.preflight import FilterModule
@@ -26,6 +28,29 @@ def ssh(number, network="10.0.0", **more):
     return dict(
         {"name": "abcd"[number], "address": "%s.1%d" % (network, number), "port": 12345}, **more
     )
+
+
+UBUNTU = Path(__file__).parents[3] / "fixtures/ubuntu"
+
+
+@pytest.mark.parametrize(
+    "file, system, slurm, podman",
+    [
+        ("slurm-packages-jammy.txt", "22.04", "21.08.5", "3.4.4"),
+        ("podman-packages-noble.txt", "24.04", "23.11.4", "4.9.3"),
+    ],
+)
+def test_what_a_host_of_ubuntu_gets(file, system, slurm, podman):
+    """Recorded versions read as those that are known of the distribution."""
+    offered = FilterModule().filters()["preflight_offered"]
+    host = {"os": {"id": "ubuntu", "version_id": system}}
+    recorded = dict(line.split()[:2] for line in (UBUNTU / file).read_text().splitlines())
+    assert offered(host, {}) == {"slurmd": slurm, "podman": podman}
+    found = offered(host, recorded)
+    assert (found["slurmd"], found["podman"]) == (slurm, podman)
+    # A candidate that apt does not have, and a source that the host does not have yet.
+    assert offered(host, {"slurmd": "", "podman": ""}) == offered(host, {})
+    assert offered(host, recorded, {"uris": ["https://apt.example.org"]}) == {}
 
 
 def test_every_other_host():

@@ -890,6 +890,25 @@ def test_releases_that_do_not_meet(scheduler, node, pattern):
     problem(pattern, {"a": reading("a", release=scheduler), "b": reading("b", release=node)})
 
 
+def test_advice_about_releases_is_possible():
+    """A scheduler on the host that is named works with all others, or none is named."""
+
+    def problems(scheduler, **releases):
+        readings = {name: reading(name, release=value) for name, value in releases.items()}
+        names = ["a", "b"]
+        return plan(readings, names, scheduler=scheduler, accept_no_limits=True)["problems"]
+
+    for scheduler in "ab":
+        (text,) = problems(scheduler, a="21.08", b="23.11")
+        assert "Set cluster_scheduler_host" not in text and "slurm_packages_source to" in text
+    (text,) = problems("a", a="22.05", b="23.11")
+    assert "Set cluster_scheduler_host to b, whose Slurm 23.11 works with that of all" in text
+    assert problems("b", a="22.05", b="23.11") == []
+    # A scheduler that is no training host may move to an older one.
+    (text,) = [text for text in problems("c", a="22.05", b="23.11", c="24.11") if "a: " in text[:3]]
+    assert "too old for 24.11" in text and "Set cluster_scheduler_host to b" in text
+
+
 @pytest.mark.parametrize(
     "scheduler, node", [("22.05", "21.08"), ("23.11", "22.05"), ("24.11", "23.11")]
 )

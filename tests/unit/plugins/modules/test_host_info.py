@@ -116,6 +116,8 @@ def test_space_of_the_nearest_parent_that_exists(tmp_path):
     told = run(paths=[str(tmp_path), str(tmp_path / "not/there")])
     assert set(told["disk_free_mib"]) == {str(tmp_path), str(tmp_path / "not/there")}
     assert len(set(told["disk_free_mib"].values())) == 1
+    assert set(told["disk_devices"].values()) == {tmp_path.stat().st_dev}
+    assert set(told["disk_devices"]) == set(told["disk_free_mib"])
     assert "not absolute" in run(paths=["relative"])["msg"]
 
 

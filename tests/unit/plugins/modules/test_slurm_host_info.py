@@ -53,6 +53,16 @@ def test_a_host_without_any_program():
     assert set(bare.services()) == set(slurm_host_info.SERVICES)
 
 
+def test_a_package_that_provides_a_requested_name_counts():
+    """libpmix2 is libpmix2t64 on Ubuntu 24.04. Without it every run would install again, and fail."""
+    rows = "munge\t0.5.15\tii \nslurm-client\t23.11.4-1.2ubuntu5\tii \n"
+    every = "libpmix2t64\t5.0.1-4.1build1\tii \tlibpmix2 (= 5.0.1-4.1build1)\n"
+    bare = host({"dpkg-query": ""}, packages=["libpmix2"])
+    texts = [rows, "slurm-client\t23.11.4-1.2ubuntu5\tii \t\nold\t\tun \tlibpmix2\n" + every]
+    bare.output = lambda *words: texts.pop(0)
+    assert bare.packages()["libpmix2"] == "5.0.1-4.1build1" and not texts
+
+
 def test_packages():
     found = host({"dpkg-query": INSTALLED}, packages=["podman"])
     assert found.packages() == {"munge": "0.5.15-2+deb12u1", "slurmd": "22.05.8-4+deb12u3"}
