@@ -2,6 +2,7 @@
 """Compare what the tests believe of Ubuntu's archives with indexes of the real ones.
 
     apt-get indextargets --format '$(COMPONENT) $(FILENAME)' 'Identifier: Packages' | .ci/compare_archives.py RELEASE
+    .ci/compare_archives.py RELEASE --names      prints the names of the packages that exist
 
 The input has a component and a path of an index on each line. tests/fixtures/ubuntu/facts.yml is compared: names, components, maintainers, relations, and
 which packages are transitional. Versions move, so they are not. Prints each difference, and exits with 1 if there is one.
@@ -140,6 +141,10 @@ def text_of(path: str) -> str:
 def main() -> int:
     """Compare the indexes of the input with the facts about the release of the command line."""
     release = sys.argv[1]
+    facts = yaml.safe_load(FACTS.read_text(encoding="utf-8"))[release]["packages"]
+    if sys.argv[2:] == ["--names"]:
+        print(*(name for name, fact in facts.items() if fact.get("seen", "") is not None))
+        return 0
     archive: dict[str, list[Package]] = {}
     for line in sys.stdin:
         component, path = line.split()
@@ -148,7 +153,6 @@ def main() -> int:
     if not archive:
         print(f"{release}: no index to compare with. Run apt-get update first", file=sys.stderr)
         return 2
-    facts = yaml.safe_load(FACTS.read_text(encoding="utf-8"))[release]["packages"]
     found = differences(facts, archive)
     for told in found:
         print(f"{release}: {told}")
