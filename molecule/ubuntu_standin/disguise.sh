@@ -37,9 +37,9 @@ fi
 # A proxy of the machine knows the real archive only.
 for host in archive security; do echo "Acquire::http::Proxy::$host.ubuntu.com \"DIRECT\";"; done >/etc/apt/apt.conf.d/99standin
 
-# 24.04's needrestart runs from apt with -m u and restarts services by itself; 22.04's asks.
+# 24.04's needrestart runs from apt and restarts services by itself; 22.04's asks. Debian's program does not know Ubuntu's mode u, whose default is set instead.
 if [ "$release" = noble ]; then
-    cp /srv/99needrestart-noble /etc/apt/apt.conf.d/99needrestart
+    sed 's/ -m u / /' /srv/99needrestart-noble >/etc/apt/apt.conf.d/99needrestart
     sed --in-place "s/^#\$nrconf{restart} = 'i';/\$nrconf{restart} = 'a';/" /etc/needrestart/needrestart.conf
     grep --quiet "^\$nrconf{restart} = 'a'" /etc/needrestart/needrestart.conf
 fi

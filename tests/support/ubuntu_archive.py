@@ -314,6 +314,8 @@ class Archive:
         where = self.root / "pool" / component / name[0] / name
         where.mkdir(parents=True, exist_ok=True)
         path = where / ("%s_%s_%s.deb" % (name, version.split(":")[-1], architecture))
+        if path.exists() and path.read_bytes() != content:
+            raise ValueError("%s has other content in another release: change its version" % path)
         path.write_bytes(content)
         self.kept[name] = (control, content, component)
         head, _, tail = control.rstrip("\n").partition("\nDescription: ")

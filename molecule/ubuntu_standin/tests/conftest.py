@@ -26,10 +26,10 @@ def alone(monkeypatch):
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(whole.parent, folder, symlinks=True)
         inventory = yaml.safe_load(whole.read_text(encoding="utf-8"))
-        cluster = inventory["all"]["children"]["cluster"]
-        cluster["hosts"] = {host: cluster["hosts"][host]}
-        inventory["all"]["hosts"] = {}
-        inventory["all"]["children"] = {"cluster": cluster}
+        hosts = inventory["cluster"]["hosts"]
+        inventory["cluster"]["hosts"] = {host: hosts[host]}
+        inventory["all"]["hosts"] = {host: hosts[host]}
+        del inventory["archive"]
         (folder / whole.name).write_text(yaml.safe_dump(inventory), encoding="utf-8")
         monkeypatch.setenv("MOLECULE_INVENTORY_FILE", str(folder / whole.name))
         done = run_playbook(ROOT / "playbooks" / name, **variables)

@@ -57,11 +57,14 @@ def test_apt_by_hand_restarts_the_sites_service_and_not_the_container(host, serv
 
 def test_a_name_that_another_package_provides(host):
     """libpmix2 is libpmix2t64 on Ubuntu 24.04."""
-    assert place(host, "present", ["libpmix2"]).get("changed")
-    assert host.package("libpmix2t64").is_installed
-    assert not place(host, "present", ["libpmix2"])["changed"]
-    place(host, "absent")
-    assert not host.package("libpmix2t64").is_installed
+    try:
+        assert place(host, "present", ["libpmix2"]).get("changed")
+        assert host.package("libpmix2t64").is_installed
+        assert not place(host, "present", ["libpmix2"])["changed"]
+        place(host, "absent")
+        assert not host.package("libpmix2t64").is_installed
+    finally:
+        host.run("apt-get purge --yes --auto-remove libpmix2t64")
 
 
 @pytest.mark.usefixtures("security_updates")
