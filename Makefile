@@ -1,8 +1,10 @@
 # HOSTS=3       a lab of three hosts
 # LAB_IMAGE=    an image of yours with systemd for the lab's hosts (default: built from this machine's package sources)
+# LAB_RELEASE=  hosts of another release: bookworm, trixie, jammy or noble (default: this machine's)
 # KEEP=1        lab-down keeps what is slow to make (host image, base archive, wheels); test keeps its hosts
 HOSTS ?= 2
 LAB_IMAGE ?=
+LAB_RELEASE ?=
 KEEP ?=
 HOST ?= lab-a
 export KEEP
@@ -36,15 +38,15 @@ $(venv): requirements.txt requirements-collections.txt galaxy.yml lab/setup
 # With --setup the lab installs the Python tools itself, beside the images. It runs with the system's Python, so that must be there.
 lab:
 	@command -v python3 > /dev/null || lab/setup
-	@$(lab) run --setup --hosts $(HOSTS) --image '$(LAB_IMAGE)'
+	@$(lab) run --setup --hosts $(HOSTS) --release '$(LAB_RELEASE)' --image '$(LAB_IMAGE)'
 
 lab-vm:
 	@command -v python3 > /dev/null || lab/setup
-	@$(lab) run --setup --virtual --hosts $(HOSTS)
+	@$(lab) run --setup --virtual --hosts $(HOSTS) --release '$(LAB_RELEASE)'
 
 lab-slurm:
 	@command -v python3 > /dev/null || lab/setup
-	@$(lab) share --setup --hosts $(HOSTS) --image '$(LAB_IMAGE)'
+	@$(lab) share --setup --hosts $(HOSTS) --release '$(LAB_RELEASE)' --image '$(LAB_IMAGE)'
 
 lab-down:
 	@$(lab) down $(if $(KEEP),--keep)

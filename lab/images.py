@@ -2,10 +2,12 @@
 
 import concurrent.futures
 import hashlib
+import os
 import pathlib
 import re
 import shutil
 import time
+from collections.abc import Callable
 
 import hosts
 import machine
@@ -34,9 +36,12 @@ VIRTUAL_PACKAGES = [
     "apparmor",
     "e2fsprogs",
     "initramfs-tools",
-    "linux-image-cloud-amd64",
     "acl",
 ]
+# Of virtual hosts, by distribution: a small one that boots on virtual hardware.
+KERNELS = {"debian": "linux-image-cloud-amd64", "ubuntu": "linux-image-virtual"}
+# Keys of the archives of a distribution, which the other one has as a package, too.
+KEYRINGS = {"debian": "debian-archive-keyring", "ubuntu": "ubuntu-keyring"}
 # apt has package lists, as on a newly installed server.
 VIRTUAL_OPTIONS = ["--skip=cleanup/apt/lists"]
 VIRTUAL_DISK = "14G"
@@ -78,17 +83,35 @@ if device=$(blkid -L lab-docker); then mkdir -p /var/lib/docker; mount "$device"
 """
 VIRTUAL_FSTAB = "LABEL=lab-root / ext4 errors=remount-ro 0 1\n"
 PYTHON_OF = {"bookworm": "3.11", "trixie": "3.13", "jammy": "3.10", "noble": "3.12"}
+DISTRIBUTION_OF = {"bookworm": "debian", "trixie": "debian", "jammy": "ubuntu", "noble": "ubuntu"}
 
 
-def release():
-    """Return the codename of the distribution of the images. It is that of this machine, because its package sources are known."""
-    codename = machine.os_release().get("VERSION_CODENAME", "")
-    if codename not in PYTHON_OF:
+def release() -> str:
+    """Return the codename of the distribution of the images: LAB_RELEASE, which lab.py --release sets, or that of this machine."""
+    asked = os.environ.get("LAB_RELEASE", "")
+    codename = asked or machine.os_release().get("VERSION_CODENAME", "")
+    if codename in PYTHON_OF:
+        return codename
+    if asked:
         raise LabError(
-            f"this machine is '{machine.os_release().get('PRETTY_NAME')}'. The lab builds its images from this machine's package sources and supports the "
-            f"Debian and Ubuntu releases {', '.join(PYTHON_OF)}. Run it on one of these"
+            f"--release '{asked}' is not a release that the lab supports: use one of {', '.join(PYTHON_OF)}"
         )
-    return codename
+    raise LabError(
+        f"this machine is '{machine.os_release().get('PRETTY_NAME')}'. The lab builds its images from this machine's package sources and supports the "
+        f"Debian and Ubuntu releases {', '.join(PYTHON_OF)}. Run it on one of these, or set one with LAB_RELEASE if this machine has mmdebstrap"
+    )
+
+
+def sources_of(codename: str, own: str, read: Callable[[str], list]) -> list[tuple[bool, str]]:
+    """Return the apt sources for images of a release on a machine of the release own.
+
+    Another release of the same distribution has the machine's own sources with its name. For another distribution, mmdebstrap knows the archive: no sources.
+    read: returns the machine's sources of a release.
+    """
+    found = read(codename)
+    if found or codename == own or DISTRIBUTION_OF.get(own) != DISTRIBUTION_OF[codename]:
+        return found
+    return [(is_deb822, re.sub(rf"\b{own}\b", codename, entry)) for is_deb822, entry in read(own)]
 
 
 class Recipe:
@@ -97,7 +120,8 @@ class Recipe:
     def __init__(self, name, packages, hooks, options=()):
         self.name = name
         self.codename = release()
-        self.sources = machine.read_apt_sources(self.codename)
+        own = machine.os_release().get("VERSION_CODENAME", "")
+        self.sources = sources_of(self.codename, own, machine.read_apt_sources)
         self.options = [
             "--variant=minbase",
             "--include=" + ",".join(packages),
@@ -116,7 +140,7 @@ class Recipe:
         """Write the file system to target, a tar file. target exists only if it is complete."""
         if target.exists():
             return
-        machine.install("mmdebstrap")
+        machine.install("mmdebstrap", KEYRINGS[DISTRIBUTION_OF[self.codename]])
         # Of its own, because two are built side by side.
         scratch = target.parent / "tmp" / self.name
         remove_scratch(scratch)
@@ -194,7 +218,8 @@ def archive_of(recipe: Recipe, cache: pathlib.Path) -> pathlib.Path:
 def virtual_system(cache, log):
     """Build kernel, initrd and disk of the virtual hosts, {kernel, initrd, disk, uml}: the same minimal distribution with a kernel. uml is User-mode Linux,
     whose modules are also on the disk, or None if the distribution of this machine does not have it."""
-    recipe = Recipe("virtual", VIRTUAL_PACKAGES, HOST_HOOKS, VIRTUAL_OPTIONS)
+    packages = [*VIRTUAL_PACKAGES, KERNELS[DISTRIBUTION_OF[release()]]]
+    recipe = Recipe("virtual", packages, HOST_HOOKS, VIRTUAL_OPTIONS)
     machine.install("qemu-system-x86", "qemu-utils", "iproute2", "e2fsprogs")
     machine.install_if_known("user-mode-linux")
     modules = sorted(UML_MODULES.glob("*"))

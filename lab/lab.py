@@ -439,6 +439,14 @@ def main():
             help="image with systemd for the hosts, instead of the one built by the lab",
         )
         added.add_argument(
+            "--release",
+            default="",
+            choices=["", *images.PYTHON_OF],
+            metavar="CODENAME",
+            help="release of the hosts and of the training image (default: this machine's): %s"
+            % ", ".join(images.PYTHON_OF),
+        )
+        added.add_argument(
             "--setup",
             action="store_true",
             help="install the Python tools into .venv first, beside the images",
@@ -481,6 +489,9 @@ def main():
     added.add_argument("host")
 
     options = parser.parse_args()
+    # Of this process and of those that it starts.
+    if getattr(options, "release", ""):
+        os.environ["LAB_RELEASE"] = options.release
     try:
         with heartbeat():
             options.action(options)

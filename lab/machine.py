@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 
 from process import LabError, run, say
 
@@ -148,11 +149,25 @@ def check_inotify(hosts):
         )
 
 
-def apt_sources(texts, codename):
-    """Return the entries for one release in the machine's apt sources as (text, is_deb822), without suites of third parties."""
+# Origins of the archives of a distribution, as their Release files name them. Third parties use the names of its suites, too.
+DISTRIBUTIONS = {"Debian", "Debian Backports", "Ubuntu", "UbuntuESM", "UbuntuESMApps"}
+MIRROR_LIST = "mirror+file:"
+
+
+def apt_sources(
+    texts: list[tuple[str, bool]], codename: str, origins: dict[str, str] | None = None
+) -> list[tuple[bool, str]]:
+    """Return the entries for one release in the machine's apt sources as (is_deb822, text), without suites of third parties.
+
+    texts: contents of files and whether they are deb822. origins: by URI, the Origin that apt has read there. An entry of an unknown origin is kept.
+    """
 
     def belongs(suite):
         return suite == codename or suite.startswith((codename + "-", codename + "/"))
+
+    def is_foreign(uris):
+        found = {(origins or {}).get(uri.rstrip("/")) for uri in uris} - {None}
+        return found != set() and not found & DISTRIBUTIONS
 
     kept = []
     for text, is_deb822 in texts:
@@ -173,29 +188,68 @@ def apt_sources(texts, codename):
                     fields.get("enabled") != ["no"]
                     and "deb" in fields.get("types", [])
                     and any(map(belongs, fields.get("suites", [])))
+                    and not is_foreign(fields.get("uris", []))
                 ):
                     kept.append((True, "\n".join(lines)))
         else:
             for line in text.splitlines():
                 words = re.sub(r"\[.*?\]", "", line).split()
                 if len(words) > 2 and words[0] == "deb" and belongs(words[2]):
-                    kept.append((False, line.strip()))
+                    if not is_foreign(words[1:2]):
+                        kept.append((False, line.strip()))
     return kept
 
 
-def read_apt_sources(codename):
+def first_mirror(text: str) -> str:
+    """Return the URL that apt prefers of a list of mirrors: the one with the lowest priority number, else the first."""
+    found = []
+    for line in text.splitlines():
+        words = line.partition("#")[0].split()
+        if words:
+            priorities = [word[9:] for word in words[1:] if word.startswith("priority:")]
+            found.append((int(priorities[0]) if priorities else 2**32, words[0]))
+    if not found:
+        raise LabError("the list of mirrors is empty: add the URL of a mirror to it")
+    return min(found, key=lambda entry: entry[0])[1]
+
+
+def without_mirror_lists(
+    sources: list[tuple[bool, str]], read: Callable[[str], str]
+) -> list[tuple[bool, str]]:
+    """Return apt sources with a URL in place of each file of mirrors, which exists on this machine only. read: returns the text of such a file."""
+    return [
+        (
+            is_deb822,
+            re.sub(
+                re.escape(MIRROR_LIST) + r"(\S+)",
+                lambda found: first_mirror(read(found.group(1))),
+                text,
+            ),
+        )
+        for is_deb822, text in sources
+    ]
+
+
+def origins_of(text: str) -> dict[str, str]:
+    """Return the origins by URI from lines of apt-get indextargets."""
+    pairs = (line.split("\t") for line in text.splitlines() if line.count("\t") == 1)
+    return {uri.rstrip("/"): origin for uri, origin in pairs if origin}
+
+
+def read_apt_sources(codename: str) -> list[tuple[bool, str]]:
+    """Return this machine's apt sources of a release, which a host can use as they are."""
     files = [
         pathlib.Path("/etc/apt/sources.list"),
         *sorted(pathlib.Path("/etc/apt/sources.list.d").glob("*")),
     ]
-    return apt_sources(
-        [
-            (file.read_text(), file.suffix == ".sources")
-            for file in files
-            if file.is_file() and file.suffix in (".list", ".sources")
-        ],
-        codename,
-    )
+    texts = [
+        (file.read_text(), file.suffix == ".sources")
+        for file in files
+        if file.is_file() and file.suffix in (".list", ".sources")
+    ]
+    told = run("apt-get", "indextargets", "--format", "$(REPO_URI)\t$(ORIGIN)", check=False).stdout
+    kept = apt_sources(texts, codename, origins_of(told))
+    return without_mirror_lists(kept, lambda path: pathlib.Path(path).read_text())
 
 
 def apt_proxies():

@@ -100,6 +100,11 @@ def deb(control, files, scripts=None):
         ("control.tar.gz", tar_gz({"control": control.encode(), **beside})),
         ("data.tar.gz", tar_gz(files)),
     ]
+    return ar(members)
+
+
+def ar(members):
+    """The archive that a Debian package is: names and contents, in this order."""
     packed = b"!<arch>\n"
     for name, content in members:
         packed += (

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import machine
 import pytest
@@ -164,3 +165,52 @@ def test_an_engine_with_other_containers_is_not_stopped(
     engine.stop()
     assert (ends == [(4711, 15)]) is ended and not engine.started_by_lab()
     assert ended or "database, web" in capsys.readouterr().out
+
+
+RUNNER = """\
+Types: deb
+URIs: mirror+file:/etc/apt/apt-mirrors.txt
+Suites: noble noble-updates noble-security
+Components: main universe restricted multiverse
+Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg
+"""
+THIRD_PARTY = "deb [arch=amd64 signed-by=/usr/share/keyrings/vendor.gpg] https://vendor.example/ubuntu/24.04/prod noble main\n"
+MIRRORS = Path(__file__).parents[2] / "fixtures/ubuntu/github-runner-apt-mirrors.txt"
+TARGETS = (
+    "mirror+file:/etc/apt/apt-mirrors.txt/\tUbuntu\nhttps://vendor.example/ubuntu/24.04/prod/\tvendor prod\n"
+    "https://site.example/ubuntu/\t\n"
+)
+
+
+def test_sources_of_a_runner_are_the_distributions_and_name_a_server():
+    """A runner's list of mirrors exists on the runner only, and a third party has a suite of the release's name."""
+    texts = [(RUNNER, True), (THIRD_PARTY, False)]
+    kept = machine.apt_sources(texts, "noble", machine.origins_of(TARGETS))
+    assert [is_deb822 for is_deb822, _text in kept] == [True]
+    [(_is_deb822, text)] = machine.without_mirror_lists(kept, lambda _path: MIRRORS.read_text())
+    assert "mirror+file" not in text and "vendor.example" not in text
+    first = MIRRORS.read_text().split()[0]
+    assert "URIs: %s\n" % first in text and "Suites: noble noble-updates noble-security" in text
+
+
+def test_a_source_whose_origin_apt_has_not_read_is_kept():
+    assert len(machine.apt_sources([(THIRD_PARTY, False)], "noble", {})) == 1
+    site = THIRD_PARTY.replace("vendor.example/ubuntu/24.04/prod", "site.example/ubuntu")
+    assert len(machine.apt_sources([(site, False)], "noble", machine.origins_of(TARGETS))) == 1
+
+
+@pytest.mark.parametrize(
+    "text, url",
+    [
+        ("http://a.example/\tpriority:2\nhttp://b.example/\tpriority:1\n", "http://b.example/"),
+        ("# of this site\nhttp://a.example/\n\nhttp://b.example/\n", "http://a.example/"),
+        ("http://a.example/\nhttp://b.example/ arch:amd64 priority:9\n", "http://b.example/"),
+    ],
+)
+def test_the_preferred_mirror(text, url):
+    assert machine.first_mirror(text) == url
+
+
+def test_an_empty_list_of_mirrors():
+    with pytest.raises(LabError, match="list of mirrors is empty"):
+        machine.first_mirror("# nothing\n")
