@@ -226,7 +226,7 @@ BAD = [
         "job-podman",
         "podman 4.0.3,",
     ),
-    ({"facts_files": {"/snap/bin/docker": {"state": "other"}}}, "docker-snap", "the snap docker"),
+    ({"answer_files": {"/snap/bin/docker": {"state": "other"}}}, "docker-snap", "the snap docker"),
     (
         {"facts_programs": {"needrestart": True}, "facts_files": SET_UP},
         "needrestart",
