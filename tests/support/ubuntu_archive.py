@@ -341,9 +341,11 @@ class Archive:
         beside = scripts_of(found)
         control = replaced(control, "Version", version)
         beside["control"] = (control.encode(), 0o644)
+        data = {each: found[each] for each in found if each.startswith("data.tar")}
         packed = [
-            (each, vendor.tar_gz(beside) if each.startswith("control.tar") else data)
-            for each, data in found.items()
+            ("debian-binary", b"2.0\n"),
+            ("control.tar.gz", vendor.tar_gz(beside)),
+            *data.items(),
         ]
         self.add(control, vendor.ar(packed), component, pocket)
 

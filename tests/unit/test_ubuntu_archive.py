@@ -118,3 +118,19 @@ def test_relations_as_a_built_package_has_them(text, kept):
 def test_a_folder_that_lacks_a_package(tmp_path):
     with pytest.raises(ValueError, match="has no package of .*docker.io"):
         ubuntu.make(tmp_path / "archive", {"noble": tmp_path})
+
+
+def test_a_security_update_is_a_package_that_dpkg_reads(tmp_path):
+    """Debian compresses the control member with xz."""
+    was = tmp_path / "was"
+    (was / "DEBIAN").mkdir(parents=True)
+    (was / "DEBIAN/control").write_text(DEBIAN, encoding="utf-8")
+    subprocess.run(["dpkg-deb", "--build", "-Zxz", was, tmp_path], check=True, capture_output=True)
+    path = next(tmp_path.glob("*.deb"))
+    archive = ubuntu.Archive(tmp_path, ubuntu.specification("noble"))
+    archive.add(DEBIAN, path.read_bytes(), "universe")
+    archive.publish("libthing2t64", "2:1.0-3ubuntu0.1", ubuntu.LATER)
+    made = archive.root / "pool/universe/l/libthing2t64/libthing2t64_1.0-3ubuntu0.1_amd64.deb"
+    assert told(made, "Version") == "2:1.0-3ubuntu0.1"
+    with pytest.raises(ValueError, match="other content in another release"):
+        archive.add(DEBIAN.replace("a thing", "another"), b"", "universe")

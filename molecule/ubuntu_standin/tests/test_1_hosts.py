@@ -55,5 +55,6 @@ def test_the_distributions_own_sources_are_as_they_were(host):
 
 @pytest.mark.acceptance
 def test_preflight_refuses_a_cluster_of_two_releases_with_slurm(playbook):
-    done = playbook("preflight.yml", cluster_scheduler="slurm")
+    asked = {"slurm_gpu_type": "h100", "slurm_accept_login_on_gpu_hosts": True}
+    done = playbook("preflight.yml", cluster_scheduler="slurm", **asked)
     assert done.code != 0 and "22.04" in done.text and "24.04" in done.text
