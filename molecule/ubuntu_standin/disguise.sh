@@ -60,6 +60,9 @@ cat /srv/hosts >/etc/hosts
 if [ -d /opt/python/lib ]; then
     echo /opt/python/lib >/etc/ld.so.conf.d/standin.conf
     ldconfig
+    # Ubuntu's Python finds the distribution's pure modules, such as requests.
+    printf '#!/bin/sh\nPYTHONPATH=/usr/lib/python3/dist-packages exec /opt/python/bin/python3 "$@"\n' >/usr/local/bin/ubuntu-python3
+    chmod 755 /usr/local/bin/ubuntu-python3
 fi
 
 touch "/boot/vmlinuz-$kernel"
