@@ -167,6 +167,8 @@ class StandInHost:
                 },
             ],
             "rdma_ports": [],
+            "rdma_beside_gpus": {},
+            "nfs_transports": [],
             "network_cards": [],
             "virtual_machine": False,
             "own_name_in_hosts": [self.address],
@@ -189,6 +191,7 @@ class StandInHost:
             "docker_config_error": "",
             "docker_config_warnings": [],
             "disk_free_mib": {path: 500000 for path in getattr(asked, "paths", [])},
+            "disk_devices": {path: 1 for path in getattr(asked, "paths", [])},
             "account_clashes": [],
             "cgroup": {"version": 2, "usable": True, "why": "", "cores": True, "swap": True},
             "candidates": {},
@@ -344,6 +347,7 @@ class StandInHost:
             "record": {},
             "python_requests": True,
             "apparmor_required": False,
+            "snap": False,
             "group": True,
             "images": self.images(["trainyard/training:" + self.recipe[:12]])
             if getattr(asked, "image_label", "")
