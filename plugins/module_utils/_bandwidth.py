@@ -57,7 +57,8 @@ BROKE_OFF = "the job did not complete"
 _VIA = re.compile(
     r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)"
 )
-# Over InfiniBand or RoCE, with the name of the host if the whole line is there. The number of the device may be followed by that of a second one, in parentheses.
+# Over InfiniBand or RoCE, with the name of the host if the whole line is there. The number of the device
+# may be followed by that of a second one, in parentheses.
 _VIA_IB = re.compile(
     r"(?:([\w.-]{1,255}):\d+:\d+ \[\d+\] NCCL INFO [^\n]{1,200}?)?( via NET/IB[\w.-]*/(\d+)(?:\(\d+\))?(/GDRDMA)?)"
 )

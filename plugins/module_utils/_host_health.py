@@ -458,8 +458,8 @@ def _repeated(error: dict) -> dict:
         return error
     return dict(
         error,
-        fix="do not reboot again: the same error came in %d earlier boots. Remove the host from service, and have the GPU, its slot and its power supply inspected"
-        % boots,
+        fix="do not reboot again: the same error came in %d earlier boots. Remove the host from service, "
+        "and have the GPU, its slot and its power supply inspected" % boots,
     )
 
 

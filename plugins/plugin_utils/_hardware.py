@@ -335,7 +335,10 @@ _ACS = (
     "disable Access Control Services in the firmware (BIOS) of the server, or for each of these ports with setpci -s PORT ECAP_ACS+6.w=0 at each boot. "
     "A host that passes devices on to virtual machines needs them"
 )
-_IOMMU = "add iommu=pt to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub) and reboot, or disable the IOMMU in the firmware"
+_IOMMU = (
+    "add iommu=pt to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub) "
+    "and reboot, or disable the IOMMU in the firmware"
+)
 _TALL = 3
 
 
