@@ -630,6 +630,25 @@ REFUSED = (
         CERTIFICATE,
     )
     + bad(
+        "slurm_packages_source",
+        *[
+            dict(REPOSITORY, **wrong)
+            for wrong in (
+                {"uris": []},
+                {"uris": ["x"]},
+                {"uris": ["https://m.example\nTrusted: yes"]},
+                {"suites": []},
+                {"suites": ["a b"]},
+                {"components": []},
+                {"components": ["a\nb"]},
+                {"signed_by": ""},
+                {"signed_by": "/etc/passwd"},
+                {"trusted": True},
+            )
+        ],
+        {"uris": ["https://apt.example.org"], "suites": ["jammy"], "components": ["main"]},
+    )
+    + bad(
         "package_sources_apt_repositories",
         [dict(REPOSITORY, signed_by=ARMOR.replace("mDMEZ", ""))],
         [dict(REPOSITORY, signed_by="/etc/passwd")],
@@ -1915,6 +1934,8 @@ GOOD = [
         ]
     },
     {"package_sources_wheels_dir": FOLDER},
+    {"slurm_packages_source": REPOSITORY},
+    {"slurm_packages_source": dict(REPOSITORY, suites=["./"], components=[])},
     {"docker_engine_version": "5:28.5.1-1~debian.12~bookworm"},
     {"docker_engine_daemon_options": {"log-opts": {"max-size": "10m"}}},
     {"docker_engine_repository_url": "file:///srv/mirror/docker"},
