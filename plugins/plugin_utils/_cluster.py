@@ -190,6 +190,19 @@ def _without_storage(fastest, hosts, servers):
     return kept or fastest
 
 
+def _slowest_speeds(hosts, shared, named):
+    """Return the speed of each network in Mbit/s: that of the slowest host, which limits a ring of all hosts. None if a host does not tell it."""
+    speeds = {}
+    for each in shared:
+        places = [
+            (info, pick_address(info, str(each), interface=named.get(name, "")))
+            for name, info in hosts.items()
+        ]
+        of_hosts = [_speed_mbit_s(info, interface) for info, (_address, interface) in places]
+        speeds[each] = None if None in of_hosts else min(of_hosts)
+    return speeds
+
+
 def fabric_network(hosts, shared, network, named=None, servers=()):
     """Return (CIDR, reason): the fastest network that all hosts share, or the cluster network if the fastest is not certain.
 
@@ -203,25 +216,13 @@ def fabric_network(hosts, shared, network, named=None, servers=()):
         return network, ""
     if named and any(named.values()) and len(shared) == 1:
         return str(shared[0]), "the one of cluster_fabric_interface"
-    speeds = {}
-    for each in shared:
-        of_hosts = [
-            _speed_mbit_s(
-                info, pick_address(info, str(each), interface=(named or {}).get(name, ""))[1]
-            )
-            for name, info in hosts.items()
-        ]
-        # The slowest host limits a ring of all hosts.
-        speeds[each] = None if None in of_hosts else min(of_hosts)
+    speeds = _slowest_speeds(hosts, shared, named or {})
     told = ", ".join(
         "%s %s" % (each, "%g Gb/s" % (speed / 1000.0) if speed else "of unknown speed")
         for each, speed in speeds.items()
     )
-    fastest = [
-        each
-        for each, speed in speeds.items()
-        if speed == max(value or 0 for value in speeds.values())
-    ]
+    best = max([speed or 0 for speed in speeds.values()], default=0)
+    fastest = [each for each, speed in speeds.items() if speed == best]
     is_own = any(each.overlaps(own) for each in fastest)
     if not all(speeds.values()) or is_own and len(fastest) > 1:
         return network, "the fastest network is unknown (%s), so the cluster network is used" % told

@@ -685,13 +685,9 @@ def podman_problems(found: dict) -> list[str]:
     ]
 
 
-def problems(found, wanted):
-    """Return what keeps jobs in containers from working on the host, one sentence each."""
-    # The caller names the host.
-    texts = reading_faults("", found, JOB_CONTAINER) + firewall_problems(found, wanted)
-    if not is_training_host(wanted):
-        return texts
-    texts += podman_problems(found)
+def kernel_problems(found):
+    """Return what the kernel, or the container that is the host, does not offer."""
+    texts = []
     if not found["fuse"]:
         texts.append(
             "/dev/fuse is missing, which fuse-overlayfs needs; %s"
@@ -706,6 +702,12 @@ def problems(found, wanted):
             "parts of /proc are masked (%s); start the container of this host with --security-opt systempaths=unconfined"
             % found["masked"][0]
         )
+    return texts
+
+
+def storage_problems(found, wanted):
+    """Return why images and jobs cannot be stored in the chosen folder."""
+    texts = []
     if found["storage_type"] in NETWORK_FILE_SYSTEMS:
         texts.append(
             "job_container_storage: '%s' is on %s; use a folder on a local disk"
@@ -733,6 +735,12 @@ def problems(found, wanted):
             "job_container_storage: a mount at '%s' lacks the options nosuid and nodev, so that programs of images could run as root; add them, or "
             "unmount it" % store_of(wanted["storage"])
         )
+    return texts
+
+
+def device_problems(found):
+    """Return why the GPUs or NPUs of the host cannot be given to jobs."""
+    texts = []
     if found["gpu_nodes"] and found["nvidia_ctk"] and not has_cdi_of_others(found):
         texts.append(
             "no CDI specification describes the GPUs; set container_toolkit_cdi to true and run playbook gpu_stack"
@@ -741,6 +749,12 @@ def problems(found, wanted):
         texts.append(
             "the host has GPUs and NPUs, whose numbers Slurm does not tell apart; remove the driver of one of them"
         )
+    return texts
+
+
+def subordinate_problems(found, wanted):
+    """Return which users have no range of subordinate IDs of their own."""
+    texts = []
     texts += [
         "user %s has ID %d, and subordinate IDs exist for %d to %d; change the ID"
         % (user["name"], user["uid"], FIRST_UID, LAST_UID)
@@ -753,6 +767,12 @@ def problems(found, wanted):
             % (name, line)
             for line in overlaps(found["texts"].get("/etc/" + name) or "", wanted["users"])
         ]
+    return texts
+
+
+def image_problems(found, wanted):
+    """Return which images of the site the host lacks."""
+    texts = []
     texts += [
         "job_container_images: the Docker engine of the host has no image '%s'; pull it or correct the name"
         % name
@@ -768,6 +788,23 @@ def problems(found, wanted):
             % wanted["training_image"]
         )
     return texts
+
+
+def problems(found, wanted):
+    """Return what keeps jobs in containers from working on the host, one sentence each."""
+    # The caller names the host.
+    texts = reading_faults("", found, JOB_CONTAINER) + firewall_problems(found, wanted)
+    if not is_training_host(wanted):
+        return texts
+    return [
+        *texts,
+        *podman_problems(found),
+        *kernel_problems(found),
+        *storage_problems(found, wanted),
+        *device_problems(found),
+        *subordinate_problems(found, wanted),
+        *image_problems(found, wanted),
+    ]
 
 
 def firewall_problems(found, wanted):
