@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import SimpleNamespace
+from unittest import mock
 
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
@@ -65,3 +68,13 @@ class Campaign:
             None,
         )
         return action.run(task_vars={"groups": groups, "hostvars": hostvars})
+
+
+@contextlib.contextmanager
+def campaign() -> Iterator[Campaign]:
+    """Yield a campaign whose rules and data are read once."""
+    made = Campaign()
+    with mock.patch.multiple(
+        judge_input, load_roles=lambda loader: made.roles, load_data=made.load
+    ):
+        yield made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from judged_input import Campaign
+from judged_input import campaign
 from labs import (
     H100,
     JAMMY,
@@ -19,7 +19,6 @@ from labs import (
     stack_facts,
 )
 
-from ansible_collections.trainyard.gpu.plugins.action import judge_input
 from ansible_collections.trainyard.gpu.plugins.filter import (
     infiniband,
     network_settings,
@@ -96,10 +95,7 @@ LABS = {
 
 @pytest.fixture(name="campaign", scope="module")
 def _campaign():
-    made = Campaign()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judge_input, "load_roles", lambda loader: made.roles)
-        patch.setattr(judge_input, "load_data", made.load)
+    with campaign() as made:
         yield made
 
 

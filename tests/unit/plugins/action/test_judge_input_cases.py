@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from judged_input import Campaign
+from judged_input import campaign
 
 from ansible_collections.trainyard.gpu.plugins.action import judge_input
 
@@ -17,10 +17,7 @@ CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 @pytest.fixture(name="campaign", scope="module")
 def _campaign():
-    made = Campaign()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judge_input, "load_roles", lambda loader: made.roles)
-        patch.setattr(judge_input, "load_data", made.load)
+    with campaign() as made:
         yield made
 
 
