@@ -13,8 +13,10 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._cluster import (
     cluster_network,
     fabric_network,
     find_network,
+    networks_of,
     own_addresses,
     pick_address,
+    rails_of,
     rdma_of,
     shared_networks,
     slots_of,
@@ -48,6 +50,13 @@ def controllers_view(host):
     return next((address for address in addresses if not as_address(address).is_loopback), "")
 
 
+def nfs_servers(mounts):
+    """Return the addresses of NFS servers as IP address objects. C(mounts) are nfs_client_mounts by host. Names are not looked up."""
+    entries = [entry for each in mounts.values() if isinstance(each, list) for entry in each]
+    servers = [as_address(str(entry.get("server"))) for entry in entries if isinstance(entry, dict)]
+    return [server for server in servers if server]
+
+
 class ActionModule(ActionBase):
     """Combines the answers of all hosts of the cluster on the controller."""
 
@@ -63,7 +72,7 @@ class ActionModule(ActionBase):
                 "registered": {"type": "str", "default": ""},
                 "head": {"type": "str", "required": True},
                 "network": {"type": "str", "default": ""},
-                "fabric_network": {"type": "str", "default": ""},
+                "fabric_network": {"type": "raw", "default": ""},
             }
         )
         hostvars = task_vars["hostvars"]
@@ -127,10 +136,19 @@ class ActionModule(ActionBase):
         # Data flows only between the hosts that train. A storage-only host need not be on the fabric.
         trains = {name: info for name, info in there.items() if name in training}
         fabric_named = given("cluster_fabric_interface", trains)
-        fabric, why = args["fabric_network"], ""
+        # Ranks meet in the first one, so it is one that all hosts have.
+        rails = sorted(
+            networks_of(args["fabric_network"]),
+            key=lambda each: not all(pick_address(info, str(each))[0] for info in trains.values()),
+        )
+        fabric, why = ",".join(str(each) for each in rails), ""
         if not fabric:
             fabric, why = fabric_network(
-                trains, shared_networks(trains, fabric_named), network, fabric_named
+                trains,
+                shared_networks(trains, fabric_named),
+                network,
+                fabric_named,
+                nfs_servers(given("nfs_client_mounts", trains)),
             )
         if why:
             self._display.display(
@@ -149,7 +167,7 @@ class ActionModule(ActionBase):
                 hostvars[name].get("__cluster_slots_are_counted")
             )
             slots = int(wanted["slots"]) if name in training and not counted else 0
-            on_fabric, rdma = ("", ""), None
+            on_fabric, rdma, rails = ("", ""), None, []
             if name in hosts:
                 address, interface = cluster_place(name, network)
                 slots = slots_of(hosts[name], slots, name in training)
@@ -159,6 +177,7 @@ class ActionModule(ActionBase):
                         hosts[name], fabric, interface=fabric_named.get(name, "")
                     )
                 rdma = rdma_of(hosts[name], fabric, *on_fabric)
+                rails = rails_of(hosts[name], fabric, fabric_named.get(name, ""))
             else:
                 address, interface = (
                     wanted["address"] or controllers_view(inventory_address(name)),
@@ -172,6 +191,7 @@ class ActionModule(ActionBase):
                     "fabric_address": on_fabric[0],
                     "fabric_interface": on_fabric[1],
                     "fabric_rdma": rdma,
+                    "fabric_rails": rails,
                     "addresses": own_addresses(hosts[name]) if name in hosts else [],
                     "slots": slots,
                     "slots_counted": counted,

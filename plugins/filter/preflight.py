@@ -26,6 +26,16 @@ def preflight_mtu_differences(members, answering):
     return _preflight_plan.mtu_differences(members, answering)
 
 
+def preflight_rdma_ports(members: list, answering: list) -> list:
+    return _preflight_plan.rdma_ports_missing(members, answering)
+
+
+def preflight_nfs_rdma(
+    mounts: list, options: list, members: list, host: str, storage: str, answering: list
+) -> list:
+    return _preflight_plan.nfs_without_rdma(mounts, options, members, host, storage, answering)
+
+
 def preflight_limits(cgroup: dict, version: str) -> dict:
     # Not at the top: Ansible loads all filters, and this module loads much more than they need.
     from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import release
@@ -37,6 +47,27 @@ def preflight_limits(cgroup: dict, version: str) -> dict:
     }
 
 
+def preflight_offered(host: dict, candidates: dict, source: dict | None = None) -> dict:
+    return _preflight_plan.offered(host, candidates, source or {})
+
+
+def preflight_disks(answer: dict, path: str, mib: int, storage: str = "") -> list:
+    return _preflight_plan.disks(answer, path, int(mib), storage)
+
+
+def preflight_releases(each: list, scheduler: str, others: list) -> list:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import release
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
+
+    wanted = {scheduler, *others}
+    releases = {
+        host["name"]: release(host["offered"].get("slurmd", ""))
+        for host in each
+        if host["name"] in wanted
+    }
+    return _slurm_plan.release_mismatches(scheduler, releases, others)
+
+
 class FilterModule:
     """Filters for the plan and the rules of role preflight."""
 
@@ -46,5 +77,10 @@ class FilterModule:
             "preflight_differences": preflight_differences,
             "preflight_wrong_names": preflight_wrong_names,
             "preflight_mtu_differences": preflight_mtu_differences,
+            "preflight_rdma_ports": preflight_rdma_ports,
+            "preflight_nfs_rdma": preflight_nfs_rdma,
             "preflight_limits": preflight_limits,
+            "preflight_offered": preflight_offered,
+            "preflight_disks": preflight_disks,
+            "preflight_releases": preflight_releases,
         }

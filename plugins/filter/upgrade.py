@@ -12,8 +12,14 @@ def upgrade_plan(found, noted=None, asked=None, driver="", smi=None):
     return plan(found, noted or {}, asked, driver, smi)
 
 
+def service_updates(installed: dict, policy: dict | None = None) -> dict:
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._upgrade_plan import services
+
+    return services(installed, policy)
+
+
 class FilterModule:
     """Filters for the plan of role upgrade."""
 
     def filters(self):
-        return {"upgrade_plan": upgrade_plan}
+        return {"upgrade_plan": upgrade_plan, "service_updates": service_updates}

@@ -29,7 +29,10 @@ from collections import Counter
 from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import IN_GOOD_RUNS
-from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import transports
+from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import (
+    rdma_connections,
+    transports,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._log_causes import find_errors
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import Around, remarks
@@ -681,9 +684,9 @@ def _is_whole_average(section):
     ) + 1e-5 * abs(mean)
 
 
-def _incomplete(section, ranks):
-    """Why it is not a whole run, as reasons."""
-    found, copies = [], Counter(device["rank"] for device in section.devices)
+def _mixed(section):
+    """Whether several runs wrote at the same time, as reasons."""
+    copies = Counter(device["rank"] for device in section.devices)
     runs = max(
         section.heads["config"],
         section.heads["header"],
@@ -691,62 +694,76 @@ def _incomplete(section, ranks):
         1 + section.mixed,
         *copies.values(),
     )
-    if runs > 1 and (
-        set(copies) == {0}
-        or section.rows
-        and not any(row["in_place"]["busbw_gb_s"] for row in section.rows)
-    ):
-        found.append(
+    if runs < 2:
+        return []
+    moved = any(row["in_place"]["busbw_gb_s"] for row in section.rows)
+    if set(copies) == {0} or (section.rows and not moved):
+        return [
             _reason(
                 "mpi_not_built",
                 "%d runs of one rank each wrote at the same time: they are independent, and nothing was moved between "
                 "GPUs" % runs,
                 "build nccl-tests with MPI=1, and start it with the mpirun of the same MPI",
             )
+        ]
+    return [
+        _reason(
+            "several_runs",
+            "%d runs wrote at the same time, so their rows cannot be distinguished" % runs,
+            AGAIN + ", one run at a time",
         )
-    elif runs > 1:
-        found.append(
-            _reason(
-                "several_runs",
-                "%d runs wrote at the same time, so their rows cannot be distinguished" % runs,
-                AGAIN + ", one run at a time",
-            )
+    ]
+
+
+def _damaged(section, ranks):
+    """Rows that cannot be used, as reasons."""
+    if section.damaged or section.late:
+        line = section.damaged[0] if section.damaged else None
+        told = (
+            "%d rows cannot be parsed" % len(section.damaged) if line else "rows follow the summary"
         )
+        return [_reason("damaged_rows", told, AGAIN, line)]
+    misfit = _misfit(section, ranks) if section.rows else None
+    if not misfit:
+        return []
+    told = ", or not %d ranks" % ranks if ranks else ""
+    return [
+        _reason("damaged_rows", "the figures of a row are inconsistent%s" % told, AGAIN, misfit)
+    ]
+
+
+def _has_summary(section):
+    """Whether the run has printed its whole summary, once."""
+    average = _value(section.averages[0][0]) if section.averages else None
+    is_cut = section.cut and not _is_whole_average(section)
+    is_of_other = section.concluded not in ("", section.name or section.concluded)
+    return (
+        len(section.out_of_bounds) == 1 and average is not None and not is_cut and not is_of_other
+    )
+
+
+def _missing_rows(section):
+    """Which rows of a run with a summary are missing, as reasons."""
+    missing = _missing_size(section)
+    average = _value(section.averages[0][0])[0]
+    mean, half, deviation = _mean(section)
+    lost = min(half, 4 * deviation) + 1e-5 * abs(mean) + 1e-6
+    if not missing and abs(mean - average) > lost:
+        missing = "the average is %g GB/s, but that of the rows is %.6g" % (average, mean)
+    return [_reason("rows_missing", "rows are missing: %s" % missing, AGAIN)] if missing else []
+
+
+def _incomplete(section, ranks):
+    """Why it is not a whole run, as reasons."""
+    found = _mixed(section)
     if not section.columns or not section.rows:
         found.append(
             _reason("no_table", "there is no table of results", AGAIN + " on stdout and stderr")
         )
-    if section.damaged or section.late:
-        line = section.damaged[0] if section.damaged else None
-        found.append(
-            _reason(
-                "damaged_rows",
-                "%d rows cannot be parsed" % len(section.damaged)
-                if line
-                else "rows follow the summary",
-                AGAIN,
-                line,
-            )
-        )
-    elif section.rows and _misfit(section, ranks):
-        found.append(
-            _reason(
-                "damaged_rows",
-                "the figures of a row are inconsistent%s"
-                % (", or not %d ranks" % ranks if ranks else ""),
-                AGAIN,
-                _misfit(section, ranks),
-            )
-        )
-    average = _value(section.averages[0][0]) if section.averages else None
+    found += _damaged(section, ranks)
     if not section.rows:
         return found
-    cut = (
-        section.cut
-        and not _is_whole_average(section)
-        or section.concluded not in ("", section.name or section.concluded)
-    )
-    if len(section.out_of_bounds) != 1 or average is None or cut:
+    if not _has_summary(section):
         found.append(
             _reason(
                 "no_summary",
@@ -754,15 +771,7 @@ def _incomplete(section, ranks):
                 "find out what ended it, and run it again",
             )
         )
-    elif not found:
-        missing = _missing_size(section)
-        mean, half, deviation = _mean(section)
-        lost = min(half, 4 * deviation) + 1e-5 * abs(mean) + 1e-6
-        if not missing and abs(mean - average[0]) > lost:
-            missing = "the average is %g GB/s, but that of the rows is %.6g" % (average[0], mean)
-        if missing:
-            found.append(_reason("rows_missing", "rows are missing: %s" % missing, AGAIN))
-    return found
+    return found or _missing_rows(section)
 
 
 def _incorrect(section, ranks):
@@ -1064,6 +1073,62 @@ def _too_slow(asked, found, judge_from_bytes):
     ]
 
 
+def _reasons_of(ours, ranks):
+    """Why the first of the runs of all_reduce_perf was not complete, and all reasons, with those of its later runs."""
+    first = ours[0]
+    missing = _incomplete(first, ranks)
+    reasons = missing + _incorrect(first, ranks)
+    if not {"mpi_not_built", "several_runs"} & {reason["id"] for reason in missing}:
+        reasons += _shared(_devices(first))
+    if any(_incomplete(section, None) or _incorrect(section, None) for section in ours[1:]):
+        reasons.append(
+            _reason(
+                "later_run",
+                "a later run of all_reduce_perf in this log was not complete and correct",
+                "judge each run by its own log",
+            )
+        )
+    return missing, reasons
+
+
+def _judged(rows, judge_from_bytes):
+    """The average bus bandwidth of the judged rows, None without one."""
+    largest = max([row["size_bytes"] for row in rows], default=0)
+    least = largest if judge_from_bytes is None else judge_from_bytes
+    cells = [
+        row[name]["busbw_gb_s"]
+        for row in rows
+        for name in ("out_of_place", "in_place")
+        if row["size_bytes"] >= least
+    ]
+    return sum(cells) / len(cells) if cells else None
+
+
+def _judged_by(asked):
+    """What the verdict is of, from the requested values by name."""
+    return ["complete", "correct"] + [name for name in asked if asked[name] is not None]
+
+
+def _nccl_version(section, words):
+    return section.nccl_version or next(iter(_NCCL_VERSION.findall(words)), None)
+
+
+def _participants(section, words):
+    """C(ranks), C(hosts) and C(gpus) of a run, None if unknown, and its C(devices). C(words) are its lines and those before it."""
+    ranks, devices = _count_ranks(section, words), _devices(section)
+    # A list with gaps does not show all participants.
+    listed = devices if ranks is not None else []
+    return {
+        "ranks": ranks,
+        "hosts": len({device["host"] for device in listed}) or None,
+        "gpus": len({_gpu(device) for device in listed}) * section.unlisted or None,
+        "devices": [
+            {key: device[key] for key in ("rank", "host", "device", "bus_id", "name")}
+            for device in devices
+        ],
+    }
+
+
 def answer(
     text,
     document="",
@@ -1079,30 +1144,15 @@ def answer(
     ours = [section for section in sections if _is_all_reduce(section) is not False]
     first = ours[0] if ours else _Section(0)
     _take_document(first, document)
-    # Lines of NCCL before the first test belong to it, too.
-    begin, end = (0 if first is sections[0] else first.begin, first.end) if ours else (0, len(text))
-    words = text[begin:end]
-    ranks, devices = _count_ranks(first, words), _devices(first)
-    # A list with gaps does not show all participants.
-    listed = devices if ranks is not None else []
-    hosts = len({device["host"] for device in listed}) or None
-    gpus = len({_gpu(device) for device in listed}) * first.unlisted or None
-
+    begin, end = 0, len(text)
     if ours:
-        missing = _incomplete(first, ranks)
-        reasons = missing + _incorrect(first, ranks)
-        if not {"mpi_not_built", "several_runs"} & {reason["id"] for reason in missing}:
-            reasons += _shared(devices)
-        if any(_incomplete(section, None) or _incorrect(section, None) for section in ours[1:]):
-            reasons.append(
-                _reason(
-                    "later_run",
-                    "a later run of all_reduce_perf in this log was not complete and correct",
-                    "judge each run by its own log",
-                )
-            )
-    else:
-        missing = reasons = _nothing(sections, text, rc)
+        # Lines of NCCL before the first test belong to it, too.
+        begin, end = 0 if first is sections[0] else first.begin, first.end
+    words = text[begin:end]
+    taken = _participants(first, words)
+    missing, reasons = (
+        _reasons_of(ours, taken["ranks"]) if ours else [_nothing(sections, text, rc)] * 2
+    )
     # An error before a whole run does not concern that run.
     reasons = _known(text[begin if missing else first.begin : end]) + reasons
     if rc is None and not reasons:
@@ -1111,40 +1161,24 @@ def answer(
         reasons.append(
             _reason("exit_code", "the command ended with exit code %d" % rc, "read its output")
         )
-    least = (
-        max([row["size_bytes"] for row in first.rows], default=0)
-        if judge_from_bytes is None
-        else judge_from_bytes
-    )
-    cells = [
-        row[name]["busbw_gb_s"]
-        for row in first.rows
-        for name in ("out_of_place", "in_place")
-        if row["size_bytes"] >= least
-    ]
-    bandwidth = sum(cells) / len(cells) if cells else None
+    bandwidth = _judged(first.rows, judge_from_bytes)
+    asked = {"ranks": expected_ranks, "hosts": expected_hosts, "bandwidth": min_busbw_gb_s}
     reasons += (
-        _too_few("ranks", expected_ranks, ranks)
-        + _too_few("hosts", expected_hosts, hosts)
+        _too_few("ranks", expected_ranks, taken["ranks"])
+        + _too_few("hosts", expected_hosts, taken["hosts"])
         + _too_slow(min_busbw_gb_s, bandwidth, judge_from_bytes)
     )
-    asked = {"ranks": expected_ranks, "hosts": expected_hosts, "bandwidth": min_busbw_gb_s}
     return dict(
         _told(first),
         judged_busbw_gb_s=None if bandwidth is None else round(bandwidth, 3),
-        ranks=ranks,
-        hosts=hosts,
-        gpus=gpus,
-        devices=[
-            {key: device[key] for key in ("rank", "host", "device", "bus_id", "name")}
-            for device in devices
-        ],
-        nccl_version=first.nccl_version or (_NCCL_VERSION.findall(words) or [None])[0],
+        nccl_version=_nccl_version(first, words),
         transports=transports(words),
+        over_rdma=rdma_connections(words),
         complete=not missing,
         passed=not reasons,
-        judged=["complete", "correct"] + [name for name in asked if asked[name] is not None],
+        judged=_judged_by(asked),
         reasons=reasons,
         remarks=remarks(text[first.begin if ours else 0 : end]),
         other_collectives=[_other(section) for section in sections if section is not first],
+        **taken,
     )

@@ -42,6 +42,7 @@ __all__ = [
     "nvlinks",
     "peaks",
     "peer_to_peer",
+    "rdma_connections",
     "row",
     "sizes",
     "transports",
@@ -55,6 +56,10 @@ __all__ = [
 BROKE_OFF = "the job did not complete"
 _VIA = re.compile(
     r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)"
+)
+# Over InfiniBand or RoCE, with the name of the host if the whole line is there. The number of the device may be followed by that of a second one, in parentheses.
+_VIA_IB = re.compile(
+    r"(?:([\w.-]{1,255}):\d+:\d+ \[\d+\] NCCL INFO [^\n]{1,200}?)?( via NET/IB[\w.-]*/(\d+)(?:\(\d+\))?(/GDRDMA)?)"
 )
 RDMA_SHARE = 0.96
 TCP_SHARE = 0.94
@@ -602,6 +607,20 @@ def transports(text):
     return sorted(
         {"SHM/direct" if name == "direct shared memory" else name for name in _VIA.findall(text)}
     )
+
+
+def rdma_connections(text):
+    """Return what NCCL's log names of the connections over InfiniBand or RoCE, by host.
+
+    C(gpudirect) is whether any of them reads the memory of GPUs directly (GDRDMA), C(devices) are the numbers that NCCL has given to the network devices in
+    use. The name of the host is as in the log, and empty for lines without it. A host without such a connection is not named.
+    """
+    found = {}
+    for match in _VIA_IB.finditer(text):
+        host = found.setdefault(match.group(1) or "", {"gpudirect": False, "devices": []})
+        host["gpudirect"] = host["gpudirect"] or bool(match.group(4))
+        host["devices"] = sorted({int(match.group(3))}.union(host["devices"]))
+    return found
 
 
 def usage(text):

@@ -157,72 +157,63 @@ class _Search(object):
             return "measured nothing, because the measurement failed"
         return "reaches %s%s GB/s (required: %s)" % (most, _figure(busbw), _figure(self.required))
 
+    def host_entry(self, worst, links, pairs, slow):
+        """The blame of a host, all of whose C(links) to hosts without blame are slow."""
+        own = [self.best[pair] for pair in links]
+        others = [self.best[pair] for pair in pairs if worst not in pair and pair not in slow]
+        elsewhere = (
+            "; links between others reach %s or more" % _figure(min(others)) if others else ""
+        )
+        evidence = (
+            "each of the %d pairs measured with it %s%s: its network card, cable or switch port%s"
+            % (
+                len(own),
+                self.reached(max(own), "at most "),
+                elsewhere,
+                "" if any(own) else ", its firewall, or a limit of the host",
+            )
+        )
+        return {"kind": "host", "names": [worst], "evidence": evidence}
+
+    def link_entry(self, pair, pairs, slow):
+        """The blame of a slow link."""
+        others = {
+            host: [self.best[other] for other in pairs if host in other and other not in slow]
+            for host in pair
+        }
+        if all(others.values()):
+            told = "; with other hosts %s: the path between the two" % " and ".join(
+                "%s reaches %s" % (host, _figure(max(others[host]))) for host in pair
+            )
+        else:
+            told = ". A third host is needed to distinguish the link from the two hosts"
+        evidence = "this pair %s%s" % (self.reached(self.best[pair]), told)
+        return {"kind": "link", "names": list(pair), "evidence": evidence}
+
+    def good(self, pairs):
+        """Hosts of any fast group. They are no culprits, even if their later partners were."""
+        limit = self.limit(self.best[pair] for pair in pairs) if pairs else 0
+        groups = [group for group, value in self.best.items() if len(group) > 1 and value >= limit]
+        return {host for group in groups for host in group}
+
     def culprits(self, hosts, pairs):
         """Hosts whose links are all slow, then the slow links between the others."""
         slow, blame, left = self.slow(pairs), [], list(hosts)
-        limit = self.limit(self.best[pair] for pair in pairs) if pairs else 0
-        # A host of any fast group is not a culprit, even if its later partners were.
-        good = {
-            host
-            for group, value in self.best.items()
-            if len(group) > 1 and value >= limit
-            for host in group
-        }
-        while True:
-            links = {
-                host: [pair for pair in pairs if host in pair and set(pair) <= set(left)]
-                for host in left
-            }
-            worst = next(
-                (
-                    host
-                    for host in left
-                    if host not in good and len(links[host]) > 1 and set(links[host]) <= set(slow)
-                ),
-                None,
-            )
-            if worst is None:
-                break
-            others = [self.best[pair] for pair in pairs if worst not in pair and pair not in slow]
-            blame.append(
-                {
-                    "kind": "host",
-                    "names": [worst],
-                    "evidence": "each of the %d pairs measured with it %s%s: its network card, cable or switch port%s"
-                    % (
-                        len(links[worst]),
-                        self.reached(max(self.best[pair] for pair in links[worst]), "at most "),
-                        "; links between others reach %s or more" % _figure(min(others))
-                        if others
-                        else "",
-                        ""
-                        if any(self.best[pair] for pair in links[worst])
-                        else ", its firewall, or a limit of the host",
-                    ),
-                }
-            )
+        good = self.good(pairs)
+
+        def links(host):
+            return [pair for pair in pairs if host in pair and set(pair) <= set(left)]
+
+        def is_bad(host):
+            own = links(host) if host not in good else []
+            return len(own) > 1 and set(own) <= set(slow)
+
+        worst = next(filter(is_bad, left), None)
+        while worst is not None:
+            blame.append(self.host_entry(worst, links(worst), pairs, slow))
             left.remove(worst)
-        for pair in slow:
-            if set(pair) <= set(left):
-                others = {
-                    host: [
-                        self.best[other] for other in pairs if host in other and other not in slow
-                    ]
-                    for host in pair
-                }
-                if all(others.values()):
-                    told = "; with other hosts %s: the path between the two" % " and ".join(
-                        "%s reaches %s" % (host, _figure(max(others[host]))) for host in pair
-                    )
-                else:
-                    told = ". A third host is needed to distinguish the link from the two hosts"
-                blame.append(
-                    {
-                        "kind": "link",
-                        "names": list(pair),
-                        "evidence": "this pair %s%s" % (self.reached(self.best[pair]), told),
-                    }
-                )
+            worst = next(filter(is_bad, left), None)
+        blame += [self.link_entry(pair, pairs, slow) for pair in slow if set(pair) <= set(left)]
         return blame
 
     def run(self):

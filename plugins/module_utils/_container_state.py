@@ -54,6 +54,14 @@ OF_SSHD = re.compile(r"(HOME|HOSTNAME|LOGNAME|OLDPWD|PWD|SHELL|SHLVL|TERM|USER|_
 #: A shell does not pass on variables with other names, and the entrypoint is one. A line of the file without a name may be a part of a secret.
 NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 MOST_BYTES = 1 << 20
+#: A listening sshd, whose title is its command, in newer releases whatever its program is called. Sessions have another title. Others are Dropbear.
+LISTENS = re.compile(r"sshd: \S.* \[listener\]|(/\S*/)?(sshd|dropbear)( -|$)")
+#: As the entrypoint starts its own.
+OUR_SSHD = re.compile(
+    r"/usr/sbin/sshd -D -e -f /etc/trainyard/ssh/sshd_config( -R)?($| \[listener\])"
+)
+#: Of role training_container. A service may be an sshd.
+SUPERVISOR = "/etc/trainyard/services/supervisor.py"
 
 
 def in_words(size: int) -> str:
@@ -293,6 +301,55 @@ def parent_of(process: int) -> int:
     return int(fields[1]) if len(fields) > 1 else 0
 
 
+def command_of(process: int) -> str:
+    """The command line of a process, or the title that it has given itself, as far as it can be printed."""
+    text = read_text("/proc/%d/cmdline" % process).replace("\0", " ").strip()
+    return "".join(character if character.isprintable() else " " for character in text[:200])
+
+
+def other_sshd(command: str, above: list[str]) -> bool:
+    """Whether a command is that of an sshd that the entrypoint has not started. C(above) are the commands of its parents."""
+    return (
+        bool(LISTENS.match(command))
+        and not OUR_SSHD.match(command.replace("sshd: ", "", 1))
+        and not any(SUPERVISOR in parent for parent in above)
+    )
+
+
+def namespace_of(process: int) -> str:
+    """The namespace of process IDs that a process is in, empty if it has ended."""
+    try:
+        return os.readlink("/proc/%d/ns/pid" % process)
+    except OSError:
+        return ""
+
+
+def parents_of(process: int) -> dict[int, str]:
+    """The commands of a process's parents, by process ID. A parent may end meanwhile."""
+    found, parent = {}, parent_of(process)
+    while parent > 1 and parent not in found:
+        found[parent] = command_of(parent)
+        parent = parent_of(parent)
+    return found
+
+
+def sshd_faults(first: int) -> list[str]:
+    """Servers in a container beside its own, which let somebody in by other rules. A restart ends them.
+
+    C(first) is the container's first process. Where it shares the processes of the host, only those below it are the container's.
+    """
+    namespace, found = namespace_of(first), set()
+    is_shared = namespace == namespace_of(os.getpid())
+    for name in os.listdir("/proc") if namespace else []:
+        if not name.isdigit() or namespace_of(int(name)) != namespace:
+            continue
+        command = command_of(int(name))
+        above = parents_of(int(name)) if LISTENS.match(command) else {}
+        if other_sshd(command, list(above.values())) and (first in above or not is_shared):
+            found.add("another sshd runs in the container: %s" % command)
+    return sorted(found)
+
+
 def departures(found: dict, share: str = "") -> list[str]:
     """How a running container differs from its settings. C(found) is its entry of C(docker inspect). Reads below /proc of this host."""
     first = found["State"].get("Pid", 0)
@@ -316,6 +373,8 @@ def departures(found: dict, share: str = "") -> list[str]:
             parse_limits(read_text("/proc/%d/limits" % limits_of)),
             parse_limits(read_text("/proc/%d/limits" % sshd)) if sshd else {},
         )
+        # That of another image may start several.
+        + (sshd_faults(first) if found.get("Path") == ENTRYPOINT else [])
     )
 
 

@@ -64,18 +64,38 @@ def parse_nvidia_detect(text):
     return packages.pop() if len(packages) == 1 else ""
 
 
-def parse_ubuntu_drivers(text):
-    """The package that `ubuntu-drivers` recommends, from `list --gpgpu --recommended` or `devices`; empty if it recommends none.
+def parse_ubuntu_drivers(listed, devices=""):
+    """The package of Ubuntu's archive that `ubuntu-drivers` recommends, from `list --gpgpu --recommended` and `devices`; empty if it recommends none.
 
-    The former prints 'nvidia-driver-535-server, (kernel modules provided by …)' or the package alone, the latter 'driver : nvidia-driver-535 - … recommended'.
+    The former prints 'nvidia-driver-535-server, (kernel modules provided by …)', the package and its modules, or the package alone, the latter
+    'driver : nvidia-driver-535 - … recommended'. With another repository configured, both recommend a package of it: marked third-party by the latter, and
+    without signed modules in the former. Then it is the archive's package of that branch, or of the newest one.
     """
-    for line in whole_lines(text, "ubuntu-drivers"):
-        match = re.match(r"driver\s*:\s*(nvidia-driver-\S+) - .*\brecommended\b", line) or re.match(
-            r"(nvidia-driver-\d+\S*?)(?:[,\s]|$)", line
+    whole_lines(listed + devices, "ubuntu-drivers")
+    offered = re.findall(
+        r"^driver\s*:\s*(nvidia-driver-\S+) - (\S+)(.*)$", listed + devices, re.MULTILINE
+    )
+    named = re.findall(r"^(nvidia-driver-\d+[\w-]*)(.*)$", listed, re.MULTILINE)
+    signed = [name for name, rest in named if "linux-modules-nvidia" in rest]
+    recommended = [name for name, _origin, rest in offered if "recommended" in rest.split()]
+    chosen = (signed + [name for name, _rest in named] + recommended + [""])[0]
+    if any((name, origin) == (chosen, "third-party") for name, origin, _rest in offered):
+        return _archives(chosen, [name for name, origin, _rest in offered if origin == "distro"])
+    return chosen
+
+
+def _archives(name, offered):
+    """The archive's driver that is most like another repository's C(name): of its branch, else of the newest; open or not as that one, for servers first."""
+
+    def likeness(other):
+        return (
+            branch_of(other) == branch_of(name),
+            int(branch_of(other)),
+            other.endswith("-open") == name.endswith("-open"),
+            "-server" in other,
         )
-        if match:
-            return match.group(1)
-    return ""
+
+    return max((other for other in offered if branch_of(other)), key=likeness, default="")
 
 
 def lacking_components(files, codename, components):
@@ -174,27 +194,32 @@ def expand(families, asked):
 def resolve(families, offers, asked, installed=""):
     """The first family that is completely available at a matching version of its first package; else the first whose first package is: C(names), C(version).
 
+    Packages that may be C(OUT_OF_STEP) count in any version, unless another family is available without them.
+
     Of matching versions, the installed one is preferred, else the newest. None if nothing matches.
     """
     found = []
     for names in families:
         versions = [version for version in offers.get(names[0], []) if fits(version, asked)]
         if versions:
-            kept = [version for version in versions if installed and upstream(version) == installed]
+            kept = [version for version in versions if upstream(version) == installed]
             found.append({"names": names, "version": (kept or versions)[0]})
-    whole = [
-        family
-        for family in found
-        if all(
-            offers.get(name)
-            if OUT_OF_STEP.fullmatch(name)
-            else any(
-                upstream(version) == upstream(family["version"]) for version in offers.get(name, [])
-            )
-            for name in family["names"]
-        )
-    ]
-    return (whole or found or [None])[0]
+
+    in_step = [family for family in found if _is_whole(family, offers, strict=True)]
+    whole = [family for family in found if _is_whole(family, offers, strict=False)]
+    return (in_step or whole or found or [None])[0]
+
+
+def _is_whole(family, offers, strict):
+    """Whether all packages of a family are offered at its version. Those C(OUT_OF_STEP) may have any version unless C(strict)."""
+    number = upstream(family["version"])
+    return all(
+        number in [upstream(version) for version in offers.get(name, [])]
+        or not strict
+        and bool(offers.get(name))
+        and bool(OUT_OF_STEP.fullmatch(name))
+        for name in family["names"]
+    )
 
 
 PIN_PACKAGES = "Package: *nvidia* cuda-drivers* libcuda1* libcudadebugger1* libnvcuvid1* libnvoptix1* libxnvctrl0* libnvsdm* nvsdm*\n"

@@ -17,6 +17,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
     ParseError,
     dpkg_rows,
+    is_of,
+    madison_rows,
     whole_lines,
 )
 
@@ -39,6 +41,15 @@ _DRIVER = re.compile(
 _DISTRIBUTION = re.compile(r"(Debian|Ubuntu)( ?Backports|ESM|ESMApps)?")
 # Repositories in package_sources_apt_repositories are used on purpose.
 DECLARED_SOURCES = "/etc/apt/sources.list.d/trainyard.sources"
+# Role package_sources writes NVIDIA's repositories, or the site's mirrors of them, to such files.
+_NVIDIA_SOURCES = re.compile(r"/etc/apt/sources\.list\.d/trainyard-nvidia-[\w-]+\.sources")
+# For dpkg-query --showformat, for parse_packages.
+PACKAGES_FORMAT = "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Maintainer}\\t${Section}\\t${Depends}\\n"
+ORIGINS = ("distribution", "nvidia_repository", "other_repository")
+# nvidia-utils-570-server, linux-modules-nvidia-570-server-open-generic.
+_BRANCHED = re.compile(r"((?:[a-z]+-)*(?:lib)?nvidia(?:-[a-z]\w*)*)-(\d{3})(?:-\S+)?")
+# Ubuntu's archive has its release in a version: 570.211.01-0ubuntu1.24.04.1. NVIDIA's has -0ubuntu1 or -1ubuntu1.
+_OF_NVIDIA_FOR_UBUNTU = re.compile(r"\S+-[01]ubuntu1")
 _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)$")
 
 
@@ -105,20 +116,54 @@ def parse_nvcc(text):
 
 
 def parse_packages(text):
-    """Installed packages by name, of dpkg-query's ``${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Maintainer}``.
+    """Installed packages by name, of dpkg-query's C(PACKAGES_FORMAT).
 
-    C(version), whether it is C(held), and whether NVIDIA has made it (C(by_nvidia)) or a distribution. One that is half installed or has only its settings
-    left is none; C(broken) tells of the former.
+    C(version), whether it is C(held), whether its maintainer is NVIDIA (C(by_nvidia)), and C(leads_to), the package that a transitional, empty one depends on.
+    One that is half installed or has only its settings left is none; C(broken) tells of the former.
     """
     found = {}
-    for name, version, status, maintainer in dpkg_rows(text, 4):
+    for name, version, status, maintainer, section, depends in dpkg_rows(text, 6):
         if status[1] not in "nc":
-            found[name.partition(":")[0]] = {
+            name = name.partition(":")[0]
+            found[name] = {
                 "version": version,
                 "held": status[0] == "h",
                 "broken": status[1] != "i",
                 "by_nvidia": bool(re.search(r"@([\w.-]+\.)?nvidia\.com>", maintainer)),
+                "leads_to": leads_to(name, section, depends),
             }
+    return found
+
+
+def leads_to(name, section, depends):
+    """The package that a transitional package has become; empty if it has content of its own.
+
+    Ubuntu moves the packages of an old driver branch to section oldlibs, or lets them depend on the same package of another branch.
+    """
+    needed = re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)", depends)
+    own = _BRANCHED.fullmatch(name)
+    for other in needed:
+        theirs = _BRANCHED.fullmatch(other)
+        if own and theirs and own.group(1) == theirs.group(1) and own.group(2) != theirs.group(2):
+            return other
+    return needed[0] if needed and section.rpartition("/")[2] == "oldlibs" else ""
+
+
+def parse_transitional(text):
+    """The package that each transitional package leads to, by name and version, of `apt-cache show`."""
+    found = {}
+    for paragraph in re.split(r"\n\n+", text):
+        # A value goes on in lines that begin with a blank.
+        fields = dict(re.findall(r"^(\S+):[ \t]*(.*(?:\n[ \t].*)*)", paragraph, re.MULTILINE))
+        about = fields.get("Description", "") + fields.get("Description-en", "")
+        is_empty = re.match(r"\W*(transitional|dummy) ", about + " ", re.IGNORECASE)
+        other = leads_to(
+            fields.get("Package", ""),
+            "oldlibs" if is_empty else fields.get("Section", ""),
+            " ".join(fields.get("Depends", "").split()),
+        )
+        if other and "Version" in fields:
+            found[fields["Package"], fields["Version"]] = other
     return found
 
 
@@ -157,9 +202,14 @@ def is_foreign(path, uri, origin):
     return (
         path != DECLARED_SOURCES
         and not _DISTRIBUTION.fullmatch(origin)
-        and origin != "NVIDIA"
-        and not _looks_like_nvidia(uri)
+        and not is_nvidias(path, uri, origin)
     )
+
+
+def is_nvidias(path, uri, origin):
+    """Whether a repository is NVIDIA's, or a mirror of it."""
+    by_url = _looks_like_nvidia(uri) and not _DISTRIBUTION.fullmatch(origin)
+    return bool(_NVIDIA_SOURCES.fullmatch(path)) or origin == "NVIDIA" or by_url
 
 
 def parse_driver_offers(text):
@@ -298,25 +348,79 @@ def grub_default(settings, environment):
     return (match.group(1) or match.group(2)) if match else ""
 
 
-def driver_sources(packages, runfile, foreign=()):
+def parse_origins(text, places=None):
+    """Origins that offer a version, by name and version, from `apt-cache madison`.
+
+    C(places) are repositories as URL and suite, by their origin. One that is not among them is judged by its URL.
+    """
+    found = {}
+    for name, version, words in madison_rows(text):
+        known = [
+            origin
+            for origin, repositories in (places or {}).items()
+            if any(is_of(words, *repository) for repository in repositories)
+        ]
+        by_url = "nvidia_repository" if _looks_like_nvidia(words[0]) else "distribution"
+        found.setdefault((name, version), set()).update(known or [by_url])
+    return found
+
+
+def package_origins(packages, offers, noted=None):
+    """Origin of each installed package of the driver by name, one of C(ORIGINS).
+
+    C(offers) are the origins that offer each name and version, of parse_origins. C(noted) has those that a role has installed, by name.
+    Neither the maintainer nor the form of a version tells NVIDIA's driver for Ubuntu from Ubuntu's own: both are the same. They count only if no
+    repository has the version any more.
+    """
+    found = {}
+    for name, package in packages.items():
+        those = set(offers.get((name, package["version"]), ())) - {"other_repository"}
+        only_foreign = not those and (name, package["version"]) in offers
+        if (noted or {}).get(name):
+            found[name] = noted[name]
+        elif len(those) == 1 or only_foreign:
+            found[name] = (those or {"other_repository"}).pop()
+    # Packages of one build are from one repository.
+    builds = {}
+    for name, origin in found.items():
+        builds.setdefault(packages[name]["version"], set()).add(origin)
+    for name, package in packages.items():
+        alike = builds.get(package["version"], set())
+        if name not in found:
+            offered = (name, package["version"]) in offers
+            found[name] = alike.pop() if len(alike) == 1 else _guess(package, packages, offered)
+            alike.add(found[name])
+    return found
+
+
+def _guess(package, packages, offered):
+    """Origin of a version that no repository has (C(offered)), or that several have. NVIDIA is the maintainer of the metapackages of its driver."""
+    number = upstream(package["version"])
+    metapackage = any(
+        other["by_nvidia"] and upstream(other["version"]) == number for other in packages.values()
+    )
+    like_nvidias = _OF_NVIDIA_FOR_UBUNTU.fullmatch(package["version"]) and (
+        metapackage or not offered
+    )
+    return "nvidia_repository" if package["by_nvidia"] or like_nvidias else "distribution"
+
+
+def driver_sources(packages, runfile):
     """Origins of the installed driver: C(distribution), C(nvidia_repository), C(other_repository), C(runfile).
 
-    More than one is a driver that doesn't fit itself. C(foreign) are the installed packages that another repository alone has in their version.
+    More than one is a driver that doesn't fit itself. C(packages) have their C(origin). Transitional packages contain no driver.
     """
     driver = {
-        "other_repository"
-        if name in foreign
-        else "nvidia_repository"
-        if package["by_nvidia"]
-        else "distribution"
+        package["origin"]
         for name, package in packages.items()
-        if _DRIVER.match(name)
+        if is_of_driver(name) and not package["leads_to"]
     }
-    return [
-        source
-        for source in ("distribution", "nvidia_repository", "other_repository")
-        if source in driver
-    ] + (["runfile"] if runfile else [])
+    return [source for source in ORIGINS if source in driver] + (["runfile"] if runfile else [])
+
+
+def is_of_driver(name):
+    """Whether a package's origin is the driver's. Those of container tools and CUDA may be others."""
+    return bool(_DRIVER.match(name))
 
 
 def driver_pinned(packages, preferences):

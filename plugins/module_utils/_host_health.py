@@ -10,6 +10,7 @@ The table of Xids is used by all readers: modules, rules of role verify, the hea
 
 from __future__ import annotations
 
+import json
 import re
 
 from typing import Callable, NamedTuple
@@ -441,10 +442,54 @@ def judged(errors: list[dict], gpus: list[dict], driver: str | None) -> list[dic
     """
     cards = {device_of(gpu["bus_id"]): gpu for gpu in gpus if gpu.get("bus_id")}
     return [
-        _beside(error, cards.get(device_of(error["device"])), driver)
+        _repeated(_beside(error, cards.get(device_of(error["device"])), driver))
         for error in errors
         if not error["ended"] and error["action"] != "ignore"
     ]
+
+
+#: A reboot has been tried, and has not helped.
+MOST_BOOTS = 2
+
+
+def _repeated(error: dict) -> dict:
+    boots = error.get("earlier_boots") or 0
+    if boots < MOST_BOOTS or error["action"] != "drain":
+        return error
+    return dict(
+        error,
+        fix="do not reboot again: the same error came in %d earlier boots. Remove the host from service, and have the GPU, its slot and its power supply inspected"
+        % boots,
+    )
+
+
+def boots_of(text: str) -> dict[str, str]:
+    """Return the kernel's lines by ID of the boot, from C(journalctl --output=json). A message that is not UTF-8 is left out."""
+    found: dict = {}
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+            message, boot = entry["MESSAGE"], entry["_BOOT_ID"]
+        except (ValueError, KeyError, TypeError):
+            continue
+        if isinstance(message, str) and isinstance(boot, str):
+            found.setdefault(boot.replace("-", ""), []).append(message)
+    return {boot: "\n".join(lines) for boot, lines in found.items()}
+
+
+def with_boots(errors: list[dict], boots: dict[str, str], now: str) -> list[dict]:
+    """Return the errors with C(earlier_boots), the number of boots before this one, whose ID is C(now), in which the same device had the same error."""
+    seen = [
+        {(kind, device_of(device), code) for kind, device, code in _read(text).found}
+        for boot, text in boots.items()
+        if boot != now.replace("-", "")
+    ]
+
+    def count(error: dict) -> int:
+        key = (error["kind"], device_of(error["device"]), error["code"])
+        return sum(key in found for found in seen)
+
+    return [dict(error, earlier_boots=count(error)) for error in errors]
 
 
 def _beside(error: dict, gpu: dict | None, driver: str | None) -> dict:

@@ -200,8 +200,8 @@ def _lanes(words):
     return _number(words) if words not in ("0", "255") else None
 
 
-def describe_device(name, texts, errors=None, absent=ABSENT, network=None):
-    """A device. C(errors) has the reasons for unreadable files; C(network) is the fabric network, for ports with several addresses."""
+def describe_device(name, texts, errors=None, absent=ABSENT, networks=()):
+    """A device. C(errors) has the reasons for unreadable files; C(networks) are those of the fabric, for ports with several addresses."""
     errors = errors or {}
     read = _Reader(texts, errors, absent)
     device = {
@@ -234,13 +234,13 @@ def describe_device(name, texts, errors=None, absent=ABSENT, network=None):
         int(number) for number in read.below("ports") if re.fullmatch(r"[0-9]{1,3}", number)
     )
     device["ports"] = [
-        _port(number, read, _Reader(texts, errors, absent, "ports/%d/" % number), network)
+        _port(number, read, _Reader(texts, errors, absent, "ports/%d/" % number), networks)
         for number in numbers
     ]
     return device
 
 
-def _port(number, device, read, network):
+def _port(number, device, read, networks):
     rate = _RATE.fullmatch(read.words("rate") or "")
     port = {
         "port": number,
@@ -282,7 +282,7 @@ def _port(number, device, read, network):
     )
     port["netdev"] = _netdev(number, port, device, read)
     port["netdev_state"], port["bond_members"] = _netdev_state(port["netdev"], device, read)
-    port["nccl_gid_index"], reason = _nccl_gid_index(port, network)
+    port["nccl_gid_index"], reason = _nccl_gid_index(port, networks)
     if reason:
         read.unavailable["nccl_gid_index"] = reason
     port["counters"] = _counters(read)
@@ -328,7 +328,7 @@ def _gids(read, transport):
     return gids
 
 
-def _nccl_gid_index(port, network):
+def _nccl_gid_index(port, networks):
     """Index for NCCL_IB_GID_INDEX, or None and the reason."""
     if port["transport"] != "roce":
         return None, "only RoCE needs one"
@@ -341,8 +341,12 @@ def _nccl_gid_index(port, network):
         if gid["type"] == "RoCE v2"
         and ("." in gid["address"] or not gid["address"].startswith("fe80:"))
     ]
-    if network:
-        routable = [gid for gid in routable if ipaddress.ip_address(gid["address"]) in network]
+    if networks:
+        routable = [
+            gid
+            for gid in routable
+            if any(ipaddress.ip_address(gid["address"]) in network for network in networks)
+        ]
     else:
         # A VLAN interface is in another network than the port's own. NCCL uses IPv4 by default.
         routable = [gid for gid in routable if port["netdev"] in (None, gid["ndev"])]
@@ -351,7 +355,9 @@ def _nccl_gid_index(port, network):
         return routable[0]["index"], ""
     if not routable:
         return None, "no RoCE v2 address" + (
-            " in %s" % network if network else " but link-local ones"
+            " in %s" % ", ".join(str(network) for network in networks)
+            if networks
+            else " but link-local ones"
         )
     return None, "several RoCE v2 addresses: " + ", ".join(
         "%s (%d)" % (gid["address"], gid["index"]) for gid in routable

@@ -10,6 +10,7 @@ Each returns whether a value is valid. Nothing here depends on a role or a varia
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import math
 import os
 import re
@@ -706,6 +707,15 @@ def is_network(value):
         and network.prefixlen >= 4
         and not (network.is_loopback or network.is_multicast or network.is_unspecified)
     )
+
+
+def are_networks(value):
+    """One network, or several in a list or with commas, none of which overlaps another one."""
+    each = value.split(",") if isinstance(value, str) else value
+    if not isinstance(each, (list, tuple)) or not each or not all(map(is_network, each)):
+        return False
+    networks = [ipaddress.IPv4Network(text) for text in each]
+    return not any(one.overlaps(other) for one, other in itertools.combinations(networks, 2))
 
 
 def is_inside(address, network):

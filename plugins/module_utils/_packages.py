@@ -12,12 +12,17 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._apt_sources import 
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 __all__ = [
+    "APT_ENVIRONMENT",
+    "PROVIDES_FORMAT",
     "STATES_FORMAT",
     "ParseError",
     "dpkg_rows",
+    "is_of",
+    "madison_rows",
     "nearest_versions",
     "parse_installed",
     "parse_madison",
+    "parse_provided",
     "parse_simulation",
     "parse_states",
     "split_package",
@@ -25,9 +30,17 @@ __all__ = [
     "whole_lines",
 ]
 
+# Of each run of apt. apt's hook of needrestart restarts services on Ubuntu 24.04 and asks on 22.04, also those in which jobs run.
+APT_ENVIRONMENT = {
+    "DEBIAN_FRONTEND": "noninteractive",
+    "NEEDRESTART_MODE": "l",
+    "NEEDRESTART_SUSPEND": "1",
+}
 _STATUS = re.compile(r"[uihrp][ncHUFWti]R?")
 # For dpkg-query --showformat, for parse_states.
 STATES_FORMAT = "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\n"
+# For dpkg-query --showformat without names, for parse_provided.
+PROVIDES_FORMAT = "${Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Provides}\\n"
 
 
 def whole_lines(text, tool):
@@ -65,6 +78,23 @@ def parse_installed(text):
     }
 
 
+def parse_provided(text: str, names: list[str]) -> dict[str, dict]:
+    """Installed packages that provide C(names) which no package has, as libpmix2t64 provides libpmix2 on Ubuntu 24.04.
+
+    C(text) is dpkg-query's output of all packages with PROVIDES_FORMAT. Returns C(package), its version and whether it is held, by provided name.
+    """
+    found = {}
+    for package, version, status, provides in dpkg_rows(text, count=4):
+        if status[1] != "i":
+            continue
+        # "libpmix2 (= 5.0.1-4.1build1), mpi-default:amd64"
+        offered = {re.split(r"[ :(]", entry.strip())[0] for entry in provides.split(",")}
+        for name in sorted(offered.intersection(names)):
+            entry = {"package": package, "version": version, "held": status[0] == "h"}
+            found.setdefault(name, entry)
+    return found
+
+
 def parse_simulation(text):
     """What `apt-get --simulate` says it would do: C(installed) and C(removed), in apt's order, and C(replaced), the former version by name."""
     installed, removed, replaced = [], [], {}
@@ -81,12 +111,21 @@ def parse_simulation(text):
     return {"installed": installed, "removed": removed, "replaced": replaced}
 
 
-def _is_of(words, uri, suite="/"):
+def is_of(words, uri, suite="/"):
     """Whether the words of a row, URL, suite with component, architecture, belong to a repository. With suite / they are only the URL."""
     theirs = words[1] if len(words) > 2 else "/"
     return location(words[0]) == location(uri) and (theirs + "/").startswith(
         suite.rstrip("/") + "/"
     )
+
+
+def madison_rows(text):
+    """Name, version, and the words of the place (URL, suite with component, architecture) of each binary package that `apt-cache madison` lists."""
+    for line in whole_lines(text, "apt-cache madison"):
+        fields = [field.strip() for field in line.split("|")]
+        # Source packages are listed too, under the name of the binary package.
+        if len(fields) == 3 and fields[2].endswith("Packages"):
+            yield fields[0], fields[1], fields[2].split()
 
 
 def parse_madison(text, repository="", there=True, without=()):
@@ -96,18 +135,14 @@ def parse_madison(text, repository="", there=True, without=()):
     """
     found = {}
     wanted = re.sub(r"^\w+://", "", repository).rstrip("/")
-    for line in whole_lines(text, "apt-cache madison"):
-        fields = [field.strip() for field in line.split("|")]
-        # Source packages are listed too, under the name of the binary package.
-        if len(fields) != 3 or not fields[2].endswith("Packages"):
+    for name, version, words in madison_rows(text):
+        if wanted and (wanted + "/" in " ".join(words)) != there:
             continue
-        if wanted and (wanted + "/" in fields[2]) != there:
+        if any(is_of(words, *each.split()) for each in without):
             continue
-        if any(_is_of(fields[2].split(), *each.split()) for each in without):
-            continue
-        versions = found.setdefault(fields[0], [])
-        if fields[1] not in versions:
-            versions.append(fields[1])
+        versions = found.setdefault(name, [])
+        if version not in versions:
+            versions.append(version)
     return found
 
 

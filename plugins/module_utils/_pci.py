@@ -20,10 +20,10 @@ HUAWEI = "0x19e5"
 NETWORK, INFINIBAND, ACCELERATOR = "0x02", "0x0207", "0x12"
 
 
-def nvidia_devices():
+def nvidia_devices(root=""):
     """GPUs (C(bus_id), C(device_id)), and the number of NVSwitches, which are PCI bridges."""
     gpus, switches = [], 0
-    for folder in sorted(glob.glob(DEVICES + "/*")):
+    for folder in sorted(glob.glob((root + "/bus/pci/devices" if root else DEVICES) + "/*")):
         vendor, kind, device = (
             read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device")
         )
@@ -31,6 +31,23 @@ def nvidia_devices():
             gpus.append({"bus_id": os.path.basename(folder), "device_id": device[2:]})
         switches += vendor == NVIDIA and kind.startswith("0x0680")
     return gpus, switches
+
+
+def root_port(folder) -> str:
+    """PCI address of the root port above a device's folder in sysfs; empty for one that is directly in the root complex, as in many virtual machines."""
+    parts = os.path.realpath(folder).split("/")
+    buses = [place for place, part in enumerate(parts) if re.match(r"pci[0-9a-f]{4,8}:", part)]
+    return parts[buses[0] + 1] if buses and len(parts) > buses[0] + 2 else ""
+
+
+def gpus_beside(folder, gpus) -> list:
+    """PCI addresses of those among the GPUs that share a PCIe root port with a device, and so can reach it without the processor."""
+    port = root_port(folder)
+    return [
+        gpu["bus_id"]
+        for gpu in gpus
+        if port and root_port(os.path.join(DEVICES, gpu["bus_id"])) == port
+    ]
 
 
 def npu_devices():
@@ -66,6 +83,77 @@ def fabric_adapters(root="/sys"):
                 }
             )
     return adapters
+
+
+# Of the PCI Express specification: where capabilities are found in the configuration space, and what is in them.
+_POINTER, _EXTENDED, _EXPRESS, _ACS = 0x34, 0x100, 0x10, 0x0D
+_DOWNSTREAM_PORT = 6
+# P2P requests and their completions are sent up to the root.
+_REDIRECTS = 0x04 | 0x08
+_MOST_CAPABILITIES = 48
+
+
+def redirects(config):
+    """Whether a port of a PCIe switch sends what the devices below it send to each other up to the root, by its Access Control Services.
+
+    C(config) has the bytes of its configuration space. A port of the root is none: what passes it goes through the root anyway.
+    """
+    place, port = (config[_POINTER] if len(config) > _POINTER else 0), None
+    for _number_of in range(_MOST_CAPABILITIES):
+        if not 0x40 <= place <= len(config) - 4:
+            break
+        if config[place] == _EXPRESS:
+            port = config[place + 2] >> 4 & 0xF
+        place = config[place + 1] & 0xFC
+    if port != _DOWNSTREAM_PORT:
+        return False
+    place = _EXTENDED
+    for _number_of in range(_MOST_CAPABILITIES):
+        if not _EXTENDED <= place <= len(config) - 8:
+            break
+        if int.from_bytes(config[place : place + 2], "little") == _ACS:
+            return bool(config[place + 6] & _REDIRECTS)
+        place = int.from_bytes(config[place + 2 : place + 4], "little") >> 4 & 0xFFC
+    return False
+
+
+def _config(folder):
+    try:
+        with open(os.path.join(folder, "config"), "rb") as file:
+            return file.read(4096)
+    except OSError:
+        return b""
+
+
+def peer_access(root="/sys", release=""):
+    """What decides whether network adapters read the memory of GPUs directly (GPUDirect RDMA). C(release) is that of the kernel.
+
+    Returns C(peer_memory), whether the kernel has nvidia-peermem or its predecessor, C(dma_buf), whether kernel and driver can do it without, C(redirected),
+    the ports of PCIe switches above GPUs and adapters that send it up to the root, and C(translated), GPUs and adapters whose addresses an IOMMU translates.
+    """
+    names = {gpu["bus_id"] for gpu in nvidia_devices(root)[0]}
+    names |= {adapter["bus_id"] for adapter in fabric_adapters(root)}
+    above, translated = set(), []
+    for name in sorted(names):
+        folder = os.path.realpath(os.path.join(root, "bus/pci/devices", name))
+        kind = read_text(os.path.join(folder, "iommu_group/type")).strip()
+        translated += [name] if kind.startswith("DMA") else []
+        folder = os.path.dirname(folder)
+        while os.path.isfile(os.path.join(folder, "config")):
+            above.add(folder)
+            folder = os.path.dirname(folder)
+    modules = ("module/nvidia_peermem", "module/nv_peer_mem", "kernel/mm/memory_peers/nv_mem")
+    # The open kernel modules do not taint the kernel as proprietary.
+    taint = os.path.join(root, "module/nvidia/taint")
+    version = [int(part) for part in re.findall(r"\d+", release)[:2]]
+    return {
+        "peer_memory": any(os.path.isdir(os.path.join(root, name)) for name in modules),
+        "dma_buf": version >= [5, 12] and os.path.isfile(taint) and "P" not in read_text(taint),
+        "redirected": sorted(
+            os.path.basename(folder) for folder in above if redirects(_config(folder))
+        ),
+        "translated": translated,
+    }
 
 
 def _number(folder, name):

@@ -204,42 +204,12 @@ class Around:
 
     def _first(self, lines, ended, objections):
         """C(objections): words that an unknown line must not have; None if it must not be there at all."""
-        skip, well = 0, False
-        for number, line in enumerate(lines):
-            if number < skip:
-                continue
-            places = _levels(line, self.tags)
-            bare = line[places[-1] :].strip()
-            if _SEPARATOR.fullmatch(bare):
-                skip = max(skip, self._end_of_warning(lines, number))
-                if AILING.search(line):
-                    return line
-                continue
-            if _is_table(bare) or _is_said_by_a_library(line, bare):
-                continue
-            # A tag may be the beginning of an epilogue: [1]+ Done. A line has few tags.
-            readings = [line[place:].strip() for place in places[:6] + places[-1:]]
-            if ended and bare.startswith("Sender: LSF "):
-                skip = lsf_report([_bare(each, self.tags) for each in lines], number)
-                if not skip:
-                    return line
-                continue
-            if ended and (
-                _is_last_error(line, self.tags)
-                or any(is_ending(reading) for reading in readings)
-                or _STOPPING_ALL in readings
-                and well
-            ):
-                well = well or any(_STOPPED_WELL.fullmatch(reading) for reading in readings)
-            elif any(_begins_command(reading) for reading in readings) and (
-                ended or not AILING.search(bare)
-            ):
-                objections = (objections or AILING) if ended else objections
-            elif objections is None or objections.search(bare):
-                return line
-        return None
+        reader = _Lines(self, lines, ended, objections)
+        return next(
+            (line for number, line in enumerate(lines) if reader.is_unexpected(number)), None
+        )
 
-    def _end_of_warning(self, lines, number):
+    def end_of_warning(self, lines, number):
         """Open MPI prints a warning between two rulers: the number of the line below it. 0 for other text, or if the warning reports an end."""
         if not lines[number].rstrip().endswith("-" * 40):
             return 0
@@ -254,6 +224,51 @@ class Around:
                 return end + 1 if _WARNING_BLOCK.match(known) and not bad else 0
             block.append(bare)
         return 0
+
+
+class _Lines:
+    """Judges the lines around a table one after the other. A known block of lines is judged as a whole, by its first line."""
+
+    def __init__(self, around, lines, ended, objections):
+        self.around, self.lines, self.ended, self.objections = around, lines, ended, objections
+        self.skip, self.well = 0, False
+
+    def is_unexpected(self, number):
+        if number < self.skip:
+            return False
+        line = self.lines[number]
+        places = _levels(line, self.around.tags)
+        bare = line[places[-1] :].strip()
+        if _SEPARATOR.fullmatch(bare):
+            self.skip = max(self.skip, self.around.end_of_warning(self.lines, number))
+            return AILING.search(line) is not None
+        if _is_table(bare) or _is_said_by_a_library(line, bare):
+            return False
+        if self.ended and bare.startswith("Sender: LSF "):
+            self.skip = lsf_report([_bare(each, self.around.tags) for each in self.lines], number)
+            return not self.skip
+        # A tag may be the beginning of an epilogue: [1]+ Done. A line has few tags.
+        readings = [line[place:].strip() for place in places[:6] + places[-1:]]
+        return not self._is_known(line, bare, readings)
+
+    def _is_known(self, line, bare, readings):
+        if self.ended and self._is_epilogue(line, readings):
+            self.well = self.well or any(_STOPPED_WELL.fullmatch(reading) for reading in readings)
+            return True
+        begins = any(_begins_command(reading) for reading in readings)
+        if begins and self.ended:
+            self.objections = self.objections or AILING
+            return True
+        if begins and not AILING.search(bare):
+            return True
+        return self.objections is not None and not self.objections.search(bare)
+
+    def _is_epilogue(self, line, readings):
+        return (
+            _is_last_error(line, self.around.tags)
+            or any(is_ending(reading) for reading in readings)
+            or (_STOPPING_ALL in readings and self.well)
+        )
 
 
 # Lines of NCCL: id, pattern, sentence, fix.

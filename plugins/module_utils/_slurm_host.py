@@ -22,6 +22,7 @@ __all__ = [
     "parse_slurmd_hardware",
     "parse_units",
     "release",
+    "sockets_of",
 ]
 
 # What task/cgroup and proctrack/cgroup use: cgroup.conf(5), ConstrainDevices, ConstrainRAMSpace, and the freezer of version 1.
@@ -86,6 +87,18 @@ def hardware_of(topology, meminfo):
         "threads_per_core": cpus // cores if cores else 0,
         "real_memory": memory_total_mib(meminfo),
     }
+
+
+def sockets_of(cpulist: str, packages: dict) -> list[int]:
+    """Return the sockets with these CPUs as Slurm numbers sockets, which is by their first CPU. C(packages) has the package of each CPU of the host.
+
+    C(cpulist) is local_cpulist of a PCI device, such as C(0-31,64-95). CPUs that the host may not use, or that are offline, do not count.
+    """
+    cpus = set()
+    for first, last in re.findall(r"(\d{1,5})(?:-(\d{1,5}))?", cpulist):
+        cpus.update(range(int(first), int(last or first) + 1))
+    order = list(dict.fromkeys(packages[cpu] for cpu in sorted(packages)))
+    return sorted({order.index(packages[cpu]) for cpu in cpus & set(packages)})
 
 
 def cgroups(mountinfo, controllers, container, swap):

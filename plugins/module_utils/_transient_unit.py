@@ -69,6 +69,25 @@ def abridge(lines, limit, log):
     )
 
 
+#: A task makes contact about every six seconds. One that was silent for longer has lost its connection, or its play has ended.
+FOLLOWED_SECONDS = 12
+
+
+def why_not_again(unit, log, running, silent, detach):
+    """Return why a unit that runs only once is neither started nor attached to, empty if it may be.
+
+    C(log) is the path of the log that an earlier unit has left, empty if there is none. C(silent) are the seconds since a task that follows the running unit
+    was heard of, None if it runs without one.
+    """
+    if not running:
+        return (
+            "%s has already run on this host, and its output is in %s" % (unit, log) if log else ""
+        )
+    if silent is not None and silent <= FOLLOWED_SECONDS:
+        return "%s is running, and another play follows it" % unit
+    return "%s is running" % unit if detach else ""
+
+
 def start_script(unit, directory, command, environment, working_directory, lease):
     """The unit's main process. A script instead of systemd-run's arguments avoids double quoting, expansion of $ and %, and values in ps."""
     lines = ["#!/bin/sh"]

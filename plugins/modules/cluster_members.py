@@ -38,9 +38,10 @@ options:
     default: ''
   fabric_network:
     description:
-      - Network of the fast fabric as CIDR. Empty means the fastest IPv4 network that all training hosts share, by the rates of RDMA devices and the speeds of
-        interfaces. It is the cluster network if there is no other, or if rates and speeds do not determine the fastest.
-    type: str
+      - Network of the fast fabric as CIDR, or a list of the networks of its rails. Empty means the fastest IPv4 network that all training hosts share, by the
+        rates of RDMA devices and the speeds of interfaces, or all of those that are equally fast, without the network of an address in C(nfs_client_mounts).
+        It is the cluster network if there is no other, if that one is as fast, or if rates and speeds are not known.
+    type: raw
     default: ''
 extends_documentation_fragment:
   - trainyard.gpu.attributes.posix_info
@@ -83,7 +84,7 @@ network:
   type: str
   sample: 10.0.0.0/24
 fabric_network:
-  description: The fabric network as CIDR.
+  description: The fabric network as CIDR, or the networks of its rails, with commas.
   returned: success
   type: str
   sample: 169.254.0.0/16
@@ -112,6 +113,11 @@ members:
     fabric_interface:
       description: Interface that carries the fabric address; empty if it could not be determined.
       type: str
+    fabric_rails:
+      description: Place of the host in each of several fabric networks - C(network), C(address) and C(interface). Empty if there is one network.
+      type: list
+      elements: dict
+      version_added: "0.4.0"
     fabric_rdma:
       description: RDMA devices that carry the host's data on the fabric network; null if there are none, or if the host has faster ones.
       type: dict

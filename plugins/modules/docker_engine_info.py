@@ -224,6 +224,12 @@ images:
   type: list
   elements: dict
   version_added: "0.4.0"
+snap:
+  description: Whether an engine is installed as a snap, whose files are in places of its own.
+  returned: success
+  type: bool
+  version_added: "0.4.0"
+  sample: false
 forwarding:
   description: Whether the kernel forwards IPv4. If it is off, the engine turns it on and makes the packet filter drop forwarded packets.
   returned: success
@@ -234,6 +240,7 @@ forwarding:
 import hashlib
 import importlib.util
 import json
+import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import (
@@ -256,6 +263,8 @@ FIXES = {
     "daemon_stopped": "run gpu_stack.yml, which starts it; if it ends again, journalctl -u docker.service says why",
     "no_answer": "see why: journalctl -u docker.service",
 }
+# A link to snap itself. Whether it is on the PATH of a run does not matter: the engine runs.
+SNAP = "/snap/bin/docker"
 NO_PACKAGE = {"installed": "", "candidate": "", "origin": "", "versions": []}
 
 
@@ -469,6 +478,7 @@ def main():
         apparmor_required=host.apparmor_required(),
         group=host.has_group(),
         images=host.images() if running else [],
+        snap=os.path.lexists(SNAP),
         forwarding=(read("/proc/sys/net/ipv4/ip_forward") or b"").strip() == b"1",
     )
 

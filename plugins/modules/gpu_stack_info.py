@@ -134,7 +134,10 @@ secure_boot:
   returned: success
   type: bool
 packages:
-  description: Installed NVIDIA and kernel packages by name - version, held, broken, by_nvidia (maintained by NVIDIA), and with O(candidates) candidate.
+  description:
+    - Installed NVIDIA and kernel packages by name - version, held, broken, by_nvidia (maintained by NVIDIA), and with O(candidates) candidate.
+    - C(leads_to) is the package that a transitional, empty package depends on. C(origin), of packages of the driver, is one of RV(driver_sources), from the
+      repository that offers the installed version.
   returned: success
   type: dict
 driver_sources:
@@ -277,7 +280,6 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
 from ansible_collections.trainyard.gpu.plugins.module_utils import _gpu_stack as stack
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_madison
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import nvidia_devices
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
@@ -355,7 +357,7 @@ class Host:
                 "dpkg-query",
                 "--show",
                 "--showformat",
-                "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Maintainer}\\n",
+                stack.PACKAGES_FORMAT,
                 *PACKAGES,
             )
         )
@@ -381,8 +383,11 @@ class Host:
         return self.say("/usr/lib/apt/apt-helper", "cat-file", path)
 
     def foreign_sources(self, preferences):
-        """A repository whose lists are not downloaded yet offers nothing, and its origin is unknown."""
-        found, used = {}, set()
+        """Repositories of others that offer a driver, and all repositories as URL and suite, by their origin.
+
+        A repository whose lists are not downloaded yet offers nothing, and its origin is unknown.
+        """
+        found, used, places = {}, set(), {origin: [] for origin in stack.ORIGINS}
         for path in files(SOURCES):
             for stanza in _apt_sources.stanzas(path, read_text(path)):
                 for uri, suite in [
@@ -397,6 +402,8 @@ class Host:
                     )
                     if not stack.is_foreign(path, uri, origin):
                         used.add(origin)
+                        ours = stack.is_nvidias(path, uri, origin)
+                        places["nvidia_repository" if ours else "distribution"].append((uri, suite))
                         continue
                     source = {
                         "path": path,
@@ -414,23 +421,30 @@ class Host:
         for source in found.values():
             source["own_origin"] = source["origin"] not in used
             source["kept_out"] = stack.is_kept_out(source, preferences)
-        return list(found.values())
+            places["other_repository"].append((source["uri"], source["suite"]))
+        return list(found.values()), places
 
-    def foreign_packages(self, sources, packages, noted):
-        """Installed driver packages whose version only a foreign repository has. Packages that the role installed are not checked again."""
-        suspects = [
-            name
+    def add_origins(self, packages, places, record):
+        """Adds its origin to each package of the driver. Those that role nvidia_driver installed are from its source, so apt is not asked."""
+        driver = {
+            name: package
             for name, package in packages.items()
-            if noted.get(name) != package["version"]
-            and any(package["version"] in source["packages"].get(name, []) for source in sources)
-        ]
-        if not suspects:
-            return []
-        offers = parse_madison(
-            self.say("apt-cache", "madison", *suspects),
-            without=["%(uri)s %(suite)s" % source for source in sources],
+            if "nvidia" in name or stack.is_of_driver(name)
+        }
+        source = (record.get("asked") or {}).get("source", "")
+        versions = record.get("packages") or {}
+        noted = {
+            name: source
+            for name, package in driver.items()
+            if source and versions.get(name) == package["version"]
+        }
+        asked = sorted(set(driver) - set(noted))
+        offers = stack.parse_origins(
+            self.say("apt-cache", "madison", *asked) if asked else "",
+            places,
         )
-        return [name for name in suspects if packages[name]["version"] not in offers.get(name, [])]
+        for name, origin in stack.package_origins(driver, offers, noted).items():
+            packages[name]["origin"] = origin
 
     def nvcc(self):
         chosen = self.module.params["nvcc"] or "/usr/local/cuda/bin/nvcc"
@@ -555,8 +569,8 @@ def main():
     locked = secure_boot()
     record = Record(module, module.params["record"]).read() if module.params["record"] else {}
     preferences = {path: read_text(path) for path in files(PREFERENCES)}
-    foreign = host.foreign_sources(preferences)
-    theirs = host.foreign_packages(foreign, packages, record.get("packages") or {})
+    foreign, places = host.foreign_sources(preferences)
+    host.add_origins(packages, places, record)
     module.exit_json(
         changed=False,
         gpus=[dict(gpu, model=named.get(gpu["bus_id"], "")) for gpu in gpus],
@@ -581,9 +595,7 @@ def main():
             name: Record(module, path).read() for name, path in module.params["records"].items()
         },
         packages=packages,
-        driver_sources=stack.driver_sources(
-            packages, os.path.lexists("/usr/bin/nvidia-uninstall"), theirs
-        ),
+        driver_sources=stack.driver_sources(packages, os.path.lexists("/usr/bin/nvidia-uninstall")),
         driver_pinned=stack.driver_pinned(packages, preferences),
         foreign_sources=foreign,
         repositories=[

@@ -152,6 +152,12 @@ gpu_errors:
     count:
       description: Number of occurrences.
       type: int
+    earlier_boots:
+      description:
+        - Number of earlier boots in the last 30 days in which the same device had the same error. From 2 on, another reboot does not help.
+        - V(0) if no error of this boot is open and drains, and if the journal keeps one boot only.
+      type: int
+      version_added: "0.4.0"
     first_s:
       description: First occurrence in seconds since the boot; null if the log has no times.
       type: float
@@ -277,10 +283,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_numbers import 
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import (
     ParseError,
+    boots_of,
     parse_chronyc,
     parse_gpu_errors,
     parse_stat,
     parse_timedatectl,
+    with_boots,
     with_record,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._horovod_check import (
@@ -312,6 +320,17 @@ LOGS = (
     ],
     ["dmesg"],
 )
+#: Errors of earlier boots. The name of the boot is in no other format.
+EARLIER = [
+    "journalctl",
+    "_TRANSPORT=kernel",
+    "--grep=Xid|fallen off the bus",
+    "--since=-30d",
+    "--lines=10000",
+    "--output=json",
+    "--no-pager",
+    "--quiet",
+]
 CLOCKS = (
     (["timedatectl", "show", "--property=NTPSynchronized"], parse_timedatectl),
     (["chronyc", "-c", "tracking"], parse_chronyc),
@@ -351,6 +370,15 @@ def remembered(text: str) -> str:
     except (OSError, ValueError):
         return text
     return with_record(found, number, text) if isinstance(found, dict) else text
+
+
+def compared_with_earlier_boots(module: AnsibleModule, errors: list[dict]) -> list[dict]:
+    """Count the earlier boots with the same errors, if an error counts. A journal that cannot be searched, or that keeps only this boot, has none."""
+    if not any(error["action"] == "drain" and not error["ended"] for error in errors):
+        return with_boots(errors, {}, "")
+    run = run_tool(module, EARLIER, module.params["timeout"])
+    boots = {} if run.cause or run.rc else boots_of(run.stdout)
+    return with_boots(errors, boots, read_text(BOOT).strip())
 
 
 def file_system(module, path):
@@ -442,7 +470,9 @@ def main():
     try:
         if module.params["gpu_errors"]:
             kernel_log["source"], text, kernel_log["error"] = first_answer(module, LOGS)
-            gpu_errors = parse_gpu_errors(remembered(text)) if kernel_log["source"] else None
+            if kernel_log["source"]:
+                gpu_errors = parse_gpu_errors(remembered(text))
+                gpu_errors = compared_with_earlier_boots(module, gpu_errors)
         if module.params["clock"]:
             clock["source"], text, clock["error"] = first_answer(
                 module, [command for command, dummy in CLOCKS]

@@ -236,6 +236,12 @@ rdma_ports:
       description: For each IPv4 address in the port's GID table, the index of its RoCE v2 entry.
       type: dict
       sample: {10.1.0.11: 3}
+rdma_beside_gpus:
+  description: By RDMA device, the PCI addresses of the GPUs that share a PCIe root port with it, as behind one switch.
+  returned: always
+  type: dict
+  sample: {mlx5_0: ["0000:1b:00.0"]}
+  version_added: "0.4.0"
 own_name_in_hosts:
   description: Addresses that C(/etc/hosts) gives the host's own name.
   returned: always
@@ -281,7 +287,13 @@ programs:
   description: Whether the host has some programs that show what is installed.
   returned: always
   type: dict
-  sample: {exportfs: true, mount.nfs4: true, setquota: false}
+  sample: {exportfs: true, mount.nfs4: true, needrestart: false, setquota: false}
+nfs_transports:
+  description: Transports on which the NFS server of the host listens, such as V(tcp) and V(rdma). Empty if none runs.
+  returned: always
+  type: list
+  elements: str
+  version_added: "0.4.0"
 boot_id:
   description: Identifier of the current boot of the kernel.
   returned: always
@@ -395,6 +407,11 @@ disk_free_mib:
   description: Free space for an unprivileged user in MiB, for each of O(paths).
   returned: always
   type: dict
+disk_devices:
+  description: Number of the file system, for each of O(paths). Paths on one file system share its free space.
+  returned: always
+  type: dict
+  version_added: "0.4.0"
 account_clashes:
   description: Entries of O(users) and O(groups) whose name has another id on this host, or whose id has another name.
   returned: always
@@ -475,6 +492,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._infiniband import d
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_name import BEGIN
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import (
     fabric_adapters,
+    gpus_beside,
     network_cards,
     npu_devices,
     nvidia_devices,
@@ -492,7 +510,7 @@ RDMA_FILES = [
     "ports/*/link_layer",
     "ports/*/gids/*",
 ] + ["device/net/*/" + file for file in ("dev_port", "dev_id", "parent", "phys_port_name")]
-PROGRAMS = ("exportfs", "mount.nfs4", "setquota")
+PROGRAMS = ("exportfs", "mount.nfs4", "needrestart", "setquota")
 SIOCGIFFLAGS = 0x8913
 # Up and running, which is: with a carrier.
 IFF_UP_RUNNING = 0x41
@@ -611,6 +629,18 @@ def rdma_ports():
     return found
 
 
+def rdma_beside_gpus(gpus):
+    return {
+        name: gpus_beside(os.path.join(SYS_CLASS, "infiniband", name, "device"), gpus)
+        for name in names_in("infiniband")
+    }
+
+
+def nfs_transports(portlist: str) -> list:
+    """Return the transports of an NFS server. The kernel has a line such as "tcp 2049" or "rdma 20049" for each of its ports."""
+    return sorted({line.split()[0] for line in portlist.splitlines() if line.strip()})
+
+
 def resolve(name):
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -725,6 +755,13 @@ def free_mib(path):
         path = os.path.dirname(path)
     stat = os.statvfs(path)
     return stat.f_bavail * stat.f_frsize // (1024 * 1024)
+
+
+def device_of(path: str) -> int:
+    """Number of the file system of a path, or of its first parent that exists."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return os.stat(path).st_dev
 
 
 def files_in(path):
@@ -854,6 +891,7 @@ def main():
     hostname = socket.gethostname()
     container = container_kind()
     hosts_file = read_text("/etc/hosts")
+    gpus_on_bus = nvidia_devices()[0]
     names = dict.fromkeys(
         module.params["names"] + ([hostname] if module.params["own_name"] else [])
     )
@@ -875,10 +913,11 @@ def main():
                 read_text("/proc/net/route"), read_text("/proc/net/ipv6_route")
             ),
             rdma_ports=rdma_ports(),
+            rdma_beside_gpus=rdma_beside_gpus(gpus_on_bus),
             own_name_in_hosts=own_name_addresses(hosts_file, hostname),
             own_name_repaired=BEGIN in hosts_file.splitlines(),
             gpus=len(glob.glob("/proc/driver/nvidia/gpus/*")),
-            nvidia_devices=len(nvidia_devices()[0]),
+            nvidia_devices=len(gpus_on_bus),
             npus=max(len(npu_nodes()), npu_devices()),
             fabric_adapters=len(fabric_adapters()),
             network_cards=network_cards(),
@@ -887,6 +926,7 @@ def main():
                 name: bool(module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"]))
                 for name in PROGRAMS
             },
+            nfs_transports=nfs_transports(read_text("/proc/fs/nfsd/portlist")),
             boot_id=read_text("/proc/sys/kernel/random/boot_id").strip(),
             container=bool(container),
             cgroup=cgroups(
@@ -900,6 +940,7 @@ def main():
             connections=connections,
             listeners=listeners(module, docker),
             disk_free_mib={path: free_mib(path) for path in module.params["paths"]},
+            disk_devices={path: device_of(path) for path in module.params["paths"]},
             folders={
                 path: files_in(path) for path in module.params["folders"] if os.path.isdir(path)
             },

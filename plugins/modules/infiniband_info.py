@@ -29,9 +29,10 @@ options:
     default: 30
   network:
     description:
-      - Fabric network as CIDR.
-      - If a RoCE port has several addresses, C(nccl_gid_index) is the index of the one in this network.
-    type: str
+      - Fabric network as CIDR, or the networks of its rails.
+      - If a RoCE port has several addresses, C(nccl_gid_index) is the index of the one in these networks.
+    type: list
+    elements: str
   kernel_modules:
     description: Names of kernel modules whose state is returned in RV(kernel_modules).
     type: list
@@ -291,6 +292,15 @@ ofed:
   type: str
   returned: success
   sample: MLNX_OFED_LINUX-5.8-3.0.7.0
+gpudirect:
+  description:
+    - What decides whether adapters read the memory of GPUs directly (GPUDirect RDMA). Empty with O(container).
+    - C(peer_memory) tells whether the kernel has nvidia-peermem, C(dma_buf) whether kernel and driver can do it by DMA-BUF.
+    - C(redirected) has the ports of PCIe switches above GPUs and adapters whose Access Control Services send it up to the root, C(translated) the GPUs and
+      adapters whose addresses an IOMMU translates.
+  type: dict
+  returned: success
+  sample: {peer_memory: true, dma_buf: false, redirected: [], translated: []}
 kernel_modules:
   description: State of each of O(kernel_modules), V(loaded), V(available) or V(missing).
   type: dict
@@ -317,7 +327,10 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
     ParseError,
     parse_installed,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._pci import fabric_adapters
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import (
+    fabric_adapters,
+    peer_access,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
     check_names,
     check_timeout,
@@ -478,6 +491,11 @@ class Host:
             else ""
         )
 
+    def gpudirect(self):
+        """What is known of GPUDirect RDMA. A container shows another part of sysfs."""
+        is_host = not self.module.params["container"]
+        return peer_access(self.root, platform.release()) if is_host else {}
+
     def kernel_modules(self):
         names = self.module.params["kernel_modules"]
         loaded = [name for name in names if os.path.isdir(os.path.join(self.root, "module", name))]
@@ -513,25 +531,25 @@ def main():
         argument_spec={
             **tool_options(30),
             "sysfs_root": {"type": "path", "default": "/sys"},
-            "network": {"type": "str"},
+            "network": {"type": "list", "elements": "str"},
             "kernel_modules": {"type": "list", "elements": "str", "default": []},
             "packages": {"type": "list", "elements": "str", "default": []},
             "files": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
-    root, container, network = (
-        module.params[name] for name in ("sysfs_root", "container", "network")
-    )
+    root, container = module.params["sysfs_root"], module.params["container"]
     check_names(module, "container")
     check_timeout(module)
-    try:
-        network = ipaddress.ip_network(network) if network else None
-    except ValueError as error:
-        module.fail_json(
-            msg="network: '%s' is not a valid network: %s. Give a CIDR such as 192.0.2.0/24"
-            % (network, error)
-        )
+    networks = []
+    for text in module.params["network"] or []:
+        try:
+            networks.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            module.fail_json(
+                msg="network: '%s' is not a valid network: %s. Give a CIDR such as 192.0.2.0/24"
+                % (text, error)
+            )
 
     host, tools = Host(module), Tools(module)
     adapters = [] if container else fabric_adapters(root)
@@ -544,7 +562,7 @@ def main():
         folder = os.path.join(root, "class/infiniband")
         names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         devices = [
-            _infiniband.describe_device(name, *Sysfs(root).device(name), network=network)
+            _infiniband.describe_device(name, *Sysfs(root).device(name), networks=networks)
             for name in names
         ]
         cause, evidence = (
@@ -561,7 +579,7 @@ def main():
         found, cause, evidence = tools.devices()
         absent = "not said by " + ", ".join(tools.used)
         devices = [
-            _infiniband.describe_device(name, found[name], absent=absent, network=network)
+            _infiniband.describe_device(name, found[name], absent=absent, networks=networks)
             for name in sorted(found)
         ]
     module.exit_json(
@@ -574,6 +592,7 @@ def main():
         adapters=adapters,
         devices=devices,
         ofed="" if container else host.say("ofed_info", "-s").strip().rstrip(":"),
+        gpudirect=host.gpudirect(),
         kernel_modules=host.kernel_modules(),
         packages=host.packages(),
         files=checksums(module.params["files"]),

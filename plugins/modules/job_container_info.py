@@ -198,6 +198,11 @@ docker_images:
   description: IDs of those of O(images) that the Docker engine has, by name.
   returned: success
   type: dict
+podman_candidate:
+  description: Version of podman that apt would install. Empty if one is installed, or if podman is not among O(packages).
+  returned: success
+  type: str
+  version_added: "0.4.0"
 files:
   description: SHA-256 checksums of the existing files among O(files), and of the unit that mounts O(store).
   returned: success
@@ -223,6 +228,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import (
     npu_nodes,
     split_groups,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import (
     checksums,
     existing,
@@ -288,6 +294,13 @@ class Host:
             + self.params["packages"]
         )[1]
         return {name: state["version"] for name, state in parse_installed(shown).items()}
+
+    def podman_candidate(self, packages: dict[str, str]) -> str:
+        """Version of podman that apt would install, empty if one is installed."""
+        if "podman" in packages or "podman" not in self.params["packages"]:
+            return ""
+        policy = parse_policy(self.output("apt-cache", "policy", "podman"))
+        return policy.get("podman", {}).get("candidate", "")
 
     def docker_images(self):
         found = {}
@@ -367,9 +380,11 @@ def main():
         module.fail_json(
             msg="%s; expected the format of Debian's tools. Report it with this line" % error
         )
+    packages = host.packages()
     module.exit_json(
         changed=False,
-        packages=host.packages(),
+        packages=packages,
+        podman_candidate=host.podman_candidate(packages),
         is_container=os.path.exists("/run/systemd/container") or os.path.exists("/.dockerenv"),
         fuse=os.path.exists("/dev/fuse"),
         masked=masked_paths(mountinfo),

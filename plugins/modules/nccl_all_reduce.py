@@ -341,6 +341,15 @@ transports:
   elements: str
   returned: success
   sample: [NET/IB, P2P/CUMEM]
+over_rdma:
+  description:
+    - What NCCL's log names of connections over InfiniBand or RoCE, by host as it is named in the log. The name is empty if lines have none. Hosts without such
+      connections are not named.
+    - C(gpudirect) tells whether any reads the memory of GPUs directly (C(GDRDMA)), C(devices) has the numbers of the network devices in use.
+  type: dict
+  returned: success
+  version_added: "0.4.0"
+  sample: {server-a: {gpudirect: true, devices: [0, 1]}}
 other_collectives:
   description: Other tests in the same log, and later runs of this test - name, complete, rows, avg_busbw_gb_s, max_busbw_gb_s, out_of_bounds.
   type: list

@@ -47,6 +47,13 @@ options:
     description: NVIDIA's version of the installed driver. It is preferred if it matches O(asked).
     type: str
     default: ''
+  follow:
+    description:
+      - Whether transitional packages, which contain nothing, are followed to the branch that they depend on. Otherwise they are a RV(problem) that names
+        that branch.
+    type: bool
+    default: false
+    version_added: "0.4.0"
   recommended_by:
     description: The tool that returns RV(recommended). It must be installed.
     type: str
@@ -130,7 +137,10 @@ import tempfile
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _driver as driver
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
+    parse_transitional,
+    upstream,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
     ParseError,
     nearest_versions,
@@ -164,8 +174,9 @@ class Host:
             )
         # Older versions do not know the option.
         return driver.parse_ubuntu_drivers(
-            self.run("ubuntu-drivers", "list", "--gpgpu", "--recommended")[1]
-        ) or driver.parse_ubuntu_drivers(self.run("ubuntu-drivers", "devices")[1])
+            self.run("ubuntu-drivers", "list", "--gpgpu", "--recommended")[1],
+            self.run("ubuntu-drivers", "devices")[1],
+        )
 
     def installed(self):
         words = self.run(
@@ -215,30 +226,54 @@ def offered(names, offers, asked):
     return "; ".join(found) if found else "no usable repository has %s" % ", ".join(names)
 
 
+def look_up(host, params, asked):
+    """The family at a requested version, the versions and the names that apt offers, and the packages that transitional ones have become."""
+    families = driver.expand(params["families"], asked)
+    names = list(dict.fromkeys(name for family in families for name in family))
+    if not names:
+        return None, {}, [], {}
+    offers = parse_madison(
+        host.run("apt-cache", "madison", *names)[1],
+        params["repository"],
+        not params["elsewhere"],
+        params["without"],
+    )
+    empty = parse_transitional(host.run("apt-cache", "show", *offers)[1]) if offers else {}
+    full = {
+        name: [version for version in versions if (name, version) not in empty]
+        for name, versions in offers.items()
+    }
+    became = {
+        name: empty[name, version]
+        for name, versions in offers.items()
+        for version in versions
+        if driver.fits(version, asked) and (name, version) in empty
+    }
+    anchors = list(dict.fromkeys(family[0] for family in families))
+    return driver.resolve(families, full, asked, params["installed"]), full, anchors, became
+
+
 def choose(host, params, result):
     for asked in params["asked"]:
-        families = driver.expand(params["families"], asked)
-        names = list(dict.fromkeys(name for family in families for name in family))
-        offers = (
-            parse_madison(
-                host.run("apt-cache", "madison", *names)[1],
-                params["repository"],
-                not params["elsewhere"],
-                params["without"],
-            )
-            if names
-            else {}
-        )
-        chosen = driver.resolve(families, offers, asked, params["installed"])
-        if chosen:
+        chosen, offers, anchors, became = look_up(host, params, asked)
+        wanted, ways = anchors, []
+        # The branch that a branch has become may have become another one.
+        while not chosen and [name for name in anchors if name in became]:
+            ways.append(next(became[name] for name in anchors if name in became))
+            if ways.count(ways[-1]) > 1:
+                break
+            chosen, offers, anchors, became = look_up(host, params, driver.branch_of(ways[-1]))
+        if chosen and (params["follow"] or not ways):
             result["problem"] = ""
-            return judge(host, chosen, offers, result)
-        anchors = list(dict.fromkeys(family[0] for family in families))
-        result["problem"] += "%sno driver %s: %s" % (
-            "; " if result["problem"] else "",
-            asked,
-            offered(anchors, offers, asked),
-        )
+            return judge(host, chosen, offers, became, result)
+        result["problem"] += "; " if result["problem"] else ""
+        if ways:
+            result["problem"] += (
+                "driver %s is a transitional package without content (%s), which leads to %s: request driver %s, or another source of the driver"
+                % (asked, wanted[0], ways[-1], driver.branch_of(ways[-1]))
+            )
+        else:
+            result["problem"] += "no driver %s: %s" % (asked, offered(anchors, offers, asked))
     if params["without"]:
         result["problem"] += (
             "; %s is neither the distribution's nor NVIDIA's and was not used: if it is a mirror of the distribution, "
@@ -247,7 +282,7 @@ def choose(host, params, result):
     return None
 
 
-def judge(host, chosen, offers, result):
+def judge(host, chosen, offers, became, result):
     number = upstream(chosen["version"])
     versions, absent = {}, []
     for name in chosen["names"]:
@@ -261,6 +296,12 @@ def judge(host, chosen, offers, result):
             number,
             offered(absent, offers, number),
         )
+        gone = [
+            "%s is empty and leads to %s" % (name, became[name])
+            for name in absent
+            if name in became
+        ]
+        result["problem"] += "".join("; " + each for each in gone)
         return
     brought, reason = host.simulated(chosen["names"], versions, chosen["version"])
     if reason:
@@ -285,6 +326,7 @@ def main():
             "elsewhere": {"type": "bool", "default": False},
             "without": {"type": "list", "elements": "str", "default": []},
             "installed": {"type": "str", "default": ""},
+            "follow": {"type": "bool", "default": False},
             "recommended_by": {"type": "str", "choices": ["nvidia-detect", "ubuntu-drivers"]},
             "device_ids": {"type": "list", "elements": "str", "default": []},
             "components": {"type": "list", "elements": "str", "default": []},

@@ -442,6 +442,58 @@ def add_nvlinks(gpus: list, run) -> None:
             gpu["unavailable"]["nvlinks"] = its["said"] or "nvidia-smi lists no links"
 
 
+def broken_gpus(run, gpus: list) -> list:
+    """Return C(error_gpus): the lost GPUs, and those whose document has an error in place of a value."""
+    return lost_gpus(run.stdout, run.stderr) + [
+        {
+            "bus_id": gpu["bus_id"],
+            "error": ", ".join(sorted({words.strip("[]") for words in gpu["faults"].values()}))
+            or gpu["unavailable"]["uuid"],
+        }
+        for gpu in gpus
+        if gpu["uuid"] is None or gpu["faults"]
+    ]
+
+
+def cause_of(run, has_document: bool, error_gpus: list) -> tuple[str, str]:
+    """Return why not all GPUs can be used, and the evidence. The cause is empty if they can, and V(other) if the program is not nvidia-smi."""
+    if run.cause or (has_document and run.rc == 0 and not error_gpus):
+        return run.cause, run.evidence
+    cause, evidence = why_no_answer(run.rc, run.stdout, run.stderr)
+    if error_gpus:
+        return "gpu_lost", ", ".join("GPU {bus_id}: {error}".format(**gpu) for gpu in error_gpus)
+    is_other = not has_document and run.rc == 0 and cause == "unknown" and run.stdout.strip()
+    return ("other" if is_other else cause), evidence
+
+
+def fix_of(cause: str, evidence: str, container: str | None) -> str | None:
+    if not cause:
+        return None
+    on_host, in_container = FIXES[cause]
+    fix = in_container or on_host if container else on_host
+    return fix.format(container=container) + f". It said: {evidence}"
+
+
+def read_document(module: AnsibleModule, run, executable: str):
+    """Return the parsed document, None if there is none."""
+    if run.cause:
+        return None
+    try:
+        return parse_query(run.stdout)
+    except ParseError as exc:
+        return module.fail_json(
+            msg=f"{executable} -q -x: {exc}. Run it in the same place. If its output is complete, report it as a fault of the "
+            "collection",
+            rc=run.rc,
+            stdout=run.stdout,
+            stderr=run.stderr,
+        )
+
+
+#: What is returned without a document.
+NO_DOCUMENT = {"driver_version": None, "cuda_version": None, "gpu_count": 0, "remarks": []}
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
@@ -456,63 +508,29 @@ def main() -> None:
     check_timeout(module)
 
     run = run_tool(module, [executable, "-q", "-x"], timeout, container=container)
-    try:
-        answer = parse_query(run.stdout) if not run.cause else None
-    except ParseError as exc:
-        module.fail_json(
-            msg=f"{executable} -q -x: {exc}. Run it in the same place. If its output is complete, report it as a fault of the "
-            "collection",
-            rc=run.rc,
-            stdout=run.stdout,
-            stderr=run.stderr,
-        )
+    answer = read_document(module, run, executable)
     gpus = answer.gpus if answer else []
     if module.params["nvlinks"] and gpus:
         asked = [executable, "nvlink", "--status"]
         add_nvlinks(gpus, run_tool(module, asked, timeout, container=container))
-    error_gpus = lost_gpus(run.stdout, run.stderr) + [
-        {
-            "bus_id": gpu["bus_id"],
-            "error": ", ".join(sorted({words.strip("[]") for words in gpu["faults"].values()}))
-            or gpu["unavailable"]["uuid"],
-        }
-        for gpu in gpus
-        if gpu["uuid"] is None or gpu["faults"]
-    ]
-
-    cause, evidence = run.cause, run.evidence
-    if not cause and (answer is None or run.rc != 0 or error_gpus):
-        cause, evidence = why_no_answer(run.rc, run.stdout, run.stderr)
-        if error_gpus:
-            cause, evidence = (
-                "gpu_lost",
-                ", ".join("GPU {bus_id}: {error}".format(**gpu) for gpu in error_gpus),
-            )
-        elif answer is None and run.rc == 0 and cause == "unknown" and run.stdout.strip():
-            module.fail_json(
-                msg=f"{executable} -q -x ended with exit code 0, but printed no document of nvidia-smi. Set executable to the driver's "
-                "nvidia-smi, or remove the program of that name that comes first in PATH",
-                stdout=run.stdout,
-                stderr=run.stderr,
-            )
-    fix = None
-    if cause:
-        on_host, in_container = FIXES[cause]
-        fix = (in_container or on_host if container else on_host).format(
-            container=container
-        ) + f". It said: {evidence}"
+    error_gpus = broken_gpus(run, gpus)
+    cause, evidence = cause_of(run, answer is not None, error_gpus)
+    if cause == "other":
+        module.fail_json(
+            msg=f"{executable} -q -x ended with exit code 0, but printed no document of nvidia-smi. Set executable to the driver's "
+            "nvidia-smi, or remove the program of that name that comes first in PATH",
+            stdout=run.stdout,
+            stderr=run.stderr,
+        )
     module.exit_json(
         changed=False,
         available=not cause,
         cause=cause or None,
-        fix=fix,
-        driver_version=answer.driver_version if answer else None,
-        cuda_version=answer.cuda_version if answer else None,
-        gpu_count=answer.gpu_count if answer else 0,
+        fix=fix_of(cause, evidence, container),
         gpus=gpus,
         fabric=fabric_of(gpus),
         error_gpus=error_gpus,
-        remarks=answer.remarks if answer else [],
+        **({name: getattr(answer, name) for name in NO_DOCUMENT} if answer else NO_DOCUMENT),
     )
 
 

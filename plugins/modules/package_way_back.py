@@ -96,7 +96,7 @@ class Apt:
     def run(self, *command):
         return self.module.run_command(
             [self.module.get_bin_path(command[0], required=True)] + list(command[1:]),
-            environ_update={"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
+            environ_update=dict(_packages.APT_ENVIRONMENT, LC_ALL="C"),
             expand_user_and_vars=False,
         )
 

@@ -19,7 +19,7 @@ author:
 options:
   packages:
     description:
-      - Names, or V(name=version) with the exact version.
+      - Names, or V(name=version) with the exact version. Without a version, a name that an installed package provides is installed.
       - Required for O(state=present).
     type: list
     elements: str
@@ -201,7 +201,7 @@ QUIETLY = [
     "--option",
     "Dpkg::Options::=--force-confold",
 ]
-ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+ENVIRONMENT = dict(_packages.APT_ENVIRONMENT, LC_ALL="C")
 # Lock of the lists, which DPkg::Lock::Timeout does not wait for.
 LISTS_LOCKED = re.compile(r"Could not get lock \S*/lists/lock")
 
@@ -368,6 +368,17 @@ class Host:
             )[1]
         )
 
+    def there(self, asked: dict[str, str]) -> dict[str, dict]:
+        """State of the requested packages. A name without a version may be that of a package which an installed one provides."""
+        found = self.installed(asked)
+        virtual = [name for name, version in asked.items() if not version and name not in found]
+        if virtual:
+            shown_all = self.run("dpkg-query", "--show", "--showformat", _packages.PROVIDES_FORMAT)[
+                1
+            ]
+            found.update(_packages.parse_provided(shown_all, virtual))
+        return found
+
     def update(self):
         if not self.module.params["update_cache"]:
             return
@@ -398,7 +409,7 @@ class Host:
 
     def install(self, packages, traces, hold, may_replace, hold_too, notes):
         asked = dict(_packages.split_package(package) for package in packages)
-        before = self.installed(asked)
+        before = self.there(asked)
         missing = [
             package
             for package in packages
@@ -500,7 +511,7 @@ class Host:
                     stderr=stderr,
                 )
             self.result.update(plan)
-            found = self.installed(asked)
+            found = self.there(asked)
             wrong = [
                 "%s is %s, not %s"
                 % (name, found.get(name, {}).get("version", "absent"), version or "there")
@@ -513,6 +524,10 @@ class Host:
                     "them again" % ", ".join(wrong)
                 )
         if loose or hold and missing:
+            # apt-mark holds no name that another package provides.
+            now = self.there(asked)
+            real = {name: now.get(name, {}).get("package", name) for name in asked}
+            loose = [real[name] for name in loose]
             others = self.installed(hold_too)
             record["held"] = unique(
                 record["held"]
@@ -520,10 +535,12 @@ class Host:
                 + [
                     name
                     for name, package in sorted(others.items())
-                    if not package["held"] and name not in asked
+                    if not package["held"] and name not in real.values()
                 ]
             )
-            rc, stdout, stderr = self.run("apt-mark", "hold", *unique(list(asked) + sorted(others)))
+            rc, stdout, stderr = self.run(
+                "apt-mark", "hold", *unique(list(real.values()) + sorted(others))
+            )
             if rc:
                 self.module.fail_json(
                     msg="apt-mark hold failed: %s\nThe packages are installed, but not held. Correct what apt-mark names, and run this again"

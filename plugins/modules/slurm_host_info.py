@@ -86,7 +86,7 @@ kernel:
   type: str
   sample: 6.1.0-37-amd64
 packages:
-  description: Versions of the installed packages, by name.
+  description: Versions of the installed packages, by name. A name of O(packages) that an installed package provides has the version of that package.
   returned: success
   type: dict
   sample: {slurmd: 22.05.8-4+deb12u3, munge: 0.5.15-2+deb12u1}
@@ -142,6 +142,14 @@ gpus:
     model:
       description: Model by the driver, of an NPU the chip, such as V(Ascend910B1). Empty if the driver does not tell.
       type: str
+gpu_sockets:
+  description:
+    - For each GPU by its number, the sockets that are near it by the kernel (C(local_cpulist) of its PCI device), as Slurm numbers sockets. One that the driver
+      does not tell is missing.
+  returned: success
+  type: dict
+  version_added: "0.4.0"
+  sample: {"0": [0], "1": [1]}
 container:
   description: Kind of container that the host is; empty for a machine.
   returned: success
@@ -265,6 +273,7 @@ missing_people:
   elements: str
 """
 
+import functools
 import glob
 import grp
 import os
@@ -278,7 +287,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import chip_
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_numbers import parse_information
-from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
+    PROVIDES_FORMAT,
+    parse_installed,
+    parse_provided,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import (
     cgroups,
@@ -287,6 +300,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import (
     parse_slurmd_hardware,
     parse_units,
     release,
+    sockets_of,
 )
 
 PACKAGES = [
@@ -379,7 +393,14 @@ class Host:
             "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n",
             *names,
         )
-        return {name: state["version"] for name, state in parse_installed(shown).items()}
+        found = {name: state["version"] for name, state in parse_installed(shown).items()}
+        missing = [name for name in self.params["packages"] if name not in found]
+        # Ubuntu 24.04 has libpmix2 as libpmix2t64, which provides the name.
+        if missing and "slurm-client" in found:
+            shown = self.output("dpkg-query", "--show", "--showformat", PROVIDES_FORMAT)
+            provided = parse_provided(shown, missing)
+            found.update({name: state["version"] for name, state in provided.items()})
+        return found
 
     def candidates(self, installed):
         # apt-cache takes most of a second.
@@ -388,30 +409,47 @@ class Host:
         policy = parse_policy(self.output("apt-cache", "policy", *PACKAGES))
         return {name: state["candidate"] for name, state in policy.items() if state["candidate"]}
 
-    def kernel_hardware(self):
+    @functools.cached_property
+    def topology(self) -> dict:
+        """Package and core of each CPU."""
         # The CPUs of process 1 are those of the host: a run may be bound to some of them.
         try:
             usable = os.sched_getaffinity(1)
         except OSError:
             usable = os.sched_getaffinity(0)
-        topology = []
+        topology = {}
         for number in sorted(usable):
             base = "/sys/devices/system/cpu/cpu%d/topology/" % number
             # A kernel without topology has one core per CPU.
-            topology.append(
-                (
-                    read_text(base + "physical_package_id").strip() or "0",
-                    read_text(base + "core_id").strip() or str(number),
-                )
+            topology[number] = (
+                read_text(base + "physical_package_id").strip() or "0",
+                read_text(base + "core_id").strip() or str(number),
             )
-        return hardware_of(topology, read_text("/proc/meminfo"))
+        return topology
+
+    def kernel_hardware(self):
+        return hardware_of(list(self.topology.values()), read_text("/proc/meminfo"))
+
+    @functools.cached_property
+    def cards(self) -> dict:
+        """What the driver tells of each GPU, by PCI address."""
+        told = {
+            os.path.basename(os.path.dirname(path)): parse_information(read_text(path))
+            for path in glob.glob("/proc/driver/nvidia/gpus/*/information")
+        }
+        return {address: card for address, card in told.items() if card}
+
+    def gpu_sockets(self) -> dict:
+        packages = {cpu: place[0] for cpu, place in self.topology.items()}
+        return {
+            str(card["minor"]): sockets_of(
+                read_text("/sys/bus/pci/devices/%s/local_cpulist" % address), packages
+            )
+            for address, card in self.cards.items()
+        }
 
     def gpus(self):
-        told = [
-            parse_information(read_text(path))
-            for path in glob.glob("/proc/driver/nvidia/gpus/*/information")
-        ]
-        models = {card["minor"]: card["model"] for card in told if card}
+        models = {card["minor"]: card["model"] for card in self.cards.values()}
         numbers = [re.fullmatch(r"/dev/nvidia([0-9]+)", path) for path in glob.glob("/dev/nvidia*")]
         return [
             {"path": "/dev/nvidia%d" % minor, "minor": minor, "model": models.get(minor, "")}
@@ -537,6 +575,7 @@ def main():
         hardware=hardware,
         kernel_hardware=kernel_hardware,
         gpus=host.gpus(),
+        gpu_sockets=host.gpu_sockets(),
         container=container,
         cgroup=cgroups(
             read_text("/proc/1/mountinfo"),

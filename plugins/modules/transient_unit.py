@@ -86,6 +86,15 @@ options:
       - Action if a unit of this name is running with another command or environment. V(true) stops it and starts the new one, V(false) fails.
     type: bool
     default: false
+  once:
+    description:
+      - If not empty, the unit runs only once, and the task fails if a unit of this name has left its O(log), or if another play follows the running unit. This
+        text is then the end of the message, and says what to do instead.
+      - A running unit that no play follows is still attached to, with a warning, so that a task can continue after a lost connection. With O(detach=true) the
+        task fails.
+    type: str
+    default: ""
+    version_added: "0.4.0"
 requirements:
   - systemd 240 or newer on the host
 extends_documentation_fragment:
@@ -171,6 +180,8 @@ tail:
   elements: str
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -190,6 +201,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._transient_unit impo
     parse_result,
     start_script,
     stop_script,
+    why_not_again,
 )
 
 STOP_TIMEOUT = 60
@@ -246,6 +258,39 @@ class Unit(object):
                 "the host" % (self.service, err.strip())
             )
         return out.strip() in ACTIVE
+
+    @contextlib.contextmanager
+    def alone(self):
+        """Keep tasks of other plays from starting a unit meanwhile."""
+        os.makedirs(RUN_DIRECTORY, exist_ok=True)
+        with open(os.path.join(RUN_DIRECTORY, "start.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def check_once(self, running):
+        """Fail if a unit that runs only once has run before, or another play follows it."""
+        lease = (self.read("lease") or "").split() if self.state().get("lease") else []
+        has_log = os.path.isfile(self.log) and os.path.getsize(self.log) > 0
+        reason = why_not_again(
+            self.service,
+            self.log if has_log else "",
+            running,
+            uptime() - float(lease[0]) if lease else None,
+            self.module.params["detach"],
+        )
+        if reason:
+            self.module.fail_json(
+                msg="%s. %s" % (reason, self.module.params["once"]),
+                unit=self.service,
+                log=self.log,
+                attached=False,
+                finished=False,
+            )
+        if running:
+            self.module.warn(
+                "%s is running already. This task starts nothing and shows the rest of its output"
+                % self.service
+            )
 
     def state(self):
         return json.loads(self.read("state") or "{}")
@@ -334,6 +379,41 @@ class Unit(object):
         return state
 
 
+def start_or_attach(module, unit, answer):
+    """Start the unit unless it runs, and complete the answer. Return its state."""
+    params = module.params
+    running = unit.running()
+    state = unit.state()
+    same = state.get("digest") == unit.digest()
+    if params["once"] and (same or not running):
+        unit.check_once(running)
+    if running and not same:
+        if not params["replace"]:
+            module.fail_json(
+                msg="%s is running with another command or environment. Wait for its end, or stop it: systemctl stop %s"
+                % (unit.service, unit.service),
+                **answer,
+            )
+        if not module.check_mode:
+            rc, out, err = unit.systemctl("stop", unit.service)
+            if rc:
+                module.fail_json(
+                    msg="systemctl cannot stop %s: %s. Kill its processes with 'systemctl kill --signal=KILL %s' on the host, and run this again"
+                    % (unit.service, err.strip(), unit.service),
+                    **answer,
+                )
+        running = False
+    if not running:
+        answer["attached"] = False
+        answer["changed"] = True
+        files = ManagedFiles(module)
+        files.run(params["files"])
+        answer["diff"] = files.diff
+        if not module.check_mode:
+            state = unit.start()
+    return state
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -350,6 +430,7 @@ def main():
             "lease": {"type": "int", "default": 0},
             "detach": {"type": "bool", "default": False},
             "replace": {"type": "bool", "default": False},
+            "once": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
@@ -392,33 +473,8 @@ def main():
         "attached": True,
         "finished": False,
     }
-    running = unit.running()
-    state = unit.state()
-    same = state.get("digest") == unit.digest()
-    if running and not same:
-        if not params["replace"]:
-            module.fail_json(
-                msg="%s is running with another command or environment. Wait for its end, or stop it: systemctl stop %s"
-                % (unit.service, unit.service),
-                **answer,
-            )
-        if not module.check_mode:
-            rc, out, err = unit.systemctl("stop", unit.service)
-            if rc:
-                module.fail_json(
-                    msg="systemctl cannot stop %s: %s. Kill its processes with 'systemctl kill --signal=KILL %s' on the host, and run this again"
-                    % (unit.service, err.strip(), unit.service),
-                    **answer,
-                )
-        running = False
-    if not running:
-        answer["attached"] = False
-        answer["changed"] = True
-        files = ManagedFiles(module)
-        files.run(params["files"])
-        answer["diff"] = files.diff
-        if not module.check_mode:
-            state = unit.start()
+    with unit.alone() if not module.check_mode else contextlib.nullcontext():
+        state = start_or_attach(module, unit, answer)
     if not module.check_mode and not params["detach"]:
         # For the action plugin, which follows the unit and returns the documented values.
         unit.write("look", look_script(unit.name, unit.directory, unit.log, state["lease"]))

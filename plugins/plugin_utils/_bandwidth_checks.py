@@ -106,76 +106,81 @@ def _source(answer):
     return SOURCE.get(key, "an all-reduce of all ranks") + carrier
 
 
+def _busy_check(answer, host, gpus, why_unknown):
+    """Check gpus-busy of a host. C(gpus) is the number of its GPUs, C(why_unknown) the reason why nothing was seen."""
+    carrier = answer.get("carrier") or answer.get("collective")
+    on_gpus = _on_gpus(answer)
+    if not gpus and not on_gpus:
+        return _skipped(answer, "gpus-busy", host, "the training container has no GPU")
+    if carrier and not on_gpus:
+        framework = FRAMEWORKS[answer.get("binding", "Torch")]
+        return finding(
+            "gpus-busy",
+            host,
+            "fail",
+            expected="%s in use" % quantity(gpus, "GPU"),
+            source=_source(answer),
+            found="the job ran on the CPU: %s sees no GPU" % framework,
+            fix="use an image whose %s is built for CUDA, and read check toolkit-container"
+            % framework,
+        )
+    if why_unknown:
+        return _skipped(answer, "gpus-busy", host, "not seen: %s" % why_unknown)
+    return gpus_busy(answer["watched"], host)
+
+
+def _on_gpus(answer):
+    """Whether the job used GPUs. Horovod may use another library than NCCL for them."""
+    return answer.get("on_gpus", (answer.get("carrier") or answer.get("collective")) == "nccl")
+
+
+def _skipped(answer, check_id, host, found):
+    return finding(check_id, host, "skipped", found=found, source=_source(answer))
+
+
+def _fabric_checks(answer, hosts, unknown):
+    """What the counters of the fabric tell of each of several hosts. C(unknown) has the reason of those that were not seen."""
+    watched, carrier = answer.get("watched"), answer.get("carrier") or answer.get("collective")
+    checks = [
+        _skipped(answer, "fabric-counters", host, "not read: %s" % unknown[host])
+        if unknown[host]
+        else fabric_counters(watched, answer["facts"], host, carrier)
+        for host in hosts
+    ]
+    lost, remarks = answer.get("lost") or {}, answer.get("remarks") or _remarks(answer)
+    return checks + [
+        fabric_errors(lost, remarks, host)
+        if lost.get(host)
+        else _skipped(
+            answer, "fabric-errors", host, "not read: %s" % (unknown[host] or NO_COUNTERS)
+        )
+        for host in hosts
+    ]
+
+
+def _transport_check(answer, hosts, unknown):
+    carrier, name = answer.get("carrier") or answer.get("collective"), ", ".join(hosts)
+    if carrier and carrier != "nccl":
+        why = "which Horovod was not built with" if _on_gpus(answer) else "because it has no GPUs"
+        return _skipped(answer, "nccl-transport", name, "the job ran without NCCL, %s" % why)
+    watched = answer.get("watched") or {}
+    # The log of a run without other results may still name its connections.
+    missing = [] if watched.get("transports") else [text for text in unknown.values() if text]
+    if missing:
+        return _skipped(answer, "nccl-transport", name, "not seen: %s" % missing[0])
+    return nccl_transport(watched, answer["facts"], hosts)
+
+
 def _watched_checks(answer, hosts, tail, gpus, reason):
     """Observations while all hosts worked together. A check that cannot be made gives the reason."""
-    watched, name = answer.get("watched") or {}, ", ".join(hosts)
-    carrier = answer.get("carrier") or answer.get("collective")
-    # Horovod may use another library than NCCL for GPUs.
-    on_gpus = answer.get("on_gpus", carrier == "nccl")
+    watched = answer.get("watched") or {}
     reason = reason or watched.get("error") or _unseen(answer, hosts, tail)
-
-    def skipped(check_id, host, found):
-        return finding(check_id, host, "skipped", found=found, source=_source(answer))
-
     seen, errors = watched.get("hosts") or {}, watched.get("errors", {})
-
-    def unknown(host):
-        return errors.get(host) or ("" if host in seen else reason)
-
-    checks = []
-    for host in hosts:
-        if not gpus.get(host) and not on_gpus:
-            checks.append(skipped("gpus-busy", host, "the training container has no GPU"))
-        elif carrier and not on_gpus:
-            framework = FRAMEWORKS[answer.get("binding", "Torch")]
-            checks.append(
-                finding(
-                    "gpus-busy",
-                    host,
-                    "fail",
-                    expected="%s in use" % quantity(gpus[host], "GPU"),
-                    source=_source(answer),
-                    found="the job ran on the CPU: %s sees no GPU" % framework,
-                    fix="use an image whose %s is built for CUDA, and read check toolkit-container"
-                    % framework,
-                )
-            )
-        else:
-            checks.append(
-                skipped("gpus-busy", host, "not seen: %s" % unknown(host))
-                if unknown(host)
-                else gpus_busy(watched, host)
-            )
+    unknown = {host: errors.get(host) or ("" if host in seen else reason) for host in hosts}
+    checks = [_busy_check(answer, host, gpus.get(host), unknown[host]) for host in hosts]
     if len(hosts) > 1:
-        checks += [
-            skipped("fabric-counters", host, "not read: %s" % unknown(host))
-            if unknown(host)
-            else fabric_counters(watched, answer["facts"], host, carrier)
-            for host in hosts
-        ]
-        lost, remarks = answer.get("lost") or {}, answer.get("remarks") or _remarks(answer)
-        checks += [
-            fabric_errors(lost, remarks, host)
-            if lost.get(host)
-            else skipped("fabric-errors", host, "not read: %s" % (unknown(host) or NO_COUNTERS))
-            for host in hosts
-        ]
-    if carrier and carrier != "nccl":
-        return checks + [
-            skipped(
-                "nccl-transport",
-                name,
-                "the job ran without NCCL, %s"
-                % ("which Horovod was not built with" if on_gpus else "because it has no GPUs"),
-            )
-        ]
-    # The log of a run without other results may still name its connections.
-    missing = [] if watched.get("transports") else [text for text in map(unknown, hosts) if text]
-    return checks + [
-        skipped("nccl-transport", name, "not seen: %s" % missing[0])
-        if missing
-        else nccl_transport(watched, answer["facts"], hosts)
-    ]
+        checks += _fabric_checks(answer, hosts, unknown)
+    return checks + [_transport_check(answer, hosts, unknown)]
 
 
 def bandwidth_checks(answer, hosts, tail=(), gpus=None, reason=""):
@@ -184,104 +189,97 @@ def bandwidth_checks(answer, hosts, tail=(), gpus=None, reason=""):
     )
 
 
-def _measured_checks(answer, hosts, tail, gpus, reason):
-    runs = {run["id"]: run for run in answer.get("runs", [])}
-    source = _source(answer)
-    blamed = {
-        host: entry["evidence"]
-        for entry in answer.get("blame", [])
-        if entry["kind"] == "host"
-        for host in entry["names"]
-    }
-
-    def missing(check_id, host, why):
-        return finding(
-            check_id,
-            host,
-            "skipped",
-            source=source,
-            found="not measured: %s" % (why or reason_of(tail)),
-            fix="" if why else LOG,
-        )
-
-    checks = []
-    for host in hosts:
-        run = runs.get("host:%s" % host)
-        if run is None:
-            checks.append(
-                missing(
-                    "bandwidth-host",
-                    host,
-                    reason
-                    or (
-                        NO_SETS
-                        if answer.get("collective") == "horovod" and gpus.get(host, 0) > 1
-                        else ONE_RANK
-                        if _ended(answer)
-                        else ""
-                    ),
-                )
-            )
-            continue
-        verdict, found, fix = _host_verdict(run)
-        checks.append(
-            finding(
-                "bandwidth-host",
-                host,
-                verdict,
-                expected=_required(run["expected"]),
-                found=found,
-                source=source,
-                seconds=run["seconds"],
-                fix=fix,
-            )
-        )
-    if len(hosts) < 2:
-        return checks
-    name, run = ", ".join(hosts), runs.get("cluster")
+def _host_check(answer, host, run, reason):
+    """Check bandwidth-host. C(run) is the host's own run, None with the C(reason)."""
     if run is None:
-        return checks + [missing("bandwidth-cluster", name, reason)]
-    verdict = (
-        "fail"
-        if not run["passed"]
-        else "warn"
-        if run["expected"]["required_gb_s"] is None
-        else "pass"
+        return _unmeasured(answer, "bandwidth-host", host, reason)
+    verdict, found, fix = _host_verdict(run)
+    return finding(
+        "bandwidth-host",
+        host,
+        verdict,
+        expected=_required(run["expected"]),
+        found=found,
+        source=_source(answer),
+        seconds=run["seconds"],
+        fix=fix,
     )
-    found = _told(run)
-    fix = ""
-    if verdict == "fail":
+
+
+def _unmeasured(answer, check_id, host, reason):
+    """C(reason) has why, and for a job whose log tells it, a fix."""
+    why, fix = reason
+    found = "not measured: %s" % why
+    return finding(check_id, host, "skipped", source=_source(answer), found=found, fix=fix)
+
+
+def _why_not_alone(answer, host, gpus):
+    """Why a host was not measured alone, empty if that is not known."""
+    if answer.get("collective") == "horovod" and gpus.get(host, 0) > 1:
+        return NO_SETS
+    return ONE_RANK if _ended(answer) else ""
+
+
+def _cluster_fix(answer):
+    """What to do about a cluster that is too slow."""
+    if not answer["blame"] and answer.get("tool") in ("all_reduce_perf", "horovod"):
+        return "check first the hosts that fail alone, then what all hosts share: the switch, its uplinks, settings"
+    if not answer["suspect"]:
+        return "check what all hosts share: the switch, its uplinks, settings"
+    hosts = [name for each in answer["blame"] if each["kind"] == "host" for name in each["names"]]
+    links = [each["names"] for each in answer["blame"] if each["kind"] == "link"]
+    fix = ["check %s" % host for host in dict.fromkeys(hosts)]
+    fix += ["check the path between %s and %s" % tuple(link) for link in links]
+    return "%s; until then leave out: %s" % (" and ".join(fix), ", ".join(answer["suspect"]))
+
+
+def _cluster_check(answer, name, run):
+    found, required = _told(run), run["expected"]["required_gb_s"]
+    verdict, fix = "pass", ""
+    if not run["passed"]:
         blame = [
             "%s %s: %s" % (entry["kind"], " - ".join(entry["names"]), entry["evidence"])
             for entry in answer["blame"]
         ]
         found = ". ".join([found] + (blame or [text for text in [answer["note"]] if text]))
-        links = [entry["names"] for entry in answer["blame"] if entry["kind"] == "link"]
-        fix = " and ".join(
-            ["check %s" % host for host in blamed]
-            + ["check the path between %s and %s" % tuple(link) for link in links]
-        )
-        if not answer["blame"] and answer.get("tool") in ("all_reduce_perf", "horovod"):
-            fix = "check first the hosts that fail alone, then what all hosts share: the switch, its uplinks, settings"
-        elif answer["suspect"]:
-            fix += "; until then leave out: %s" % ", ".join(answer["suspect"])
-        else:
-            fix = "check what all hosts share: the switch, its uplinks, settings"
-    elif verdict == "warn":
+        verdict, fix = "fail", _cluster_fix(answer)
+    elif required is None:
         found += (
             ", but its expected value is unknown: %s, and there is no earlier run"
             % run["expected"]["from"]
         )
+        verdict = "warn"
         fix = "set verify_bandwidth_min_gb_s; later runs are compared with this one"
-    return checks + [
-        finding(
-            "bandwidth-cluster",
-            name,
-            verdict,
-            expected=_required(run["expected"]),
-            found=found,
-            source=source,
-            seconds=run["seconds"],
-            fix=fix,
+    return finding(
+        "bandwidth-cluster",
+        name,
+        verdict,
+        expected=_required(run["expected"]),
+        found=found,
+        source=_source(answer),
+        seconds=run["seconds"],
+        fix=fix,
+    )
+
+
+def _measured_checks(answer, hosts, tail, gpus, reason):
+    runs = {run["id"]: run for run in answer.get("runs", [])}
+
+    def because(why):
+        return (why, "") if why else (reason_of(tail), LOG)
+
+    checks = [
+        _host_check(
+            answer,
+            host,
+            runs.get("host:%s" % host),
+            because(reason or _why_not_alone(answer, host, gpus)),
         )
+        for host in hosts
     ]
+    if len(hosts) < 2:
+        return checks
+    name, run = ", ".join(hosts), runs.get("cluster")
+    if run is None:
+        return checks + [_unmeasured(answer, "bandwidth-cluster", name, because(reason))]
+    return checks + [_cluster_check(answer, name, run)]

@@ -205,6 +205,7 @@ def _watched(told, seen, gpus):
         "ring": False,
         "in_use": IN_USE,
         "transports": told.get("transports") or [],
+        "over_rdma": _over_rdma(told, gpus),
         "hosts": {},
         "errors": {},
     }
@@ -228,13 +229,30 @@ def _lost(seen):
     }
 
 
+def _of_name(name, hosts):
+    """The hosts that a line of NCCL's log is of. It has the name that a host has itself, which may have a domain; other lines are of all hosts."""
+    short = (name or "").partition(".")[0]
+    return [host for host in hosts if host.partition(".")[0] == short] or hosts
+
+
+def _over_rdma(told, hosts):
+    """What NCCL's log names of connections over InfiniBand or RoCE, by host."""
+    found = {}
+    for name, its in (told.get("over_rdma") or {}).items():
+        for host in _of_name(name, list(hosts)):
+            former = found.get(host, {"gpudirect": False, "devices": []})
+            found[host] = {
+                "gpudirect": former["gpudirect"] or its["gpudirect"],
+                "devices": sorted({*former["devices"], *its["devices"]}),
+            }
+    return found
+
+
 def _remarks(told, hosts):
-    """Remarks of module nccl_all_reduce by host. NCCL has the name that a host has itself, which may have a domain; others are of all hosts."""
+    """Remarks of module nccl_all_reduce by host."""
     found = {}
     for remark in told.get("remarks") or []:
-        short = (remark["host"] or "").partition(".")[0]
-        of_host = [host for host in hosts if host.partition(".")[0] == short] or hosts
-        for host in of_host:
+        for host in _of_name(remark["host"], hosts):
             found.setdefault(host, []).append("%s; %s" % (remark["cause"], remark["fix"]))
     return found
 

@@ -16,8 +16,10 @@ __all__ = [
     "cluster_network",
     "fabric_network",
     "find_network",
+    "networks_of",
     "own_addresses",
     "pick_address",
+    "rails_of",
     "rdma_of",
     "shared_networks",
     "slots_of",
@@ -36,6 +38,12 @@ def as_address(text):
         return None
 
 
+def networks_of(value) -> list:
+    """Return the networks of cluster_fabric_network, which is a CIDR, several of them with commas, or a list."""
+    words = value.split(",") if isinstance(value, str) else value or []
+    return [ipaddress.ip_network(str(word).strip(), strict=False) for word in words if word]
+
+
 def _candidates(info, include_virtual=False):
     """List (interface name, address, network) of the interfaces that are up and that a cluster may use."""
     return [
@@ -44,7 +52,7 @@ def _candidates(info, include_virtual=False):
             ipaddress.ip_address(entry["address"]),
             ipaddress.ip_interface("%s/%d" % (entry["address"], entry["prefix"])).network,
         )
-        for interface in info["interfaces"]
+        for interface in info.get("interfaces", [])
         if interface["up"] and (include_virtual or not is_virtual_interface(interface["name"]))
         for entry in interface["addresses"]
     ]
@@ -137,10 +145,56 @@ def _speed_mbit_s(info, interface):
     return max(rates) if rates else (speeds + [None])[0]
 
 
-def fabric_network(hosts, shared, network, named=None):
+def _indexes_in(port, networks):
+    return [
+        index
+        for address, index in port["gid_indexes"].items()
+        if any(ipaddress.ip_address(address) in network for network in networks)
+    ]
+
+
+def _ports_in(info, networks):
+    """Return the active RDMA ports of a host that have an address in one of these networks."""
+    inside = {
+        name.partition(".")[0]
+        for name, address, dummy in _candidates(info, include_virtual=True)
+        if any(address in network for network in networks)
+    }
+    return [
+        port
+        for port in info.get("rdma_ports", [])
+        if port["state"] == "active"
+        and (inside & set(port["interfaces"]) or _indexes_in(port, networks))
+    ]
+
+
+def _beside_gpus(info, ports):
+    """Return the ports beside a GPU if every GPU of the host has one beside it, else all of them.
+
+    NCCL takes the ports beside a GPU for its data. One that is far from all GPUs is for storage or for the system. Facts of an earlier release do not tell.
+    """
+    beside = info.get("rdma_beside_gpus") or {}
+    near = set().union(*[beside.get(port["device"]) or [] for port in ports])
+    if not info.get("nvidia_devices") or len(near) < info["nvidia_devices"]:
+        return ports
+    return [port for port in ports if beside.get(port["device"])]
+
+
+def _without_storage(fastest, hosts, servers):
+    """Return the networks for data of jobs among several that are equally fast. C(servers) are addresses of NFS servers."""
+    kept = [each for each in fastest if not any(address in each for address in servers)]
+    for info in hosts.values():
+        ports = _beside_gpus(info, _ports_in(info, kept))
+        if ports:
+            kept = [each for each in kept if any(port in ports for port in _ports_in(info, [each]))]
+    return kept or fastest
+
+
+def fabric_network(hosts, shared, network, named=None, servers=()):
     """Return (CIDR, reason): the fastest network that all hosts share, or the cluster network if the fastest is not certain.
 
-    C(why) is '' where there is nothing to choose.
+    Several that are equally fast are the rails of one fabric, and returned with commas. C(servers) are addresses of NFS servers: their network is no rail.
+    The reason is '' where there is nothing to choose.
     """
     if not network or len(hosts) < 2:
         return network, ""
@@ -168,15 +222,20 @@ def fabric_network(hosts, shared, network, named=None):
         for each, speed in speeds.items()
         if speed == max(value or 0 for value in speeds.values())
     ]
-    if not all(speeds.values()) or len(fastest) > 1:
+    is_own = any(each.overlaps(own) for each in fastest)
+    if not all(speeds.values()) or is_own and len(fastest) > 1:
         return network, "the fastest network is unknown (%s), so the cluster network is used" % told
-    if fastest[0].overlaps(own):
+    if is_own:
         return network, "the cluster network is the fastest (%s)" % told
-    return str(fastest[0]), "the fastest that all hosts share (%s)" % told
+    rails = _without_storage(fastest, hosts, servers) if len(fastest) > 1 else fastest
+    chosen = ",".join(str(each) for each in rails)
+    if len(rails) > 1:
+        return chosen, "the fastest that all hosts share, as rails of one fabric (%s)" % told
+    return chosen, "the fastest that all hosts share (%s)" % told
 
 
 def pick_address(info, network, address="", interface="", inventory_address=""):
-    """Return (address, interface) of a host inside the network.
+    """Return (address, interface) of a host inside the network, or inside the first of several.
 
     A given address or interface is used and only completed. Otherwise the inventory address has priority.
     ('', '') where the host has no address in the network.
@@ -187,21 +246,51 @@ def pick_address(info, network, address="", interface="", inventory_address=""):
         wanted = as_address(address)
         names = [name for name, candidate, dummy in found if candidate == wanted]
         return address, interface or (names[0] if names else "")
-    inside = ipaddress.ip_network(network, strict=False) if network else None
     found = [
         (name, candidate)
+        for inside in networks_of(network)
         for name, candidate, dummy in found
-        if inside is not None and candidate in inside and interface in ("", name)
+        if candidate in inside and interface in ("", name)
     ]
     found.sort(key=lambda entry: entry[1] != as_address(inventory_address))
     return (str(found[0][1]), found[0][0]) if found else ("", interface)
 
 
+def rails_of(info, network, interface=""):
+    """Return the place of a host in each of several fabric networks: C(network), C(address), C(interface). A single network has no rails."""
+    networks = networks_of(network)
+    places = [(str(each), pick_address(info, str(each), interface=interface)) for each in networks]
+    return [
+        {"network": each, "address": place[0], "interface": place[1]}
+        for each, place in places
+        if len(networks) > 1
+    ]
+
+
+def _infiniband_rails(info, alike, carriers, networks):
+    """Return those of the ports C(alike) that carry data of jobs: all of them, unless several have an address in the fabric, and so an address matters."""
+    inside, beside = carriers + _ports_in(info, networks), info.get("rdma_beside_gpus") or {}
+    if len(networks) == 1 and sum(port in inside for port in alike) < 2:
+        return alike
+    addressed = {
+        name.partition(".")[0]
+        for name, address, dummy in _candidates(info, include_virtual=True)
+        if address.version == 4
+    }
+    return [
+        port
+        for port in alike
+        if port in inside
+        or (beside.get(port["device"]) and not addressed & set(port["interfaces"]))
+    ]
+
+
 def rdma_of(info, network, address, interface):
     """Return the RDMA devices of a host's fabric data: transport, rate, devices in NCCL_IB_HCA's notation, GID index; None without any.
 
-    InfiniBand needs no address, so every active port of the same rate is a rail of the fabric. RoCE does: each port with one inside the network.
-    If the host has faster ports than these, its data should not be restricted to them, and NCCL chooses by itself.
+    C(network) may be several with commas. InfiniBand needs no address, so every active port of the same rate is a rail of the fabric. If several ports have
+    an address inside, the others are for storage. So is a port that is far from the GPUs, if each GPU has one beside it. RoCE needs an address: each port with
+    one inside a network is a rail. If the host has faster ports than these, its data should not be restricted to them, and NCCL chooses by itself.
     """
     ports = [
         port
@@ -212,31 +301,23 @@ def rdma_of(info, network, address, interface):
     carriers = [
         port for port in ports if names & set(port["interfaces"]) or address in port["gid_indexes"]
     ]
-    fastest = max([port["rate_gb_s"] or 0 for port in ports] or [0])
+    fastest = max([port["rate_gb_s"] or 0 for port in _beside_gpus(info, ports)] or [0])
     if not (network and interface and carriers) or (carriers[0]["rate_gb_s"] or 0) < fastest:
         return None
-    first, indexes = carriers[0], set()
+    first, indexes, networks = carriers[0], set(), networks_of(network)
     if first["transport"] == "infiniband":
-        rails = [
+        alike = [
             port
             for port in ports
             if (port["transport"], port["rate_gb_s"]) == (first["transport"], first["rate_gb_s"])
         ]
+        rails = _infiniband_rails(info, alike, carriers, networks)
     else:
-        inside = ipaddress.ip_network(network, strict=False)
-        by_port = [
-            (
-                port,
-                [
-                    index
-                    for each, index in port["gid_indexes"].items()
-                    if ipaddress.ip_address(each) in inside
-                ],
-            )
-            for port in ports
-        ]
+        by_port = [(port, _indexes_in(port, networks)) for port in ports]
         rails = [port for port, found in by_port if found] or carriers
         indexes = {found[0] for dummy, found in by_port if found}
+    # Several networks are rails that somebody has chosen.
+    rails = _beside_gpus(info, rails) if len(networks) == 1 else rails
     several = {port["device"] for port in info["rdma_ports"] if port["port"] > 1}
     return {
         "transport": first["transport"],

@@ -16,8 +16,13 @@ import re
 
 from ansible.module_utils.common.yaml import yaml_load
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
+    is_of_driver,
+    upstream,
+    version_key,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import nvlink_5_board
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_name import said_by_name
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import (
     COMPLETED,
@@ -254,6 +259,7 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
         package["version"]
         for name, package in sorted(stack["packages"].items())
         if re.match(r"(libnvidia-ml1|libnvidia-compute(-.*)?)$", name)
+        and not package.get("leads_to")
     ]
     found = stack["loaded"] or stack["library"] or (upstream(packaged[0]) if packaged else "")
     generations = [compat.generation(gpu["device_id"]) for gpu in stack["gpus"]]
@@ -341,11 +347,11 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
             for row in facts["driver_packages"]["cuda_keyring"]["rows"]
             if row["dir"] != directory and "sha256_1.1-1" in row
         ],
-        "server_branches_left": [
-            row["branch"]
-            for row in facts["driver_packages"]["ubuntu_archive"]["server_branches"]
-            if row["state"] != "live"
-        ],
+        "left_packages": left_packages(stack["packages"], facts),
+        "left_branch": _server_branch(facts, (asked or "0").split(".")[0]),
+        "mix": driver_mix(stack),
+        "reboot_ahead": reboot_ahead(stack, asked),
+        "nvlink_5": nvlink_5_board(facts, stack["gpus"]),
         "toolkit": upstream(
             toolkit_version(wanted["toolkit"], stack["packages"], facts)
             if wanted["toolkit"] == RECOMMENDED and not stack["container_toolkit"]
@@ -361,6 +367,61 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
             if "needs" in row
         ),
     }
+
+
+def _server_branch(facts, branch):
+    """The row of a branch of Ubuntu's -server packages that gets no updates; {} if it does, or is unknown."""
+    rows = facts["driver_packages"]["ubuntu_archive"]["server_branches"]
+    left = (row for row in rows if row["branch"] == int(branch) and row["state"] != "live")
+    return next(left, {})
+
+
+def left_packages(packages, facts):
+    """Installed packages of the driver that get no updates: C(name), C(version), C(leads_to) (a package or a branch, empty if none). One for each branch."""
+    found = {}
+    for name, package in sorted(packages.items()):
+        server = re.fullmatch(r"(?:[a-z]+-)?(?:lib)?nvidia-[a-z0-9-]+?-(\d{3})-server(-.*)?", name)
+        row = _server_branch(facts, server.group(1)) if server else {}
+        leads_to = package.get("leads_to") or row.get("leads_to", "")
+        if row or leads_to:
+            branch = re.search(r"-\d{3}(-server)?(?=-|$)", name)
+            found.setdefault(
+                branch.group() if branch else name,
+                {"name": name, "version": package["version"], "leads_to": str(leads_to)},
+            )
+    return list(found.values())
+
+
+def driver_mix(stack):
+    """Packages of the driver by their origin, in words (C(found)), and the names of those that are of another version than the driver in use (C(others))."""
+    in_use = stack["loaded"] or stack["library"]
+    by_origin, versions = {}, {}
+    for name, package in sorted(stack["packages"].items()):
+        if package.get("origin") and is_of_driver(name) and not package.get("leads_to"):
+            by_origin.setdefault(package["origin"], []).append("%s %s" % (name, package["version"]))
+            versions[name] = upstream(package["version"])
+    return {
+        "found": "; ".join(
+            "%s: %s" % (origin, ", ".join(names)) for origin, names in sorted(by_origin.items())
+        ),
+        "in_use": in_use,
+        "others": [name for name in versions if versions[name] != in_use]
+        if in_use in versions.values()
+        else [],
+    }
+
+
+def reboot_ahead(stack, asked):
+    """Why the host needs a reboot before its driver works, though nothing is installed yet; empty if it needs none."""
+    loaded, wanted = stack["loaded"], upstream(asked)
+    if not stack.get("next_kernel"):
+        # A container has no kernel of its own.
+        return ""
+    if stack.get("nouveau_loaded") and not loaded:
+        return "the kernel module nouveau is loaded and blocks NVIDIA's module until the next boot"
+    if loaded and wanted and version_key(loaded)[: len(version_key(wanted))] != version_key(wanted):
+        return "driver %s is loaded, and %s is requested" % (loaded, wanted)
+    return stack.get("reboot_required_reason", "")
 
 
 def toolkit_version(asked, packages, facts):

@@ -20,8 +20,13 @@ DECISIVE = re.compile(
 )
 #: What systemd calls a unit that does not start with the host.
 NOT_AT_BOOT = ("disabled", "masked", "masked-runtime")
-#: How module training_container_info says that a mount was lost.
-MOUNT = re.compile(r" is (not mounted|read-only) in the container$")
+#: How module training_container_info says that a mount was lost, or that a second sshd runs.
+UNSEEN = re.compile(r".* is (not mounted|read-only) in the container$|another sshd runs ")
+#: By the first word of a fault. The others are corrected by training_environment.yml.
+FIXES = {
+    "docker.service": "run gpu_stack.yml",
+    "another": "find out who started it and who may have used it, then run training_environment.yml, which restarts the container and ends it",
+}
 LOOPBACK = re.compile(r"127[.]|::1$")
 
 
@@ -84,13 +89,13 @@ def plan_faults(found: dict, asked: dict, digest: str, files: list[dict]) -> lis
     said += [
         text
         for text in container.get("departures") or []
-        if MOUNT.search(text)
+        if UNSEEN.match(text)
         and text.split(" ")[0] not in (asked["share"], asked["share_root"], "/dev/shm")
     ]
     return [
         {
             "found": text,
-            "fix": "run gpu_stack.yml" if "docker.service" in text else "",
+            "fix": FIXES.get(text.split(" ")[0], ""),
             "warn": False,
             "by_hand": False,
         }
@@ -184,8 +189,8 @@ def problems(found, asked, host):
         )
     if asked["gpus"] != "none" and host["gpus"] == 0:
         said.append(
-            "training_container_gpus is %s, but the driver of this host reports no GPU: set it to none"
-            % json.dumps(asked["gpus"])
+            "training_container_gpus is %s, but the driver of this host reports no GPU: load the driver with gpu_stack.yml, "
+            "which says if a reboot is due, or set it to none" % json.dumps(asked["gpus"])
         )
     if asked["share_root"] not in there:
         said.append(

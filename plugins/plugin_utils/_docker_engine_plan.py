@@ -17,6 +17,14 @@ REPOSITORY = "docker_repository"
 STOPPING = ("docker.io", "docker-ce", "containerd", "containerd.io", "runc")
 
 
+# Its daemon.json is in /var/snap, it cannot mount /data1 or /etc/trainyard, and there is no docker.service.
+SNAP = (
+    "the Docker engine of this host is a snap, which reads no /etc/docker/daemon.json, mounts no folders such as /etc/trainyard into containers, and has no "
+    "docker.service. Save what you need of its containers and volumes, run 'snap remove docker' on the host, and run this again: the role then installs the "
+    "engine from packages."
+)
+
+
 def matches(version, asked):
     """Upstream's version matches a package's without its epoch and revision; a release candidate (~rc.1) is a different version."""
     return re.match(r"(?:\d+:)?%s(?:[-+].*)?$" % re.escape(asked), version) is not None
@@ -43,6 +51,8 @@ def is_good(found, package, asked):
 
 def refusal(found, plan, asked, system):
     """Why the engine cannot be installed; empty if it can."""
+    if found.get("snap"):
+        return SNAP
     if plan["is_good"]:
         return ""
     if plan["installed_family"] not in ("", plan["asked_family"]) and not asked["replace"]:

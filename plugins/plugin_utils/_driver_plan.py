@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._driver import is_driver, keep_out
+from ansible_collections.trainyard.gpu.plugins.module_utils._driver import (
+    fits,
+    is_driver,
+    keep_out,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
 
 # From this branch on, NVIDIA's installer and documentation prefer the open kernel module for every GPU that it supports.
@@ -18,6 +22,8 @@ OPEN_EXISTS_FROM = 515
 MAIN = re.compile(
     r"(cuda-drivers|libcuda1|libnvidia-(ml1|compute)|nvidia-(driver|open|smi|utils|kernel|dkms))(-.*)?"
 )
+# Keys of the role's record on a host where it has installed Fabric Manager beside the driver of somebody else.
+BESIDE = {"fabric_manager", "links"}
 SOURCES = {
     "distribution": "the distribution's packages",
     "nvidia_repository": "packages of NVIDIA's repository",
@@ -110,16 +116,19 @@ def kernel_module(facts, gpus, wanted, branch):
     return kind, problems
 
 
-def expand(families, kind, own_kernel, signed, fabric, flavours):
-    """The lists of packages, in order of preference. A family that lacks a required package is left out."""
+def expand(families, parts, flavours):
+    """The lists of packages, in order of preference. A family that lacks a required package is left out.
+
+    C(parts) are the keys of the packages of the kernel module and of Fabric Manager; empty if none is needed.
+    """
     found = []
     for family in families:
         names = family.get("always", [])
-        if own_kernel:
-            module = family.get(("signed_" if signed else "") + kind)
+        if parts["module"]:
+            module = family.get(parts["module"])
             names = names + module if module else []
-        if fabric:
-            names = names + family["fabric"] if names and family.get("fabric") else []
+        if parts["fabric"]:
+            names = names + family[parts["fabric"]] if names and family.get(parts["fabric"]) else []
         names = [
             spelled
             for name in names
@@ -147,6 +156,21 @@ def kernel_headers(found):
     return [name for name in dict.fromkeys(names) if name not in packages], strange
 
 
+def components(data, wishes, source, fabric):
+    """Components of the distribution that hold the driver. One may be needed C(for) a part only, or C(from_branch) on for all of it."""
+    rows = data.get("components", {}).get(data["system"], []) if source == "distribution" else []
+    branch = upstream(wishes[0]).partition(".")[0] if wishes else ""
+    return [
+        row["name"]
+        for row in rows
+        if not row.get("for")
+        or fabric
+        and "fabric" in row["for"]
+        or branch
+        and int(branch) >= row.get("from_branch", 1000)
+    ]
+
+
 def kernel_flavours(packages):
     """Flavors such as amd64 or generic, from the metapackages of kernels."""
     return sorted(
@@ -156,16 +180,71 @@ def kernel_flavours(packages):
     )
 
 
+def nvlink_5_board(facts, gpus):
+    """Whether the GPUs are a board whose NVSwitches the host does not see as PCI bridges, and which needs nvlsm beside Fabric Manager: HGX B200, B300."""
+    row = facts["cuda"]["nvlink_5_boards"]
+    ours = [gpu for gpu in gpus if gpu["device_id"].lower() in row["device_ids"]]
+    return len(ours) >= row["gpus"]
+
+
+def origin_of(package):
+    """Origin of a package of the driver. Facts of an earlier release have only its maintainer."""
+    return package.get("origin") or (
+        "nvidia_repository" if package["by_nvidia"] else "distribution"
+    )
+
+
+def other_source(found, installed, source):
+    """Why an installed driver prevents the requested one, and what to do; empty if all of it is from C(source)."""
+    foreign = [other for other in found["driver_sources"] if other != source]
+    if not foreign:
+        return ""
+    # Without the origin of each package all of them must be removed.
+    theirs = sorted(
+        name
+        for name, package in installed.items()
+        if origin_of(package) in foreign
+        or "other_repository" in foreign
+        and "origin" not in package
+    )
+    ways = (["nvidia-uninstall"] if "runfile" in foreign else []) + (
+        ["apt-get purge %s" % " ".join(theirs)] if theirs else []
+    )
+    keep = (
+        "set nvidia_driver_source to '%s' to keep that driver, or " % foreign[0]
+        if found["driver_sources"] == foreign[:1] and foreign != ["other_repository"]
+        else ""
+    )
+    return (
+        "a driver from %s is installed, but nvidia_driver_source is '%s': %sremove that driver first, when no job runs on the host (%s)"
+        % (" and from ".join(SOURCES[other] for other in foreign), source, keep, "; ".join(ways))
+    )
+
+
+def fabric_manager_beside(found, installed, data, nvlink_5):
+    """Fabric Manager for a driver that stays: its families, the version of the driver, and its source; {} if it is there or cannot be installed."""
+    present = any(re.match(r"nvidia-fabricmanager|nvlink5-", name) for name in found["packages"])
+    source = found["driver_sources"][0] if len(found["driver_sources"]) == 1 else ""
+    numbers = driver_versions(installed)
+    kind = "fabric_nvlink_5" if nvlink_5 else "fabric"
+    families = []
+    for family in data["families"].get(source, {}).get(data["system"], []):
+        if family.get(kind) and family[kind] not in families:
+            families.append(family[kind])
+    if present or not families or len(numbers) != 1:
+        return {}
+    return {"families": families, "version": numbers[0], "source": source}
+
+
 def plan(found, facts, generation_of, asked, data, recommended=None):
     """C(asked) is source, version, kernel_module and fabric_manager; C(data) has families by source and system, and the system; see the filter."""
     source, version = asked["source"], str(asked["version"])
     own_kernel = bool(found["next_kernel"])
     gpus = [dict(gpu, generation=generation_of(gpu["device_id"])) for gpu in found["gpus"]]
     generations = sorted({gpu["generation"] or gpu["device_id"] for gpu in gpus})
-    fabric = (
-        asked["fabric_manager"] == "always"
-        or asked["fabric_manager"] == "auto"
-        and found["nvswitches"] > 0
+    nvlink_5 = nvlink_5_board(facts, gpus)
+    fabric = asked["fabric_manager"] == "always" or (
+        asked["fabric_manager"] == "auto" and (found["nvswitches"] > 0 or nvlink_5)
     )
     noted = found["record"]
     wishes, tool = [version], ""
@@ -189,25 +268,15 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
     )
     families = data["families"].get(source, {}).get(data["system"], [])
     signed = bool(found["secure_boot"]) and any("signed_" + kind in family for family in families)
-    wanted = expand(families, kind, own_kernel, signed, fabric, kernel_flavours(found["packages"]))
+    parts = {
+        "module": (("signed_" if signed else "") + kind) if own_kernel else "",
+        "fabric": ("fabric_nvlink_5" if nvlink_5 else "fabric") if fabric else "",
+    }
+    wanted = expand(families, parts, kernel_flavours(found["packages"]))
 
     installed = driver_packages(found["packages"])
-    foreign = [other for other in found["driver_sources"] if other != source]
-    if foreign:
-        # The origin of each package is unknown, so all of them must be removed.
-        theirs = sorted(
-            name
-            for name, package in installed.items()
-            if "other_repository" in foreign
-            or ("nvidia_repository" if package["by_nvidia"] else "distribution") in foreign
-        )
-        ways = (["nvidia-uninstall"] if "runfile" in foreign else []) + (
-            ["apt-get purge %s" % " ".join(theirs)] if theirs else []
-        )
-        problems.append(
-            "a driver from %s is installed, but nvidia_driver_source is '%s': remove that driver first (%s), or set its source"
-            % (" and from ".join(SOURCES[other] for other in foreign), source, "; ".join(ways))
-        )
+    refused = other_source(found, installed, source)
+    problems += [refused] if refused else []
     if fabric and source == "runfile":
         problems.append(
             "this host's NVSwitches need Fabric Manager, but NVIDIA's installer does not include it: set nvidia_driver_source to nvidia_repository"
@@ -217,7 +286,9 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
             "%s have no %s: choose another nvidia_driver_source"
             % (
                 SOURCES[source],
-                "Fabric Manager, which this host's NVSwitches need"
+                "nvlsm, which the NVSwitches of HGX B200 and B300 need beside Fabric Manager"
+                if fabric and nvlink_5
+                else "Fabric Manager, which this host's NVSwitches need"
                 if fabric
                 else "%s kernel module" % kind,
             )
@@ -241,15 +312,15 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
         )
 
     # A recommendation is for a host without a driver. A working driver is not replaced or rejected because of it.
-    stays = ""
-    if version == "recommended" and found["driver_sources"] and not noted:
+    stays, beside = "", {}
+    # Fabric Manager beside a driver of somebody else is no driver of the role.
+    if version == "recommended" and found["driver_sources"] and not set(noted) - BESIDE:
         stays = "%s from %s" % (
-            found["loaded"]
-            or found["library"]
-            or "/".join(sorted({upstream(package["version"]) for package in installed.values()})),
+            found["loaded"] or found["library"] or "/".join(driver_versions(installed)),
             " and from ".join(SOURCES[other] for other in found["driver_sources"]),
         )
         problems = []
+        beside = fabric_manager_beside(found, installed, data, nvlink_5) if fabric else {}
     headers, strange = kernel_headers(found) if own_kernel and not signed else ([], [])
     if source == "runfile":
         done = found["library"] == version and (
@@ -282,9 +353,11 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
         "key": key,
         "installed": done,
         "stays": stays,
+        "fabric_manager_beside": beside,
+        "components": components(data, wishes, beside.get("source") or source, fabric),
         "keep_out": keep_out(found["foreign_sources"]),
         "driver_packages": sorted(installed),
-        "former": sorted({upstream(package["version"]) for package in installed.values()}),
+        "former": driver_versions(installed),
         "foreign_uris": list(dict.fromkeys(source["uri"] for source in found["foreign_sources"])),
         "foreign_files": list(dict.fromkeys(source["path"] for source in found["foreign_sources"])),
         "without": [
@@ -326,8 +399,9 @@ def state(found, planned, asked, offered, recommended=""):
             not service["enabled"] and (service["loaded"] or not planned["installed"])
             for service in theirs
         ),
-        # Without a loaded module they fail.
+        # Without a loaded module of the libraries' version they fail.
         "starts": bool(found["loaded"])
+        and not reason
         and any(service["loaded"] and not service["active"] for service in theirs),
         # The module exists for the running kernel, and nothing prevents loading it.
         "loads": bool(
@@ -337,6 +411,7 @@ def state(found, planned, asked, offered, recommended=""):
             and found["modules"].get(found["running_kernel"], "")
         ),
         "reboot_reason": reason,
+        "unlike": unlike(found, planned, asked, offered),
         "next_boot": next_boot(reason, found["will_break_on_next_boot"], asked["allow_reboot"]),
         "packages": packages_to_install(planned, offered),
         "record": {
@@ -350,6 +425,25 @@ def state(found, planned, asked, offered, recommended=""):
         "left_over": [name for name in record.get("former", []) if name in found["packages"]],
         "flags": installer_flags(found, planned, asked["version"], asked["log"]),
     }
+
+
+def unlike(found, planned, asked, offered):
+    """How the driver on disk differs from the requested one, in words; empty if it does not.
+
+    Packages can have the requested version and contain nothing. So the libraries and the kernel module that boots next tell their version themselves.
+    """
+    version = "" if asked["version"] == "recommended" else upstream(str(asked["version"]))
+    version = offered.get("version") or version
+    module = found["modules"].get(found["next_kernel"], "") if planned["own_kernel"] else ""
+    found_versions = {
+        "the libraries are": found["library"],
+        "the kernel module of %s is" % found["next_kernel"]: module,
+    }
+    return " and ".join(
+        "%s %s" % (what, there)
+        for what, there in found_versions.items()
+        if version and there and not fits(there, version)
+    )
 
 
 def reboot_reason(found):
@@ -406,7 +500,7 @@ def installer_flags(found, planned, version, log):
 
 
 def driver_packages(packages):
-    """The installed packages that belong to the driver, which have the version of its main packages."""
+    """The installed packages that belong to the driver, which have the version of its main packages; and transitional ones, which contain nothing."""
     numbers = {
         upstream(package["version"])
         for name, package in packages.items()
@@ -417,3 +511,14 @@ def driver_packages(packages):
         for name, package in packages.items()
         if is_driver(name) and upstream(package["version"]) in numbers
     }
+
+
+def driver_versions(installed):
+    """NVIDIA's versions of the packages of the driver that have content."""
+    return sorted(
+        {
+            upstream(package["version"])
+            for package in installed.values()
+            if not package.get("leads_to")
+        }
+    )

@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Compares NVLinks, PCIe links and interfaces with those of the same models in the cluster. Pure functions.
+"""Compares NVLinks, PCIe links, interfaces and GPUDirect RDMA with those of the same models in the cluster. Pure functions.
 
 A number of a data sheet is no measure: a card has no links without a bridge, a virtual machine shows a part of the lanes, a board gives a slot fewer lanes
 than the card has. So the measure is the best part of the same model, at the same place of another host if one has it there. What is worse is a fault. What
 only could be better is a warning.
 
-Hosts are data of C(name), C(gpus) of M(nvidia_smi_info), C(facts) of M(host_info), and C(addresses), the host's own on the cluster and fabric networks.
+Hosts are data of C(name), C(gpus) of M(nvidia_smi_info), C(facts) of M(host_info), C(infiniband) of M(infiniband_info), and C(addresses), the host's own on the
+cluster and fabric networks.
 """
 
 from __future__ import annotations
@@ -322,7 +323,90 @@ def _card_problems(hosts, _models):
     return {host["name"]: [judged(card, host) for card in known[host["name"]]] for host in hosts}
 
 
+# --- GPUDirect RDMA -----------------------------------------------------------------------------------------------------------
+
+#: Their drivers need no module of NVIDIA's beside them.
+_OTHER_DRIVERS = ("efa",)
+_PEER_MEMORY = (
+    "load the module (modprobe nvidia-peermem) and name it in a file of /etc/modules-load.d. If it cannot be loaded, the drivers of the adapters have no "
+    "peer memory: install the open kernel modules of NVIDIA's driver with Linux 5.12 or newer, whose DMA-BUF needs no module"
+)
+_ACS = (
+    "disable Access Control Services in the firmware (BIOS) of the server, or for each of these ports with setpci -s PORT ECAP_ACS+6.w=0 at each boot. "
+    "A host that passes devices on to virtual machines needs them"
+)
+_IOMMU = "add iommu=pt to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub) and reboot, or disable the IOMMU in the firmware"
+_TALL = 3
+
+
+def _some(names):
+    more = len(names) - _TALL
+    return ", ".join(names[:_TALL]) + (" and %d more" % more if more > 0 else "")
+
+
+def _uses_gpudirect(host):
+    """Whether adapters of the host could read the memory of its GPUs: of GeForce cards they cannot."""
+    is_able = any("GeForce" not in gpu["name"] for gpu in _gpus(host))
+    devices = host.get("infiniband", {}).get("devices") or []
+    return is_able and any(
+        port["state"] == "active"
+        for device in devices
+        if device.get("driver") not in _OTHER_DRIVERS
+        for port in device["ports"]
+    )
+
+
+def _hindrances(host):
+    """What prevents or slows GPUDirect RDMA, by kind: expected, found, fix. A virtual machine sees neither the switches nor the IOMMU of its server."""
+    read, facts, found = host["infiniband"]["gpudirect"], host["facts"], {}
+    if not (read["peer_memory"] or read["dma_buf"]):
+        found["peer_memory"] = (
+            "nvidia-peermem, or DMA-BUF (Linux 5.12, open kernel modules)",
+            "nvidia-peermem is not loaded, and kernel and driver have no DMA-BUF (Linux %s)"
+            % facts.get("kernel", "of this host"),
+            _PEER_MEMORY,
+        )
+    if read["redirected"] and not facts.get("virtual_machine"):
+        found["redirected"] = (
+            "PCIe switches that connect GPUs and adapters directly",
+            "Access Control Services send their data through the CPU at the ports %s"
+            % _some(read["redirected"]),
+            _ACS,
+        )
+    # Servers with Arm CPUs are made for it.
+    if (
+        read["translated"]
+        and not facts.get("virtual_machine")
+        and facts.get("architecture") == "x86_64"
+    ):
+        found["translated"] = (
+            "no IOMMU, or one in pass-through mode",
+            "the IOMMU translates the addresses of %s" % _some(read["translated"]),
+            _IOMMU,
+        )
+    return found
+
+
+def _gpudirect_problems(hosts, _models):
+    """Hosts whose adapters cannot read the memory of the GPUs, or only through the CPU. One host alone needs no network."""
+    known = [
+        host
+        for host in hosts
+        if _uses_gpudirect(host) and host.get("infiniband", {}).get("gpudirect")
+    ]
+    found = {host["name"]: _hindrances(host) for host in known} if len(known) > 1 else {}
+
+    def told(kind, expected, said, fix):
+        peer = next((name for name, its in found.items() if kind not in its), "")
+        return _problem(expected + (", as on %s" % peer if peer else ""), said, fix, True)
+
+    return {
+        name: [told(kind, *entry) for kind, entry in its.items()] for name, its in found.items()
+    }
+
+
 _CHECKS = {
+    "gpudirect": _gpudirect_problems,
     "gpu-nvlinks": _nvlink_problems,
     "gpu-pcie-width": _width_problems,
     "nic-speed": _speed_problems,

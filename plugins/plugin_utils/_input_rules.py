@@ -42,7 +42,7 @@ characters, unless a rule says C(multiline).
 - C(covers: [folder, mounts])  the exports, or these mounts, have the folder among them, or one above it
 - C(writable: true)       a mount of a container that is read_only, or whose source is no system folder
 - C(own_path: true)       a mount whose server is the host itself has target equal to path
-- C(network: true)        CIDR without host bits, IPv4
+- C(network: true)        CIDR without host bits, IPv4;  C(network: several): or a list of them that do not overlap
 - C(address: true)        IPv4 address that other hosts can reach;  C(address: any): IPv4 or IPv6
 - C(hostname: true)       host name or address;  C(hostname: server): no address of many hosts or of none
 - C(client: true)         host name, address or network;  C(no_proxy: true): what a proxy is left out for
@@ -156,7 +156,9 @@ _GOOD = {
     "path": lambda value, kind: _PATHS[kind](value),
     "folder": kinds.is_folder,
     "device": lambda value, dummy: kinds.is_device(value),
-    "network": lambda value, dummy: kinds.is_network(value),
+    "network": lambda value, kind: (
+        kinds.are_networks(value) if kind == "several" else kinds.is_network(value)
+    ),
     "address": kinds.is_address,
     "hostname": lambda value, kind: (
         kinds.is_server(value) if kind == "server" else kinds.is_host(value)
@@ -375,7 +377,10 @@ _WORDS = {
         "target": "a path in the container that is not /proc, /sys, /dev or a whole system folder",
     },
     "device": "the path of a device in /dev that is not a disk or memory of the host, such as /dev/infiniband",
-    "network": "an IPv4 network such as 10.0.0.0/24, without host bits",
+    "network": {
+        True: "an IPv4 network such as 10.0.0.0/24, without host bits",
+        "several": "an IPv4 network such as 10.0.0.0/24, without host bits, or a list of such networks that do not overlap",
+    },
     "address": {
         True: "an IPv4 address that the other hosts can reach",
         "any": "an address such as 10.0.0.53",

@@ -41,6 +41,8 @@ SUBORDINATE_FILES = ("subuid", "subgid")
 # crun for keep-groups. catatonit is the init in the containers. uidmap and fuse-overlayfs are only recommended by podman. ssh-keygen makes the keys of a job.
 PACKAGES = ("podman", "crun", "uidmap", "fuse-overlayfs", "catatonit", "openssh-client")
 OLDEST_PODMAN = (3, 4)
+# The first that knows CDI, by which containers get GPUs: NVIDIA/nvidia-container-toolkit#63.
+OLDEST_PODMAN_WITH_GPUS = (4, 1)
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "cifs")
 # What is loaded from a file or copied from Docker comes from the operator.
 LOCAL_TRANSPORTS = (
@@ -662,16 +664,34 @@ def version_of(text):
     return (int(match.group(1)), int(match.group(2))) if match else None
 
 
+def podman_problems(found: dict) -> list[str]:
+    """Return why the installed podman, or the one that apt would install, cannot run the jobs of the host."""
+    # Facts of an earlier release have no candidate.
+    podman = found["packages"].get("podman") or found.get("podman_candidate") or ""
+    version, oldest, what = version_of(podman), OLDEST_PODMAN, "to run jobs"
+    if found["gpu_nodes"]:
+        oldest, what = OLDEST_PODMAN_WITH_GPUS, "to give GPUs to containers"
+    if not version or version >= oldest:
+        return []
+    return [
+        "podman %s is too old %s; expected %d.%d or newer. Set slurm_packages_source to a repository with a newer podman for this distribution%s, or install "
+        "Ubuntu 24.04 or Debian 12, or set job_container_enabled to false: then jobs run without containers"
+        % (
+            podman,
+            what,
+            *oldest,
+            " and run 'apt-get install podman'" if "podman" in found["packages"] else "",
+        )
+    ]
+
+
 def problems(found, wanted):
     """Return what keeps jobs in containers from working on the host, one sentence each."""
     # The caller names the host.
     texts = reading_faults("", found, JOB_CONTAINER) + firewall_problems(found, wanted)
     if not is_training_host(wanted):
         return texts
-    podman = found["packages"].get("podman", "")
-    version = version_of(podman)
-    if version and version < OLDEST_PODMAN:
-        texts.append("podman %s is too old; install %d.%d or newer" % ((podman,) + OLDEST_PODMAN))
+    texts += podman_problems(found)
     if not found["fuse"]:
         texts.append(
             "/dev/fuse is missing, which fuse-overlayfs needs; %s"

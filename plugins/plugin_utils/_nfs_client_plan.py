@@ -17,6 +17,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import quot
 UNITS = "/etc/systemd/system"
 # People write on the share, so no file on it gives rights of another, unless the site wants it.
 SAFE_OPTIONS = {"nosuid": "suid", "nodev": "dev"}
+#: A cluster with more hosts has this many connections of each client, if the site has not set a number.
+SMALL_CLUSTER, CONNECTIONS = 4, 4
 # Options of a line in fstab that the kernel does not show.
 FSTAB_OPTIONS = ["x-trainyard.placed", "x-systemd.mount-timeout=infinity"]
 
@@ -50,7 +52,11 @@ WantedBy=remote-fs.target
 
 
 def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect=1):
-    """Return the mounts of a host, with source, options and names of units; see the filter."""
+    """Return the mounts of a host, with source, options and names of units; see the filter.
+
+    With C(nconnect) 0 the number of hosts decides about the connections. A mount in use keeps those that it has: then C(at_next_mount) has the option.
+    """
+    automatic = ["nconnect=%d" % CONNECTIONS] if len(members) > SMALL_CLUSTER else []
     by_name = {}
     for member in members:
         by_name[member["name"]] = member
@@ -73,6 +79,11 @@ def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect
             chosen.append("vers=%s" % version)
         if int(nconnect) > 1 and "nconnect" not in given:
             chosen.append("nconnect=%d" % int(nconnect))
+        later = []
+        # Other transports than TCP are the choice of the site, and so are their connections.
+        if int(nconnect) == 0 and not given & {"nconnect", "udp", "rdma", "proto"}:
+            later = automatic
+            chosen += later
         if not given & {"retry", "bg", "fg"}:
             # A week in minutes: at boot the server may take long to start, and a failed unit stays failed.
             chosen.append("retry=10080")
@@ -84,9 +95,17 @@ def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect
                 "options": chosen,
                 "unit": unit_name(target, "mount"),
                 "automount_unit": unit_name(target, "automount"),
+                **({"at_next_mount": later} if later else {}),
             }
         )
     return found
+
+
+def _question(mount: dict) -> dict:
+    """What a mount that is mounted must have."""
+    later = mount.get("at_next_mount") or []
+    options = [option for option in mount["options"] if option not in later]
+    return {"target": mount["target"], "source": mount["source"], "options": options}
 
 
 def unit_files(mounts, unit):
@@ -240,9 +259,7 @@ def nfs_client_plan(found, mounts, unit, timeout=0, waited=(), now=()):
         )
 
     return {
-        "question": [
-            {name: mount[name] for name in ("target", "source", "options")} for mount in mounts
-        ],
+        "question": [_question(mount) for mount in mounts],
         "files": files,
         "leaving": gone,
         "problems": problems(found.get("mounts") or [], {mount["target"] for mount in gone}),
@@ -260,7 +277,7 @@ def nfs_client_plan(found, mounts, unit, timeout=0, waited=(), now=()):
             )
         ),
         "hanging": [
-            {name: mount[name] for name in ("target", "source", "options")}
+            _question(mount)
             for mount in mounts
             if states.get(mount["target"], {}).get("state") == "hangs"
         ],

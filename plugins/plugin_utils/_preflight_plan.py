@@ -9,9 +9,62 @@ from __future__ import annotations
 import re
 
 NFS_PORT = 2049
+# What the distributions have, for a host whose package lists are empty. Ubuntu's: packages.ubuntu.com as quoted in tests/fixtures/ubuntu.
+OF_DISTRIBUTION = {
+    "debian 12": {"slurmd": "22.05.8", "podman": "4.3.1"},
+    "debian 13": {"slurmd": "24.11.5", "podman": "5.4.2"},
+    "ubuntu 22.04": {"slurmd": "21.08.5", "podman": "3.4.4"},
+    "ubuntu 24.04": {"slurmd": "23.11.4", "podman": "4.9.3"},
+}
+# Of slurm_packages_source. Role package_sources writes it.
+SLURM_SOURCE = "/etc/apt/sources.list.d/trainyard-slurm.sources"
+# podman load writes its input there first.
+SPOOL = "/var/tmp"
+_UPSTREAM = re.compile(r"(?:\d+:)?(\d+(?:\.\d+)*)")
 _PORT_OPTION = re.compile(r"port=[0-9]+$")
+_RDMA = re.compile(r"(proto=)?rdma6?$")
 # An address or a network. The server resolves every other client.
 _ADDRESS = re.compile(r"([0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*)(/[0-9]+)?$")
+
+
+def offered(host: dict, candidates: dict, source: dict) -> dict[str, str]:
+    """Return the upstream versions of slurmd and podman that a host has or would get.
+
+    :param host: facts of role cluster.
+    :param candidates: what module host_info returned, empty if the host has no package lists or was not asked.
+    :param source: slurm_packages_source. Before the host has it, nothing is known.
+    """
+    if source and SLURM_SOURCE not in host.get("files", {}):
+        return {}
+    system = "%s %s" % (host["os"]["id"], host["os"]["version_id"])
+    told = {name: version for name, version in candidates.items() if version}
+    versions = dict(OF_DISTRIBUTION.get(system, {}), **told)
+    found = {name: _UPSTREAM.match(version) for name, version in versions.items()}
+    return {name: match.group(1) for name, match in found.items() if match}
+
+
+def disks(answer: dict, path: str, mib: int, storage: str = "") -> list[dict]:
+    """Return what each file system must have free for the training image: C(paths), C(needed) and C(free) in MiB, C(copies), whether it is podman's alone.
+
+    :param answer: what module host_info returned.
+    :param path: folder of Docker.
+    :param mib: space for the image and its build.
+    :param storage: folder of podman's copy, which takes half of that and as much in SPOOL while it is loaded. Empty if jobs do not run in containers.
+    """
+    needs = [] if answer["labelled_images"] else [(path, mib, False)]
+    if storage and not any(name.startswith(storage + "/") for name in answer.get("files", {})):
+        needs += [(storage, mib // 2, True), (SPOOL, mib // 2, True)]
+    groups = {}
+    for place, size, copies in needs:
+        device = answer.get("disk_devices", {}).get(place, place)
+        group = groups.setdefault(
+            device,
+            {"paths": [], "needed": 0, "free": answer["disk_free_mib"][place], "copies": True},
+        )
+        group["paths"].append(place)
+        group["needed"] += size
+        group["copies"] = group["copies"] and copies
+    return list(groups.values())
 
 
 def differences(gpus):
@@ -21,26 +74,33 @@ def differences(gpus):
     return [name for name, found in (("driver", branches), ("nccl", builds)) if len(found) > 1]
 
 
+def _on_fabric(member):
+    """Return the addresses of a member on the fabric by network. A single network needs no name."""
+    rails = {rail["network"]: rail["address"] for rail in member.get("fabric_rails") or []}
+    return rails or {"": member["fabric_address"]}
+
+
 def to_peers(members, host, port):
-    """Connections to the cluster's other reachable hosts, on the cluster network and, from the host's own address, on the fabric network.
+    """Connections to the cluster's other reachable hosts, on the cluster network and, from the host's own address, on each fabric network.
 
     An unreachable member is a finding already, and no other host needs to wait for it. The source is given because routes could use another network.
     """
-    own = next((member["fabric_address"] for member in members if member["name"] == host), "")
+    own = next((_on_fabric(member) for member in members if member["name"] == host), {})
     targets = []
     for peer in members:
         if peer["name"] == host or not peer["address"] or not peer["reachable"]:
             continue
         targets.append({"name": peer["name"], "address": peer["address"], "port": int(port)})
-        if peer["fabric_address"] not in ("", peer["address"]) and own:
-            targets.append(
-                {
-                    "name": peer["name"],
-                    "address": peer["fabric_address"],
-                    "port": int(port),
-                    "source": own,
-                }
-            )
+        for network, address in _on_fabric(peer).items():
+            if address not in ("", peer["address"]) and own.get(network):
+                targets.append(
+                    {
+                        "name": peer["name"],
+                        "address": address,
+                        "port": int(port),
+                        "source": own[network],
+                    }
+                )
     return targets
 
 
@@ -53,13 +113,11 @@ def to_nfs_servers(mounts, options, members, host, storage):
         member = next(
             (each for key in ("name", "address") for each in members if each[key] == server), {}
         )
-        if member.get("name", "") in (storage, host):
+        chosen = [str(option) for option in mount.get("options") or options]
+        # A port for RDMA is none of TCP.
+        if member.get("name", "") in (storage, host) or any(map(_RDMA.match, chosen)):
             continue
-        ports = [
-            str(option).replace("port=", "")
-            for option in mount.get("options") or options
-            if _PORT_OPTION.match(str(option))
-        ]
+        ports = [option.replace("port=", "") for option in chosen if _PORT_OPTION.match(option)]
         targets.append(
             {
                 "name": "NFS server %s" % server,
@@ -68,6 +126,44 @@ def to_nfs_servers(mounts, options, members, host, storage):
             }
         )
     return targets
+
+
+def nfs_without_rdma(mounts, options, members, host, storage, answering):
+    """The mounts of a host with option rdma that cannot work: C(server), C(found) as text, and C(on_server), whether it is the server that lacks RDMA.
+
+    Without C(mounts), the share of C(storage) is mounted. Of a server outside of the cluster, only its mount tells.
+    """
+    facts = {each["name"]: each for each in answering}
+    found = []
+    for mount in mounts or [{"server": storage}]:
+        chosen = [str(option) for option in mount.get("options") or options]
+        names = [
+            member["name"]
+            for member in members
+            if mount["server"] in (member["name"], member["address"])
+        ]
+        if not any(map(_RDMA.match, chosen)) or host in names:
+            continue
+        offered = facts.get(names[0], {}).get("nfs_transports") or [] if names else ["rdma"]
+        ports = facts.get(host, {}).get("rdma_ports") or []
+        if not any(each.startswith("rdma") for each in offered):
+            told = "offers %s" % " and ".join(offered) if offered else "has no NFS server yet"
+            found.append(
+                {
+                    "server": names[0],
+                    "found": "%s %s" % (names[0], told),
+                    "on_server": True,
+                }
+            )
+        elif not any(port["state"] == "active" for port in ports):
+            found.append(
+                {
+                    "server": mount["server"],
+                    "found": "this host has no active RDMA port",
+                    "on_server": False,
+                }
+            )
+    return found
 
 
 def nfs_client_names(clients, exports):
@@ -137,6 +233,58 @@ def wrong_names(members, own_name, resolved, loopback, answering=()):
     return wrong
 
 
+def _interfaces(members):
+    """Return the interface of each member by network, as a finding names the network: C(cluster), C(fabric), and a rail with its CIDR."""
+    found = {
+        "cluster": {member["name"]: member["interface"] for member in members},
+        "fabric": {member["name"]: member["fabric_interface"] for member in members},
+    }
+    for member in members:
+        for rail in member.get("fabric_rails") or []:
+            its = found.setdefault("fabric (%s)" % rail["network"], {})
+            its[member["name"]] = rail["interface"]
+    return found
+
+
+def rdma_ports_missing(members, answering):
+    """The training hosts with fewer active RDMA ports of the highest rate than another one: C(name), C(expected) and C(found) as text.
+
+    NCCL uses a ring of all hosts, and the host with the fewest ports limits it. If a host has none, all hosts use sockets.
+    """
+    names = [member["name"] for member in members if member["slots"]]
+    ports = {
+        host["name"]: host.get("rdma_ports") or [] for host in answering if host["name"] in names
+    }
+    active = {
+        name: [port for port in each if port["state"] == "active" and port["rate_gb_s"]]
+        for name, each in ports.items()
+    }
+    rate = max((port["rate_gb_s"] for each in active.values() for port in each), default=0)
+    fast = {
+        name: [port for port in its if port["rate_gb_s"] == rate] for name, its in active.items()
+    }
+    most = max(fast, key=lambda name: len(fast[name]), default="")
+    return [
+        {
+            "name": name,
+            "expected": "%d active RDMA ports with %g Gb/s, as on %s"
+            % (len(fast[most]), rate, most),
+            "found": "%d%s"
+            % (
+                len(its),
+                "".join(
+                    ", %s port %d: %s, %s Gb/s"
+                    % (port["device"], port["port"], port["state"], port["rate_gb_s"])
+                    for port in ports[name]
+                    if port not in its
+                ),
+            ),
+        }
+        for name, its in fast.items()
+        if len(its) < len(fast[most])
+    ]
+
+
 def mtu_differences(members, answering):
     """The networks of the cluster whose interfaces have different MTUs: C(network) (a word), C(hosts), and C(found), the hosts by MTU as text.
 
@@ -144,12 +292,12 @@ def mtu_differences(members, answering):
     """
     facts = {host["name"]: host for host in answering}
     different = []
-    for network, key in (("cluster", "interface"), ("fabric", "fabric_interface")):
+    for network, interfaces in _interfaces(members).items():
         by_mtu = {}
-        for member in members:
-            for card in facts.get(member["name"], {}).get("interfaces", []):
-                if card["name"] == member[key] and card.get("mtu"):
-                    by_mtu.setdefault(card["mtu"], []).append(member["name"])
+        for name, interface in interfaces.items():
+            for card in facts.get(name, {}).get("interfaces", []):
+                if card["name"] == interface and card.get("mtu"):
+                    by_mtu.setdefault(card["mtu"], []).append(name)
         same = [entry for entry in different if entry["by_mtu"] == by_mtu]
         if len(by_mtu) > 1 and not same:
             found = "; ".join(

@@ -60,6 +60,7 @@ HOST = {
     "rdma_ports[].device": _DEVICE,
     "rdma_ports[].interfaces[]": _INTERFACE,
     "rdma_ports[].gid_indexes.*": _ADDRESS,
+    "rdma_beside_gpus.*": _DEVICE,
     "candidates.*": _PACKAGE,
     "candidates.*=": _VERSION,
     # Names of files that the roles and the site made. They are compared, and never written.
@@ -75,6 +76,7 @@ SLURM = {
     "candidates.*": _PACKAGE,
     "candidates.*=": _VERSION,
     "gpus[].path": _PATH,
+    "gpu_sockets.*": r"[0-9]{1,4}",
     "mail_program": _PATH,
     "pmix_folder": _PATH,
     "pmix_link": r"/?[A-Za-z0-9_.][A-Za-z0-9_.+-]*(/[A-Za-z0-9_.+-]+)*",
@@ -89,6 +91,7 @@ SLURM = {
 }
 #: Facts of M(job_container_info). Its record has the former content of files.
 JOB_CONTAINER = {
+    "podman_candidate": _VERSION,
     "packages.*": _PACKAGE,
     "packages.*=": _VERSION,
     "control_nodes[]": _PATH,

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 
@@ -231,6 +232,25 @@ def _device_numbers(gpus):
     ]
 
 
+def _gpu_cores(reading: dict, node: dict) -> dict:
+    """Return the cores near each GPU by its number, in the notation of gres.conf. It lacks GPUs that no socket is nearer to than another.
+
+    Slurm numbers cores by socket, and hyper-threads are no cores. slurmctld drains a node whose Cores are a part of a socket, so they are whole ones also if
+    the kernel knows a smaller part. Facts of an earlier release have no C(gpu_sockets).
+    """
+    kernel, each = reading.get("kernel_hardware") or {}, node["cores_per_socket"]
+    if any(kernel.get(key) != node[key] for key in ("sockets", "cores_per_socket")):
+        return {}
+    found = {}
+    for number, sockets in (reading.get("gpu_sockets") or {}).items():
+        near = [socket for socket in sockets if socket < node["sockets"]]
+        if 0 < len(near) < node["sockets"]:
+            found[int(number)] = _ranges(
+                [core for socket in near for core in range(socket * each, (socket + 1) * each)]
+            )
+    return found
+
+
 def _memory(found, configured):
     """Return the memory to configure in MiB.
 
@@ -271,6 +291,7 @@ def _node(name, address, reading, configured, features, models, override, hardwa
         "gpus": gpus,
         "gpu_count": sum(len(group["numbers"]) for group in gpus),
         "gpu_numbers": _device_numbers(gpus),
+        "gpu_cores": _gpu_cores(reading, told),
         "features": list(dict.fromkeys(types + list(features))),
         "release": reading["release"],
         "known": True,
@@ -472,7 +493,53 @@ def partition_problems(partitions, nodes, groups, priorities):
 # What is wrong with the hosts.
 
 
-def _release_problems(scheduler, releases):
+def _meets(release: str, ours: str) -> bool:
+    """Return whether daemons of a release work with slurmctld of another one."""
+    steps = distance(release, ours)
+    return not is_before(ours, release) and (steps is None or steps <= reach(ours))
+
+
+def release_mismatches(scheduler: str, releases: dict, others: list[str]) -> list[dict]:
+    """Return the hosts whose release does not meet that of the scheduler: C(host), C(found) and C(way), what would be better.
+
+    :param releases: of the hosts whose release is known, the scheduler among them.
+    :param others: hosts that need Slurm wherever the scheduler is.
+    """
+    ours = releases.get(scheduler)
+    known = {name: release for name, release in releases.items() if release}
+    better = [
+        name
+        for name in known
+        if all(_meets(known[each], known[name]) for each in others if each in known)
+    ]
+    way = (
+        "Set cluster_scheduler_host to %s, whose Slurm %s works with that of all hosts"
+        % (better[0], known[better[0]])
+        if better
+        else "No host of this cluster has a Slurm that works with all others. Install one release of the distribution on all of them, or set "
+        "slurm_packages_source to a repository with one release of Slurm for each of their distributions"
+    )
+    found = []
+    for name, release in known.items():
+        if not ours or name == scheduler or _meets(release, ours):
+            continue
+        if is_before(ours, release):
+            why = "is newer than %s of the scheduler %s, and slurmctld must be the newest" % (
+                ours,
+                scheduler,
+            )
+        else:
+            first = RELEASES[RELEASES.index(ours) - reach(ours)]
+            why = "is too old for %s of the scheduler %s, which talks to %s and later" % (
+                ours,
+                scheduler,
+                first,
+            )
+        found.append({"host": name, "found": "Slurm %s %s" % (release, why), "way": way})
+    return found
+
+
+def _release_problems(scheduler, releases, others):
     """Return the problems of the releases that meet. The scheduler must be the newest: slurm's upgrade guide."""
     found = []
     for name, release in releases.items():
@@ -486,23 +553,10 @@ def _release_problems(scheduler, releases):
                 "%s: Slurm %s found; expected %s to %s. Upgrade the distribution"
                 % (name, release, OLDEST, NEWEST)
             )
-    ours = releases.get(scheduler)
-    for name, release in releases.items():
-        if not ours or not release or name == scheduler:
-            continue
-        steps = distance(release, ours)
-        if is_before(ours, release):
-            found.append(
-                "%s: Slurm %s is newer than %s of the scheduler %s, and slurmctld must be the newest. Set cluster_scheduler_host to a host with Slurm "
-                "%s or later" % (name, release, ours, scheduler, release)
-            )
-        elif steps is not None and steps > reach(ours):
-            first = RELEASES[RELEASES.index(ours) - reach(ours)]
-            found.append(
-                "%s: Slurm %s is too old for %s of the scheduler %s, which talks to %s and later. Upgrade the host's distribution, or move the "
-                "scheduler to an older one" % (name, release, ours, scheduler, first)
-            )
-    return found
+    return found + [
+        "%s: %s. %s" % (entry["host"], entry["found"], entry["way"])
+        for entry in release_mismatches(scheduler, releases, others)
+    ]
 
 
 def _host_problems(name, reading, node, configured, models, hardware):
@@ -639,7 +693,7 @@ def way_to_limits(cgroup: dict) -> str:
     if cgroup["usable"]:
         return (
             "start the kernel with systemd.unified_cgroup_hierarchy=0, which gives it version 1, "
-            "or install Slurm 22.05 or later, as Ubuntu 24.04 and Debian 12 have it"
+            "or install Slurm 22.05 or later: from a repository for this distribution that slurm_packages_source names, or with Ubuntu 24.04 or Debian 12"
         )
     if "is a container" in cgroup["why"]:
         return "use a machine in place of a container"
@@ -788,18 +842,22 @@ def _partition_line(partition):
 
 
 def gres_conf(nodes, former):
-    """Return the text of gres.conf: one line per host and model. C(former) are the lines of hosts that did not answer."""
+    """Return the text of gres.conf: a line per host, model and cores. C(former) are the lines of hosts that did not answer.
+
+    The order of the files is that of the numbers: Slurm counts GPUs by it.
+    """
     lines = _heading()
     for node in nodes:
+        cores = node["gpu_cores"]
         for group in node["gpus"]:
             words = ["NodeName=" + node["name"], "Name=gpu"] + (
                 ["Type=" + group["type"]] if group["type"] else []
             )
-            words += [
-                "File=" + _files(group["prefix"], group["numbers"]),
-                "Flags=" + _FLAGS.get(group["kind"], "no_gpu_env"),
-            ]
-            lines.append(" ".join(words))
+            flags = "Flags=" + _FLAGS.get(group["kind"], "no_gpu_env")
+            for near, numbers in itertools.groupby(sorted(group["numbers"]), cores.get):
+                files = ["File=" + _files(group["prefix"], list(numbers))]
+                files += ["Cores=" + near] if near else []
+                lines.append(" ".join([*words, *files, flags]))
     return "\n".join(lines + former) + "\n"
 
 
@@ -1196,7 +1254,7 @@ def slurm_plan(
     problems += (
         foreign_problems(known, scheduler)
         + former_scheduler_problems(readings, scheduler)
-        + _release_problems(scheduler, releases)
+        + _release_problems(scheduler, releases, list(hosts) + list(login_hosts))
     )
     problems += _same(
         [(name, nodes[name]["address"]) for name in hosts_known],

@@ -6,7 +6,66 @@
 
 from __future__ import annotations
 
+import re
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._driver import fits
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import release
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import problems
+
+# Packages whose upgrade restarts a service in which jobs run. Those of the file 52trainyard-services of role package_sources, which keeps unattended-upgrades
+# from them; each is matched at the start of a name.
+HELD_BACK = (
+    "docker([.]io|-ce|-cli)",
+    "containerd([.]io)?$",
+    "runc$",
+    "nfs-kernel-server$",
+    "(podman|crun|conmon|netavark|aardvark-dns|fuse-overlayfs|uidmap)$",
+    "(lib)?slurm",
+    "libpam-slurm",
+    "(lib)?munge[0-9]*$",
+    "mariadb-",
+    "libmariadb",
+)
+_SLURM = re.compile("(lib)?slurm|libpam-slurm")
+
+
+def services(installed: dict, policy: dict | None = None) -> dict:
+    """Return the packages of HELD_BACK on a host, C(names), and what apt is to install of them.
+
+    :param installed: packages of module package_list_info, by name, with an architecture for some.
+    :param policy: packages of module docker_engine_info for these names, with C(installed) and C(candidate).
+    :returns: also C(install), names with versions, and C(left), sentences about those that stay.
+    """
+    states = {name.partition(":")[0]: state for name, state in installed.items()}
+    names = sorted(
+        name
+        for name, state in states.items()
+        if state["status"] == "ii" and any(re.match(pattern, name) for pattern in HELD_BACK)
+    )
+    moves = {}
+    for name in names:
+        offer = (policy or {}).get(name) or {}
+        if offer.get("candidate") and offer["candidate"] != offer["installed"]:
+            moves[name] = (offer["installed"], offer["candidate"])
+    other = [
+        name
+        for name, (now, then) in moves.items()
+        if _SLURM.match(name) and release(now) != release(then)
+    ]
+    left = []
+    if other:
+        now, then = moves[other[0]]
+        left.append(
+            "%s: apt offers Slurm %s and %s is installed. Another release of Slurm is not installed host by host. Stop all jobs, upgrade slurmdbd, then "
+            "slurmctld, then slurmd on all hosts, as Slurm's upgrade guide says"
+            % (", ".join(other), release(then), release(now))
+        )
+    return {
+        "names": names,
+        "install": ["%s=%s" % (name, move[1]) for name, move in moves.items() if name not in other],
+        "left": left,
+    }
 
 
 def plan(found, noted, asked=None, driver="", smi=None):
@@ -25,4 +84,19 @@ def plan(found, noted, asked=None, driver="", smi=None):
     if not (smi or {}).get("available", True):
         faults.append("nvidia-smi: %s: %s." % (smi["cause"], smi["fix"]))
     # A host of an upgrade that was stopped has a snapshot and does not work yet.
-    return {"needed": differences != [], "over": bool(noted.get("works", True)), "faults": faults}
+    return {
+        "needed": differences != [],
+        "over": bool(noted.get("works", True)),
+        "faults": faults,
+        "reboot": reboot(found, driver),
+    }
+
+
+def reboot(found, driver):
+    """Why an upgrade to C(driver) ends with a reboot; empty if it does not, as in a container, which has no kernel of its own."""
+    if not found.get("next_kernel"):
+        return ""
+    wanted, loaded = upstream(str(driver)), found.get("loaded", "")
+    if wanted and loaded and not fits(loaded, wanted):
+        return "driver %s is loaded, and %s is requested" % (loaded, wanted)
+    return found["reboot_required_reason"]

@@ -81,6 +81,7 @@ def hardware(members, variables):
                     "gpus": (its.get("__verify_gpus") or {}).get("gpus") or [],
                     "facts": facts,
                     "addresses": [member["address"], member.get("fabric_address", "")],
+                    "infiniband": its.get("__verify_infiniband") or {},
                 }
             )
     return found

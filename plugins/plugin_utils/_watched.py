@@ -10,6 +10,7 @@ sent_bytes, received_bytes, gpus (percent), via (the text after ' via ' in NCCL'
 - reduced_bytes: the least and the most of size_bytes x iterations, of one that has reduced messages of several sizes;
 - ring: false where it is not known by which algorithm that was done;
 - transports: what NCCL's log names, in place of via;
+- over_rdma: by host, what NCCL's log names of connections over InfiniBand or RoCE, beside transports;
 - in_use: percent from which on a GPU was in use, where gpus are the highest figures of a whole run;
 - errors: by host, why neither its counters nor its GPUs are known.
 
@@ -23,6 +24,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import (
     has_nvlink,
     may_move,
     must_move,
+    rdma_connections,
     transports,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
@@ -222,33 +224,102 @@ def _use_host_memory(watched, hosts, linked):
     return any(name.startswith("SHM/") for host in linked for name in _transports(watched, [host]))
 
 
+def _rdma_in_log(watched, hosts):
+    """What NCCL's log names of the connections over InfiniBand or RoCE of each host that has any."""
+    vias = {host: "\n".join(watched["hosts"].get(host, {}).get("via", [])) for host in hosts}
+    named = {host: rdma_connections(via).get("") for host, via in vias.items()}
+    named.update(watched.get("over_rdma") or {})
+    return {host: its for host, its in named.items() if its}
+
+
+def _hardware_of(its):
+    """What a host is compared by: the models of its GPUs, and its network cards."""
+    gpus = sorted(gpu.get("model", "") for gpu in its["gpus"])
+    return gpus, sorted((card["line"], card.get("model", "")) for card in its["cards"])
+
+
+def _gpudirect_missing(used, facts, hosts):
+    """What is to be told of hosts whose adapters do not read the memory of the GPUs directly, empty if all do as their hardware allows.
+
+    NCCL copies through the memory of the host where an adapter is far from a GPU, so a host is held against the others with the same GPUs. If none does it,
+    only servers with NVLink count, which have adapters beside their GPUs.
+    """
+    models = {host: _hardware_of(facts[host])[0] for host in hosts}
+    if "GeForce" in str(models):
+        return ""
+    users = [host for host in used if used[host]["gpudirect"]]
+
+    def peer(host):
+        """A host with the same GPUs whose adapters read them."""
+        return next((other for other in users if models[other] == models[host]), "")
+
+    without = [host for host in used if not used[host]["gpudirect"]]
+    told = ["%s, unlike %s" % (host, peer(host)) for host in without if peer(host)]
+    if told:
+        return "no GPUDirect RDMA on %s" % "; ".join(told)
+    if without == list(hosts) and all(has_nvlink(host, facts) for host in hosts):
+        return "no GPUDirect RDMA on any host"
+    return ""
+
+
+def _rails_missing(used, facts):
+    """What is to be told of hosts on which NCCL uses fewer network devices (rails) than on another host with the same hardware. Equal hosts use as many."""
+    told = []
+    for host, its in used.items():
+        alike = [other for other in used if _hardware_of(facts[other]) == _hardware_of(facts[host])]
+        best = max(alike, key=lambda other: len(used[other]["devices"]))
+        if len(its["devices"]) < len(used[best]["devices"]):
+            counts = (host, len(its["devices"]), best, len(used[best]["devices"]))
+            told.append("%s uses %d network devices, %s uses %d" % counts)
+    return "; ".join(told)
+
+
+_DETOUR_FIX = (
+    "the data takes a detour through the memory of the host: see check gpudirect, and NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ and NCCL_DMABUF_ENABLE "
+    "in the image and in the sessions"
+)
+_RAILS_FIX = "compare the ports of the hosts (check ib-ports), their PCIe slots (nvidia-smi topo -m), and NCCL_IB_HCA in the image and in the sessions"
+
+
+def _rdma_finding(watched, facts, hosts):
+    """What is to be told of connections over InfiniBand or RoCE, and what to do. Empty if nothing is."""
+    if not all(_has_rdma(facts[host]) for host in hosts):
+        return "", ""
+    used = _rdma_in_log(watched, hosts)
+    missing = _gpudirect_missing(used, facts, hosts)
+    if missing:
+        return missing, _DETOUR_FIX
+    rails = _rails_missing(used, facts)
+    return (rails, _RAILS_FIX) if rails else ("", "")
+
+
+def _wanted_transport(watched, facts, hosts, over_rdma, linked):
+    """What is expected of the connections, as text. C(linked) are the hosts with NVLink."""
+    wanted = []
+    if len(hosts) > 1:
+        cards = ", ".join(dict.fromkeys(_cards(facts, host) for host in hosts))
+        network = "the network, by TCP because not all have RDMA devices"
+        wanted.append("between hosts %s" % ("RDMA (%s)" % cards if over_rdma else network))
+    if any(watched["hosts"][host]["ranks"] > 1 for host in hosts):
+        way = "NVLink (P2P)" if linked == list(hosts) else "P2P or shared memory"
+        wanted.append("on a host %s" % way)
+    return "; ".join(wanted)
+
+
+def _has_rdma(its):
+    return bool(its["cards"]) and all(card["rdma"] for card in its["cards"])
+
+
 def nccl_transport(watched, facts, hosts):
     """Whether NCCL connects its ranks by the best hardware: RDMA between hosts, NVLink on a host."""
     seen = _transports(watched, hosts)
     between = [name for name in seen if name.startswith("NET/")]
-    # Through NVLink switches across hosts.
-    shared = MULTI_HOST_NVLINK in seen
-    over_rdma = all(
-        facts[host]["cards"] and all(card["rdma"] for card in facts[host]["cards"])
-        for host in hosts
-    )
+    # NVLink switches reach across hosts.
+    is_divided = len(hosts) > 1 and not between and MULTI_HOST_NVLINK not in seen
+    over_rdma = all(_has_rdma(facts[host]) for host in hosts)
     # A GPU without active links, which has lost them, is held against the others of its model.
     linked = [host for host in hosts if has_nvlink(host, facts)]
-    wanted = []
-    if len(hosts) > 1:
-        wanted.append(
-            "between hosts %s"
-            % (
-                "RDMA (%s)" % ", ".join(dict.fromkeys(_cards(facts, host) for host in hosts))
-                if over_rdma
-                else "the network, by TCP because not all have RDMA devices"
-            )
-        )
-    if any(watched["hosts"][host]["ranks"] > 1 for host in hosts):
-        wanted.append(
-            "on a host %s" % ("NVLink (P2P)" if linked == list(hosts) else "P2P or shared memory")
-        )
-
+    wanted = _wanted_transport(watched, facts, hosts, over_rdma, linked)
     all_seen = ", ".join(seen)
 
     def told(verdict, found=all_seen, fix=""):
@@ -256,7 +327,7 @@ def nccl_transport(watched, facts, hosts):
             "nccl-transport",
             ", ".join(hosts),
             verdict,
-            expected="; ".join(wanted),
+            expected=wanted,
             found=found,
             source=LOG,
             fix=fix,
@@ -264,7 +335,7 @@ def nccl_transport(watched, facts, hosts):
 
     if not seen:
         return told("skipped", "NCCL's log names no connection")
-    if len(hosts) > 1 and not between and not shared:
+    if is_divided:
         return told(
             "fail",
             "%s; none between hosts" % ", ".join(seen),
@@ -282,4 +353,7 @@ def nccl_transport(watched, facts, hosts):
             fix="some GPUs have NVLink but use the host's memory: check nvidia-smi nvlink --status, nvidia-smi topo -m, and "
             "NCCL_P2P_DISABLE and NCCL_P2P_LEVEL in the image",
         )
+    missing, fix = _rdma_finding(watched, facts, hosts)
+    if missing:
+        return told("warn", "%s; %s" % (all_seen, missing), fix)
     return told("pass")

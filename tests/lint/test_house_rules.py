@@ -73,6 +73,22 @@ def test_nothing_committed(what):
     assert not found
 
 
+def test_no_run_of_apt_lets_needrestart_restart_services():
+    """On Ubuntu 24.04 the hook of apt restarts the training container, and on 22.04 it asks."""
+    found = []
+    for name, text in committed():
+        if not re.match(r"(roles/[^/]+/tasks|playbooks|plugins/modules)/", name):
+            continue
+        for part in re.split(r"\n(?= *- name: )", text):
+            if "ansible.builtin.apt:" in part and 'NEEDRESTART_SUSPEND: "1"' not in part:
+                found.append("%s: %s" % (name, part.strip().splitlines()[0]))
+        # A simulation and the other programs of apt have no hook.
+        runs = re.search(r'"apt-get"', text) and not re.search(r'"apt-get",\s+"--simulate"', text)
+        if name.endswith(".py") and runs and "APT_ENVIRONMENT" not in text:
+            found.append(name)
+    assert found == []
+
+
 def test_plugins_carry_the_licence():
     for path in (ROOT / "plugins").glob("**/*.py"):
         head = path.read_text(encoding="utf-8")[:600]

@@ -64,7 +64,12 @@ def a_host(name="a", address="10.0.0.11", **changes):
         "candidates": {},
         "docker_config_error": "",
         "docker_config_warnings": [],
-        "disk_free_mib": {"/var/lib/docker": 50000},
+        "disk_free_mib": {
+            "/var/lib/docker": 50000,
+            "/var/lib/trainyard/containers": 50000,
+            "/var/tmp": 50000,
+        },
+        "disk_devices": {"/var/lib/docker": 1, "/var/lib/trainyard/containers": 2, "/var/tmp": 3},
         "listeners": [],
         "connections": [],
         "account_clashes": [],

@@ -49,6 +49,7 @@ TOOLKIT = "libnvidia-container/stable/deb"
 KEY = ".signing-key.asc"
 # For an expired key: it is made and signs in a year that is over, and is good for the next one alone.
 PAST = "20200101T000000!"
+CUDATOOLS = "cudatools <cudatools@nvidia.com>"
 FIELDS = [
     "pre_depends",
     "depends",
@@ -214,7 +215,7 @@ def packages(family, version):
             "Package: %s" % name,
             "Version: %s" % fill(package.get("version", "@version@"), names),
             "Architecture: %s" % package.get("arch", "amd64"),
-            "Maintainer: cudatools <cudatools@nvidia.com>",
+            "Maintainer: %s" % package.get("maintainer", family.get("maintainer", CUDATOOLS)),
             "Section: %s" % family.get("section", "devel"),
             "Priority: optional",
             "Installed-Size: 8",

@@ -196,11 +196,63 @@ def test_every_driver_is_whole(folder, apt, name):
         asked = {
             key: value
             for key, value in names.items()
-            if "open" not in key and not key.startswith(("cuda-drivers", "nvidia-driver-pinning"))
+            if "open" not in key
+            and not key.startswith(("cuda-drivers", "nvidia-driver-pinning", "nvlink5"))
         }
         (found.root / "dpkg/status").write_text(ADDUSER, encoding="utf-8")
         planned = found.plan(*("%s=%s" % entry for entry in asked.items()))
         assert isinstance(planned, dict) and set(planned) == set(asked), planned
+
+
+def test_a_driver_for_ubuntu_is_as_nvidia_has_it(folder, apt):
+    """Maintainers, packages of their own from 580 on, and the fabric of B200, which needs the open module."""
+    family = next(entry for entry in vendor.load()["families"] if entry["name"] == "driver_ubuntu")
+
+    def maintainers(version):
+        return {
+            vendor.field(control, "Package"): vendor.field(control, "Maintainer").split(" <")[0]
+            for control, _files, _scripts in vendor.packages(family, version)
+        }
+
+    old, new = maintainers("570.172.08-0ubuntu1"), maintainers("580.95.05-0ubuntu1")
+    for found, branch in ((old, "570"), (new, "580")):
+        assert found["nvidia-driver-" + branch] == "Ubuntu Core Developers"
+        assert found["libnvidia-compute-" + branch] == "Ubuntu Core Developers"
+        assert found["cuda-drivers-" + branch] == found["nvidia-open-" + branch] == "cudatools"
+    assert "nvidia-fabricmanager-570" in old and "nvidia-persistenced" not in old
+    own = {"nvidia-persistenced", "nvidia-firmware-580", "libnvidia-gpucomp-580"}
+    assert own | {"nvidia-fabricmanager"} < set(new) and "nvidia-fabricmanager-580" not in new
+    planned = apt("ubuntu2204").plan("nvidia-open-580", "nvlink5-580")
+    assert isinstance(planned, dict) and {"nvidia-fabricmanager", "nvlsm"} < set(planned), planned
+
+
+def test_the_origin_of_a_driver_by_apt_itself(folder, apt, tmp_path):
+    """A host with both repositories: the same names, the same maintainer, two origins. A branch of the archive is empty."""
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    paragraph = (
+        "Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: Ubuntu Core Developers <ubuntu-devel-discuss@lists.ubuntu.com>\n"
+        "Section: %s\n%sFilename: pool/%s.deb\nSize: 1\nSHA256: %064d\nDescription: NVIDIA driver support binaries\n"
+    )
+    empty, full = "570.211.01-0ubuntu1.24.04.1", "580.126.20-0ubuntu0.24.04.2"
+    rows = [
+        ("nvidia-utils-570", empty, "restricted/oldlibs", "Depends: nvidia-utils-580\n"),
+        ("nvidia-utils-580", full, "restricted/libs", ""),
+    ]
+    stanzas = [paragraph % (*row, row[0], number) for number, row in enumerate(rows)]
+    vendor.write_index(folder, archive, stanzas, "Ubuntu", "Ubuntu")
+    found = apt("ubuntu2404")
+    with open(found.root / "etc/sources.list", "a", encoding="utf-8") as stream:
+        stream.write(f"deb [signed-by={key(folder)}] file:{archive} /\n")
+    update = found.update()
+    assert update.returncode == 0, update.stdout
+    names = ["nvidia-utils-570", "nvidia-utils-580", "cuda-drivers-580"]
+    offers = stack.parse_origins(found.run("apt-cache", "madison", *names).stdout)
+    assert offers["nvidia-utils-580", full] == {"distribution"}
+    assert offers["nvidia-utils-580", "580.126.20-1ubuntu1"] == {"nvidia_repository"}
+    assert offers["nvidia-utils-570", "570.172.08-0ubuntu1"] == {"nvidia_repository"}
+    shown = found.run("apt-cache", "show", *names).stdout
+    assert stack.parse_transitional(shown) == {("nvidia-utils-570", empty): "nvidia-utils-580"}
 
 
 def test_the_toolkit_s_four_can_be_mixed(apt):
@@ -735,6 +787,9 @@ def test_every_package_says_where_it_was_read():
         "LIBCTKPKG",
         "NCCLPKG",
         "APTLOG",
+        "CUDALIST",
+        "CUDACACHE",
+        "GDCPR",
         "DRVGUIDE",
         "COMPAT",
     }

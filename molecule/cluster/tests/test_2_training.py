@@ -394,7 +394,8 @@ def kill_runner(cluster, job_id, operator):
     ],
 )
 def test_no_rank_outlives_its_job(cluster, kill, exit_code, launcher):
-    job_id = "%s-%s" % (launcher, kill.__name__.replace("_", "-"))
+    # An ID is used once, also by several runs of the tests.
+    job_id = "%s-%s-%d" % (launcher, kill.__name__.replace("_", "-"), time.time())
     log = cluster.state / ("%s.log" % job_id)
     with open(log, "w", encoding="utf-8") as output:
         operator = cluster.start(

@@ -916,16 +916,67 @@ def copy_pipe(path, ending):
         os.close(source)
 
 
+def mindspore_folder(folder, job, environment):
+    """Return the folder of this host's ranks. C(folder) is that of the command line."""
+    base = (
+        folder
+        or job.get("folder")
+        or environment.get("TRAINYARD_JOB_DIR")
+        or os.path.join(os.getcwd(), "mindspore.%s.%s" % (job["job"], job["step"]))
+    )
+    return os.path.join(base, socket.gethostname())
+
+
+def msrun_command(job, folder, program, environment):
+    """All releases of msrun take these two words for what they are, and put python before another one."""
+    python = "python" if shutil.which("python", path=environment.get("PATH")) else "python3"
+    return _launchers.msrun(job, folder, [python] + program)
+
+
+def rank_commands(job, folder, program, environment, table):
+    """Return the command of each rank with its environment, and write the job's part of the rank table into the folder."""
+    path = ""
+    if table:
+        path = os.path.join(folder, "rank_table.json")
+        content = json.dumps(job_table(read_table(table), job), indent=2) + "\n"
+        write_files([("rank_table.json", content, 0o644)], folder)
+    return [
+        ([sys.executable] + program, rank_environment(environment, job, local, path))
+        for local in range(job["entries"][job["index"]]["slots"])
+    ]
+
+
+def run_ranks(job, ranks, commands):
+    """Start the ranks of this host when all workers of the step are ready, and return the exit code."""
+    connection, workers = None, None
+    if job["count"] > 1 and job.get("keys"):
+        connection, workers = meet(job)
+    ranks.start(commands)
+    if workers:
+        workers.watch(ranks)
+    if connection:
+        threading.Thread(target=follow, args=(connection, ranks), daemon=True).start()
+    ranks.wait()
+    code = ranks.finish()
+    if workers:
+        workers.end(code)
+    if workers and workers.lost is not None:
+        print(
+            "trainyard-launch: worker %d on %s has gone"
+            % (workers.lost, job["entries"][workers.lost]["address"]),
+            file=sys.stderr,
+        )
+    if connection and not code:
+        connection.sendall(b"\n")
+    return code
+
+
 def mindspore(job, arguments, environment):
     """Run the ranks of this host, and return the exit code."""
     options, words = mindspore_options(arguments)
     check_ranks(job)
-    table = (
-        options["rank-table"]
-        or job.get("rank_table")
-        or environment.get("TRAINYARD_RANK_TABLE")
-        or ""
-    )
+    tables = (options["rank-table"], job.get("rank_table"), environment.get("TRAINYARD_RANK_TABLE"))
+    table = next(filter(None, tables), "")
     asked = job.get("start") or "auto" if options["start"] == "auto" else options["start"]
     start = mindspore_start(
         asked,
@@ -938,13 +989,7 @@ def mindspore(job, arguments, environment):
             "%s is missing in the container; tell the operator to run playbook scheduler, or training_environment"
             % RANK
         )
-    base = (
-        options["folder"]
-        or job.get("folder")
-        or environment.get("TRAINYARD_JOB_DIR")
-        or os.path.join(os.getcwd(), "mindspore.%s.%s" % (job["job"], job["step"]))
-    )
-    folder = os.path.join(base, socket.gethostname())
+    folder = mindspore_folder(options["folder"], job, environment)
     os.makedirs(folder, exist_ok=True)
     private = tempfile.mkdtemp(prefix="mindspore.")
     settings = {
@@ -958,13 +1003,7 @@ def mindspore(job, arguments, environment):
     }
     environment = dict(mindspore_environment(environment, job), **{SETTINGS: settings["path"]})
     program = [os.path.abspath(__file__), "rank"] + words
-    ranks, ending, reader, connection, workers = (
-        Ranks(job, settings, private),
-        threading.Event(),
-        None,
-        None,
-        None,
-    )
+    ranks, ending, reader = Ranks(job, settings, private), threading.Event(), None
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: ranks.stop(received))
     try:
@@ -973,48 +1012,11 @@ def mindspore(job, arguments, environment):
             os.mkfifo(settings["output"], 0o600)
             reader = threading.Thread(target=copy_pipe, args=(settings["output"], ending))
             reader.start()
-            # All releases of msrun take these two words for what they are, and put python before another one.
-            python = "python" if shutil.which("python", path=environment.get("PATH")) else "python3"
-            commands = [(_launchers.msrun(job, folder, [python] + program), environment)]
+            commands = [(msrun_command(job, folder, program, environment), environment)]
         else:
-            path = ""
-            if table:
-                path = os.path.join(folder, "rank_table.json")
-                write_files(
-                    [
-                        (
-                            "rank_table.json",
-                            json.dumps(job_table(read_table(table), job), indent=2) + "\n",
-                            0o644,
-                        )
-                    ],
-                    folder,
-                )
-            commands = [
-                ([sys.executable] + program, rank_environment(environment, job, local, path))
-                for local in range(job["entries"][job["index"]]["slots"])
-            ]
+            commands = rank_commands(job, folder, program, environment, table)
         write_files([("settings.json", json.dumps(settings), 0o600)], private)
-        if job["count"] > 1 and job.get("keys"):
-            connection, workers = meet(job)
-        ranks.start(commands)
-        if workers:
-            workers.watch(ranks)
-        if connection:
-            threading.Thread(target=follow, args=(connection, ranks), daemon=True).start()
-        ranks.wait()
-        code = ranks.finish()
-        if workers:
-            workers.end(code)
-            if workers.lost is not None:
-                print(
-                    "trainyard-launch: worker %d on %s has gone"
-                    % (workers.lost, job["entries"][workers.lost]["address"]),
-                    file=sys.stderr,
-                )
-        if connection and not code:
-            connection.sendall(b"\n")
-        return code
+        return run_ranks(job, ranks, commands)
     finally:
         ending.set()
         if reader:

@@ -428,6 +428,17 @@ def copy(stream):
     return size
 
 
+def tell_waiting(number, told):
+    """Say why a job waits, if that is not what was C(told) last. Return whether the job has ended, and what was told."""
+    jobs = [job for job in active_jobs() if str(job["id"]) == number]
+    waiting = of_active(jobs[0]) if jobs and jobs[0]["state"] in WAITING else None
+    words = "job %s is waiting: %s" % (number, reason_words(waiting)) if waiting else ""
+    if not words or words == told:
+        return not jobs, told
+    print("trainyard: " + words, file=sys.stderr)
+    return not jobs, words
+
+
 def follow(number, path):
     """Print a log while it grows, until its job has ended. The exit code tells how."""
     stream, looked, ended, told = None, 0.0, False, ""
@@ -440,14 +451,8 @@ def follow(number, path):
                 break
             if not grown and time.monotonic() - looked > 2:
                 looked = time.monotonic()
-                jobs = [job for job in active_jobs() if str(job["id"]) == number]
                 # Once more after the end, for what was written meanwhile.
-                ended = not jobs
-                waiting = of_active(jobs[0]) if jobs and jobs[0]["state"] in WAITING else None
-                words = "job %s is waiting: %s" % (number, reason_words(waiting)) if waiting else ""
-                if words and words != told:
-                    print("trainyard: " + words, file=sys.stderr)
-                    told = words
+                ended, told = tell_waiting(number, told)
             time.sleep(LOOK)
     finally:
         if stream:

@@ -42,6 +42,11 @@ __all__ = [
 
 #: Exit codes of a job, as of timeout(1) and of a shell.
 TIMED_OUT, STOPPED = 124, 143
+#: The rank itself, or one of its workers that load data.
+OUT_OF_MEMORY = (
+    ". Memory was full, and the kernel killed %d of the processes there meanwhile: use less memory (workers, batch), or fewer ranks on the host. "
+    "verify shows limits of the container"
+)
 #: What a job reports of the card of its data.
 OF_FABRIC = ("interface", "rdma", "sent_bytes", "received_bytes")
 #: Exit codes that say why, if the log does not: the signals of a kill, a bus error and a crash, and what a shell says of a command.
@@ -70,7 +75,7 @@ def row(rank: int, host: str | None, slot: int, record: dict | None) -> dict:
     """Return what is known of a rank: its entry of result.json, and C(ended), the time of its end in seconds since the epoch or None.
 
     C(record) is its rank.N.json, or None. C(exit_code) is None for one that was killed, C(hostname) for one that did not start. C(world_size) is the number
-    of ranks that it was told of.
+    of ranks that it was told of, C(oom_kills) how many processes the kernel has killed on its host meanwhile, because memory was full.
     """
     record = record or {}
     seconds = record.get("seconds")
@@ -83,12 +88,13 @@ def row(rank: int, host: str | None, slot: int, record: dict | None) -> dict:
         "hostname": record.get("hostname"),
         "container_id": record.get("container_id"),
         "world_size": record.get("world_size"),
+        "oom_kills": record.get("oom_kills"),
         "ended": None if seconds is None else record["started"] + seconds,
     }
 
 
 #: C(seen) is when the runner has seen the end of a rank, by its own clock.
-NOT_TOLD = ("ended", "seen", "world_size")
+NOT_TOLD = ("ended", "oom_kills", "seen", "world_size")
 
 
 def entries(rows: list[dict]) -> list[dict]:
@@ -179,7 +185,10 @@ def _explained(row: dict, log: object, said: dict | None, memory: dict | None) -
     known = {cause["id"] for cause in answer["causes"]}
     causes = [cause for cause in of_scheduler if cause["id"] not in known] + answer["causes"]
     causes = _with_code(causes, row["exit_code"], library)
-    causes = _with_memory(causes, (memory or {}).get(row["host"]) or {}, library)
+    counters = dict((memory or {}).get(row["host"]) or {})
+    # The control group may be out of reach. Then the kernel's count of the whole host is left.
+    counters["oom_kills"] = counters.get("oom_kills") or row.get("oom_kills")
+    causes = _with_memory(causes, counters, library)
     lines = answer["lines"] or library.last_lines(log, LAST_LINES)
     return {"lines": [found["line"] for found in lines], "causes": causes}
 
@@ -204,13 +213,13 @@ def _with_memory(causes: list[dict], counters: dict, library: object) -> list[di
         if counters.get(name) is not None
     )
     cause = (
-        "the memory of the job or its container was full (%s), and the kernel killed %d of its processes"
+        "the memory of the job or its container was full (%s), and the kernel killed %d of the processes there"
         % (
             words or "limit not known",
             counters["oom_kills"],
         )
     )
-    line = "memory.events: oom_kill %d" % counters["oom_kills"]
+    line = "kernel: oom_kill %d" % counters["oom_kills"]
     told = library.cause_of("job_out_of_memory", line, cause=cause)
     return [told] + [each for each in causes if each["id"] not in names]
 
@@ -267,7 +276,14 @@ def problem(what: str, host: str, row: dict, folder: str) -> str:
     if row["exit_code"] is None:
         return "%s on host %s was killed and has no exit code. %s" % (name, host, log)
     if row["exit_code"]:
-        return "%s on host %s ended with exit code %d. %s" % (name, host, row["exit_code"], log)
+        cause = OUT_OF_MEMORY % row["oom_kills"] if row.get("oom_kills") else ""
+        return "%s on host %s ended with exit code %d%s. %s" % (
+            name,
+            host,
+            row["exit_code"],
+            cause,
+            log,
+        )
     return ""
 
 

@@ -103,14 +103,15 @@ def interface_card(name, sysfs="/sys"):
 
 
 def rdma_cards(wanted, sysfs="/sys"):
-    """Cards with an active port that NCCL_IB_HCA selects (names with or without a port; = for exact names, ^ to exclude)."""
+    """A card for each active port that NCCL_IB_HCA selects (names with or without a port; = for exact names, ^ to exclude)."""
     cards = []
-    names = [entry.split(":")[0] for entry in wanted.lstrip("=^").split(",") if entry]
+    names = [entry.partition(":")[::2] for entry in wanted.lstrip("=^").split(",") if entry]
     for port in sorted(glob.glob(os.path.join(sysfs, "class/infiniband/*/ports/*"))):
-        name = port.split("/")[-3]
+        name, number = port.split("/")[-3], port.split("/")[-1]
         taken = not names or any(
-            name == entry or (not wanted.startswith(("=", "^=")) and name.startswith(entry))
-            for entry in names
+            (name == entry or (not wanted.startswith(("=", "^=")) and name.startswith(entry)))
+            and its_port in ("", number)
+            for entry, its_port in names
         )
         if read(os.path.join(port, "state")).endswith("ACTIVE") and taken != (
             wanted.startswith("^") and bool(names)

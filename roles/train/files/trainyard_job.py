@@ -806,6 +806,20 @@ class Job(object):
         """Return whether Slurm has ended the job's allocation."""
         return self.allocation is not None and self.allocation.has_ended()
 
+    def code_of(self, codes, deadline):
+        """Return the launchers' exit code, or None while they run. C(codes) has that of each, None of one that runs."""
+        bad = [each for each in codes if each]
+        if self.stopped or self.was_taken_back():
+            return STOPPED
+        if bad:
+            on_head = _launchers.LAUNCHERS[self.spec["launcher"]].starts == _launchers.HEAD
+            failed = self.hosts[codes.index(bad[0])]["name"]
+            self.failed_on = self.cluster["head"] if on_head else failed
+            return bad[0] if bad[0] > 0 else 128 - bad[0]
+        if all(each == 0 for each in codes):
+            return 0
+        return TIMED_OUT if deadline and time.monotonic() > deadline else None
+
     def launch(self):
         """Return the launcher's exit code. With several launchers, return as soon as one fails, with its code."""
         children = []
@@ -819,21 +833,7 @@ class Job(object):
         code = None
         while code is None:
             time.sleep(0.05)
-            codes = [child.poll() for child in children]
-            bad = [each for each in codes if each]
-            if self.stopped or self.was_taken_back():
-                code = STOPPED
-            elif bad:
-                code = bad[0] if bad[0] > 0 else 128 - bad[0]
-                self.failed_on = (
-                    self.cluster["head"]
-                    if _launchers.LAUNCHERS[self.spec["launcher"]].starts == _launchers.HEAD
-                    else self.hosts[codes.index(bad[0])]["name"]
-                )
-            elif all(each == 0 for each in codes):
-                code = 0
-            elif deadline and time.monotonic() > deadline:
-                code = TIMED_OUT
+            code = self.code_of([child.poll() for child in children], deadline)
         if code and any(child.poll() is None for child in children):
             # Gives the others time to print why they lost their peer.
             time.sleep(0.5)

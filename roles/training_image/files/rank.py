@@ -73,6 +73,15 @@ def read(path):
         return ""
 
 
+def oom_kills(vmstat):
+    """Return how many processes the kernel of this host has killed since its boot because memory was full, in a control group or on the host.
+
+    None if the kernel does not count them (before Linux 4.13).
+    """
+    found = re.search(r"^oom_kill (\d+)$", vmstat, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
 def write_json(path, value):
     with open(path + ".new", "w", encoding="utf-8") as stream:
         json.dump(value, stream, indent=1, sort_keys=True)
@@ -155,8 +164,10 @@ def main():
         "addresses": local_addresses(read("/proc/net/fib_trie")),
         "started": time.time(),
         "exit_code": None,
+        "oom_kills": None,
         "report": None,
     }
+    killed = oom_kills(read("/proc/vmstat"))
     write_json(base + ".json", facts)
     prefix = ("[%d %s] " % (rank, facts["hostname"])).encode()
     with open(base + ".log", "wb", buffering=0) as log:
@@ -174,6 +185,8 @@ def main():
         copy_output(child, log, prefix)
     code = child.wait()
     facts["exit_code"] = code if code >= 0 else 128 - code
+    if killed is not None:
+        facts["oom_kills"] = oom_kills(read("/proc/vmstat")) - killed
     facts["seconds"] = round(time.time() - facts["started"], 2)
     try:
         facts["report"] = json.loads(read(report) or "null")

@@ -78,23 +78,33 @@ def readme_inventory():
 
 
 def getting_started():
-    """The inventory of README with each of the settings that docs/getting-started.md shows."""
+    """The whole inventories of docs/getting-started.md, and that of README with each of the settings that the page shows."""
     blocks = re.findall(
         r"```yaml\n(.*?)```",
         (ROOT / "docs/getting-started.md").read_text(encoding="utf-8"),
         re.DOTALL,
     )
-    assert len(blocks) == 2
+    assert len(blocks) == 6
     for block in blocks:
         inventory = yaml.safe_load(readme_inventory())
-        inventory["cluster"]["vars"].update(yaml.safe_load(block))
+        if block.startswith("cluster:"):
+            inventory = yaml.safe_load(block)
+        else:
+            inventory["cluster"]["vars"].update(yaml.safe_load(block))
         yield yaml.safe_dump(inventory)
 
 
 @pytest.mark.parametrize(
     "inventory",
     [readme_inventory(), ROOT / "inventories/example_infiniband", *getting_started()],
-    ids=["README", "example_infiniband", "getting-started: NAS", "getting-started: fabric"],
+    ids=[
+        "README",
+        "example_infiniband",
+        *[
+            "getting-started: %s" % name
+            for name in ("NAS", "fabric", "H100", "RTX 4090", "V100", "one server")
+        ],
+    ],
 )
 def test_inventories_that_are_shown_to_users_are_good(tmp_path, inventory):
     if isinstance(inventory, str):

@@ -19,6 +19,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._apt_sources import 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._nfs_client_plan import unit_files
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import QuoteError
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._upgrade_plan import HELD_BACK
 
 ROLES = Path(__file__).parents[3] / "roles"
 HOSTILE = 'it\'s 50% "off" $HOME `id` \\n\\; #a'
@@ -218,6 +219,75 @@ def test_settings_of_apt(tmp_path):
         package_sources_http_proxy='http://p"; APT::Update::Pre-Invoke {"id";};',
         **variables,
     )
+
+
+UNITS = (
+    "trainyard-training.service trainyard-hub.service docker.service containerd.service nvidia-fabricmanager.service nvidia-persistenced.service "
+    "slurmd.service slurmctld.service slurmdbd.service munge.service mariadb.service nfs-server.service nginx.service podman.service"
+).split()
+
+
+def test_needrestart_spares_the_services_of_jobs():
+    """The file is Perl. On Ubuntu 24.04 needrestart restarts a unit whose first matching rule is not 0."""
+    program = (
+        "my %nrconf; eval do { local $/; <STDIN> }; die $@ if $@; my $rules = $nrconf{override_rc};"
+        'for my $unit (@ARGV) { print "$unit\\n" if grep { $unit =~ /$_/ && !$rules->{$_} } keys %$rules }'
+    )
+    spared = subprocess.run(
+        ["perl", "-e", program, *UNITS, "ssh.service", "cron.service", "dockers.service"],
+        input=render("package_sources", "needrestart"),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert spared == UNITS
+    text = render("package_sources", "needrestart", training_container_name="lab.2)} = 1; x(")
+    assert "qr(^lab.2.....1..x.[.]service)" in text
+
+
+UBUNTU = Path(__file__).parents[2] / "fixtures/ubuntu"
+ENDS_JOBS = "docker.io docker-ce docker-ce-cli docker-cli containerd containerd.io runc nfs-kernel-server".split()
+ENDS_JOBS_OF_SLURM = (
+    "podman crun conmon slurmd slurmctld slurmdbd slurm-client slurm-wlm-basic-plugins libslurm37 libslurm40t64 libpam-slurm-adopt munge libmunge2 "
+    "mariadb-server mariadb-server-10.6 mariadb-server-core mariadb-common libmariadb3"
+).split()
+OTHERS = "openssl libc6 runcible dockerfile-lint podman-docs nfs-common linux-firmware".split()
+
+
+def blacklisted(names, **variables):
+    """Names that unattended-upgrades leaves alone: it matches each pattern at the start of the name."""
+    text = render("package_sources", "services", **variables)
+    told = subprocess.run(
+        ["apt-config", "-c", "/dev/stdin", "dump", "--format", "%f %v%n", "Unattended-Upgrade"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "APT_CONFIG": "/dev/null"},
+    ).stdout
+    row = "Unattended-Upgrade::Package-Blacklist:: "
+    patterns = [line[len(row) :] for line in told.splitlines() if line.startswith(row)]
+    return [name for name in names if any(re.match(pattern, name) for pattern in patterns)]
+
+
+def test_unattended_upgrades_leave_alone_what_would_end_jobs():
+    every = ENDS_JOBS + ENDS_JOBS_OF_SLURM + OTHERS
+    text = render("package_sources", "services", cluster_scheduler="slurm")
+    assert tuple(re.findall(r'"(.+)";', text)) == HELD_BACK
+    assert blacklisted(every, cluster_scheduler="slurm") == ENDS_JOBS + ENDS_JOBS_OF_SLURM
+    # What Ubuntu has of Slurm, without libraries for other programs, and of podman.
+    for file, others in (
+        (
+            "slurm-packages-jammy.txt",
+            ["libpmi0", "libpmi0-dev", "libpmi2-0", "libpmi2-0-dev", "sview"],
+        ),
+        ("podman-packages-noble.txt", ["catatonit"]),
+    ):
+        names = [line.split()[0] for line in (UBUNTU / file).read_text().splitlines()]
+        left = blacklisted(names, cluster_scheduler="slurm")
+        assert [name for name in names if name not in left] == others
+    # A database of the site gets its updates where no Slurm needs it.
+    assert blacklisted(every, cluster_scheduler="none") == ENDS_JOBS == blacklisted(every)
 
 
 def test_sources_of_apt():

@@ -214,6 +214,48 @@ def test_the_choice_is_told_where_there_is_one(capsys):
     assert "Fabric" not in capsys.readouterr().out
 
 
+def test_rails_are_a_list_or_found():
+    """Two equally fast networks beside the cluster network: all of them, those that the user names, and without that of the NFS server."""
+    answers = [
+        an_answer(
+            name,
+            an_interface("eth0", "10.0.0.1%d" % number, 1000),
+            *[
+                an_interface("eth%d" % rail, "10.%d.0.1%d" % (rail, number), 100000)
+                for rail in (1, 2, 3)
+                if (name, rail) != ("b", 1)
+            ],
+        )
+        for number, name in enumerate("ab")
+    ]
+    hostvars = {name: {"ansible_host": "10.0.0.1%d" % number} for number, name in enumerate("ab")}
+
+    def rails(**arguments):
+        told = work_out(answers, hostvars, **arguments)
+        (dummy, last) = told["members"]
+        return (
+            told["fabric_network"],
+            last["fabric_address"],
+            [rail["address"] for rail in last["fabric_rails"]],
+        )
+
+    both = ("10.2.0.0/24,10.3.0.0/24", "10.2.0.11", ["10.2.0.11", "10.3.0.11"])
+    assert rails() == both
+    # What the role has set as a fact, in a later play.
+    assert rails(fabric_network=both[0]) == both
+    assert rails(fabric_network=["10.3.0.0/24", "10.2.0.0/24"])[1] == "10.3.0.11"
+    # The first one is one that all hosts have.
+    assert rails(fabric_network=["10.1.0.0/24", "10.3.0.0/24"]) == (
+        "10.3.0.0/24,10.1.0.0/24",
+        "10.3.0.11",
+        ["10.3.0.11", ""],
+    )
+    assert rails(fabric_network=["10.3.0.0/24"]) == ("10.3.0.0/24", "10.3.0.11", [])
+    mounts = [{"server": "10.3.0.9", "path": "/x"}, {"server": "nas", "path": "/y"}]
+    hostvars["a"]["nfs_client_mounts"] = mounts
+    assert rails() == ("10.2.0.0/24", "10.2.0.11", [])
+
+
 def test_a_storage_server_need_not_be_on_the_fabric():
     answers = [
         an_answer(

@@ -44,6 +44,8 @@ PUBLISHED = set(
     hvd-ompi hvd-missing clara-launcher clara41-gpu torch-python ngc-tag-form launch-arg image-cluster-uniform rank-table-format ascend-order
 """.split()
 )
+NOBLE = {"os": {"id": "ubuntu", "version_id": "24.04"}}
+B200 = "2901"
 # As with a toolkit that the site installs itself.
 OWN_TOOLKIT = {"container_toolkit_version": ""}
 
@@ -71,8 +73,8 @@ def table(format="1.0", status="completed", number=""):
     return {"/data1/share/hccl.json": {"format": format, "status": status, "number": number}}
 
 
-def package(version, held=False, by_nvidia=True):
-    return {"version": version, "held": held, "broken": False, "by_nvidia": by_nvidia}
+def package(version, held=False, by_nvidia=True, **more):
+    return dict({"version": version, "held": held, "broken": False, "by_nvidia": by_nvidia}, **more)
 
 
 def stack(*devices, model=A100, driver="580.95.05", is_open=True, **changes):
@@ -223,6 +225,21 @@ FIRING = {
         (host(driver="570.124.06"), "570.124.06 (found), whose branch reached its end of life")
     ],
     "drv-mixed-source": [
+        (
+            host(
+                driver_sources=["distribution", "nvidia_repository"],
+                packages={
+                    "libnvidia-compute-550": package(
+                        "550.163.01-0ubuntu0.24.04.2", origin="distribution"
+                    ),
+                    "libnvidia-compute-580": package(
+                        "580.95.05-0ubuntu1", origin="nvidia_repository"
+                    ),
+                },
+            ),
+            "distribution, nvidia_repository (distribution: libnvidia-compute-550 550.163.01-0ubuntu0.24.04.2; "
+            "nvidia_repository: libnvidia-compute-580 580.95.05-0ubuntu1)",
+        ),
         (host(driver_sources=["distribution", "runfile"]), "distribution, runfile"),
         (
             host(
@@ -243,20 +260,78 @@ FIRING = {
             host(nvswitches=6, services=fabric_manager(loaded=True)),
             "6 NVSwitches, and nvidia-fabricmanager.service is not running",
         ),
+        # NVIDIA's installer has none.
         (
-            host(nvswitches=6, services=fabric_manager(loaded=False)),
+            host(nvswitches=6, services=fabric_manager(loaded=False), driver_sources=["runfile"]),
             "6 NVSwitches, and nvidia-fabricmanager.service is not installed",
+        ),
+        (
+            host(
+                (B200,) * 8,
+                base="nvcr.io/nvidia/pytorch:25.02-py3",
+                services=fabric_manager(loaded=True),
+            ),
+            "HGX B200 or B300, and nvidia-fabricmanager.service is not running",
         ),
     ],
     "drv-unpinned": [(host(driver_pinned=""), "no hold, no apt preference")],
+    "drv-reboot-ahead": [
+        (
+            host(driver="", nouveau_loaded=True, next_kernel="6.8.0-85-generic"),
+            "the kernel module nouveau is loaded and blocks NVIDIA's module until the next boot",
+        ),
+        (
+            host(
+                next_kernel="6.8.0-85-generic",
+                asks={"nvidia_driver_version": "595", "nvidia_driver_source": "nvidia_repository"},
+            ),
+            "driver 580.95.05 is loaded, and 595 is requested",
+        ),
+        (
+            host(next_kernel="6.8.0-85-generic", reboot_required_reason="the libraries are newer"),
+            "the libraries are newer",
+        ),
+    ],
     "drv-server-transitional": [
         (
             host(
-                facts={"os": {"id": "ubuntu", "version_id": "22.04"}},
-                packages={"nvidia-driver-535-server": package("535.309.01-0ubuntu1")},
+                facts=NOBLE, packages={"nvidia-driver-535-server": package("535.309.01-0ubuntu1")}
             ),
-            "nvidia-driver-535-server",
-        )
+            "nvidia-driver-535-server 535.309.01-0ubuntu1",
+        ),
+        # What role nvidia_driver installs, for the open module, too.
+        (
+            host(
+                facts=NOBLE,
+                packages={
+                    name: package(
+                        "570.211.01-0ubuntu1.24.04.1", leads_to=name.replace("570", "580")
+                    )
+                    for name in ("nvidia-dkms-570-server-open", "nvidia-utils-570-server")
+                },
+            ),
+            "nvidia-dkms-570-server-open 570.211.01-0ubuntu1.24.04.1, which contains nothing and leads to nvidia-dkms-580-server-open",
+        ),
+        # Packages without -server tell it themselves.
+        (
+            host(
+                facts=NOBLE,
+                packages={
+                    "nvidia-utils-570": package(
+                        "570.211.01-0ubuntu1.24.04.1", leads_to="nvidia-utils-580"
+                    )
+                },
+            ),
+            "leads to nvidia-utils-580",
+        ),
+        (
+            host(
+                facts=NOBLE,
+                driver="",
+                asks={"nvidia_driver_version": "570", "nvidia_driver_source": "distribution"},
+            ),
+            "nvidia_driver_version 570, which contains nothing and leads to 580",
+        ),
     ],
     "keyring-missing": [
         (
@@ -362,6 +437,16 @@ FIRING = {
         (
             host(docker="20.10.24", asks={"container_toolkit_version": "1.19.1"}),
             "Docker engine 20.10.24",
+        ),
+        # podman 4.9 of Ubuntu 24.04: "unresolvable CDI devices".
+        (
+            host(
+                container_toolkit="1.19.1",
+                docker="28.2.2",
+                asks={"cluster_scheduler": "slurm"},
+                facts={"os": {"id": "ubuntu", "version_id": "24.04"}},
+            ),
+            "podman 4.9.3",
         ),
     ],
     "ctk-runtime-missing": [
@@ -853,6 +938,26 @@ def test_the_silent_cases():
         (host(nvswitches=6, services=fabric_manager(active=True)), "drv-fabric-manager"),
         (
             host(
+                driver="",
+                nouveau_loaded=True,
+                next_kernel="6.8.0-85-generic",
+                asks={"nvidia_driver_allow_reboot": True},
+            ),
+            "drv-reboot-ahead",
+        ),
+        # A container has the kernel of its host.
+        (host(driver="", nouveau_loaded=True, next_kernel=""), "drv-reboot-ahead"),
+        # NVIDIA's repository has the branch.
+        (
+            host(
+                facts=NOBLE,
+                driver="",
+                asks={"nvidia_driver_version": "570", "nvidia_driver_source": "nvidia_repository"},
+            ),
+            "drv-server-transitional",
+        ),
+        (
+            host(
                 asks=OWN_TOOLKIT,
                 repositories=[
                     dict(
@@ -981,6 +1086,43 @@ def test_hosts_without_a_gpu_are_skipped_with_the_reason():
     assert "no NVIDIA GPU" in findings["drv-below-cuda-floor"]["found"] and "failed" not in result
 
 
+def test_advice_about_a_driver_of_another_source_keeps_a_healthy_driver():
+    """Practice 1: it said to purge a driver that works."""
+
+    def fix(**changes):
+        asks = changes.pop("asks", {})
+        return verdicts(host(asks=asks, **changes))[0]["drv-mixed-source"]["fix"]
+
+    asks = {"nvidia_driver_version": "580", "nvidia_driver_source": "distribution"}
+    assert fix(asks=asks).startswith(
+        "set nvidia_driver_source to 'nvidia_repository' to keep the driver"
+    )
+    old, new = "550.163.01-0ubuntu0.24.04.2", "580.95.05-0ubuntu1"
+    packages = {
+        "libnvidia-ml1": package("580.95.05-1", held=True, origin="nvidia_repository"),
+        "libnvidia-compute-550": package(old, origin="distribution"),
+        "nvidia-utils-550": package(old, origin="distribution", leads_to="nvidia-utils-580"),
+        "nvidia-utils-580": package(new, origin="nvidia_repository"),
+    }
+    said = fix(driver_sources=["distribution", "nvidia_repository"], packages=packages)
+    assert "driver 580.95.05 is in use" in said and "apt-get purge libnvidia-compute-550)" in said
+
+
+def test_fabric_manager_that_the_run_installs_only_warns():
+    """Practice 15: a block would stop the run before it installs it."""
+    finding = verdicts(host(nvswitches=6, services=fabric_manager(loaded=False)))[0][
+        "drv-fabric-manager"
+    ]
+    assert finding["verdict"] == "warn"
+    # A virtual machine with a part of a board needs none.
+    part = host((B200,) * 2, services=fabric_manager(loaded=True))
+    assert verdicts(part)[0]["drv-fabric-manager"]["verdict"] == "skipped"
+    assert (
+        finding["fix"]
+        == "run gpu_stack.yml, which installs Fabric Manager 580.95.05 beside the driver"
+    )
+
+
 def test_a_site_may_change_rules_and_facts(tmp_path):
     old = host(driver="570.124.06")
     assert verdicts(old)[0]["drv-branch-eol"]["verdict"] == "warn"
@@ -1004,6 +1146,7 @@ def test_a_site_may_change_rules_and_facts(tmp_path):
                         that="false",
                         expected="",
                         found="ours",
+                        fix="",
                     ),
                     dict(
                         BY_ID["drv-mixed-source"],
@@ -1012,6 +1155,7 @@ def test_a_site_may_change_rules_and_facts(tmp_path):
                         that="false",
                         expected="",
                         found="too",
+                        fix="",
                         source="us",
                     ),
                 ]

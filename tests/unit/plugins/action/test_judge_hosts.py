@@ -9,6 +9,7 @@ import yaml
 from judged_hosts import a_host, judge
 
 from ansible_collections.trainyard.gpu.plugins.action import judge_hosts
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _job_container_plan
 
 ROOT = Path(__file__).parents[4]
 RULES = ROOT / "roles/preflight/meta/host_rules.yml"
@@ -146,7 +147,105 @@ GOOD += [
     },
 ]
 
+NOBLE = {"id": "ubuntu", "version_id": "24.04"}
+SLURM = {"vars_cluster_scheduler": "slurm"}
+SOURCE = {
+    "uris": ["https://apt.example.org"],
+    "suites": ["jammy"],
+    "components": ["main"],
+    "signed_by": "-----BEGIN PGP PUBLIC KEY BLOCK-----",
+}
+NEWER = {"slurmd": "23.11.10-1", "podman": "4.6.2+ds1-1~22.04"}
+STORE = "/var/lib/trainyard/containers"
+DISK = {"/var/lib/docker": 90000, STORE: 90000, "/var/tmp": 90000}
+ONE_DISK = dict.fromkeys(DISK, 7)
+SET_UP = {"/etc/trainyard/site": {"state": "directory", "checksum": "", "mode": "0755"}}
+SPARES = {"/etc/needrestart/conf.d/trainyard.conf": {"state": "file", "checksum": "", "mode": ""}}
+GOOD += [
+    # podman of 24.04 gives GPUs to containers, and so does that of a repository of the site. Before the host has the repository, its versions are not known.
+    {"facts_os": NOBLE, "facts_nvidia_devices": 8, **SLURM},
+    {"facts_os": JAMMY, "facts_nvidia_devices": 8, "answer_candidates": NEWER, **SLURM},
+    {"facts_os": JAMMY, "facts_gpus": 8, "vars_slurm_packages_source": SOURCE, **SLURM},
+    {
+        "facts_os": JAMMY,
+        "facts_gpus": 8,
+        "facts_files": {"/etc/apt/sources.list.d/trainyard-slurm.sources": {}},
+        "answer_candidates": NEWER,
+        "vars_slurm_packages_source": SOURCE,
+        **SLURM,
+    },
+    # No containers for jobs, and no GPU.
+    {
+        "facts_os": JAMMY,
+        "facts_gpus": 8,
+        "vars_job_container_enabled": False,
+        "vars_slurm_accept_no_limits": True,
+        **SLURM,
+    },
+    {"facts_os": JAMMY, "vars_slurm_accept_no_limits": True, **SLURM},
+    {"facts_os": JAMMY, "facts_gpus": 8},
+    # Facts of an earlier release, a new host, and one with the file.
+    {"facts_programs": {"exportfs": True}, "facts_files": SET_UP},
+    {"facts_programs": {"needrestart": True}, "facts_files": {}},
+    {"facts_programs": {"needrestart": True}, "facts_files": {**SET_UP, **SPARES}},
+    # Enough for the image, its copy and the spool on one disk; the copy is there; without containers of jobs one image is enough.
+    {"answer_disk_free_mib": DISK, "answer_disk_devices": ONE_DISK, **SLURM},
+    {
+        "answer_disk_free_mib": dict(DISK, **{STORE: 1, "/var/tmp": 1}),
+        "answer_files": {STORE + "/images/overlay-images/images.json": {"state": "file"}},
+        **SLURM,
+    },
+    {
+        "answer_disk_free_mib": dict.fromkeys(DISK, 41000),
+        "answer_disk_devices": ONE_DISK,
+        "vars_job_container_training_image": False,
+        **SLURM,
+    },
+]
+
 BAD = [
+    (
+        {
+            "facts_os": JAMMY,
+            "facts_nvidia_devices": 2,
+            "vars_slurm_accept_no_limits": True,
+            **SLURM,
+        },
+        "job-podman",
+        "podman 3.4.4, which cannot give GPUs",
+    ),
+    (
+        {
+            "facts_os": JAMMY,
+            "facts_gpus": 2,
+            "facts_files": {"/etc/apt/sources.list.d/trainyard-slurm.sources": {}},
+            "answer_candidates": {"slurmd": "23.11.10-1", "podman": "4.0.3+ds1-1"},
+            "vars_slurm_packages_source": SOURCE,
+            **SLURM,
+        },
+        "job-podman",
+        "podman 4.0.3,",
+    ),
+    ({"facts_files": {"/snap/bin/docker": {"state": "other"}}}, "docker-snap", "the snap docker"),
+    (
+        {"facts_programs": {"needrestart": True}, "facts_files": SET_UP},
+        "needrestart",
+        "needrestart without it",
+    ),
+    (
+        {
+            "answer_disk_free_mib": dict.fromkeys(DISK, 81919),
+            "answer_disk_devices": ONE_DISK,
+            **SLURM,
+        },
+        "image-disk",
+        "81919 MiB free, and no training image yet",
+    ),
+    (
+        {"answer_disk_free_mib": dict(DISK, **{"/var/tmp": 20479}), **SLURM},
+        "image-disk",
+        "20479 MiB free, and no copy of the training image",
+    ),
     (
         {"facts_cgroup": NO_CGROUPS, "vars_cluster_scheduler": "slurm"},
         "job-limits",
@@ -390,6 +489,42 @@ def test_each_defect_is_found_by_its_rule(changes, check_id, found):
         assert entry["found"] in result["msg"] and entry["fix"] in result["msg"]
 
 
+def test_releases_of_slurm_that_do_not_meet_are_found_before_the_image_is_built():
+    """22.04 has 21.08 and 24.04 has 23.11: with neither as the scheduler do they work together."""
+    old = dict(SLURM, facts_os=JAMMY, vars_slurm_accept_no_limits=True)
+    new = dict(SLURM, facts_os=NOBLE)
+    for scheduler, about, found in (
+        ("a", "b", "Slurm 23.11 is newer than 21.08 of the scheduler a"),
+        ("b", "a", "Slurm 21.08 is too old for 23.11 of the scheduler b"),
+    ):
+        where = {"vars_cluster_scheduler_host": scheduler}
+        result = judge(
+            a_host("a", "10.0.0.11", **old, **where), a_host("b", "10.0.0.12", **new, **where)
+        )
+        (entry,) = result["findings"]
+        assert (entry["id"], entry["host"]) == ("slurm-releases", about)
+        assert found in entry["found"] and "failed" in result
+        # No circle: what is advised works.
+        assert (
+            "cluster_scheduler_host" not in entry["fix"] and "slurm_packages_source" in entry["fix"]
+        )
+    # A repository with one release for both.
+    served = dict(answer_candidates=NEWER, vars_cluster_scheduler_host="a")
+    hosts = a_host("a", "10.0.0.11", **old, **served), a_host("b", "10.0.0.12", **new, **served)
+    assert {entry["verdict"] for entry in judge(*hosts)["findings"]} == {"pass"}
+    # Debian 12 and Ubuntu 24.04 meet if the scheduler is on the newer one.
+    where = {"vars_cluster_scheduler_host": "a"}
+    (entry,) = judge(
+        a_host("a", "10.0.0.11", **SLURM, **where), a_host("b", "10.0.0.12", **new, **where)
+    )["findings"]
+    assert entry["host"] == "b" and "Set cluster_scheduler_host to b" in entry["fix"]
+
+
+def test_podman_for_gpus_is_that_of_role_job_container():
+    known = yaml.safe_load(RULES.read_text(encoding="utf-8"))["data"]["podman_for_gpus"]
+    assert known == "%d.%d" % _job_container_plan.OLDEST_PODMAN_WITH_GPUS
+
+
 def test_what_is_found_across_hosts():
     same = judge(
         a_host(
@@ -424,6 +559,37 @@ def test_what_is_found_across_hosts():
     assert entry["found"] == "MTU 1400 on a; 1500 on b"
 
 
+def test_a_share_by_rdma_that_its_server_does_not_offer():
+    """Role nfs_server does not configure it. The server has nothing to mount."""
+    options = {"vars_nfs_client_options": ["hard", "rdma"], "vars_cluster_storage": "a"}
+    options["facts_rdma_ports"] = [dict(device="mlx5_0", port=1, state="active", rate_gb_s=400.0)]
+    hosts = [a_host("a", "10.0.0.11", **options), a_host("b", "10.0.0.12", **options)]
+    hosts[0]["cluster_host"]["nfs_transports"] = ["tcp", "udp"]
+    (entry,) = [entry for entry in judge(*hosts)["findings"] if entry["verdict"] != "pass"]
+    assert (entry["id"], entry["host"], entry["verdict"]) == ("nfs-rdma", "b", "fail")
+    assert entry["found"] == "a offers tcp and udp"
+    assert "rdma=y" in entry["fix"] and "/etc/nfs.conf.d of a" in entry["fix"]
+    hosts[0]["cluster_host"]["nfs_transports"].append("rdma")
+    assert "failed" not in judge(*hosts)
+
+
+def test_a_host_with_fewer_ports_than_another():
+    """The other one would wait for it. A host without training is not compared."""
+    ports = [
+        {"device": "mlx5_%d" % number, "port": 1, "state": "active", "rate_gb_s": 400.0}
+        for number in range(8)
+    ]
+    broken = [dict(port, state="down") if port["device"] == "mlx5_3" else port for port in ports]
+    result = judge(
+        a_host("a", "10.0.0.11", facts_rdma_ports=ports),
+        a_host("b", "10.0.0.12", facts_rdma_ports=broken),
+    )
+    (entry,) = [entry for entry in result["findings"] if entry["verdict"] != "pass"]
+    assert (entry["id"], entry["host"], entry["verdict"]) == ("rdma-ports-differ", "b", "warn")
+    assert entry["found"] == "7, mlx5_3 port 1: down, 400.0 Gb/s"
+    assert entry["expected"] == "8 active RDMA ports with 400 Gb/s, as on a"
+
+
 def test_a_name_for_management():
     """An address of another interface of the member is right."""
     resolved = {
@@ -449,6 +615,17 @@ def test_a_fabric_network_that_a_host_is_not_in():
         and "169.254.0.0/16" in entry["expected"]
         and entry["found"] == "no such interface as eth0"
     )
+    # One of the rails that the user has named.
+    rails = [
+        {"network": "10.%d.0.0/24" % rail, "address": address, "interface": ""}
+        for rail, address in enumerate(("10.0.0.11", "", ""))
+    ]
+    (entry,) = judge(
+        a_host("a", "10.0.0.11", vars_cluster_fabric_network="10.0.0.0/24,10.1.0.0/24,10.2.0.0/24"),
+        members=[member("a", fabric_address="10.0.0.11", fabric_rails=rails)],
+    )["findings"]
+    assert entry["expected"].endswith("inside 10.1.0.0/24 and 10.2.0.0/24")
+    assert entry["found"] == "no such interface"
     # It trains nothing.
     storage = member("a", fabric_address="", fabric_interface="", slots=0)
     assert [
@@ -590,6 +767,9 @@ def test_every_id_is_tried_and_published():
         "fabric-address-twice",
         "interface-names-differ",
         "mtu-differs",
+        "rdma-ports-differ",
+        "nfs-rdma",
+        "slurm-releases",
     }
     assert set(ids) == tried
     readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")

@@ -3,70 +3,16 @@
 from __future__ import annotations
 
 import datetime
-from types import SimpleNamespace
 
 import pytest
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar
-from trusted import trusted
+from judged_input import Campaign
 
 from ansible_collections.trainyard.gpu.plugins.action import judge_input
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import load_data, load_roles
 
-LOADER = DataLoader()
 FOLDER = __file__.rpartition("/")[0]
 SHA = "sha256:" + "0" * 64
 ARMOR = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmDMEZ\n-----END PGP PUBLIC KEY BLOCK-----\n"
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
-
-
-class HostVars(dict):
-    def raw_get(self, host):
-        return self[host]
-
-
-class Campaign:
-    """The module as ansible-playbook calls it, with variables in place of an inventory's files."""
-
-    def __init__(self):
-        self.files, self.roles = {}, load_roles(LOADER)
-
-    def load(self, dummy, path):
-        if path not in self.files:
-            self.files[path] = load_data(LOADER, path)
-        return self.files[path]
-
-    def __call__(self, both=None, first=None, groups=None, hosts=("server-a", "server-b")):
-        every = {"all": list(hosts), "ungrouped": [], "cluster": list(hosts), **(groups or {})}
-        hostvars = HostVars()
-        for number, host in enumerate(hosts):
-            hostvars[host] = trusted(
-                dict(
-                    {"ansible_host": "192.0.2.%d" % (number + 1)},
-                    inventory_hostname=host,
-                    groups=every,
-                    inventory_dir="/inventories/lab",
-                    **{**(both or {}), **((first or {}) if number == 0 else {})},
-                )
-            )
-        task = SimpleNamespace(
-            args={},
-            async_val=False,
-            check_mode=True,
-            diff=False,
-            action="trainyard.gpu.judge_input",
-            collections=[],
-            environment=[],
-        )
-        action = judge_input.ActionModule(
-            task,
-            SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere")),
-            SimpleNamespace(check_mode=True),
-            LOADER,
-            Templar(LOADER, {}),
-            None,
-        )
-        return action.run(task_vars={"groups": every, "hostvars": hostvars})
 
 
 @pytest.fixture(name="campaign", scope="module")

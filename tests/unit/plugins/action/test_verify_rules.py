@@ -222,6 +222,10 @@ def a_port(device="mlx5_0", port=1, **changes):
     return {"name": device, "ports": [dict(good, **changes)]}
 
 
+#: What lets adapters read the memory of GPUs.
+DIRECT = {"peer_memory": True, "dma_buf": False, "redirected": [], "translated": []}
+
+
 def fabric(*devices, **changes):
     return {
         "__verify_infiniband": dict(
@@ -230,6 +234,7 @@ def fabric(*devices, **changes):
                 "fix": None,
                 "adapters": [{"bus_id": "0000:17:00.0"}],
                 "devices": list(devices),
+                "gpudirect": DIRECT,
             },
             **changes,
         )
@@ -391,6 +396,7 @@ def test_a_cluster_in_order(kind):
         {
             (check_id, "skipped")
             for check_id in {
+                "gpudirect",
                 "ib-ports",
                 "scheduler-answers",
                 "scheduler-nodes",
@@ -590,6 +596,7 @@ FIRING = {
             "warn: SXid 22013",
         ),
         (gpu_host, {"answer": xid(999, "")}, "warn: Xid 999"),
+        (gpu_host, {"answer": xid(earlier_boots=2)}, ", and in 2 earlier boots: the GPU has"),
     ],
     "gpu-pcie-width": [
         (gpu_host, a_gpu(5, pcie_width=8), "GPU 5 (00000000:05:00.0) has 8"),
@@ -923,6 +930,18 @@ FIRING = {
         ),
         (plain, fabric(a_port(rate_gb_s=100.0)), "100.0 Gb/s"),
     ],
+    "gpudirect": [
+        (
+            gpu_host,
+            fabric(a_port(), gpudirect=dict(DIRECT, peer_memory=False)),
+            "warn: nvidia-peermem is not loaded",
+        ),
+        (
+            gpu_host,
+            fabric(a_port(), gpudirect=dict(DIRECT, redirected=["0000:15:00.0"])),
+            "warn: Access Control Services",
+        ),
+    ],
 }
 
 
@@ -949,12 +968,14 @@ def test_each_defect_fails_exactly_its_check(check_id, kind, changes, found, onl
         if "network_cards" in changes.get("facts", {})
         else {}
     )
-    if other and kind is gpu_host:
+    if "__verify_scheduler" in other and kind is gpu_host:
         other["__verify_scheduler"]["nodes"][0]["gpus"] = [{"model": "h100", "total": 8, "used": 0}]
     findings = verdicts(
         kind("a", "10.0.0.11", **other)
         if kind is plain and "training_container_gpus" not in changes
-        else gpu_host("a", "10.0.0.11"),
+        else gpu_host(
+            "a", "10.0.0.11", **(fabric(a_port()) if "__verify_infiniband" in changes else {})
+        ),
         kind("b", "10.0.0.12", **changes),
         only=only,
     )

@@ -116,6 +116,15 @@ def offers(versions):
     return offered
 
 
+def test_an_engine_of_snap_is_refused_with_the_way_out():
+    """Ubuntu's installer offers it. An engine of packages beside it would want the same socket."""
+    for found in (host("27.5.1", snap=True), host(snap=True), debians(snap=True)):
+        told = plan(found, system="ubuntu-24.04")
+        assert "is a snap" in told["refusal"] and "snap remove docker" in told["refusal"]
+    # A result of an earlier release, and an engine without snap.
+    assert plan(debians())["refusal"] == plan(debians(snap=False))["refusal"] == ""
+
+
 def test_a_fresh_host_gets_the_distributions_engine():
     told = plan(host(python_requests=False, apparmor_required=True))
     assert (told["refusal"], told["is_good"], told["lacks_packages"]) == ("", False, True)

@@ -219,6 +219,21 @@ def test_overlaps_with_ranges_of_others_are_problems(line, overlap):
     assert [line in text for text in found] == ([True] if overlap else [])
 
 
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"packages": {"podman": "3.4.4+ds1-1ubuntu1.22.04.3"}},
+        {"packages": {"podman": "4.9.3+ds1-1ubuntu0.2"}, "gpu_nodes": [0]},
+        {"packages": {"podman": "4.1.0"}, "gpu_nodes": [0]},
+        # Facts of an earlier release, and a host whose package lists are empty.
+        {"packages": {}, "gpu_nodes": [0]},
+        {"packages": {}, "podman_candidate": "", "gpu_nodes": [0]},
+    ],
+)
+def test_a_podman_that_is_new_enough(found):
+    assert plan(host(**found))["problems"] == []
+
+
 def test_the_local_disk_of_a_job():
     found = plan(host(storage_project_quota=True), job_gib="50")
     config = next(entry["content"] for entry in found["files"] if entry["path"] == CONFIG)
@@ -229,6 +244,17 @@ def test_the_local_disk_of_a_job():
     "found, changes, said",
     [
         ({"packages": {"podman": "3.0.1+dfsg1-3"}}, {}, "podman 3.0.1+dfsg1-3 is too old"),
+        # podman of Ubuntu 22.04 has no CDI. One that is not installed yet is refused before it is.
+        (
+            {"packages": {"podman": "3.4.4+ds1-1ubuntu1.22.04.3"}, "gpu_nodes": [0, 1]},
+            {},
+            "podman 3.4.4+ds1-1ubuntu1.22.04.3 is too old to give GPUs to containers; expected 4.1",
+        ),
+        (
+            {"packages": {}, "podman_candidate": "4.0.3+ds1-1", "gpu_nodes": [0]},
+            {},
+            "Set slurm_packages_source to a repository with a newer podman for this distribution, or",
+        ),
         ({"fuse": False, "is_container": True}, {}, "--device /dev/fuse"),
         ({"fuse": False}, {}, "kernel module fuse"),
         (

@@ -122,6 +122,28 @@ def test_a_server_outside_keeps_its_name_and_its_options():
     ]
 
 
+@pytest.mark.parametrize(
+    "hosts, nconnect, options, shown",
+    [
+        (4, 0, ["hard"], []),
+        (5, 0, ["hard"], ["nconnect=4"]),
+        (64, 1, ["hard"], []),
+        (64, 0, ["hard", "nconnect=2"], ["nconnect=2"]),
+        (64, 0, ["rdma"], []),
+    ],
+)
+def test_connections_by_the_number_of_hosts(hosts, nconnect, options, shown):
+    """A small cluster keeps one. A mount in use keeps what it has, because jobs have files open there."""
+    members = [{"name": "h%d" % number, "address": "10.0.1.%d" % number} for number in range(hosts)]
+    mounts = nfs_mounts([{"server": "h0", "path": "/x"}], "h1", members, options, "4", nconnect)
+    told = [option for option in mounts[0]["options"] if option.startswith("nconnect")]
+    assert told == shown
+    found = FilterModule().filters()["nfs_client_plan"]({}, mounts, "mount")
+    asked = [option for option in found["question"][0]["options"] if option.startswith("nconnect")]
+    assert asked == [option for option in shown if option in options]
+    assert ("nconnect=4" in found["files"][0]["content"]) == ("nconnect=4" in shown)
+
+
 def test_a_path_is_written_as_the_kernel_shows_it():
     mount = nfs_mounts([{"server": "nas", "path": "//vol/./a/", "target": "/data1/"}], "b")[0]
     assert (mount["source"], mount["target"], mount["unit"]) == (

@@ -194,6 +194,105 @@ def test_fabric_manager_comes_with_an_nvswitch_alone():
     )
 
 
+NVSWITCHES = {"nvswitches": 4, "driver_sources": ["nvidia_repository"], "loaded": "580.95.05"}
+THEIRS = {
+    "nvidia-utils-580": dict(package("580.95.05-0ubuntu1"), origin="nvidia_repository"),
+    "libnvidia-compute-580": dict(package("580.95.05-0ubuntu1"), origin="nvidia_repository"),
+    # Of the archive, empty.
+    "nvidia-utils-550": dict(
+        package("550.163.01-0ubuntu0.24.04.2"), origin="distribution", leads_to="nvidia-utils-580"
+    ),
+}
+
+
+def beside(more=None, generations=("Hopper",), **asked):
+    found = host(*generations, **dict(dict(NVSWITCHES, packages=THEIRS), **(more or {})))
+    return plan(
+        found,
+        **dict({"version": "recommended", "source": "distribution", "system": "ubuntu"}, **asked),
+    )
+
+
+def test_fabric_manager_is_installed_beside_a_driver_that_stays():
+    """Practice 15: CUDA fails with error 802 on HGX, and the role left the driver alone."""
+    told = beside()
+    assert told["stays"] == "580.95.05 from packages of NVIDIA's repository"
+    assert told["fabric_manager_beside"] == {
+        "families": [["nvidia-fabricmanager"], ["nvidia-fabricmanager-<BR>"]],
+        "version": "580.95.05",
+        "source": "nvidia_repository",
+    }
+    of_archive = {name: dict(entry, origin="distribution") for name, entry in THEIRS.items()}
+    told = beside({"driver_sources": ["distribution"], "packages": of_archive}, source="runfile")
+    assert told["fabric_manager_beside"] == {
+        "families": [["nvidia-fabricmanager-<BR>"]],
+        "version": "580.95.05",
+        "source": "distribution",
+    }
+    assert told["components"] == ["restricted", "multiverse"]
+
+
+@pytest.mark.parametrize(
+    "more, asked",
+    [
+        ({"nvswitches": 0}, {}),
+        ({}, {"fabric_manager": "never"}),
+        # It is there, or came with nvlink5.
+        ({"packages": dict(THEIRS, **{"nvidia-fabricmanager": package("580.95.05-1")})}, {}),
+        # The role installs all of the driver.
+        ({}, {"version": "580"}),
+        # Nothing has it for these.
+        ({"driver_sources": ["runfile"]}, {}),
+        ({"driver_sources": ["distribution", "nvidia_repository"]}, {}),
+        ({"driver_sources": ["distribution"]}, {"system": "debian"}),
+        ({"driver_sources": []}, {}),
+    ],
+)
+def test_fabric_manager_is_left_out_where_it_is_there_or_can_not_be(more, asked):
+    assert beside(more, **asked)["fabric_manager_beside"] == {}
+
+
+def test_record_of_fabric_manager_does_not_make_the_driver_the_roles():
+    record = {"fabric_manager": "580.95.05", "links": ["x"]}
+    assert beside({"record": record})["stays"] != ""
+    assert beside({"record": {"packages": {"nvidia-utils-580": "1"}, "links": []}})["stays"] == ""
+
+
+def test_nvswitches_of_b200_and_b300_need_nvlsm():
+    """Practice 24: the host does not see them as PCI bridges."""
+    board = host(*["Blackwell"] * 8)
+    told = plan(board, version="580", system="ubuntu")
+    assert told["fabric_manager"] and {names[-1] for names in told["families"]} == {
+        "nvlink5-<BR>",
+        "nvlink5",
+    }
+    assert told["problems"] == []
+    assert plan(host(*["3182"] * 8), version="580", system="debian")["fabric_manager"]
+    refused = plan(board, version="580", system="ubuntu", source="distribution")["problems"]
+    assert "have no nvlsm, which the NVSwitches of HGX B200 and B300 need" in refused[0]
+    # A virtual machine with a part of the board, and GB200, whose switches are elsewhere.
+    assert not plan(host("Blackwell", "Blackwell"))["fabric_manager"]
+    assert not plan(host(*["2941"] * 8))["fabric_manager"]
+    assert not plan(board, fabric_manager="never")["fabric_manager"]
+
+
+@pytest.mark.parametrize(
+    "asked, names",
+    [
+        ({"version": "recommended"}, ["restricted"]),
+        ({"version": "580.126.20"}, ["restricted"]),
+        ({"version": "580", "fabric_manager": "always"}, ["restricted", "multiverse"]),
+        ({"version": "595"}, ["restricted", "multiverse"]),
+        ({"version": "595", "source": "nvidia_repository"}, []),
+        ({"version": "535", "system": "debian"}, ["contrib", "non-free", "non-free-firmware"]),
+    ],
+)
+def test_components_that_hold_the_driver(asked, names):
+    """Practice 18: Fabric Manager is in multiverse, on 24.04 driver 595, too."""
+    told = plan(host("Hopper"), **dict({"source": "distribution", "system": "ubuntu"}, **asked))
+    assert told["components"] == names
+
+
 def test_headers_of_the_kernel_that_runs_and_of_the_next():
     assert plan(host("Hopper"))["headers"] == ["linux-headers-" + NEXT, "linux-headers-amd64"]
     found = host("Hopper", headers=[KERNEL, NEXT])
@@ -260,6 +359,34 @@ def test_a_driver_from_elsewhere_is_refused(source, there, ways):
         "is installed, but nvidia_driver_source is" in told["problems"][0]
         and "(%s)" % ways in told["problems"][0]
     )
+
+
+def test_advice_keeps_a_healthy_driver():
+    """Practice 1: the advice of a second run was to purge the driver."""
+    utils = dict(package("570.172.08-0ubuntu1"), origin="nvidia_repository")
+    found = host(
+        "Hopper",
+        packages={"nvidia-utils-570": utils},
+        driver_sources=["nvidia_repository"],
+        library="570.172.08",
+    )
+    assert plan(found, version="570")["problems"] == []
+    told = plan(found, source="distribution", version="570")["problems"][0]
+    assert "set nvidia_driver_source to 'nvidia_repository' to keep that driver, or" in told
+    # Of three origins only the packages of the others are named.
+    three = dict(
+        found,
+        packages={
+            "nvidia-utils-570": utils,
+            "nvidia-dkms-570": dict(package("570.172.08-0ubuntu0~gpu1"), origin="other_repository"),
+            "libnvidia-compute-570": dict(
+                package("570.172.08-0ubuntu0.24.04.1"), origin="distribution"
+            ),
+        },
+        driver_sources=["distribution", "nvidia_repository", "other_repository"],
+    )
+    told = plan(three, version="570")["problems"][0]
+    assert "(apt-get purge libnvidia-compute-570 nvidia-dkms-570)" in told and "to keep" not in told
 
 
 def test_a_driver_of_another_apt_source_is_refused_or_stays_and_the_source_is_kept_out():
@@ -473,6 +600,9 @@ def test_service_is_enabled_if_its_unit_exists_or_comes(daemon, installed, enabl
 )
 def test_services_are_started_where_a_module_is_loaded(loaded, daemon, starts):
     assert state({"loaded": loaded}, daemon=daemon)["starts"] is starts
+    # A module of another version than the libraries has no use for them until the next boot.
+    waits = {"loaded": loaded, "reboot_required_reason": "the libraries are newer"}
+    assert state(waits, daemon=daemon)["starts"] is False
 
 
 @pytest.mark.parametrize(
@@ -556,6 +686,30 @@ def test_packages_have_the_version_that_is_offered():
         "links": [WANTS + "/" + DAEMON],
         "former": [],
     }
+
+
+@pytest.mark.parametrize(
+    "version, more, offered, said",
+    [
+        # U4: packages of 570 were there, and the libraries of 580.
+        ("570", {"library": "580.126.20"}, "570.211.01", "the libraries are 580.126.20"),
+        # In the second run, too.
+        ("570", {"library": "580.126.20"}, "", "the libraries are 580.126.20"),
+        (
+            "570.172.08-0ubuntu1",
+            {"library": "570.211.01", "modules": {KERNEL: "", NEXT: "550.54.15"}},
+            "",
+            "the libraries are 570.211.01 and the kernel module of %s is 550.54.15" % NEXT,
+        ),
+        ("recommended", {"library": "550.54.15"}, "580.126.20", "the libraries are 550.54.15"),
+        ("570", {"library": "570.172.08", "modules": {NEXT: "570.172.08"}}, "570.172.08", ""),
+        ("recommended", {"library": "580.126.20"}, "", ""),
+        ("570", {}, "", ""),
+    ],
+)
+def test_the_driver_tells_its_version_itself(version, more, offered, said):
+    answer = {"version": offered, "packages": {}} if offered else {}
+    assert state(more, version=version, offered=answer)["unlike"] == said
 
 
 @pytest.mark.parametrize(

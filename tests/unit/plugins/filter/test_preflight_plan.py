@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.filter.preflight import FilterModule
@@ -26,6 +28,29 @@ def ssh(number, network="10.0.0", **more):
     return dict(
         {"name": "abcd"[number], "address": "%s.1%d" % (network, number), "port": 12345}, **more
     )
+
+
+UBUNTU = Path(__file__).parents[3] / "fixtures/ubuntu"
+
+
+@pytest.mark.parametrize(
+    "file, system, slurm, podman",
+    [
+        ("slurm-packages-jammy.txt", "22.04", "21.08.5", "3.4.4"),
+        ("podman-packages-noble.txt", "24.04", "23.11.4", "4.9.3"),
+    ],
+)
+def test_what_a_host_of_ubuntu_gets(file, system, slurm, podman):
+    """Recorded versions read as those that are known of the distribution."""
+    offered = FilterModule().filters()["preflight_offered"]
+    host = {"os": {"id": "ubuntu", "version_id": system}}
+    recorded = dict(line.split()[:2] for line in (UBUNTU / file).read_text().splitlines())
+    assert offered(host, {}) == {"slurmd": slurm, "podman": podman}
+    found = offered(host, recorded)
+    assert (found["slurmd"], found["podman"]) == (slurm, podman)
+    # A candidate that apt does not have, and a source that the host does not have yet.
+    assert offered(host, {"slurmd": "", "podman": ""}) == offered(host, {})
+    assert offered(host, recorded, {"uris": ["https://apt.example.org"]}) == {}
 
 
 def test_every_other_host():
@@ -89,6 +114,9 @@ def test_the_fabric_is_tried_from_the_host_s_own_address(own, peers, connect):
         ({"server": "10.0.0.11"}, [], None),
         ({"server": "a"}, [], None),
         ({"server": "10.0.0.10"}, [], None),
+        # A port for RDMA is none of TCP.
+        ({"server": "nas"}, ["hard", "rdma", "port=20049"], None),
+        ({"server": "nas", "options": ["proto=rdma6"]}, [], None),
     ],
 )
 def test_nfs_servers(mount, options, connect):
@@ -176,6 +204,20 @@ def test_names_of_members_with_a_wrong_address(addresses, wrong):
     assert [each["name"] for each in found] == (["b"] if wrong else [])
 
 
+def test_each_rail_is_tried_from_its_own_address():
+    def rails(*addresses):
+        return [
+            {"network": "10.%d.0.0/24" % rail, "address": address, "interface": "ib%d" % rail}
+            for rail, address in enumerate(addresses, 1)
+        ]
+
+    members = [
+        member(0, fabric_rails=rails("10.1.0.10", "10.2.0.10", "")),
+        member(1, fabric_rails=rails("10.1.0.11", "", "10.3.0.11")),
+    ]
+    assert plan(members)["connect"] == [ssh(1), ssh(1, "10.1.0", source="10.1.0.10")]
+
+
 def facts_of(name, address, mtu=1500):
     cards = [
         {"name": "eth0", "addresses": [{"address": address, "prefix": 24}], "mtu": mtu},
@@ -219,3 +261,82 @@ def test_networks_with_different_mtus(mtus, found):
     answering = [facts_of(each["name"], each["address"], mtu) for each, mtu in zip(members, mtus)]
     told = FilterModule().filters()["preflight_mtu_differences"](members, answering)
     assert [each["found"] for each in told] == found
+
+
+def test_rails_with_different_mtus():
+    rails = [{"network": "10.1.0.0/24", "address": "10.1.0.1", "interface": "eth1"}]
+    members = [
+        dict(member(number), interface="eth0", fabric_interface="eth0", fabric_rails=rails)
+        for number in (0, 1)
+    ]
+    answering = [facts_of(each["name"], each["address"]) for each in members]
+    answering[1]["interfaces"][1]["mtu"] = 1500
+    (told,) = FilterModule().filters()["preflight_mtu_differences"](members, answering)
+    assert (told["network"], told["found"]) == ("fabric (10.1.0.0/24)", "1500 on b; 9000 on a")
+
+
+def rdma(*states, rate=400.0):
+    return [
+        {"device": "mlx5_%d" % number, "port": 1, "state": state, "rate_gb_s": rate}
+        for number, state in enumerate(states)
+    ]
+
+
+@pytest.mark.parametrize(
+    "ports, found",
+    [
+        (rdma("active", "active"), []),
+        (rdma("active", "down"), [("b", "1, mlx5_1 port 1: down, 400.0 Gb/s")]),
+        (
+            rdma("active") + rdma("active", "active", rate=200.0)[1:],
+            [("b", "1, mlx5_1 port 1: active, 200.0 Gb/s")],
+        ),
+        ([], [("b", "0")]),
+    ],
+)
+def test_hosts_with_fewer_rdma_ports(ports, found):
+    members = [dict(member(number), slots=8 if number < 2 else 0) for number in (0, 1, 2)]
+    of_hosts = {"a": rdma("active", "active"), "b": ports, "c": []}
+    answering = [{"name": name, "rdma_ports": its} for name, its in of_hosts.items()]
+    filters = FilterModule().filters()
+    told = filters["preflight_rdma_ports"](members, answering)
+    assert [(each["name"], each["found"]) for each in told] == found
+    assert all(each["expected"] == "2 active RDMA ports with 400 Gb/s, as on a" for each in told)
+    assert filters["preflight_rdma_ports"](members, [{"name": "a"}, {"name": "b"}]) == []
+
+
+@pytest.mark.parametrize(
+    "mounts, options, transports, found",
+    [
+        # The share of the storage host, which role nfs_server serves by TCP.
+        ([], ["hard"], ["tcp"], []),
+        ([], ["hard", "rdma"], ["tcp"], [("b", "b offers tcp", True)]),
+        ([], ["proto=rdma", "port=20049"], [], [("b", "b has no NFS server yet", True)]),
+        ([], ["rdma"], ["rdma", "tcp"], []),
+        # By address, with options of its own.
+        (
+            [{"server": "10.0.0.11", "options": ["rdma"]}],
+            [],
+            ["tcp"],
+            [("b", "b offers tcp", True)],
+        ),
+        ([{"server": "b", "options": ["hard"]}], ["rdma"], ["tcp"], []),
+        # Only the mount can tell of a server outside of the cluster.
+        ([{"server": "nas"}], ["rdma"], [], []),
+    ],
+)
+def test_mounts_by_rdma(mounts, options, transports, found):
+    """The server itself mounts nothing, and a client needs a port."""
+    members = [member(number) for number in (0, 1)]
+    port = {"state": "active"}
+    answering = [
+        {"name": "a", "rdma_ports": [port]},
+        {"name": "b", "rdma_ports": [port], "nfs_transports": transports},
+    ]
+    judge = FilterModule().filters()["preflight_nfs_rdma"]
+    told = judge(mounts, options, members, "a", "b", answering)
+    assert [(each["server"], each["found"], each["on_server"]) for each in told] == found
+    assert judge([], ["rdma"], members, "b", "b", answering) == []
+    answering[0]["rdma_ports"] = [{"state": "down"}]
+    (without,) = judge([{"server": "nas"}], ["rdma"], members, "a", "b", answering)
+    assert without["found"] == "this host has no active RDMA port"

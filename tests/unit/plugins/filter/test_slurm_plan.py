@@ -252,6 +252,49 @@ def test_numbers_of_devices_in_the_order_of_slurm(minors, display, numbers, file
     assert [line.partition("File=")[2].split()[0] for line in lines] == files
 
 
+HARDWARE = {"sockets": 2, "cores_per_socket": 32}
+HALVES = {str(number): [number // 4] for number in range(8)}
+
+
+@pytest.mark.parametrize(
+    "sockets, kernel, lines",
+    [
+        (HALVES, HARDWARE, ["[0-3] Cores=0-31", "[4-7] Cores=32-63"]),
+        # In turn: Slurm still counts the GPUs in the order of their numbers.
+        (
+            {"0": [0], "1": [0], "2": [1], "3": [0], "4": [0], "5": [1], "6": [1], "7": [1]},
+            HARDWARE,
+            ["[0-1] Cores=0-31", "2 Cores=32-63", "[3-4] Cores=0-31", "[5-7] Cores=32-63"],
+        ),
+        # Both sockets, as in a virtual machine, or none: nothing to say.
+        ({str(number): [0, 1] for number in range(8)}, HARDWARE, ["[0-7]"]),
+        ({"0": [], "7": [1]}, HARDWARE, ["[0-6]", "7 Cores=32-63"]),
+        ({}, HARDWARE, ["[0-7]"]),
+        # slurmd calls something else a socket, or these are facts of an earlier release.
+        (HALVES, {"sockets": 8, "cores_per_socket": 8}, ["[0-7]"]),
+        (HALVES, {}, ["[0-7]"]),
+    ],
+)
+def test_cores_near_each_gpu(sockets, kernel, lines):
+    found = good({"a": reading("a", gpu_sockets=sockets, kernel_hardware=kernel)})
+    assert text(found, "/gres.conf").splitlines()[1:] == [
+        "NodeName=a Name=gpu Type=h100 File=/dev/nvidia%s Flags=nvidia_gpu_env" % line
+        for line in lines
+    ]
+    assert found["nodes"][0]["gpu_numbers"] == list(range(8))
+
+
+def test_cores_of_one_socket_or_of_a_lab():
+    """All GPUs are near the only socket. A lab's containers claim CPUs, so there are no sockets."""
+    one = {"sockets": 1, "cores_per_socket": 64}
+    told = reading("a", gpu_sockets=HALVES, kernel_hardware=one)
+    told["hardware"].update(one)
+    assert "Cores=" not in text(good({"a": told}), "/gres.conf")
+    told = reading("a", gpu_sockets=HALVES, kernel_hardware=HARDWARE, container="docker")
+    lab = good({"a": told}, node_hardware={"a": {"cpus": 4}})
+    assert "Cores=" not in text(lab, "/gres.conf")
+
+
 def test_npus():
     """They are gres/gpu, so that quotas count them."""
     npus = [
@@ -845,6 +888,25 @@ def test_every_owned_key_is_decided_or_explained():
 )
 def test_releases_that_do_not_meet(scheduler, node, pattern):
     problem(pattern, {"a": reading("a", release=scheduler), "b": reading("b", release=node)})
+
+
+def test_advice_about_releases_is_possible():
+    """A scheduler on the host that is named works with all others, or none is named."""
+
+    def problems(scheduler, **releases):
+        readings = {name: reading(name, release=value) for name, value in releases.items()}
+        names = ["a", "b"]
+        return plan(readings, names, scheduler=scheduler, accept_no_limits=True)["problems"]
+
+    for scheduler in "ab":
+        (text,) = problems(scheduler, a="21.08", b="23.11")
+        assert "Set cluster_scheduler_host" not in text and "slurm_packages_source to" in text
+    (text,) = problems("a", a="22.05", b="23.11")
+    assert "Set cluster_scheduler_host to b, whose Slurm 23.11 works with that of all" in text
+    assert problems("b", a="22.05", b="23.11") == []
+    # A scheduler that is no training host may move to an older one.
+    (text,) = [text for text in problems("c", a="22.05", b="23.11", c="24.11") if "a: " in text[:3]]
+    assert "too old for 24.11" in text and "Set cluster_scheduler_host to b" in text
 
 
 @pytest.mark.parametrize(

@@ -177,13 +177,13 @@ def settings(state=None, **asked):
             found(),
             {"gpus": 0},
             {"gpus": "all"},
-            'training_container_gpus is "all", but the driver of this host reports no GPU: set it to none',
+            'training_container_gpus is "all", but the driver of this host reports no GPU: load the driver with gpu_stack.yml, which says if a reboot is due, or set it to none',
         ),
         (
             found(),
             {"gpus": 0},
             {"gpus": [0, 1]},
-            "training_container_gpus is [0, 1], but the driver of this host reports no GPU: set it to none",
+            "training_container_gpus is [0, 1], but the driver of this host reports no GPU: load the driver with gpu_stack.yml, which says if a reboot is due, or set it to none",
         ),
         (
             found(paths=dict(PATHS, **{"/data1": ""})),
@@ -360,6 +360,14 @@ def test_a_mount_of_a_site_that_was_lost():
     drift = FilterModule().filters()["training_container_drift"]
     rows = drift(as_planned(departures=lost), ASKED, [], told["faults"])
     assert [row["found"] for row in rows] == [lost[1], lost[0]]
+
+
+def test_a_second_sshd_is_ended_by_a_restart():
+    said = "another sshd runs in the container: /usr/sbin/sshd -p 2222"
+    state = as_planned(departures=[said])
+    (fault,) = plan(state)["faults"]
+    assert (fault["found"], fault["by_hand"], fault["warn"]) == (said, False, False)
+    assert "who started it" in fault["fix"] and plan(state)["as_asked"] is False
 
 
 def test_a_container_as_planned_has_no_faults():

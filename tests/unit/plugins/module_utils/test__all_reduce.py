@@ -212,6 +212,8 @@ def test_a_run_in_figures():
         "error": 7e-07,
     }
     assert told["rows"][0]["root"] is None
+    # Another network has another way to the memory of GPUs.
+    assert told["over_rdma"] == {}
     told = answer(read("all_reduce_perf/efa-2xt4-tagged-nccl-info.txt"))
     assert (told["nccl_version"], told["transports"], told["hosts"]) == (
         "2.12.7",

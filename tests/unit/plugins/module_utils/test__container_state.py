@@ -254,6 +254,72 @@ def test_limits_of_control_groups_that_docker_has_not_set(tmp_path, cgroup, grou
     assert state.group_faults({}, cgroup, "d" * 64, root) == state.groups_above("", ID, root) == []
 
 
+@pytest.mark.parametrize(
+    "command, above, other",
+    [
+        # The entrypoint's own, in older and newer releases of OpenSSH, and as it begins a session.
+        ("/usr/sbin/sshd -D -e -f /etc/trainyard/ssh/sshd_config", [], False),
+        (
+            "sshd: /usr/sbin/sshd -D -e -f /etc/trainyard/ssh/sshd_config [listener] 0 of 200-400 startups",
+            [],
+            False,
+        ),
+        ("/usr/sbin/sshd -D -e -f /etc/trainyard/ssh/sshd_config -R", [], False),
+        ("sshd: root@notty", [], False),
+        ("sshd: root [priv]", [], False),
+        ("sshd: [accepted]", [], False),
+        ("/usr/sbin/sshd -p 2222 -o PasswordAuthentication=yes", [], True),
+        ("sshd: /usr/sbin/sshd -p 2222 [listener] 0 of 10-100 startups", [], True),
+        ("sshd: /usr/sbin/sshd [listener] 0 of 10-100 startups", [], True),
+        ("/usr/sbin/sshd", ["sh"], True),
+        ("/usr/sbin/sshd -D -e -f /etc/trainyard/ssh/sshd_config -o PermitRootLogin=yes", [], True),
+        # A program of another name, and a server that is not OpenSSH.
+        ("sshd: /tmp/x -f /tmp/c [listener] 0 of 10-100 startups", [], True),
+        ("/tmp/sshd -D -e -f /etc/trainyard/ssh/sshd_config", [], True),
+        ("/usr/sbin/dropbear -p 2222", [], True),
+        # Sessions of newer releases, and other programs.
+        ("/usr/lib/openssh/sshd-session -D -e -f /etc/trainyard/ssh/sshd_config -R", [], False),
+        ("sshd-session: root@pts/0", [], False),
+        ("vim /etc/ssh/sshd_config", [], False),
+        # A service of the inventory.
+        ("/usr/sbin/sshd -D -p 2222", ["python3 -B " + state.SUPERVISOR + " /run/x", "sh"], False),
+    ],
+)
+def test_another_sshd_in_a_container(command, above, other):
+    assert state.other_sshd(command, above) is other
+
+
+def test_another_sshd_is_found_among_processes(tmp_path, monkeypatch):
+    """Started by docker exec, it is in the container's namespace of process IDs, but not below its first process."""
+    sshd = tmp_path / "sshd"
+    sshd.symlink_to("/bin/sleep")
+    told = ["another sshd runs in the container: %s -- 60" % sshd]
+    with (
+        subprocess.Popen([sshd, "--", "60"]) as process,
+        subprocess.Popen(["sleep", "60"]) as first,
+    ):
+        try:
+            for _attempt in range(200):
+                if state.LISTENS.match(state.command_of(process.pid)):
+                    break
+                subprocess.run(["sleep", "0.05"], check=True)
+            # Where the container shares the processes of the host, the host's own sshd is none of its.
+            assert state.sshd_faults(os.getpid()) == told and state.sshd_faults(first.pid) == []
+            inside = {process.pid: "pid:[2]", first.pid: "pid:[2]"}
+            monkeypatch.setattr(state, "namespace_of", lambda pid: inside.get(pid, "pid:[1]"))
+            assert state.sshd_faults(first.pid) == told
+            found = {"State": {"Running": True, "Pid": first.pid}, "HostConfig": {}}
+            assert state.departures(dict(found, Path=state.ENTRYPOINT)) == told
+            # Another image may start several.
+            assert state.departures(found) == []
+            inside[process.pid] = "pid:[3]"
+            assert state.sshd_faults(first.pid) == []
+        finally:
+            process.kill()
+            first.kill()
+    assert state.sshd_faults(0) == []
+
+
 def test_units():
     text = "Id=a.service\nLoadState=loaded\nX=b=c\n\nId=docker.service\nUnitFileState=masked\n"
     assert state.parse_units(text) == {

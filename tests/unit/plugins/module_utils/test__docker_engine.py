@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -244,6 +245,31 @@ def test_what_apt_knows():
         },
         "local": {"installed": "1.0", "candidate": "1.0", "origin": "", "versions": ["1.0"]},
     }
+
+
+UBUNTU = Path(__file__).parents[3] / "fixtures/ubuntu"
+
+
+def test_what_apt_knows_on_ubuntu():
+    """Recorded on 24.04, with three pockets, and on 22.04, where the newest version is phased and not the candidate."""
+    noble = parse_policy((UBUNTU / "apt-policy-containerd-runc-noble.txt").read_text())
+    assert {name: state["candidate"] for name, state in noble.items()} == {
+        "containerd": "2.2.1-0ubuntu1~24.04.2",
+        "runc": "1.3.4-0ubuntu1~24.04.1",
+    }
+    assert [upstream_version(version) for version in noble["containerd"]["versions"]] == [
+        "2.2.1",
+        "1.7.28",
+        "1.7.12",
+    ]
+    assert noble["runc"]["installed"] == noble["runc"]["origin"] == ""
+    (jammy,) = parse_policy((UBUNTU / "apt-policy-phased-jammy.txt").read_text()).values()
+    assert (jammy["candidate"], jammy["versions"][0]) == ("249.11-0ubuntu3", "249.11-0ubuntu3.3")
+
+
+def test_the_version_of_ubuntus_engine():
+    printed = (UBUNTU / "docker-version-noble.txt").read_text().splitlines()[0]
+    assert tool_version(printed + "\n") == "28.2.2" and cli_needs_buildx("28.2.2")
 
 
 def test_the_reason_is_found_in_the_journal_and_said_once():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._driver import (
@@ -19,6 +22,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._driver import (
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_madison
 
+# Outputs of Ubuntu hosts.
+UBUNTU = Path(__file__).parents[3] / "fixtures/ubuntu"
 NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos"
 MADISON = """
  nvidia-smi | 570.172.08-1 | https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64  Packages
@@ -95,6 +100,44 @@ def test_what_ubuntu_drivers_recommends(text, package):
     assert parse_ubuntu_drivers(text) == package
 
 
+@pytest.mark.parametrize(
+    "file, package",
+    [
+        ("devices-gtx1660super-focal.txt", "nvidia-driver-470"),
+        ("devices-gtx980-noble.txt", "nvidia-driver-535"),
+        # U9: NVIDIA's repository is configured, and its package is recommended.
+        ("devices-rtx2000ada-cuda-repository-noble.txt", "nvidia-driver-580-server-open"),
+        ("devices-rtx3070-focal.txt", "nvidia-driver-535-server-open"),
+        ("devices-rtx3090.txt", "nvidia-driver-535-server-open"),
+        ("list-focal.txt", "nvidia-driver-460"),
+        ("list-gpgpu-recommended-noble.constructed.txt", "nvidia-driver-580-server-open"),
+        # A package of another repository has no signed modules.
+        (
+            "list-gpgpu-recommended-third-party-first.constructed.txt",
+            "nvidia-driver-580-server-open",
+        ),
+    ],
+)
+def test_what_ubuntu_drivers_recommends_on_real_hosts(file, package):
+    assert (
+        parse_ubuntu_drivers((UBUNTU / ("ubuntu-drivers-" + file)).read_text(encoding="utf-8"))
+        == package
+    )
+
+
+def test_a_branch_of_another_repository_is_the_archives_newest():
+    text = (
+        "driver   : nvidia-driver-610-open - third-party non-free recommended\n"
+        "driver   : nvidia-driver-570-server - distro non-free\ndriver   : nvidia-driver-580-server - distro non-free\n"
+        "driver   : nvidia-driver-580-open - distro non-free\n"
+    )
+    assert parse_ubuntu_drivers(text) == "nvidia-driver-580-open"
+    assert parse_ubuntu_drivers(text.splitlines()[0] + "\n") == ""
+    # Without signed modules only the other command tells whose package it is.
+    assert parse_ubuntu_drivers("nvidia-driver-610-open\n", text) == "nvidia-driver-580-open"
+    assert parse_ubuntu_drivers("nvidia-driver-570-server\n", text) == "nvidia-driver-570-server"
+
+
 def test_offers_of_one_repository_and_of_the_others():
     assert parse_madison(MADISON)["nvidia-smi"] == ["570.172.08-1", "550.54.15-1", "535.261.03-1"]
     assert parse_madison(MADISON, NVIDIA + "/") == {"nvidia-smi": ["570.172.08-1", "550.54.15-1"]}
@@ -164,6 +207,20 @@ def test_the_family_that_is_whole_wins():
     assert resolve([first], offers, "570") == {"names": first, "version": "570.172.08-1"}
     assert resolve([["nvidia-smi", "nvidia-open"]], offers, "550")["version"] == "550.54.15-1"
     assert resolve([first, second], offers, "580") is None and resolve([], offers, "") is None
+
+
+def test_a_daemon_of_another_branch_is_not_taken_if_the_driver_has_its_own():
+    """In NVIDIA's repository for Ubuntu it is in nvidia-compute-utils up to 570, and a package of its own from 580 on."""
+    families = [["nvidia-utils-570", "nvidia-persistenced"], ["nvidia-utils-570"]]
+    offers = {
+        "nvidia-utils-570": ["570.172.08-0ubuntu1"],
+        "nvidia-persistenced": ["580.95.05-0ubuntu1"],
+    }
+    assert resolve(families, offers, "570")["names"] == families[1]
+    # Debian's is older than its driver.
+    assert resolve(families[:1], offers, "570")["names"] == families[0]
+    offers["nvidia-persistenced"].append("570.172.08-0ubuntu1")
+    assert resolve(families, offers, "570")["names"] == families[0]
 
 
 def test_an_installed_version_that_fits_stays():
@@ -243,6 +300,25 @@ def test_components_are_added_for_the_hosts_own_mirror():
         )
         == ""
     )
+
+
+def test_components_of_real_hosts():
+    """Both stanzas of 24.04 get what they lack, each line of 22.04 its own."""
+    noble = (UBUNTU / "ubuntu-sources-noble-mirror.sources").read_text(encoding="utf-8")
+    assert lacking_components({"a.sources": noble}, "noble", ["restricted", "multiverse"]) == ""
+    bare = noble.replace(" restricted multiverse", "")
+    found = lacking_components({"a.sources": bare}, "noble", ["restricted", "multiverse"])
+    assert re.findall(r"Suites: (.*)\nComponents: (.*)", found) == [
+        ("noble noble-updates", "restricted multiverse"),
+        ("noble-security", "restricted multiverse"),
+    ]
+    jammy = (UBUNTU / "sources-list-jammy.list").read_text(encoding="utf-8")
+    assert lacking_components({"/etc/apt/sources.list": jammy}, "jammy", ["restricted"]) == ""
+    found = lacking_components({"/etc/apt/sources.list": jammy}, "jammy", ["multiverse"])
+    assert "Signed-By" not in found and re.findall(r"Suites: (.*)\nComponents: (.*)", found) == [
+        ("jammy", "multiverse"),
+        ("jammy-updates", "multiverse"),
+    ]
 
 
 def test_components_of_a_host_with_the_former_format():

@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -17,18 +18,23 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
     holds_old_key,
     is_foreign,
     is_kept_out,
+    is_nvidias,
+    leads_to,
     library_version,
     next_kernel,
+    package_origins,
     parse_dkms_status,
     parse_driver_offers,
     parse_module_name,
     parse_nccl_header,
     parse_nvcc,
     parse_nvrm,
+    parse_origins,
     parse_packages,
     parse_policy,
     parse_release,
     parse_sources,
+    parse_transitional,
     reboot_required_reason,
     upstream,
     version_key,
@@ -38,6 +44,10 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
 NVCC = Path(__file__).parents[3] / "fixtures/nvcc"
 with open(NVCC / "INDEX.tsv", encoding="utf-8", newline="") as index:
     ROWS = list(csv.DictReader(index, delimiter="\t"))
+# Outputs of Ubuntu hosts, and lists of its archive and of NVIDIA's repository.
+UBUNTU = Path(__file__).parents[3] / "fixtures/ubuntu"
+CANONICAL = "Ubuntu Core Developers <ubuntu-devel-discuss@lists.ubuntu.com>"
+CUDATOOLS = "cudatools <cudatools@nvidia.com>"
 OLD, NEW = "6.1.0-18-amd64", "6.1.0-25-amd64"
 
 
@@ -130,60 +140,363 @@ zfs/2.1.11, 6.1.0-18-amd64, x86_64: installed (Original modules exist)
         parse_dkms_status("no such thing")
 
 
+def row(name, version, status="ii ", maintainer=CANONICAL, section="restricted/libs", depends=""):
+    """A line of dpkg-query."""
+    return "\t".join([name, version, status, maintainer, section, depends]) + "\n"
+
+
 def test_packages():
     text = (
-        "nvidia-driver\t535.183.01-1~deb12u1\tii \tDebian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth.debian.org>\n"
-        "libnccl2\t2.21.5-1+cuda12.4\thi \tcudatools <cudatools@nvidia.com>\nlibnvidia-ml1:amd64\t535\tiU \tX <x@nvidia.com.example>\n"
-        "cuda\t12.4\trc \tcudatools <cudatools@nvidia.com>\nold\t1\tun \t\n"
+        row(
+            "nvidia-driver",
+            "535.183.01-1~deb12u1",
+            maintainer="Debian NVIDIA Maintainers <x@debian.org>",
+        )
+        + row("libnccl2", "2.21.5-1+cuda12.4", "hi ", CUDATOOLS)
+        + row("libnvidia-ml1:amd64", "535", "iU ", "X <x@nvidia.com.example>")
+        + row("cuda", "12.4", "rc ", CUDATOOLS)
+        + row("old", "1", "un ", "")
     )
+    one = {"held": False, "broken": False, "by_nvidia": False, "leads_to": ""}
     assert parse_packages(text) == {
-        "nvidia-driver": {
-            "version": "535.183.01-1~deb12u1",
-            "held": False,
-            "broken": False,
-            "by_nvidia": False,
-        },
-        "libnccl2": {
-            "version": "2.21.5-1+cuda12.4",
-            "held": True,
-            "broken": False,
-            "by_nvidia": True,
-        },
-        "libnvidia-ml1": {"version": "535", "held": False, "broken": True, "by_nvidia": False},
+        "nvidia-driver": dict(one, version="535.183.01-1~deb12u1"),
+        "libnccl2": dict(one, version="2.21.5-1+cuda12.4", held=True, by_nvidia=True),
+        "libnvidia-ml1": dict(one, version="535", broken=True),
     }
     with pytest.raises(ParseError, match="half"):
         parse_packages("half a line")
 
 
-def package(version="550.54.15-1", held=False, by_nvidia=True):
-    return {"version": version, "held": held, "broken": False, "by_nvidia": by_nvidia}
+def control(name):
+    """Paragraphs of a debian/control, as fields by package."""
+    text = (UBUNTU / name).read_text(encoding="utf-8")
+    return [
+        dict(re.findall(r"^(\S+): *(.*)$", paragraph, re.MULTILINE))
+        for paragraph in text.split("\n\n")
+        if paragraph.startswith("Package:")
+    ]
+
+
+@pytest.mark.parametrize(
+    "file, branch",
+    [
+        ("control-relations-535-server-noble.txt", ""),
+        ("control-relations-570-server-noble.txt", "580"),
+        ("control-relations-580-noble.txt", ""),
+        ("control-relations-580-server-jammy.txt", ""),
+        ("control-relations-580-server-noble.txt", ""),
+        ("control-relations-595-server-noble.txt", ""),
+    ],
+)
+def test_transitional_packages_of_ubuntus_archive(file, branch):
+    """U4: all 22 packages of 570-server are empty since April 2026."""
+    fields = control(file)
+    text = "".join(
+        row(
+            each["Package"],
+            "1.2-0ubuntu1",
+            section=each.get("Section", "restricted/libs"),
+            depends=each.get("Depends", ""),
+        )
+        for each in fields
+    )
+    assert len(fields) >= 10
+    for name, package in parse_packages(text).items():
+        own = re.search(r"-\d{3}", name).group()
+        assert package["leads_to"] == (name.replace(own, "-" + branch) if branch else "")
+
+
+@pytest.mark.parametrize(
+    "name, section, depends, other",
+    [
+        # Without its section a package tells it by its dependency.
+        (
+            "nvidia-dkms-535-server-open",
+            "kernel",
+            "nvidia-dkms-580-server-open",
+            "nvidia-dkms-580-server-open",
+        ),
+        (
+            "linux-modules-nvidia-535-generic",
+            "kernel",
+            "linux-modules-nvidia-580-generic",
+            "linux-modules-nvidia-580-generic",
+        ),
+        ("libnvidia-ml1", "non-free/oldlibs", "libnvidia-ml2 (>= 1) | x, libc6", "libnvidia-ml2"),
+        ("libnvidia-ml1", "non-free/oldlibs", "", ""),
+        # Not the same package of another branch.
+        (
+            "nvidia-driver-580-open",
+            "libs",
+            "nvidia-dkms-580-open (= 1), nvidia-firmware-580-580.95",
+            "",
+        ),
+        ("cuda-drivers-570", "libs", "nvidia-driver-570 (= 1)", ""),
+        (
+            "linux-modules-nvidia-580-generic",
+            "kernel",
+            "linux-modules-nvidia-580-6.8.0-85-generic (= 6.8.0-85.85)",
+            "",
+        ),
+    ],
+)
+def test_where_a_package_leads_to(name, section, depends, other):
+    assert leads_to(name, section, depends) == other
+
+
+def test_transitional_packages_of_apt():
+    shown = (
+        "Package: nvidia-utils-570-server\nVersion: 570.211.01-0ubuntu1.24.04.1\nSection: restricted/oldlibs\nDepends: nvidia-utils-580-server\n"
+        "Description-en: Transitional package\n for nvidia-utils-580-server\n\n"
+        "Package: nvidia-utils-570-server\nVersion: 570.195.03-0ubuntu0.24.04.1\nSection: restricted/libs\nDepends: nvidia-kernel-common-570-server,\n"
+        "         libc6\nDescription: NVIDIA binaries\n\nPackage: x\nVersion: 1\nDescription: (transitional package)\nDepends: yy\n"
+    )
+    assert parse_transitional(shown) == {
+        ("nvidia-utils-570-server", "570.211.01-0ubuntu1.24.04.1"): "nvidia-utils-580-server",
+        ("x", "1"): "yy",
+    }
+    assert parse_transitional("") == {}
+
+
+def package(version="550.54.15-1", held=False, by_nvidia=False, leads_to="", **more):
+    return dict(
+        {
+            "version": version,
+            "held": held,
+            "broken": False,
+            "by_nvidia": by_nvidia,
+            "leads_to": leads_to,
+        },
+        **more,
+    )
+
+
+def sources(packages, madison="", noted=None, nvidia=(), foreign=(), archive=(), runfile=False):
+    """Origins of a driver by what apt offers."""
+    found = {name: dict(entry) for name, entry in packages.items()}
+    offers = parse_origins(
+        madison, {"nvidia_repository": nvidia, "other_repository": foreign, "distribution": archive}
+    )
+    for name, origin in package_origins(packages, offers, noted).items():
+        found[name]["origin"] = origin
+    return driver_sources(found, runfile)
+
+
+def offers(where, *pairs):
+    return "".join(" %s | %s | %s Packages\n" % (pair + (where,)) for pair in pairs)
+
+
+NVIDIAS = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64 "
+ARCHIVE = "http://archive.ubuntu.com/ubuntu noble-updates/restricted amd64"
 
 
 def test_where_a_driver_is_from():
-    assert driver_sources({}, False) == []
-    assert driver_sources(
-        {"nvidia-driver": package(by_nvidia=False), "libnvidia-container1": package()}, False
+    assert sources({}) == []
+    assert sources(
+        {"nvidia-driver": package("535.183.01-1~deb12u1"), "libnvidia-container1": package()}
     ) == ["distribution"]
-    assert driver_sources(
-        {"nvidia-utils-550": package(by_nvidia=False), "cuda-drivers-550": package()}, True
+    assert sources(
+        {
+            "nvidia-utils-550": package("550.54.15-0ubuntu0.24.04.1"),
+            "cuda-drivers-550": package("550.90.12-1", by_nvidia=True),
+        },
+        runfile=True,
     ) == ["distribution", "nvidia_repository", "runfile"]
-    assert (
-        driver_sources({"libnccl2": package(), "nvidia-container-toolkit": package()}, False) == []
+    assert sources({"libnccl2": package(), "nvidia-container-toolkit": package()}) == []
+
+
+def test_nvidias_driver_for_ubuntu_has_ubuntus_maintainer():
+    """U3, practice 1: the second run refused it, and preflight advised to purge it."""
+    info = (UBUNTU / "deb-info-nvidia-driver-550-cuda-repository-jammy.txt").read_text(
+        encoding="utf-8"
     )
+    fields = dict(re.findall(r"^ ?(\S+): *(.*)$", info, re.MULTILINE))
+    name, version = fields["Package"], fields["Version"]
+    installed = parse_packages(
+        row(name, version, maintainer=fields["Maintainer"])
+        + row("cuda-drivers-550", "550.54.15-1", maintainer=CUDATOOLS)
+    )
+    assert not installed[name]["by_nvidia"]
+    offered = offers(NVIDIAS, (name, version), ("cuda-drivers-550", "550.54.15-1"))
+    assert sources(installed, offered) == ["nvidia_repository"]
+    # After the repository was switched off, or without lists.
+    assert sources(installed) == ["nvidia_repository"]
+
+
+@pytest.mark.parametrize(
+    "heading", (UBUNTU / "versions-by-branch.txt").read_text(encoding="utf-8").splitlines()
+)
+def test_every_version_of_the_archive_is_the_archives(heading):
+    """By apt, and by the version if apt has it no more."""
+    branch, version = re.match(r"nvidia-graphics-drivers-(\S+) \((\S+)\)", heading).groups()
+    installed = {"nvidia-utils-" + branch: package(version)}
+    assert sources(installed, offers(ARCHIVE, ("nvidia-utils-" + branch, version))) == [
+        "distribution"
+    ]
+    assert sources(installed) == ["distribution"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    re.findall(
+        r"^\S+",
+        (UBUNTU / "cuda-repository-ubuntu2404-sbsa-580.txt").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    ),
+)
+def test_every_version_of_nvidia_is_nvidias(name):
+    package_name, version = name.split("_")[:2]
+    installed = {package_name: package(version)}
+    assert sources(installed, offers(NVIDIAS, (package_name, version))) == ["nvidia_repository"]
+    assert sources(installed) == ["nvidia_repository"]
+
+
+def test_the_form_of_a_version_is_not_its_origin():
+    """The archive of a development release has versions as NVIDIA's repository has them."""
+    installed = {"nvidia-utils-580": package("580.95.05-0ubuntu1")}
+    archive = "http://archive.ubuntu.com/ubuntu questing/restricted amd64"
+    assert sources(installed, offers(archive, ("nvidia-utils-580", "580.95.05-0ubuntu1"))) == [
+        "distribution"
+    ]
+    both = offers(archive, ("nvidia-utils-580", "580.95.05-0ubuntu1")) + offers(
+        NVIDIAS, ("nvidia-utils-580", "580.95.05-0ubuntu1")
+    )
+    assert sources(installed, both) == ["distribution"]
+    # NVIDIA's metapackage, of which there is one, decides.
+    with_metapackage = dict(
+        installed, **{"cuda-drivers-580": package("580.95.05-0ubuntu1", by_nvidia=True)}
+    )
+    assert sources(with_metapackage, both) == ["nvidia_repository"]
+    assert sources(
+        with_metapackage, both + offers(NVIDIAS, ("cuda-drivers-580", "580.95.05-0ubuntu1"))
+    ) == ["nvidia_repository"]
+
+
+def mixed(leads_to=""):
+    """Installed packages of a real host: a former branch of the archive, a newer one of NVIDIA's repository, half configured."""
+    lines = (UBUNTU / "dpkg-l-mixed-550-transitional-580-cuda-noble.txt").read_text(
+        encoding="utf-8"
+    )
+    return parse_packages(
+        "".join(
+            row(
+                name,
+                version,
+                status + " ",
+                depends=leads_to and name.split(":")[0].replace("-550", leads_to),
+            )
+            for status, name, version in (line.split()[:3] for line in lines.splitlines())
+        )
+    )
+
+
+def test_several_origins_on_one_host_are_told_apart():
+    installed = mixed()
+    offered = "".join(
+        offers(
+            NVIDIAS if entry["version"].startswith("580.") else ARCHIVE, (name, entry["version"])
+        )
+        for name, entry in installed.items()
+    )
+    origins = package_origins(installed, parse_origins(offered))
+    assert {name for name, origin in origins.items() if origin == "nvidia_repository"} == {
+        name for name in installed if installed[name]["version"] == "580.95.05-0ubuntu1"
+    }
+    assert (
+        installed["nvidia-driver-580-open"]["broken"]
+        and installed["nvidia-dkms-580-open"]["broken"]
+    )
+    assert sources(installed, offered) == ["distribution", "nvidia_repository"]
+    # The empty packages of the archive are no second driver.
+    assert sources(mixed("-580"), offered) == ["nvidia_repository"]
+    # A PPA has a part of it, too.
+    ppa = offers(PPA + " noble/main amd64", ("nvidia-utils-575", "575.64.03-0ubuntu0~gpu24.04.1"))
+    installed["nvidia-utils-575"] = package("575.64.03-0ubuntu0~gpu24.04.1")
+    assert sources(installed, offered + ppa, foreign=[(PPA, "noble")]) == [
+        "distribution",
+        "nvidia_repository",
+        "other_repository",
+    ]
+
+
+@pytest.mark.parametrize(
+    "file", ["dpkg-l-550-archive-hwe-noble.txt", "dpkg-l-550-server-archive-noble.txt"]
+)
+def test_a_driver_of_the_archive_is_whole(file):
+    """Its signed modules have the version of their kernel, and the toolkit is of another repository."""
+    lines = (UBUNTU / file).read_text(encoding="utf-8").splitlines()
+    installed = parse_packages(
+        "".join(
+            row(name, version, status + " ")
+            for status, name, version in (line.split()[:3] for line in lines)
+        )
+    )
+    assert [name for name in installed if installed[name]["leads_to"]] == []
+    assert sources(installed) == ["distribution"]
+
+
+def test_an_unattended_upgrade_moves_a_driver_to_another_repository():
+    """A driver of NVIDIA's repository that was neither held nor excluded, by apt's own log."""
+    log = (UBUNTU / "apt-history-570-cuda-repository-to-archive-jammy.txt").read_text(
+        encoding="utf-8"
+    )
+    upgraded = re.search(r"^Upgrade: (.*)$", log, re.MULTILINE).group(1)
+    pairs = re.findall(r"(\S+):amd64 \((\S+), (\S+)\)", upgraded)
+    archive = "http://archive.ubuntu.com/ubuntu jammy-security/restricted amd64"
+    nvidia = NVIDIAS.replace("2404", "2204")
+    offered = offers(nvidia, *((name, old) for name, old, _new in pairs))
+    offered += offers(archive, *((name, new) for name, _old, new in pairs))
+    before = {name: package(old) for name, old, _new in pairs}
+    after = {name: package(new) for name, _old, new in pairs}
+    assert len(pairs) == 9
+    assert sources(before, offered) == ["nvidia_repository"]
+    assert sources(after, offered) == ["distribution"]
+    halfway = dict(before, **{"nvidia-utils-570": after["nvidia-utils-570"]})
+    assert sources(halfway, offered) == ["distribution", "nvidia_repository"]
+
+
+def test_mirrors_and_local_repositories_of_nvidia_are_nvidias():
+    installed = {"nvidia-utils-570": package("570.172.08-0ubuntu1")}
+    pair = ("nvidia-utils-570", "570.172.08-0ubuntu1")
+    local = "file:/var/nvidia-driver-local-repo-ubuntu2404-570.172.08 "
+    mirror = "http://mirror.example/gpu "
+    assert sources(installed, offers(local, pair)) == ["nvidia_repository"]
+    assert sources(
+        installed, offers(mirror, pair), nvidia=[("http://mirror.example/gpu/", "/")]
+    ) == ["nvidia_repository"]
+    assert sources(installed, offers(mirror, pair)) == ["distribution"]
+    # A mirror of the distribution whose name has the word.
+    lab = "http://nvidia-lab.example/ubuntu"
+    assert not is_nvidias("a.list", lab, "Ubuntu") and is_nvidias("a.list", lab, "")
+    assert sources(
+        installed, offers(lab + " noble/restricted amd64", pair), archive=[(lab, "noble")]
+    ) == ["distribution"]
+    own = "/etc/apt/sources.list.d/trainyard-nvidia-cuda.sources"
+    assert is_nvidias(own, "http://mirror.example/gpu", "aptly")
+    assert not is_foreign(own, "http://mirror.example/gpu", "aptly")
+
+
+def test_what_the_role_installed_is_of_its_source():
+    """Without a question to apt in the second run. The rest of a build is of the same source."""
+    installed = {
+        "nvidia-utils-570": package("570.172.08-0ubuntu1"),
+        "libnvidia-compute-570": package("570.172.08-0ubuntu1"),
+    }
+    noted = {"nvidia-utils-570": "distribution"}
+    assert package_origins(installed, {}, noted) == dict.fromkeys(installed, "distribution")
 
 
 def test_packages_of_another_source_are_not_the_distributions():
     packages = {
-        "nvidia-utils-570": package("570.172.08-0ubuntu0~gpu1", by_nvidia=False),
-        "libnvidia-ml1": package(by_nvidia=False),
+        "nvidia-utils-570": package("570.172.08-0ubuntu0~gpu1"),
+        "libnvidia-ml1": package("550.54.15-1"),
     }
-    assert driver_sources(packages, False, ["nvidia-utils-570", "libnvidia-ml1"]) == [
-        "other_repository"
-    ]
-    assert driver_sources(packages, False, ["nvidia-utils-570"]) == [
-        "distribution",
-        "other_repository",
-    ]
+    ppa = offers(PPA + " noble/main amd64", ("nvidia-utils-570", "570.172.08-0ubuntu0~gpu1"))
+    foreign = [(PPA, "noble")]
+    assert sources(packages, ppa, foreign=foreign) == ["distribution", "other_repository"]
+    # A version that the archive has, too, is the archive's.
+    ours = offers(ARCHIVE, ("nvidia-utils-570", "570.172.08-0ubuntu0~gpu1"))
+    assert sources(packages, ppa + ours, foreign=foreign) == ["distribution"]
 
 
 PPA = "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu"

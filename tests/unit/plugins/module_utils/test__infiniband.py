@@ -474,7 +474,9 @@ WORDS = st.one_of(
 )
 @any_input
 def test_any_files(texts, errors):
-    device = describe_device("mlx5_0", texts, errors, network=ipaddress.ip_network("192.0.2.0/24"))
+    device = describe_device(
+        "mlx5_0", texts, errors, networks=[ipaddress.ip_network("192.0.2.0/24")]
+    )
     nulls_have_reasons(device)
     for port in device["ports"]:
         chosen = [gid for gid in port["gids"] or [] if gid["index"] == port["nccl_gid_index"]]

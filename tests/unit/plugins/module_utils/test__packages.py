@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_states, way_back
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
+    ParseError,
+    parse_provided,
+    parse_states,
+    way_back,
+)
 
 NOTHING = {"install": [], "remove": [], "hold": [], "unhold": [], "automatic": [], "kept": []}
 
 
 def state(version, status="ii", automatic=False):
     return {"version": version, "status": status, "automatic": automatic}
+
+
+def test_names_that_other_packages_provide():
+    text = (
+        "libpmix2t64\t5.0.1-4.1build1\tii \tlibpmix2 (= 5.0.1-4.1build1), mpi(= 1), one:amd64\n"
+        "gone\t1\trc \tsudo\nnone\t1\tii \t\nheld\t2\thi \tnfs\nlater\t3\tii \tnfs (= 3)\n"
+    )
+    found = parse_provided(text, ["libpmix2", "mpi", "one", "sudo", "nfs"])
+    assert {name: entry["package"] for name, entry in found.items()} == {
+        "libpmix2": "libpmix2t64",
+        "mpi": "libpmix2t64",
+        "one": "libpmix2t64",
+        "nfs": "held",
+    }
+    assert found["nfs"] == {"package": "held", "version": "2", "held": True}
+    for wrong in ("a\t1\tii \n", "a\t1\tii \tb", "a\t1\tii\tb\tc\n"):
+        with pytest.raises(ParseError):
+            parse_provided(wrong, ["b"])
 
 
 def test_states_of_what_dpkg_prints():

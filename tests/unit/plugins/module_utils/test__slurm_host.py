@@ -13,6 +13,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import (
     parse_slurmd_hardware,
     parse_units,
     release,
+    sockets_of,
 )
 
 # Debian 12 and 13, as printed.
@@ -64,6 +65,40 @@ def test_hardware_by_slurmd():
         parse_slurmd_hardware(
             "NodeName=a CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1\n"
         )
+
+
+def packages(sockets, cores, threads, interleaved=False, first=0):
+    """The package of each CPU. The kernel numbers the second threads after all cores; some firmware numbers the sockets in turn. C(first) is the id of CPU 0's."""
+    each = [(socket, core) for socket in range(sockets) for core in range(cores)]
+    if interleaved:
+        each = [(socket, core) for core in range(cores) for socket in range(sockets)]
+    return {cpu: str(socket ^ first) for cpu, (socket, dummy) in enumerate(each * threads)}
+
+
+@pytest.mark.parametrize(
+    "cpulist, those, expected",
+    [
+        # Two sockets of 32 cores with two threads each, as on an HGX H100 host.
+        ("0-31,64-95\n", packages(2, 32, 2), [0]),
+        ("32-63,96-127\n", packages(2, 32, 2), [1]),
+        # Without hyper-threads.
+        ("32-63", packages(2, 32, 1), [1]),
+        # Dell numbers the sockets in turn.
+        ("0,2,4,6,8,10,12,14", packages(2, 4, 2, interleaved=True), [0]),
+        ("1,3,5,7,9,11,13,15", packages(2, 4, 2, interleaved=True), [1]),
+        # Package 1 has CPU 0: it is Slurm's first.
+        ("0-3", packages(2, 4, 1, first=1), [0]),
+        # A quarter of a socket (NPS4), and both sockets, as in a virtual machine.
+        ("24-31", packages(2, 32, 2), [0]),
+        ("0-127", packages(2, 32, 2), [0, 1]),
+        # CPUs that are offline or not for this host, and no answer.
+        ("0-31,64-95", packages(2, 32, 1), [0]),
+        ("200-207", packages(2, 4, 1), []),
+        ("", packages(2, 4, 1), []),
+    ],
+)
+def test_sockets_near_a_device(cpulist, those, expected):
+    assert sockets_of(cpulist, those) == expected
 
 
 def test_hardware_by_the_kernel():

@@ -82,8 +82,8 @@ ANSWERS = {
         path.read_text(encoding="utf-8") for path in sorted(NVCC.glob("*.txt"))
     ],
     _gpu_stack.parse_packages: [
-        "nvidia-smi\t535.183.01-1~deb12u1\thi \tDebian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth.debian.org>\n"
-        "libnccl2:amd64\t2.21.5-1+cuda12.4\tii \tcudatools <cudatools@nvidia.com>\nold\t\tun \t\n"
+        "nvidia-smi\t535.183.01-1~deb12u1\thi \tDebian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth.debian.org>\tutils\tlibc6 (>= 2.14)\n"
+        "libnccl2:amd64\t2.21.5-1+cuda12.4\tii \tcudatools <cudatools@nvidia.com>\tlibs\t\nold\t\tun \t\t\t\n"
     ],
     _gpu_stack.parse_policy: [
         "nvidia-smi:\n  Installed: (none)\n  Candidate: 535.183.01-1~deb12u1\n  Version table:\n     535.183.01-1~deb12u1 500\n"

@@ -14,9 +14,9 @@ from ansible_collections.trainyard.gpu.plugins.modules import gpu_stack_info
 
 OLD, NEW = "6.1.0-18-amd64", "6.1.0-25-amd64"
 PACKAGES = (
-    "nvidia-driver\t535.183.01-1~deb12u1\thi \tDebian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth.debian.org>\n"
-    "linux-image-6.1.0-18-amd64\t6.1.76-1\tii \tDebian Kernel Team <debian-kernel@lists.debian.org>\n"
-    "libnccl2\t2.21.5-1+cuda12.4\thi \tcudatools <cudatools@nvidia.com>\n"
+    "nvidia-driver\t535.183.01-1~deb12u1\thi \tDebian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth.debian.org>\tnon-free/x11\tlibcuda1\n"
+    "linux-image-6.1.0-18-amd64\t6.1.76-1\tii \tDebian Kernel Team <debian-kernel@lists.debian.org>\tkernel\tkmod\n"
+    "libnccl2\t2.21.5-1+cuda12.4\thi \tcudatools <cudatools@nvidia.com>\tlibs\tlibc6\n"
 )
 
 
@@ -128,7 +128,9 @@ def test_a_driver_that_is_in_order(host):
         "held": True,
         "broken": False,
         "by_nvidia": True,
+        "leads_to": "",
     }
+    assert told["packages"]["nvidia-driver"]["origin"] == "distribution"
     assert (told["driver_sources"], told["driver_pinned"], told["docker"]) == (
         ["distribution"],
         "hold of nvidia-driver",

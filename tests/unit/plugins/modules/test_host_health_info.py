@@ -56,6 +56,37 @@ def test_errors_that_have_ended_and_such_that_count(script):
     assert all(error["cause"] and error["fix"] for error in told)
 
 
+@pytest.mark.parametrize("boots, said", [(1, False), (2, True), (3, True)])
+def test_the_same_error_after_reboots(script, tmp_path, boots, said):
+    """Other devices and codes do not count, and neither do lines that people have chosen."""
+    now = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    others = [XID[10:].replace("3b", "4c"), XID[10:].replace("79", "48"), "python[1]: " + XID[10:]]
+    lines = [(now.replace("-", ""), XID[10:])]
+    lines += [("%032x" % number, XID[10:]) for number in range(boots) for _twice in range(2)]
+    lines += [("%032x" % number, text) for number, text in enumerate(others, 10)]
+    entries = [json.dumps({"_BOOT_ID": boot, "MESSAGE": text}) for boot, text in lines]
+    entries += ['{"_BOOT_ID": "%032x", "MESSAGE": [255]}' % 20, "no JSON", "[]"]
+    (tmp_path / "lines").write_text("\n".join(entries), encoding="utf-8")
+    script(
+        "journalctl",
+        f'case "$*" in *--boot*) echo "{XID}";; *_TRANSPORT=kernel*--output=json*) cat {tmp_path}/lines; esac',
+    )
+    (error,) = run(clock=False)["gpu_errors"]
+    assert error["earlier_boots"] == boots
+    (judged,) = _host_health.judged([error], [], "550.54")
+    assert ("do not reboot again" in judged["fix"] and "inspected" in judged["fix"]) is said
+    # What does not drain is not looked up.
+    assert _host_health.judged([dict(error, action="warn")], [], None)[0]["fix"] == error["fix"]
+
+
+def test_a_journal_that_cannot_be_searched(script):
+    script(
+        "journalctl",
+        f'case "$*" in *--boot*) echo "{XID}";; *) echo "Compiled without pattern matching support" >&2; exit 1; esac',
+    )
+    assert [error["earlier_boots"] for error in run(clock=False)["gpu_errors"]] == [0]
+
+
 def test_errors_that_the_kernel_has_forgotten(monkeypatch, tmp_path):
     """The health program has seen them, in this boot."""
     monkeypatch.setattr(host_health_info, "RECORD", str(tmp_path / "health.json"))

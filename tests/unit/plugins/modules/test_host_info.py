@@ -116,6 +116,8 @@ def test_space_of_the_nearest_parent_that_exists(tmp_path):
     told = run(paths=[str(tmp_path), str(tmp_path / "not/there")])
     assert set(told["disk_free_mib"]) == {str(tmp_path), str(tmp_path / "not/there")}
     assert len(set(told["disk_free_mib"].values())) == 1
+    assert set(told["disk_devices"].values()) == {tmp_path.stat().st_dev}
+    assert set(told["disk_devices"]) == set(told["disk_free_mib"])
     assert "not absolute" in run(paths=["relative"])["msg"]
 
 
@@ -186,6 +188,38 @@ def test_roce_ports_with_the_indexes_of_their_addresses(tree):
         ("mlx5_0", "roce", ["enp24s0np0"], {"10.1.0.11": 3, "10.7.0.11": 5}),
         ("siw0", "iwarp", ["enp42s0"], {}),
     ]
+
+
+def test_transports_of_an_nfs_server():
+    portlist = "rdma 20049\nudp 2049\ntcp 2049\nudp 2049\ntcp 2049\n"
+    assert host_info.nfs_transports(portlist) == ["rdma", "tcp", "udp"]
+    assert host_info.nfs_transports("") == []
+
+
+def test_gpus_beside_rdma_devices(tmp_path, monkeypatch):
+    """An HGX host has a switch for a GPU and its adapter. Below it there are more bridges. A virtual machine has all devices at its root."""
+    below = {
+        "0000:1b:00.0": "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:1b:00.0",
+        "mlx5_0": "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:18:00.0",
+        "mlx5_1": "pci0000:15/0000:15:05.0/0000:29:00.0",
+        "mlx5_2": "pci0000:15/0000:29:00.0",
+        "0000:30:00.0": "pci0000:15/0000:30:00.0",
+    }
+    monkeypatch.setattr(host_info, "SYS_CLASS", str(tmp_path / "class"))
+    monkeypatch.setattr(_pci, "DEVICES", str(tmp_path / "bus/pci/devices"))
+    for name, path in below.items():
+        folder = tmp_path / "devices" / path
+        folder.mkdir(parents=True)
+        where = "class/infiniband/%s/device" if name.startswith("mlx5") else "bus/pci/devices/%s"
+        link = tmp_path / (where % name)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(folder)
+    gpus = [{"bus_id": name} for name in below if ":" in name]
+    assert host_info.rdma_beside_gpus(gpus) == {
+        "mlx5_0": ["0000:1b:00.0"],
+        "mlx5_1": [],
+        "mlx5_2": [],
+    }
 
 
 @pytest.mark.parametrize("text, speed", [("25000", 25000), ("-1", None), ("", None)])

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from scripted_tools import run_module, scripts
-from sysfs_tree import SysfsTree, mapped, write
+from sysfs_tree import SysfsTree, link, mapped, write
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import peer_access, redirects
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/ib"
 LOCAL = "fe80:0000:0000:0000:a288:c2ff:fee3:142a"
@@ -309,6 +311,9 @@ def test_which_gid_index(tree, ask):
         "several RoCE v2 addresses: 192.0.2.11 (3), 192.0.2.99 (5)",
     )
     assert only_port(ask(network="192.0.2.96/28"))["nccl_gid_index"] == 5
+    # One of several rails.
+    assert only_port(ask(network=["203.0.113.0/24", "192.0.2.96/28"]))["nccl_gid_index"] == 5
+    assert only_port(ask(network="203.0.113.0/24,192.0.2.96/28"))["nccl_gid_index"] == 5
     # Without IPv4, IPv6, as long as it isn't link-local.
     for index in (2, 3, 5):
         write(
@@ -387,6 +392,104 @@ def test_no_device_and_no_driver(tree, ask):
         (adapter["vendor_id"], adapter["driver"], adapter["infiniband"], adapter["devices"])
         for adapter in told["adapters"]
     ] == [("1077", "", True, []), ("15b3", "mlx5_core", False, [])]
+
+
+# --- GPUDirect RDMA --------------------------------------------------------------------------------------------------------
+
+
+def a_config(port_type, control=None, size=4096):
+    """Configuration space of a bridge: power management, then PCI Express; advanced errors, then Access Control Services if C(control) is given."""
+    config = bytearray(size)
+    config[0x34] = 0x40
+    config[0x40:0x42] = bytes([0x01, 0x60])
+    config[0x60:0x64] = bytes([0x10, 0x00, port_type << 4 | 2, 0x00])
+    if size > 256:
+        config[0x100:0x104] = (0x0001 | 1 << 16 | 0x148 << 20).to_bytes(4, "little")
+    if size > 256 and control is not None:
+        config[0x148:0x14C] = (0x000D | 1 << 16).to_bytes(4, "little")
+        config[0x14C:0x150] = bytes([0x5F, 0, control, 0])
+    return bytes(config)
+
+
+@pytest.mark.parametrize(
+    "config, expected",
+    [
+        (a_config(6, 0x1D), True),
+        (a_config(6, 0x04), True),
+        (a_config(6, 0x00), False),
+        # Source validation alone redirects nothing.
+        (a_config(6, 0x01), False),
+        (a_config(6), False),
+        # What passes a port of the root goes through it anyway.
+        (a_config(4, 0x1D), False),
+        (a_config(5, 0x1D), False),
+        # As people without rights, and some virtual machines, see it.
+        (a_config(6, size=64), False),
+        (a_config(6, size=256), False),
+        (b"", False),
+        (b"\xff" * 4096, False),
+    ],
+)
+def test_access_control_of_a_port(config, expected):
+    assert redirects(config) is expected
+
+
+def test_capabilities_that_form_a_circle():
+    config = bytearray(a_config(6))
+    config[0x61] = 0x40
+    config[0x100:0x104] = (0x0001 | 0x100 << 20).to_bytes(4, "little")
+    assert redirects(bytes(config)) is False
+
+
+def with_gpu(tree, control, kind=""):
+    """A GPU and an adapter below a switch, whose ports are 0000:15:00.0 and 0000:15:01.0, below port 0000:14:00.0 of the root."""
+    root = tree.root / "devices/pci0000:14/0000:14:00.0"
+    for bus_id, vendor, group in (
+        ("0000:15:00.0/0000:16:00.0", "0x10de", "0x030200"),
+        ("0000:15:01.0/0000:17:00.0", "0x15b3", "0x020700"),
+    ):
+        folder = root / bus_id
+        for name, text in (("vendor", vendor), ("class", group), ("device", "0x2330")):
+            write(folder, name, text)
+        (folder.parent / "config").write_bytes(a_config(6, control))
+        link(tree.root / "bus/pci/devices" / folder.name, folder)
+        if kind:
+            write(folder, "iommu_group/type", kind)
+    (root / "config").write_bytes(a_config(4, 0x1D))
+
+
+@pytest.mark.parametrize("kind, translated", [("", 0), ("identity", 0), ("DMA", 2), ("DMA-FQ", 2)])
+def test_the_way_between_gpu_and_adapter(tree, ask, kind, translated):
+    with_gpu(tree, 0x1D, kind)
+    told = ask()["gpudirect"]
+    assert told["redirected"] == ["0000:15:00.0", "0000:15:01.0"]
+    assert told["translated"] == ["0000:16:00.0", "0000:17:00.0"][:translated]
+
+
+@pytest.mark.parametrize(
+    "paths, release, expected",
+    [
+        ((), "5.15.0-91-generic", (False, False)),
+        (("module/nvidia_peermem",), "5.4.0-1", (True, False)),
+        (("module/nv_peer_mem",), "5.4.0-1", (True, False)),
+        (("kernel/mm/memory_peers/nv_mem",), "5.4.0-1", (True, False)),
+        # Open kernel modules, the others, and an old kernel.
+        (("module/nvidia/taint=OE",), "5.15.0-91-generic", (False, True)),
+        (("module/nvidia/taint=POE",), "6.8.0-1", (False, False)),
+        (("module/nvidia/taint=OE",), "5.4.0-169-generic", (False, False)),
+        (("module/nvidia/taint=OE",), "", (False, False)),
+    ],
+)
+def test_modules_for_gpudirect(tree, paths, release, expected):
+    for path in paths:
+        name, _mark, text = path.partition("=")
+        if text:
+            write(tree.root, name, text)
+        else:
+            (tree.root / name).mkdir(parents=True)
+    told = peer_access(str(tree.root), release)
+    assert (told["peer_memory"], told["dma_buf"]) == expected
+    assert told["redirected"] == told["translated"] == []
 
 
 # --- tools -----------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ path = "{state}"
 state = json.load(open(path))
 words = [word for word in sys.argv[1:] if not word.startswith("-") and not word.startswith(("DPkg::", "Dpkg::"))]
 state["calls"].append(sys.argv[1:])
+names = ("NEEDRESTART_SUSPEND", "NEEDRESTART_MODE", "DEBIAN_FRONTEND")
+state["suspended"].append(" ".join(os.environ.get(name, "-") for name in names))
 def save():
     json.dump(state, open(path, "w"))
 save()
@@ -29,6 +31,7 @@ if words[0] == "update":
 lines, after = [], dict(state["installed"])
 for word in words[1:]:
     name, _, version = word.partition("=")
+    name = state["real"].get(name, name)
     if words[0] == "install":
         known = state["known"].get(name, [])
         if not known or version and version not in known:
@@ -64,6 +67,10 @@ END"""
 DPKG = """exec {python} - "$@" << 'END'
 import fnmatch, json, sys
 state = json.load(open("{state}"))
+if not sys.argv[4:]:
+    for name in sorted(state["installed"]):
+        offered = ["%s (= 1)" % each for each in state["real"] if state["real"][each] == name]
+        print("%s\\t%s\\t%si \\t%s" % (name, state["installed"][name]["version"], "h" if state["installed"][name]["held"] else "i", ", ".join(["other"] + offered)))
 for name in [name for pattern in sys.argv[4:] for name in sorted(state["installed"]) if fnmatch.fnmatchcase(name, pattern)]:
     print("%s\\t%s\\t%si " % (name, state["installed"][name]["version"], "h" if state["installed"][name]["held"] else "i"))
 END"""
@@ -71,6 +78,8 @@ MARK = """exec {python} - "$@" << 'END'
 import json, sys
 state = json.load(open("{state}"))
 for name in sys.argv[2:]:
+    if name not in state["installed"]:
+        sys.exit("E: Can't select installed nor candidate version from package %s" % name)
     state["installed"][name]["held"] = sys.argv[1] == "hold"
 json.dump(state, open("{state}", "w"))
 END"""
@@ -106,6 +115,8 @@ def fixture_host(tmp_path, monkeypatch):
                 needs={"server": ["library"]},
                 conflicts={},
                 moves={},
+                real={},
+                suspended=[],
                 files={},
                 locked=0,
                 calls=[],
@@ -143,6 +154,30 @@ def test_installs_once_and_takes_away_what_came(host):
     assert (gone["changed"], gone["removed"]) == (True, ["server", "library"])
     assert host["installed"] == {} and not host.record.exists()
     assert host.absent()["changed"] is False
+
+
+def test_a_name_that_another_package_provides_is_there(host):
+    """Ubuntu 24.04 has libpmix2 as libpmix2t64, which provides the name. apt-get takes it, dpkg-query does not know it."""
+    host.write(real={"libpmix2": "libpmix2t64"}, known={"libpmix2t64": ["5.0.1"], "munge": ["0.5"]})
+    first = host.present("munge", "libpmix2", hold=True)
+    assert (first["changed"], first["installed"]) == (True, ["munge", "libpmix2t64"]), first
+    record = json.loads(host.record.read_text())
+    assert record["packages"] == ["munge", "libpmix2t64"] == record["held"]
+    host.write(calls=[])
+    assert host.present("munge", "libpmix2", hold=True)["changed"] is False and host["calls"] == []
+    # A version is that of a package, and not of one that provides its name.
+    refused = host.present("libpmix2=9")["msg"]
+    assert "apt cannot install libpmix2=9, nothing was changed" in refused
+    assert host.absent()["removed"] == ["munge", "libpmix2t64"] and host["installed"] == {}
+
+
+def test_no_run_of_apt_restarts_services(host):
+    """apt's hook of needrestart restarts services on Ubuntu 24.04, also that of the training container, and asks on 22.04."""
+    host.present("server")
+    host.absent()
+    changing = [call for call in host["calls"] if "--assume-yes" in call]
+    assert len(changing) == 2 and len(host["suspended"]) == len(host["calls"])
+    assert set(host["suspended"]) == {"1 l noninteractive"}
 
 
 def test_what_was_there_before_stays(host):

@@ -53,6 +53,16 @@ def test_a_host_without_any_program():
     assert set(bare.services()) == set(slurm_host_info.SERVICES)
 
 
+def test_a_package_that_provides_a_requested_name_counts():
+    """libpmix2 is libpmix2t64 on Ubuntu 24.04. Without it every run would install again, and fail."""
+    rows = "munge\t0.5.15\tii \nslurm-client\t23.11.4-1.2ubuntu5\tii \n"
+    every = "libpmix2t64\t5.0.1-4.1build1\tii \tlibpmix2 (= 5.0.1-4.1build1)\n"
+    bare = host({"dpkg-query": ""}, packages=["libpmix2"])
+    texts = [rows, "slurm-client\t23.11.4-1.2ubuntu5\tii \t\nold\t\tun \tlibpmix2\n" + every]
+    bare.output = lambda *words: texts.pop(0)
+    assert bare.packages()["libpmix2"] == "5.0.1-4.1build1" and not texts
+
+
 def test_packages():
     found = host({"dpkg-query": INSTALLED}, packages=["podman"])
     assert found.packages() == {"munge": "0.5.15-2+deb12u1", "slurmd": "22.05.8-4+deb12u3"}
@@ -88,6 +98,27 @@ def test_device_nodes(monkeypatch):
         {"path": "/dev/nvidia2", "minor": 2, "model": "NVIDIA H100"},
         {"path": "/dev/nvidia10", "minor": 10, "model": ""},
     ]
+
+
+def test_sockets_near_each_gpu(monkeypatch):
+    """By the local CPUs of its PCI device. CPUs 0, 2, 4, 6 are on package 0."""
+    texts = {
+        "/sys/devices/system/cpu/cpu%d/topology/physical_package_id" % cpu: "%d\n" % (cpu % 2)
+        for cpu in range(8)
+    }
+    for bus, minor, near in (("1b", 1, "0,2,4,6"), ("c3", 0, "1,3,5,7"), ("d1", 2, "")):
+        address = "0000:%s:00.0" % bus
+        texts["/proc/driver/nvidia/gpus/%s/information" % address] = "Device Minor: %d\n" % minor
+        texts["/sys/bus/pci/devices/%s/local_cpulist" % address] = near + "\n"
+    texts["/proc/driver/nvidia/gpus/0000:e1:00.0/information"] = "Model: Unknown\n"
+    monkeypatch.setattr(slurm_host_info.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(slurm_host_info, "read_text", lambda path: texts.get(path, ""))
+    monkeypatch.setattr(
+        slurm_host_info.glob,
+        "glob",
+        lambda pattern: [path for path in texts if path.endswith("/information")],
+    )
+    assert host().gpu_sockets() == {"1": [0], "0": [1], "2": []}
 
 
 @pytest.mark.parametrize(

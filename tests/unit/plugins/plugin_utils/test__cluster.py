@@ -198,9 +198,11 @@ def test_cluster_network(network, inside, networks, expected):
     )
 
 
-def fabric(*hosts, network="10.0.0.0/24", names=None):
+def fabric(*hosts, network="10.0.0.0/24", names=None, **options):
     hosts = named(*hosts)
-    return _cluster.fabric_network(hosts, _cluster.shared_networks(hosts, names), network, names)
+    return _cluster.fabric_network(
+        hosts, _cluster.shared_networks(hosts, names), network, names, **options
+    )
 
 
 def test_the_fabric_is_the_fastest_network():
@@ -327,3 +329,103 @@ def test_rdma_on_the_fabric(ports, interface, expected):
     assert found == (
         expected and dict(zip(("transport", "rate_gb_s", "devices", "gid_index"), expected))
     )
+
+
+def railed(number, rails=8, storage="", transport="infiniband", beside=True, down=()):
+    """A host with eight GPUs, a rail beside each, with a /24 of its own, and an equally fast adapter for storage, C(storage) being its address."""
+    names = ["ib%d" % rail for rail in range(rails)] + (["ib8"] if storage else [])
+    addresses = ["10.10.%d.%d" % (rail, number) for rail in range(rails)] + [storage]
+    ports = [
+        port(
+            "mlx5_%s" % name[2:],
+            interfaces=[name],
+            rate=400.0,
+            transport=transport,
+            state="down" if name in down else "active",
+            gid_indexes={address: 3} if transport == "roce" else {},
+        )
+        for name, address in zip(names, addresses)
+    ]
+    info = host(
+        LO,
+        ("eth0", True, ["10.0.0.%d/24" % number]),
+        *[(name, name not in down, [address + "/24"]) for name, address in zip(names, addresses)],
+        speeds={"eth0": 25000},
+        rdma=ports,
+        gpus=8,
+    )
+    gpus = {"mlx5_%d" % rail: ["0000:%d1:00.0" % rail] for rail in range(rails)}
+    return dict(info, nvidia_devices=8, rdma_beside_gpus=dict(gpus, mlx5_8=[]) if beside else {})
+
+
+EIGHT = ["10.10.%d.0/24" % rail for rail in range(8)]
+ITS = ["mlx5_%d" % rail for rail in range(8)]
+
+
+def devices(info, networks):
+    found = _cluster.rdma_of(info, networks, *_cluster.pick_address(info, networks))
+    return found["devices"], found["gid_index"]
+
+
+@pytest.mark.parametrize("transport, index", [("infiniband", None), ("roce", 3)])
+def test_eight_rails_with_a_network_each_are_one_fabric(transport, index):
+    hosts = [railed(number, transport=transport) for number in (11, 12)]
+    network, why = fabric(*hosts)
+    assert network == ",".join(EIGHT)
+    assert why.startswith(
+        "the fastest that all hosts share, as rails of one fabric (10.0.0.0/24 25 Gb/s, 10.10.0.0/24 400 Gb/s"
+    )
+    assert _cluster.pick_address(hosts[1], network) == ("10.10.0.12", "ib0")
+    assert devices(hosts[1], network) == (ITS, index)
+    assert [rail["address"] for rail in _cluster.rails_of(hosts[1], network)] == [
+        "10.10.%d.12" % rail for rail in range(8)
+    ]
+    assert _cluster.rails_of(hosts[1], "10.10.0.0/16") == []
+
+
+def test_a_rail_that_is_down_on_one_host_is_no_rail_of_all():
+    hosts = [railed(11), railed(12, down=["ib0"])]
+    network, dummy = fabric(*hosts)
+    assert network == ",".join(EIGHT[1:])
+    assert devices(hosts[0], network) == devices(hosts[1], network) == (ITS[1:], None)
+
+
+@pytest.mark.parametrize("transport, index", [("infiniband", None), ("roce", 3)])
+def test_an_adapter_for_storage_is_no_rail(transport, index):
+    """By its place on the bus, or because the NFS server is in its network."""
+    its = {"storage": "10.20.0.11", "transport": transport}
+    hosts = [railed(11, **its), railed(12, **dict(its, storage="10.20.0.12"))]
+    assert fabric(*hosts)[0] == ",".join(EIGHT)
+    blind = [
+        railed(11, beside=False, **its),
+        railed(12, beside=False, **dict(its, storage="10.20.0.12")),
+    ]
+    assert fabric(*blind)[0] == ",".join([*EIGHT, "10.20.0.0/24"])
+    assert fabric(*blind, servers=[ipaddress.ip_address("10.20.0.1")])[0] == ",".join(EIGHT)
+    for info in (hosts[0], blind[0]):
+        for network in (",".join(EIGHT), "10.10.0.0/16"):
+            assert devices(info, network) == (ITS, index)
+
+
+def test_the_only_fast_network_may_also_have_the_storage():
+    its = {"rails": 1, "beside": False}
+    servers = [ipaddress.ip_address("10.10.0.1")]
+    assert fabric(railed(11, **its), railed(12, **its), servers=servers)[0] == "10.10.0.0/24"
+
+
+def test_one_address_stands_for_all_ports_of_the_fabric():
+    """IPoIB is configured on the first port alone. A port far from all GPUs is not used, and its rate does not count."""
+    info = railed(11, storage="10.20.0.11")
+    for interface in info["interfaces"]:
+        if interface["name"] not in ("lo", "eth0", "ib0"):
+            interface["addresses"] = []
+    assert devices(info, "10.10.0.0/24") == (ITS, None)
+    info["rdma_ports"][8]["rate_gb_s"] = 800.0
+    assert devices(info, "10.10.0.0/24") == (ITS, None)
+    # Of an earlier release, or a virtual machine: nobody can tell.
+    info["rdma_ports"][8]["rate_gb_s"] = 400.0
+    info["rdma_beside_gpus"] = {}
+    assert devices(info, "10.10.0.0/24") == ([*ITS, "mlx5_8"], None)
+    # Two adapters for two sockets, one of them beside the GPUs of one socket only.
+    info["rdma_beside_gpus"] = {"mlx5_0": ["0000:11:00.0"]}
+    assert devices(info, "10.10.0.0/24") == ([*ITS, "mlx5_8"], None)

@@ -280,6 +280,10 @@ def test_clara_train_as_far_as_it_is_known():
         ("NVIDIA H100 80GB HBM3", 18, 26.562, False, True),
         ("NVIDIA H200", 18, 26.562, False, True),
         ("NVIDIA GB200", 18, 53.125, False, True),
+        ("NVIDIA B300 SXM6 AC", 18, 53.125, False, True),
+        ("NVIDIA H20", 18, 26.562, False, True),
+        ("NVIDIA H800", 8, 25.0, False, True),
+        ("NVIDIA H800 PCIe", None, 0.0, True, True),
         # They have links only with a bridge.
         ("NVIDIA H100 NVL", None, 0.0, True, True),
         ("NVIDIA H200 NVL", None, 0.0, True, True),

@@ -95,8 +95,9 @@ def told(check, **hosts):
     """By host: warn or fail, and what was found. C(hosts) have gpus of nvidia_smi_info, or else facts of host_info."""
     variables = {
         name: {
-            "cluster_host": {} if "gpus" in its else its,
+            "cluster_host": its.get("facts", {}) if "gpus" in its else its,
             "__verify_gpus": its if "gpus" in its else {"skipped": True},
+            "__verify_infiniband": its.get("infiniband", {"skipped": True}),
         }
         for name, its in hosts.items()
     }
@@ -528,3 +529,76 @@ def test_ports_of_one_model_on_a_slow_and_a_fast_network(names):
     assert judged("nic-speed", a=whole, b=other, c=whole) == set()
     slow = on_two_networks(1000, 1000, names)
     assert judged("nic-speed", a=whole, b=slow, c=whole) == {("b", names[1], False)}
+
+
+def on_fabric(model=H100, state="active", driver="mlx5_core", facts=None, older=False, **changes):
+    """A host with a GPU and an adapter, as far as GPUDirect RDMA depends on it."""
+    read = {"peer_memory": True, "dma_buf": False, "redirected": [], "translated": []}
+    devices = [{"name": "mlx5_0", "driver": driver, "ports": [{"state": state}]}]
+    return {
+        "gpus": [a_gpu(0, model)],
+        "infiniband": {"devices": devices, "gpudirect": {} if older else dict(read, **changes)},
+        "facts": dict({"architecture": "x86_64", "kernel": "5.4.0-1"}, **(facts or {})),
+    }
+
+
+NO_PEER_MEMORY = (
+    "warn: nvidia-peermem is not loaded, and kernel and driver have no DMA-BUF (Linux 5.4.0-1)"
+)
+
+
+@pytest.mark.parametrize(
+    "others, found",
+    [
+        ({"peer_memory": False}, [NO_PEER_MEMORY]),
+        ({"peer_memory": False, "dma_buf": True}, []),
+        (
+            {"redirected": ["0000:15:%02x.0" % number for number in range(5)]},
+            [
+                "warn: Access Control Services send their data through the CPU at the ports 0000:15:00.0, 0000:15:01.0, 0000:15:02.0 and 2 more"
+            ],
+        ),
+        (
+            {"translated": ["0000:16:00.0"]},
+            ["warn: the IOMMU translates the addresses of 0000:16:00.0"],
+        ),
+        ({"translated": ["0000:16:00.0"], "facts": {"architecture": "aarch64"}}, []),
+        (
+            {
+                "translated": ["0000:16:00.0"],
+                "redirected": ["0000:15:00.0"],
+                "facts": {"virtual_machine": True},
+            },
+            [],
+        ),
+        # No cable, a driver with its own way, a card that cannot, a host that was read by an earlier release.
+        ({"peer_memory": False, "state": "down"}, []),
+        ({"peer_memory": False, "driver": "efa"}, []),
+        ({"peer_memory": False, "model": GEFORCE}, []),
+        ({"older": True}, []),
+    ],
+)
+def test_gpudirect(others, found):
+    hosts = {"a": on_fabric(), "b": on_fabric(**others)}
+    assert told("gpudirect", **hosts) == ({"b": found} if found else {})
+    # All hosts may have it.
+    assert set(told("gpudirect", a=on_fabric(**others), b=on_fabric(**others))) == (
+        {"a", "b"} if found else set()
+    )
+    # Alone, and beside hosts without adapters, no data leaves the host by RDMA.
+    assert told("gpudirect", b=on_fabric(**others), c=with_links(18, 18)) == {}
+
+
+def test_gpudirect_names_a_peer():
+    its = FilterModule().filters()["verify_hardware"]
+    variables = {
+        name: {
+            "cluster_host": {"hostname": name},
+            "__verify_gpus": host,
+            "__verify_infiniband": host["infiniband"],
+        }
+        for name, host in (("a", on_fabric()), ("b", on_fabric(peer_memory=False)))
+    }
+    members = [{"name": name, "address": "10.0.0.1"} for name in variables]
+    (entry,) = its(variables, members)["problems"]["gpudirect"]["b"]
+    assert entry["expected"].endswith(", as on a") and "modprobe nvidia-peermem" in entry["fix"]

@@ -132,6 +132,7 @@ ON_JOBS = {
     "npu_control_nodes": ["/dev/davinci_manager"],
     "npu_driver_paths": ["/usr/local/Ascend/driver"],
     "storage_type": "ext4",
+    "podman_candidate": "4.9.3+ds1-1ubuntu0.2",
     "texts": {"/etc/subuid": "a:1:2\nb:3:4\n"},
     "record": {"files": {"x": "a\nb"}},
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _bandwidth_tool
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import (
     fabric_counters,
     gpus_busy,
@@ -283,6 +284,98 @@ def test_a_host_that_takes_sockets_alone():
     given = watched(via=[" via NET/IB/0"])
     given["hosts"]["b"]["via"] = [" via NET/Socket/0"]
     assert nccl_transport(given, facts(IB), HOSTS)["verdict"] == "fail"
+
+
+GDR, STAGED = [" via NET/IB/0/GDRDMA"] + NVLINK, [" via NET/IB/0(4)/Shared"] + NVLINK
+
+
+@pytest.mark.parametrize(
+    "given, changes, found",
+    [
+        ((GDR, STAGED), {}, "; no GPUDirect RDMA on b, unlike a"),
+        ((STAGED, GDR), {}, "; no GPUDirect RDMA on a, unlike b"),
+        ((GDR, STAGED), {"nvlink": 0.0}, "; no GPUDirect RDMA on b, unlike a"),
+        ((STAGED, STAGED), {}, "; no GPUDirect RDMA on any host"),
+        ((GDR, GDR), {}, ""),
+        # A card that is far from its GPU.
+        ((GDR, GDR + STAGED), {}, ""),
+        # On PCIe, cards may be far from all GPUs.
+        ((STAGED, STAGED), {"nvlink": 0.0}, ""),
+        # Of GeForce cards no adapter can read the memory.
+        ((STAGED, STAGED), {"model": "NVIDIA GeForce RTX 3090"}, ""),
+        # Other networks have another way.
+        (([" via NET/AWS Libfabric/0"] + NVLINK,) * 2, {}, ""),
+    ],
+)
+def test_gpudirect(given, changes, found):
+    seen = watched(via=given[0])
+    seen["hosts"]["b"]["via"] = given[1]
+    its = facts(IB, nvlink=changes.get("nvlink", 300.0))
+    for host in its.values():
+        host["gpus"] = [dict(gpu, model=changes.get("model", "H100")) for gpu in host["gpus"]]
+    check = nccl_transport(seen, its, HOSTS)
+    assert check["verdict"] == ("warn" if found else "pass")
+    assert check["found"].endswith(found or "P2P/IPC") and "gpudirect" in check[
+        "fix"
+    ] + "gpudirect" * (not found)
+
+
+def test_gpudirect_of_hosts_with_other_gpus():
+    """They are not held against each other."""
+    its, seen = facts(IB), watched(via=GDR)
+    its["b"]["gpus"] = [{"nvlink": 300.0, "pcie": 31.5, "model": "NVIDIA V100"}] * 2
+    seen["hosts"]["b"]["via"] = STAGED
+    assert nccl_transport(seen, its, HOSTS)["verdict"] == "pass"
+
+
+def test_gpudirect_in_a_whole_log():
+    """As the log of all_reduce_perf has it, which is one for all hosts."""
+    line = "%s:12:34 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0%s\n"
+    found = _bandwidth.rdma_connections(line % ("a", "/GDRDMA") + line % ("b.example", ""))
+    assert found == {
+        "a": {"gpudirect": True, "devices": [0]},
+        "b.example": {"gpudirect": False, "devices": [0]},
+    }
+    assert (
+        _bandwidth.rdma_connections("b:1:2 [0] NCCL INFO Using network IB\n via NET/Socket/0\n")
+        == {}
+    )
+    seen = dict(
+        watched(), transports=["NET/IB"], over_rdma={"a": found["a"], "b": found["b.example"]}
+    )
+    assert nccl_transport(seen, facts(IB), HOSTS)["found"].endswith(
+        "; no GPUDirect RDMA on b, unlike a"
+    )
+
+
+def test_names_of_hosts_in_a_whole_log():
+    """A host is known by its short name. A line without one is of all hosts."""
+    direct, staged = ({"gpudirect": each, "devices": [0]} for each in (True, False))
+    gpus = {"a": 2, "b": 2}
+    told = {"over_rdma": {"a": direct, "b.example": staged, "b": dict(staged, devices=[1])}}
+    assert _bandwidth_tool._over_rdma(told, gpus) == {
+        "a": direct,
+        "b": dict(staged, devices=[0, 1]),
+    }
+    assert _bandwidth_tool._over_rdma({"over_rdma": {"": staged}}, gpus) == {
+        "a": staged,
+        "b": staged,
+    }
+
+
+def test_a_host_that_uses_fewer_rails():
+    """Two rails, of which NCCL uses one on b, unless b has other cards or other GPUs."""
+    other = _bandwidth.card("mlx5_1", "200 Gb/sec (4X HDR)", True)
+    seen, its = watched(via=[*GDR, " via NET/IB/1/GDRDMA"]), facts(IB, other)
+    seen["hosts"]["b"]["via"] = GDR
+    check = nccl_transport(seen, its, HOSTS)
+    assert check["verdict"] == "warn" and "NCCL_IB_HCA" in check["fix"]
+    assert check["found"].endswith("; b uses 1 network devices, a uses 2")
+    its["b"]["cards"] = [IB]
+    assert nccl_transport(seen, its, HOSTS)["verdict"] == "pass"
+    its = facts(IB, other)
+    its["b"]["gpus"] = its["b"]["gpus"][:1]
+    assert nccl_transport(seen, its, HOSTS)["verdict"] == "pass"
 
 
 def test_alone_there_is_no_network():

@@ -608,6 +608,22 @@ def test_failed_killed_and_missing_ranks():
     assert verdict({})[1] == ["no rank has started"]
 
 
+@pytest.mark.parametrize(
+    "code, kills, told",
+    [(137, 1, True), (1, 2, True), (137, 0, False), (137, None, False), (0, 1, False)],
+)
+def test_memory_that_was_full_is_told_with_the_rank(code, kills, told):
+    """The kernel kills the rank, or a worker of it that loads data. Records of an older image do not have it."""
+    failed = dict(record(1, "172.30.77.12", code=code), oom_kills=kills)
+    rows, problems = verdict({0: record(0, "172.30.77.11"), 1: failed})
+    said = "host lab-b ended with exit code %d. Memory was full, and the kernel killed %s of" % (
+        code,
+        kills,
+    )
+    assert any(said in problem for problem in problems) is told
+    assert "oom_kills" not in _job_result.entries(rows)[1]
+
+
 def test_a_launcher_that_succeeds_needs_the_report_of_each_rank():
     rows, _problems = verdict({0: record(0, "172.30.77.11")})
     assert _job_result.exit_code(0, rows, [], False) == 1

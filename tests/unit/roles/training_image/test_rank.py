@@ -99,6 +99,32 @@ def start(folder, *command, **kwargs):
     )
 
 
+def test_processes_that_the_kernel_has_killed():
+    assert rank.oom_kills("oom_kill 12\nnr_free_pages 3\n") == 12
+    assert rank.oom_kills("drop_slab 1\noom_kill_x 4\n") is None and rank.oom_kills("") is None
+
+
+def test_memory_that_was_full_is_in_the_record(tmp_path):
+    """The counter of the host grows while the rank runs."""
+    counter = tmp_path / "vmstat"
+    counter.write_text("oom_kill 4\n", encoding="ascii")
+    program = RANK.read_text(encoding="utf-8").replace("/proc/vmstat", str(counter))
+    (tmp_path / "rank.py").write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [
+            sys.executable,
+            tmp_path / "rank.py",
+            "sh",
+            "-c",
+            "echo oom_kill 6 > %s; kill -9 $$" % counter,
+        ],
+        env=dict(os.environ, TRAINYARD_JOB_DIR=str(tmp_path), RANK="0"),
+        check=False,
+    )
+    told = json.loads((tmp_path / "rank.0.json").read_text(encoding="utf-8"))
+    assert (done.returncode, told["exit_code"], told["oom_kills"]) == (137, 137, 2)
+
+
 def test_a_rank_leaves_its_record(tmp_path):
     process = start(
         tmp_path,

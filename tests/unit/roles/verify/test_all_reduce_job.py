@@ -443,6 +443,8 @@ def test_facts_of_a_host_with_gpus(agent, monkeypatch):
         ("=mlx5_0:1,mlx5_1:1", ["mlx5_0", "mlx5_1"]),
         ("^mlx5_1", ["mlx5_0"]),
         ("^=mlx5_1", ["mlx5_0", "mlx5_10"]),
+        # A port that is not there is not another one of its device.
+        ("=mlx5_0:1,mlx5_1:2", ["mlx5_0"]),
     ],
 )
 def test_rdma_cards(tmp_path, wanted, taken):
