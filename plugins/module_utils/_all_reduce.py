@@ -28,11 +28,12 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import find_errors
+from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import IN_GOOD_RUNS
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import (
     rdma_connections,
     transports,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._log_causes import find_errors
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import Around, remarks
 
@@ -546,6 +547,16 @@ def _reason(name, cause, fix, line=None):
     }
 
 
+def _known(text):
+    """Known errors in the text as reasons, each once, in the order of find_errors. Good runs have lines of some, too."""
+    found = {}
+    for error in find_errors(text):
+        if error["id"] not in IN_GOOD_RUNS:
+            reason = _reason(error["id"], error["cause"], error["fix_operator"], error["line"])
+            found.setdefault(error["id"], dict(reason, source=error["source"]))
+    return list(found.values())
+
+
 AGAIN = "run it again, and keep its complete output"
 
 
@@ -945,7 +956,7 @@ def _read(text):
 
 def _nothing(sections, text, rc):
     """Why there is no run of all_reduce_perf, as reasons. ParseError if it is other text, and not the output of a failed command."""
-    if not sections and not rc and not find_errors(text) and not _NCCL_LINE.search(text):
+    if not sections and not rc and not _known(text) and not _NCCL_LINE.search(text):
         line = next((line.strip() for line in text.split("\n") if line.strip()), "")
         raise ParseError(
             "line 1: '%s' is not the beginning of output of all_reduce_perf" % line[:200]
@@ -1143,7 +1154,7 @@ def answer(
         _reasons_of(ours, taken["ranks"]) if ours else [_nothing(sections, text, rc)] * 2
     )
     # An error before a whole run does not concern that run.
-    reasons = find_errors(text[begin if missing else first.begin : end]) + reasons
+    reasons = _known(text[begin if missing else first.begin : end]) + reasons
     if rc is None and not reasons:
         reasons = _unexpected(sections)
     if rc:

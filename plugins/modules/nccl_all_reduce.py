@@ -195,7 +195,7 @@ judged:
   returned: success
   sample: [complete, correct, ranks]
 reasons:
-  description: All objections to RV(passed). Recognised errors come first, in the order of the output.
+  description: All objections to RV(passed). Recognised errors come first, causes before what follows from them.
   type: list
   elements: dict
   returned: success

@@ -30,7 +30,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import find_errors
+from ansible_collections.trainyard.gpu.plugins.module_utils._log_causes import causes
 from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import parse_check_build
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import why_no_answer
 from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import horovod_variables
@@ -1048,8 +1048,8 @@ def test_two_ranks_of_pytorch_on_one_gpu(tmp_path, torch):
     code, text = torchrun(program, ranks=2, cwd=tmp_path)
     record("duplicate_gpu_torch.txt", text)
     assert code != 0
-    assert [error["id"] for error in find_errors(text)] == ["duplicate_gpu"]
-    assert "local rank" in find_errors(text)[0]["fix"]
+    assert [error["id"] for error in causes(text)] == ["duplicate_gpu"]
+    assert "local rank" in causes(text)[0]["fix"]
 
 
 def test_more_ranks_than_gpus(tmp_path, torch):
@@ -1061,7 +1061,7 @@ def test_more_ranks_than_gpus(tmp_path, torch):
         cwd=tmp_path,
     )
     record("too_many_ranks_torch.txt", text)
-    assert code != 0 and "too_many_gpus" in [error["id"] for error in find_errors(text)], text[
+    assert code != 0 and "too_many_gpus" in [error["id"] for error in causes(text)], text[
         -3000:
     ]
 
@@ -1191,7 +1191,7 @@ def test_two_ranks_of_horovod_on_one_gpu(horovodrun, tmp_path, debug, error):
     code, text, _answer = horovod_job(horovodrun, tmp_path, 2, "same", debug=debug)
     record("duplicate_gpu_horovod%s.txt" % debug, text)
     assert code != 0
-    assert [found["id"] for found in find_errors(text)] == [error], text[-3000:]
+    assert [found["id"] for found in causes(text)] == [error], text[-3000:]
 
 
 def test_example_of_horovod_on_the_gpu(horovodrun, tmp_path):

@@ -11,10 +11,30 @@ PAGE = ROOT / "docs/errors.md"
 HEAD = """\
 # Error messages
 
-Messages of drivers, CUDA, NCCL, launchers, containers and storage that `verify` recognises. If one of them is in a log or in a finding, the report shows
-its cause and what to do, with a link to this page. The page is generated from the tables in
-`plugins/plugin_utils/_signatures.py` and `plugins/module_utils/_error_signatures.py`.
-"""
+What the messages of failed jobs mean, and what to do. The report of `verify`, `train`, `trainyard show`, `trainyard why`, the pages of jobs, and the modules
+`nccl_all_reduce` and `job_log_info` use the same table. For a log of your own:
+
+    trainyard explain train.log
+
+A message of several kinds is explained by the entry that knows most about it. Of several messages, the first cause in a log counts. Messages that only follow from
+another failure are shown if nothing else is known.
+
+The page is generated from the table in `plugins/module_utils/_error_signatures.py`: run `make docs`.
+
+## The twenty most common
+
+| Message | Meaning |
+|---|---|"""
+INDEX_HEAD = """\
+
+## All messages
+
+Search this page for a part of the message.
+
+| Entry | Kind | Message |
+|---|---|---|"""
+#: Characters of a message in a table.
+IN_TABLE = 110
 
 XIDS_HEAD = """\
 ## Xids
@@ -35,14 +55,32 @@ DONE = {
 }
 
 
-def page(signatures, xids, advice):
-    """Return the page: a section for each id, with the messages of all of its signatures first, and the table of Xids."""
+def page(signatures, common, xids, advice):
+    """Return the page: the most common messages, a table of all, a section for each id, and the table of Xids."""
     sections = {}
     for signature in signatures:
         sections.setdefault(signature.id, []).append(signature)
-    return "\n".join(
-        [HEAD, *(section(name, same) for name, same in sections.items()), table(xids, advice)]
-    )
+    most = [
+        "| %s | [%s](#%s) |" % (cell(sections[name][0]), cause(sections[name][0]), name)
+        for name in common
+    ]
+    index = [
+        "| [%s](#%s) | %s | %s |" % (name, name, same[0].kind, cell(same[0]))
+        for name, same in sections.items()
+    ]
+    texts = [section(name, same) for name, same in sections.items()]
+    return "\n".join([HEAD, *most, INDEX_HEAD, *index, "", *texts, table(xids, advice)])
+
+
+def cell(signature):
+    """Return the first example of an entry as code in a table."""
+    text = signature.examples[0]
+    short = text if len(text) <= IN_TABLE else text[:IN_TABLE].rsplit(" ", 1)[0] + " ..."
+    return "`%s`" % short.replace("`", "'").replace("|", "\\|")
+
+
+def cause(signature):
+    return sentence(signature.cause).replace("|", "\\|").rstrip(".")
 
 
 def table(xids, advice):
@@ -85,18 +123,36 @@ def section(name, signatures):
 
 
 def meaning(signature):
-    text = "%s %s" % (sentence(signature.cause), sentence(signature.fix))
-    return "\n".join(textwrap.wrap(text, 160, break_long_words=False)) + "\n"
+    """Return the cause, and the fix for each reader."""
+    if signature.person == signature.operator:
+        texts = ["%s %s" % (sentence(signature.cause), sentence(signature.operator))]
+    else:
+        texts = [
+            sentence(signature.cause),
+            "In a job: %s." % shown(signature.person),
+            "Operator: %s." % shown(signature.operator),
+        ]
+    return (
+        "\n\n".join("\n".join(textwrap.wrap(text, 160, break_long_words=False)) for text in texts)
+        + "\n"
+    )
+
+
+def shown(text):
+    return text.replace("{1}", "…").replace("{2}", "…")
 
 
 def sentence(text):
-    return text[:1].upper() + text[1:].replace("{1}", "…").replace("{2}", "…") + "."
+    return text[:1].upper() + shown(text[1:]) + "."
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT / ".dev"))
+    from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import (
+        COMMON,
+        SIGNATURES,
+    )
     from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import ADVICE, XIDS
-    from ansible_collections.trainyard.gpu.plugins.plugin_utils._signatures import SIGNATURES
 
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page(SIGNATURES, XIDS, ADVICE), encoding="utf-8")
+    PAGE.write_text(page(SIGNATURES, COMMON, XIDS, ADVICE), encoding="utf-8")

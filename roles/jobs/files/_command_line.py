@@ -15,6 +15,7 @@ import textwrap
 import _job_file
 from _commands import (
     attach,
+    explain,
     images,
     list_jobs,
     login,
@@ -36,7 +37,8 @@ EPILOG = """examples:
   trainyard submit - < job.params          the same from standard input
   trainyard list                           your jobs
   trainyard logs -f 12                     follow the log of job 12
-  trainyard why 12                         why job 12 waits
+  trainyard why 12                         why job 12 waits, or why it failed
+  trainyard explain train.log              what the messages in a log mean
 """
 FILE = [
     ("file", {"metavar": "FILE", "help": "job file, key=value lines or YAML; - is standard input"})
@@ -160,7 +162,23 @@ SUBCOMMANDS = {
         ]
         + CHANGES,
     ),
-    "why": (why, "say why a job waits", "trainyard why 12", ID),
+    "why": (why, "say why a job waits or failed", "trainyard why 12", ID),
+    "explain": (
+        explain,
+        "say what the messages in a log mean",
+        "trainyard explain train.log",
+        [
+            (
+                "file",
+                {
+                    "metavar": "FILE",
+                    "nargs": "?",
+                    "default": "-",
+                    "help": "log of any job; - is standard input (default)",
+                },
+            )
+        ],
+    ),
     "quota": (quota, "list your accounts, their limits, and what they use", "trainyard quota", []),
     "nodes": (nodes, "list the hosts, and what is free on them now", "trainyard nodes", []),
     "images": (images, "list the images of this cluster", "trainyard images", []),

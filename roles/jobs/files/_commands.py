@@ -165,7 +165,13 @@ def show_result(result: dict) -> None:
     for line in failed.get("lines") or []:
         print("  | " + printable(line))
     for cause in failed.get("causes") or []:
-        print("cause: %s. %s" % (cause["cause"], sentence(cause["fix"])))
+        print(printable("cause: %s. %s" % (cause["cause"], sentence(cause["fix"]))))
+    others = [
+        "worker %s (exit code %s)" % (each["rank"], each["exit_code"])
+        for each in failed.get("consequences") or []
+    ]
+    if others:
+        print("ended because of it: " + printable(", ".join(others)))
 
 
 def show(options):
@@ -571,15 +577,54 @@ def why(options):
     elif job["state"] in ACTIVE:
         words = "it does not wait: it is %s" % word(job["state"])
     else:
-        words = "it has ended: %s%s" % (
+        words = "it has ended: %s%s%s" % (
             word(job["state"]),
             ", exit code %d" % job["exit_code"] if job["exit_code"] else "",
+            first_cause(Site().result_of(job["id"])) if job["state"] != "completed" else "",
         )
     return out(
         options,
         {"id": job["id"], "state": job["state"], "why": words},
         lambda value: print("job %s: %s" % (value["id"], value["why"])),
     )
+
+
+def first_cause(result: dict | None) -> str:
+    """Return which worker failed first, and why, as the end of a sentence. Empty if the result does not say so."""
+    failed = (result or {}).get("first_failed")
+    if not failed:
+        return ""
+    who = "; worker %s on %s failed first" % (failed.get("rank", "?"), failed.get("host", "?"))
+    causes = failed.get("causes") or []
+    if causes:
+        return "%s: %s. %s" % (who, causes[0]["cause"], sentence(causes[0]["fix"]))
+    lines = failed.get("lines") or []
+    return who + (": " + lines[0] if lines else "")
+
+
+def explain(options):
+    """Say what the messages in a log mean. The log may be from anywhere."""
+    library = importlib.import_module("_log_causes")
+    if options.file == "-":
+        found = library.answer(library.read_log(sys.stdin.buffer))
+    else:
+        with open(options.file, "rb") as stream:
+            found = library.answer(library.read_log(stream))
+
+    def tell(_found):
+        for cause in found["causes"]:
+            print("line %d: %s" % (cause["line_number"], printable(cause["line"])))
+            print("  cause: %s (%s)" % (printable(cause["cause"]), cause["id"]))
+            print("  what to do: %s" % printable(cause["fix"]))
+        if not found["causes"]:
+            print(
+                "no known message. %s"
+                % ("These lines may say why:" if found["lines"] else "The log is empty")
+            )
+        for line in found["lines"]:
+            print("line %d: %s" % (line["line_number"], printable(line["line"])))
+
+    return out(options, dict(found, file=options.file), tell)
 
 
 def quota(options):

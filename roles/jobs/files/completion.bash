@@ -2,8 +2,8 @@
 _trainyard() {
     local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]}
     if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "submit list show logs stop clone attach tensorboard why quota nodes images login" -- "$word"))
-    elif [ "$command" = submit ] && [ "${word#-}" = "$word" ]; then
+        COMPREPLY=($(compgen -W "submit list show logs stop clone attach tensorboard why explain quota nodes images login" -- "$word"))
+    elif { [ "$command" = submit ] || [ "$command" = explain ]; } && [ "${word#-}" = "$word" ]; then
         compopt -o default
         COMPREPLY=()
     elif [ "$command" = tensorboard ] && [ "${word#-}" = "$word" ]; then

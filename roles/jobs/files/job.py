@@ -23,9 +23,7 @@ import time
 
 SHARED = "/usr/local/lib/trainyard/shared"
 sys.path.insert(0, SHARED)
-import _error_signatures
 import _gpu_numbers
-import _host_health
 import _job_result
 import _job_text
 import _job_watch
@@ -48,8 +46,12 @@ TRAINYARD_RUN = "/usr/local/bin/trainyard-run"
 SERVICES = "/usr/local/lib/trainyard/services"
 #: Exit codes, as of trainyard-run, and of a wrong call.
 NOT_STARTED, USAGE = 125, 2
-#: Bytes of a log in which causes are looked for, at its end, and lines of it in result.json.
-LOG_BYTES, LAST_LINES = 4 << 20, 20
+#: Tasks of a job, at most.
+MOST_TASKS = 65536
+#: What srun says of tasks that ended badly: srun: error: gpu-b: tasks 1-2,5: Exited with exit code 1
+OF_TASKS = re.compile(
+    rb"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]{1,4000}): (?P<words>[^\n]{1,200})"
+)
 #: A network file system may show a file of another host after a short delay.
 FILE_SECONDS = 5
 WATCH_SECONDS = 3
@@ -143,32 +145,17 @@ def srun_command(job, folder):
     ]
 
 
-def last_lines(text):
-    return [line[:500] for line in text.replace("\r", "\n").split("\n") if line.strip()][
-        -LAST_LINES:
-    ]
+first_failed = _job_result.first_failed
 
 
-def first_failed(rows, logs):
-    """Return the first worker that failed, with the end of its log and what its errors mean; None if none failed. C(logs) has the ends of the logs."""
-    failed = _job_result.own_failures(rows) or [
-        row for row in rows if row["exit_code"] not in (0,) and row["hostname"]
-    ]
-    if not failed:
-        return None
-    row = failed[0]
-    text = logs.get(row["rank"], "")
-    causes = [
-        {key: error[key] for key in ("id", "cause", "fix", "line")}
-        for error in _error_signatures.find_errors(text, read_gpu_errors=_host_health.told_lines)
-    ]
-    return {
-        "rank": row["rank"],
-        "host": row["host"],
-        "exit_code": row["exit_code"],
-        "lines": last_lines(text),
-        "causes": causes,
-    }
+def task_numbers(text):
+    """Return the tasks of a list of srun, such as 1-2,5."""
+    found = []
+    for part in text.split(","):
+        first, _dash, last = part.partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            found += range(int(first), min(int(last or first), int(first) + MOST_TASKS) + 1)
+    return found
 
 
 def checksums_of(rows, started, kind):
@@ -251,14 +238,7 @@ def summary(result):
         )
     ]
     lines += _job_result.moved(result) + _job_result.summary_end(result)
-    if result["first_failed"]:
-        lines += ["worker %d failed first. Its last lines:" % result["first_failed"]["rank"]] + [
-            "  " + line for line in result["first_failed"]["lines"]
-        ]
-        lines += [
-            "cause: %s. %s%s" % (cause["cause"], cause["fix"][:1].upper(), cause["fix"][1:])
-            for cause in result["first_failed"]["causes"]
-        ]
+    lines += _job_result.failure_lines("worker", result["first_failed"], "fix")
     if result["copied"]:
         lines.append(
             (
@@ -332,6 +312,8 @@ class Job:
         self.hosts = hosts_of(environment)
         self.log = os.path.join(base, ".out", self.number + ".log")
         self.began, self.stopped, self.child = time.time(), "", None
+        # By task: when srun said that it ended, by the clock of this host, and its words.
+        self.ends: dict = {}
 
     def prepare(self):
         write_private(self.folder + "/spec.yml", self.spec)
@@ -359,9 +341,27 @@ class Job:
             self.child.send_signal(number)
 
     def launch(self):
-        self.child = subprocess.Popen(srun_command(self.job, self.folder), stdin=subprocess.DEVNULL)
+        self.ends = {}
+        self.child = subprocess.Popen(
+            srun_command(self.job, self.folder), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        reader = threading.Thread(target=self.pass_on, args=(self.child.stderr,), daemon=True)
+        reader.start()
         code = self.child.wait()
+        # A process that a worker has left may keep the pipe open.
+        reader.join(FILE_SECONDS)
         return 128 - code if code < 0 else code
+
+    def pass_on(self, stream):
+        """Print what srun says, and note when each task ended. The clocks of the hosts may differ."""
+        for line in stream:
+            match = OF_TASKS.match(line)
+            if match:
+                words = line.decode("utf-8", "replace").strip()
+                for task_number in task_numbers(match["tasks"].decode()):
+                    self.ends.setdefault(task_number, (time.monotonic(), words))
+            with contextlib.suppress(OSError):
+                os.write(2, line)
 
     def started(self):
         """Return the reports of ranks that the workers' commands have started, by worker and rank."""
@@ -381,6 +381,8 @@ class Job:
             _job_result.row(rank, host, 0, records.get(rank))
             for rank, host in enumerate(self.hosts)
         ]
+        for row in rows:
+            row["seen"] = self.ends.get(row["rank"], (None, ""))[0]
         problems = problems_of(
             rows,
             code,
@@ -396,14 +398,14 @@ class Job:
         final = _job_result.exit_code(
             STOPPED if self.stopped else code, rows, problems, bool(self.stopped)
         )
-        logs = (
-            {
-                row["rank"]: read("%s/rank.%d.log" % (self.folder, row["rank"]), LOG_BYTES)
-                for row in rows
+        failed = None
+        if final and not self.stopped:
+            said = {rank: words for rank, (_time, words) in self.ends.items()}
+            memory = {
+                host: (watched.get(rank) or {}).get("memory")
+                for rank, host in enumerate(self.hosts)
             }
-            if final
-            else {}
-        )
+            failed = first_failed(rows, _job_result.Logs(self.folder), said, memory)
         now = time.time()
         result = {
             "job_id": self.number,
@@ -425,7 +427,7 @@ class Job:
             "warnings": warnings,
             "gpus": gpus,
             "fabric": fabric,
-            "first_failed": first_failed(rows, logs) if final and not self.stopped else None,
+            "first_failed": failed,
             "copied": None,
         }
         return result

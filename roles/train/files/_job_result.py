@@ -11,7 +11,9 @@ with Python 3.8 or later.
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import signal
 import time
 
@@ -24,6 +26,8 @@ __all__ = [
     "checksum_problems",
     "entries",
     "exit_code",
+    "failure_lines",
+    "first_failed",
     "longest",
     "metrics",
     "moved",
@@ -45,6 +49,17 @@ OUT_OF_MEMORY = (
 )
 #: What a job reports of the card of its data.
 OF_FABRIC = ("interface", "rdma", "sent_bytes", "received_bytes")
+#: Exit codes that say why, if the log does not: the signals of a kill, a bus error and a crash, and what a shell says of a command.
+OF_CODES = {
+    126: "not_executable",
+    127: "command_missing",
+    128 + signal.SIGILL: "illegal_instruction",
+    128 + signal.SIGBUS: "bus_error",
+    128 + signal.SIGKILL: "out_of_memory_killed",
+    128 + signal.SIGSEGV: "segmentation_fault",
+}
+#: Lines of a log in result.json, and consequences that the log of a job names.
+LAST_LINES, NAMED = 20, 8
 
 
 # --- pure functions ---
@@ -78,10 +93,13 @@ def row(rank: int, host: str | None, slot: int, record: dict | None) -> dict:
     }
 
 
+#: C(seen) is when the runner has seen the end of a rank, by its own clock.
+NOT_TOLD = ("ended", "oom_kills", "seen", "world_size")
+
+
 def entries(rows: list[dict]) -> list[dict]:
     """Return the rows as result.json has them."""
-    inner = ("ended", "world_size", "oom_kills")
-    return [{key: row[key] for key in row if key not in inner} for row in rows]
+    return [{key: row[key] for key in row if key not in NOT_TOLD} for row in rows]
 
 
 def own_failures(rows: list[dict]) -> list[dict]:
@@ -92,7 +110,147 @@ def own_failures(rows: list[dict]) -> list[dict]:
     after that one.
     """
     failed = [row for row in rows if row["exit_code"] not in (None, 0, 128 + signal.SIGTERM)]
-    return sorted(failed, key=lambda row: (row["ended"] or float("inf"), row["rank"]))
+    return by_time(failed)
+
+
+def by_time(rows: list[dict]) -> list[dict]:
+    """Return the ranks in the order in which they ended.
+
+    The clocks of hosts differ, so the times at which the runner has seen the ends count, if it has seen all of them.
+    """
+    clock = "seen" if all(row.get("seen") for row in rows) else "ended"
+    return sorted(rows, key=lambda row: (row.get(clock) or float("inf"), row["rank"]))
+
+
+class Logs:
+    """The logs of the ranks of a job, each read when it is needed."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def get(self, rank: int, missing: object = "") -> object:
+        """Return the log of a rank for _log_causes. Its owner may have put anything in its place."""
+        causes = importlib.import_module("_log_causes")
+        try:
+            descriptor = os.open(
+                "%s/rank.%d.log" % (self.folder, rank), os.O_RDONLY | os.O_NONBLOCK
+            )
+            with os.fdopen(descriptor, "rb") as stream:
+                return causes.read_log(stream)
+        except OSError:
+            return missing
+
+
+def first_failed(
+    rows: list[dict], logs: object, said: dict | None = None, memory: dict | None = None
+) -> dict | None:
+    """Return the rank that failed first, with its causes and the ranks that failed because of it, or None if none failed.
+
+    C(logs) has the log of each rank. C(said) has by rank what the scheduler said about its end, and C(memory) by host the counters of its control group. A rank
+    whose log only names another rank, or a lost connection, is not the first one if a different rank has a cause of its own.
+    """
+    failed = _failed(rows)
+    if not failed:
+        return None
+    each = ((row, _explained(row, logs.get(row["rank"], ""), said, memory)) for row in failed)
+    first = next(each)
+    if not _is_own(first[1]["causes"]):
+        first = next((other for other in each if _is_own(other[1]["causes"])), first)
+    row, found = first
+    keys = ("rank", "host", "exit_code")
+    others = by_time([other for other in rows if other is not row and other["exit_code"] != 0])
+    ended = [{key: other[key] for key in keys} for other in others]
+    return dict({key: row[key] for key in keys}, **found, consequences=ended)
+
+
+def _failed(rows: list[dict]) -> list[dict]:
+    """Return the ranks that failed by themselves, or all that did not end well, the earliest first."""
+    # A rank that was killed together with what records it has no exit code.
+    killed = [row for row in rows if row["exit_code"] is None and row["hostname"]]
+    bad = [row for row in rows if row["exit_code"] != 0 and row["hostname"]]
+    return by_time(own_failures(rows) + killed) or by_time(bad)
+
+
+def _is_own(causes: list[dict]) -> bool:
+    of_others = importlib.import_module("_error_signatures").OF_OTHERS
+    return not causes or any(cause["id"] not in of_others for cause in causes)
+
+
+def _explained(row: dict, log: object, said: dict | None, memory: dict | None) -> dict:
+    """Return C(causes) and C(lines) of a rank that failed."""
+    library = importlib.import_module("_log_causes")
+    log = library.log_of(log) if isinstance(log, str) else log
+    answer = library.answer(log)
+    of_scheduler = library.answer(library.log_of((said or {}).get(row["rank"], "")))["causes"]
+    known = {cause["id"] for cause in answer["causes"]}
+    causes = [cause for cause in of_scheduler if cause["id"] not in known] + answer["causes"]
+    causes = _with_code(causes, row["exit_code"], library)
+    counters = dict((memory or {}).get(row["host"]) or {})
+    # The control group may be out of reach. Then the kernel's count of the whole host is left.
+    counters["oom_kills"] = counters.get("oom_kills") or row.get("oom_kills")
+    causes = _with_memory(causes, counters, library)
+    lines = answer["lines"] or library.last_lines(log, LAST_LINES)
+    return {"lines": [found["line"] for found in lines], "causes": causes}
+
+
+def _with_code(causes: list[dict], code: int | None, library: object) -> list[dict]:
+    """Return the causes, with what an exit code says if the log has no cause of this rank. C(code) is None for one that was killed."""
+    name = OF_CODES.get(128 + signal.SIGKILL if code is None else code)
+    if not name or causes and _is_own(causes):
+        return causes
+    line = "it was killed" if code is None else "exit code %d" % code
+    return [library.cause_of(name, line)] + causes
+
+
+def _with_memory(causes: list[dict], counters: dict, library: object) -> list[dict]:
+    """Return the causes, with what the control group says of a kill: it counts those because of its limit."""
+    names = ("out_of_memory_killed", "job_out_of_memory")
+    if not counters.get("oom_kills") or not any(cause["id"] in names for cause in causes):
+        return causes
+    words = ", ".join(
+        "%s %d MiB" % (name, counters[name] >> 20)
+        for name in ("limit", "peak")
+        if counters.get(name) is not None
+    )
+    cause = (
+        "the memory of the job or its container was full (%s), and the kernel killed %d of the processes there"
+        % (
+            words or "limit not known",
+            counters["oom_kills"],
+        )
+    )
+    line = "kernel: oom_kill %d" % counters["oom_kills"]
+    told = library.cause_of("job_out_of_memory", line, cause=cause)
+    return [told] + [each for each in causes if each["id"] not in names]
+
+
+def failure_lines(what: str, failed: dict | None, fix: str) -> list[str]:
+    """Return lines for the log about the rank that failed first. C(what) is C(rank) or C(worker), C(fix) the key of the fix for the reader."""
+    if not failed:
+        return []
+    lines = [
+        "%s %d on host %s failed first. %s:"
+        % (
+            what,
+            failed["rank"],
+            failed["host"],
+            "Its last lines" if failed["causes"] else "Lines of its log that may say why",
+        )
+    ]
+    lines += ["  " + line for line in failed["lines"]]
+    for cause in failed["causes"]:
+        at = " (line %d)" % cause["line_number"] if cause["line_number"] else ""
+        todo = cause[fix][:1].upper() + cause[fix][1:]
+        lines.append("cause: %s. %s%s" % (cause["cause"], todo, at))
+    ended = [
+        "%s %d (exit code %s)" % (what, each["rank"], each["exit_code"])
+        for each in failed["consequences"][:NAMED]
+    ]
+    more = len(failed["consequences"]) - len(ended)
+    if ended:
+        ended += ["and %d others" % more] if more else []
+        lines.append("ended because of it: " + ", ".join(ended))
+    return lines
 
 
 def exit_code(code: int, rows: list[dict], problems: list[str], is_stopped: bool) -> int:

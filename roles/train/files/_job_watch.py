@@ -31,6 +31,7 @@ __all__ = [
     "counters",
     "interface_card",
     "losses",
+    "memory",
     "output",
     "rdma_cards",
     "rdma_models",
@@ -274,6 +275,40 @@ class _Gpus(threading.Thread):
         self.looks, self.error = self.looks + 1, ""
 
 
+def memory(root="/sys/fs/cgroup", own="/proc/self/cgroup", killed=0):
+    """Return limit and peak in bytes, None if there is none, and oom_kills, of the control groups around this process. The smallest limit counts.
+
+    The kernel counts a kill in the group whose limit was reached and in those above it. C(killed) were counted before: a container lives longer than a job.
+    """
+    found = {"limit": None, "peak": None, "oom_kills": 0}
+    for line in read(own).splitlines():
+        number, names, path = (line.split(":", 2) + ["", ""])[:3]
+        if (number, names) == ("0", ""):
+            base, files = root, ("memory.max", "memory.peak", "memory.events")
+        elif "memory" in names.split(","):
+            base = root + "/memory"
+            files = ("memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control")
+        else:
+            continue
+        parts = [part for part in path.split("/") if part not in ("", ".", "..")]
+        for depth in range(len(parts), -1, -1):
+            _add_group(found, "/".join([base] + parts[:depth]), files)
+    found["oom_kills"] = max(0, found["oom_kills"] - killed)
+    return found
+
+
+def _add_group(found, folder, files):
+    limit, peak, counted = (read("%s/%s" % (folder, name)) for name in files)
+    # Version 1 has a number near 2^63 if there is no limit.
+    if not limit.isdigit() or int(limit) > 1 << 60:
+        return
+    for line in counted.splitlines():
+        if line.startswith("oom_kill "):
+            found["oom_kills"] = max(found["oom_kills"], int(line.split()[1]))
+    if found["limit"] is None or int(limit) < found["limit"]:
+        found["limit"], found["peak"] = int(limit), int(peak) if peak.isdigit() else None
+
+
 def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
     """Write the observations as one line of JSON repeatedly until the input ends, and once more then."""
     source, sink = source or sys.stdin, sink or sys.stdout
@@ -285,6 +320,7 @@ def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
     ]
     cards = (not with_gpus and told) or cards_of(os.environ, with_gpus, sysfs)[0]
     before = counters(cards, sysfs)
+    killed = memory(sysfs + "/fs/cgroup")["oom_kills"]
     gpus = _Gpus()
     if with_gpus:
         gpus.start()
@@ -308,6 +344,7 @@ def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
                     "now": gpus.now,
                     "looks": gpus.looks,
                     "error": gpus.error,
+                    "memory": memory(sysfs + "/fs/cgroup", killed=killed),
                 }
             )
             + "\n"

@@ -69,6 +69,8 @@ HOST_FILE = "hosts"
 # Largest job.log. Each rank's output is complete in its own log, and on a terminal nobody reads more. Lines of the launcher stand nowhere else.
 LOG_BYTES, LAUNCHER_LINES = 16 << 20, 500
 RANK_LINE = re.compile(rb"\[\d+ \S+\] ")
+# The last line of a rank that failed, from rank.py.
+RANK_END = re.compile(rb"\[(\d+) \S+\] trainyard: rank ended with exit code \d+$")
 SHORTENED = "earlier lines of the ranks were removed here. The output of each rank is complete in rank.N.log"
 
 # Ends all processes with the job's ID in their environment. It also runs in the training containers, so it is Python 3.6.
@@ -412,6 +414,7 @@ def summary(result):
             )
         )
     lines += _job_result.moved(result)
+    lines += _job_result.failure_lines("rank", result.get("first_failed"), "fix_operator")
     if result["nccl_transport"]:
         lines.append("NCCL connected the ranks by %s" % ", ".join(result["nccl_transport"]))
     return lines + _job_result.summary_end(result)
@@ -550,12 +553,17 @@ class Output:
         self.lock = threading.Lock()
         self.launcher = collections.deque(maxlen=LAUNCHER_LINES)
         self.written = 0
+        # By rank, when its end was seen here. The clocks of the hosts may differ.
+        self.ends: dict = {}
 
     def copy(self, stream):
         for line in stream:
             self.write(strip_prefix(line))
 
     def write(self, line):
+        end = RANK_END.match(line.rstrip())
+        if end:
+            self.ends.setdefault(int(end.group(1)), time.monotonic())
         with self.lock:
             if not RANK_LINE.match(line):
                 self.launcher.append(line[:4096])
@@ -903,6 +911,8 @@ class Job(object):
             self.job_dir, len(self.places), REPORT_SECONDS if code == 0 else 0
         )
         rows = rank_rows(self.places, self.hosts, records)
+        for row in rows:
+            row["seen"] = self.output.ends.get(row["rank"])
         problems += judge(self.places, rows, self.job_dir)
         if launched and code not in (0, STOPPED, TIMED_OUT) and not _job_result.own_failures(rows):
             problems.insert(
@@ -932,13 +942,40 @@ class Job(object):
             },
             "exit_code": _job_result.exit_code(code, rows, problems, code in (TIMED_OUT, STOPPED)),
             "problems": problems,
+            "first_failed": None,
         }
+        if result["exit_code"] and launched and code not in (STOPPED, TIMED_OUT):
+            result["first_failed"] = self.first_failed(rows)
         result.update(self.what_was_seen())
         write_json(self.result_path, result)
         for line in summary(result):
             say(line)
         say("result: %s" % self.result_path)
         return result["exit_code"]
+
+    def first_failed(self, rows):
+        """Return result.json's entry of the rank that failed first, with its causes. The job's result does not depend on it."""
+        for place, row in zip(self.places, rows):
+            row["host"] = row["host"] or place["host"]
+        memory = {name: found.get("memory") for name, found in self.seen.items()}
+        try:
+            return _job_result.first_failed(
+                rows, _job_result.Logs(self.job_dir), self.of_launcher(), memory
+            )
+        except ImportError as error:
+            say("the logs of the ranks were not searched: %s" % error)
+            return None
+
+    def of_launcher(self):
+        """Return by rank what the launcher said of its end."""
+        found = {}
+        for line in self.output.launcher:
+            match = re.search(
+                rb"rank:? (\d+)\b[^\n]{0,200}exited on signal|process rank (\d+) ", line
+            )
+            if match:
+                found[int(match.group(1) or match.group(2))] = line.decode("utf-8", "replace")
+        return found
 
     def run(self):
         def stop(number, frame):

@@ -169,6 +169,7 @@ def main():
     }
     killed = oom_kills(read("/proc/vmstat"))
     write_json(base + ".json", facts)
+    prefix = ("[%d %s] " % (rank, facts["hostname"])).encode()
     with open(base + ".log", "wb", buffering=0) as log:
         child = subprocess.Popen(
             command,
@@ -181,7 +182,7 @@ def main():
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda received, frame: pass_on(child, received))
         threading.Thread(target=end_without_launcher, args=(child, launcher), daemon=True).start()
-        copy_output(child, log, ("[%d %s] " % (rank, facts["hostname"])).encode())
+        copy_output(child, log, prefix)
     code = child.wait()
     facts["exit_code"] = code if code >= 0 else 128 - code
     if killed is not None:
@@ -192,6 +193,12 @@ def main():
     except ValueError:
         facts["report"] = None
     write_json(base + ".json", facts)
+    if facts["exit_code"]:
+        # The runner takes the order of the ends from the time at which it gets this line, because the clocks of hosts differ.
+        sys.stdout.buffer.write(
+            b"%strainyard: rank ended with exit code %d\n" % (prefix, facts["exit_code"])
+        )
+        sys.stdout.buffer.flush()
     sys.exit(facts["exit_code"])
 
 

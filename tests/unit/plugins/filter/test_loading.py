@@ -23,6 +23,7 @@ HEAVY = {
     "_gpu_stack",
     "_bandwidth",
     "_error_signatures",
+    "_log_causes",
     "_driver_plan",
 }
 

@@ -603,7 +603,7 @@ def test_the_role_s_variables_are_the_request(tty, repair):
     told = templar.template(trust_as_template("{{ __training_container_plan }}"))
     wanted = plan(
         state,
-        ulimits={"memlock": -1, "stack": 67108864},
+        ulimits={"core": 0, "memlock": -1, "stack": 67108864},
         tty=tty == "true",
         repair_own_name=repair == "true",
     )

@@ -77,8 +77,8 @@ FAULTS = {
         "one_rank",
     ],
     "v100-mpi-not-built-2proc-segfault": [
-        "process_failed",
         "segmentation_fault",
+        "process_failed",
         "mpi_not_built",
         "no_summary",
         "one_rank",

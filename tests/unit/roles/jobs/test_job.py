@@ -28,6 +28,7 @@ SHIPPED = [
     FILES / "job.py",
     FILES / "_job_text.py",
     ROOT / "plugins/module_utils/_error_signatures.py",
+    ROOT / "plugins/module_utils/_log_causes.py",
     ROOT / "plugins/module_utils/_bandwidth.py",
     ROOT / "plugins/module_utils/_gpu_numbers.py",
     ROOT / "plugins/module_utils/_host_health.py",
@@ -687,3 +688,99 @@ def test_a_job_file_is_read_with_any_locale(whole):
     said, _none = process.communicate(text, timeout=60)
     assert process.returncode == 0, said
     assert 'A: "\u00e9"' in (folder / "spec.yml").read_text(encoding="utf-8")
+
+
+KILLED = {"rank": 2, "host": "h2", "exit_code": 137}
+
+
+def test_a_kill_for_memory_is_the_first_failure(program):
+    """Worker 2 was killed by the kernel. Slurm then ended the others."""
+    rows = [row(0, 143, 1010.0), row(1, 143, 1010.2), row(2, 137, 1000.0)]
+    found = program.first_failed(rows, {2: "step 300 loss 0.1\nKilled\n"})
+    assert {key: found[key] for key in KILLED} == KILLED
+    assert [cause["id"] for cause in found["causes"]] == ["out_of_memory_killed"]
+    assert [each["rank"] for each in found["consequences"]] == [0, 1]
+    # The one that lost its peer ended with an error of its own, and it even has a cause.
+    lost = "NCCL WARN socketProgress: Connection closed by remote peer 10.10.1.3<36138>\n"
+    rows = [row(0, 1, 1001.0), row(1, 143, 1010.2), row(2, 137, 1000.0)]
+    assert program.first_failed(rows, {0: lost})["rank"] == 2
+    # Nor does a message about another worker make it the first if its clock is ahead.
+    rows = [row(0, 1, 990.0), row(1, 143, 1010.2), row(2, 137, 1000.0)]
+    assert program.first_failed(rows, {0: lost})["rank"] == 2
+    # One that was killed together with what records it.
+    rows = [row(0, 143, 1010.0), row(2, None)]
+    found = program.first_failed(rows, {})
+    assert (found["rank"], found["causes"][0]["line"]) == (2, "it was killed")
+
+
+@pytest.mark.parametrize("code, expected", [(1, 1), (3, 1), (137, 1), (139, 1), (135, 1)])
+@pytest.mark.parametrize("ends", [(3.0, 1.0, 2.0), (2.0, 1.0, 3.0), (None, 1.0, None)])
+def test_the_first_to_end_by_itself_is_named(program, code, expected, ends):
+    for others in (143, 1, 137):
+        rows = [row(0, others, ends[0]), row(1, code, ends[1]), row(2, others, ends[2])]
+        assert program.first_failed(rows, {})["rank"] == expected
+
+
+def test_the_clock_of_the_launcher_counts(program):
+    """Host h0 is an hour behind: by its own clock it ended first."""
+    rows = [row(0, 1, 100.0), row(1, 1, 3600.0)]
+    assert program.first_failed(rows, {})["rank"] == 0
+    rows = [row(0, 1, 100.0, seen=51.0), row(1, 1, 3600.0, seen=50.0)]
+    assert program.first_failed(rows, {})["rank"] == 1
+    assert program._job_result.exit_code(1, rows, [], False) == 1
+    # Not some of one clock and some of the other.
+    rows = [row(0, 1, 100.0), row(1, 1, 3600.0, seen=50.0)]
+    assert program.first_failed(rows, {})["rank"] == 0
+    assert "seen" not in program._job_result.entries(rows)[1]
+
+
+def test_what_srun_says_of_tasks(program, capfdbinary):
+    job = object.__new__(program.Job)
+    job.ends = {}
+    said = [
+        b"step 1\n",
+        b"srun: error: node-b: tasks 1-2,5: Exited with exit code 1\n",
+        b"srun: error: node-c: task 3: Out Of Memory\n",
+        b"srun: error: node-b: task 1: Killed\n",
+        b"\xff srun: error: node-b: task 9: Killed\n",
+    ]
+    job.pass_on(said)
+    assert capfdbinary.readouterr().err == b"".join(said)
+    assert sorted(job.ends) == [1, 2, 3, 5]
+    assert job.ends[1][0] <= job.ends[3][0]
+    assert job.ends[3][1] == "srun: error: node-c: task 3: Out Of Memory"
+    assert program.task_numbers("0-9999999999") == list(range(program.MOST_TASKS + 1))
+
+
+def test_the_scheduler_and_the_control_group_know_of_memory(program):
+    rows = [row(0, 143, 9), row(1, 1, 8)]
+    said = {1: "srun: error: h1: task 1: Out Of Memory"}
+    found = program.first_failed(rows, {1: "step\n"}, said)
+    assert [cause["id"] for cause in found["causes"]] == ["job_out_of_memory"]
+    # With limit and peak. The kill of a process below the worker is enough.
+    memory = {"h1": {"limit": 300 << 20, "peak": 299 << 20, "oom_kills": 2}}
+    rows = [row(0, 143, 9), row(1, 137, 8)]
+    (cause,) = program.first_failed(rows, {1: "step\nKilled\n"}, {}, memory)["causes"]
+    assert cause["id"] == "job_out_of_memory" and cause["fix"].startswith("raise worker_memory")
+    assert "limit 300 MiB, peak 299 MiB" in cause["cause"] and "killed 2 of" in cause["cause"]
+    # Kills that belong to another worker change nothing.
+    (cause,) = program.first_failed(rows, {1: "step\n"}, {}, {"h0": memory["h1"]})["causes"]
+    assert cause["id"] == "out_of_memory_killed"
+
+
+def test_without_a_known_message_lines_of_the_log_are_shown(program):
+    log = "epoch 1\n" * 50 + "odd thing failed\n" + "bye\n" * 30
+    found = program.first_failed([row(0, 1, 5)], {0: log})
+    assert found["causes"] == [] and found["lines"] == ["odd thing failed"]
+    lines = program._job_result.failure_lines("worker", found, "fix")
+    assert lines[0] == "worker 0 on host h0 failed first. Lines of its log that may say why:"
+    found = program.first_failed([row(0, 1, 5), row(1, 143, 6)], {0: "a\nb\n"})
+    assert found["lines"] == ["a", "b"]
+    lines = program._job_result.failure_lines("worker", found, "fix")
+    assert lines[-1] == "ended because of it: worker 1 (exit code 143)"
+
+
+def test_a_log_that_is_no_file_is_not_read(program, tmp_path):
+    os.mkfifo(str(tmp_path / "rank.0.log"))
+    found = program.first_failed([row(0, 1, 5)], program._job_result.Logs(str(tmp_path)))
+    assert found["causes"] == [] and found["lines"] == []

@@ -96,7 +96,10 @@ class Run:
         library.mkdir()
         for path in [
             *FILES.glob("_*.py"),
-            ROOT / "plugins/module_utils/_slurm.py",
+            *(
+                ROOT / ("plugins/module_utils/%s.py" % name)
+                for name in ("_slurm", "_log_causes", "_error_signatures", "_host_health")
+            ),
             *(ROOT / "roles/host_library/files").glob("_*.py"),
         ]:
             (library / path.name).symlink_to(path)
@@ -485,10 +488,13 @@ def test_show_and_logs_of_a_job_that_failed(run):
                 "problems": ["worker 0 on host a ended with exit code 2"],
                 "warnings": [],
                 "first_failed": {
+                    "rank": 0,
+                    "host": "a",
                     "lines": ["boom"],
                     "causes": [
                         {"cause": "the driver is older", "fix": "set nvidia_driver_version"}
                     ],
+                    "consequences": [{"rank": 1, "host": "b", "exit_code": 143}],
                 },
             }
         ),
@@ -505,8 +511,13 @@ def test_show_and_logs_of_a_job_that_failed(run):
         "worker 0 on host a ended",
         "| boom",
         "cause: the driver is older. Set nvidia_driver_version",
+        "ended because of it: worker 1 (exit code 143)",
     ):
         assert said in text, text
+    assert (
+        run("why", "4").stdout
+        == "job 4: it has ended: failed, exit code 2; worker 0 on a failed first: the driver is older. Set nvidia_driver_version\n"
+    )
     assert json.loads(run("show", "4", "--json").stdout)["result"]["problems"]
     assert (
         run("logs", "4").stdout == "line\n"
@@ -531,6 +542,29 @@ def test_show_and_logs_of_a_job_that_failed(run):
     assert (
         "rank.7.log does not exist; the workers of the job are 0 to 0"
         in run("logs", "4", "--rank", "7").stderr
+    )
+
+
+def test_explain_a_log_from_anywhere(run):
+    """Without Slurm, from a file and from standard input."""
+    log = "step 1\n[rank1]: OSError: [Errno 122] Disk quota exceeded: '/data1/share/\x1b[31ma.pt'\n"
+    (run.here / "train.log").write_text(log, encoding="utf-8")
+    for name in ("squeue", "sacct", "scontrol", "sacctmgr"):
+        run.program(name, "exit 9")
+    done = run("explain", str(run.here / "train.log"))
+    assert done.returncode == 0 and done.stdout.splitlines()[0].startswith("line 2: [rank1]: ")
+    assert "(quota_exceeded)" in done.stdout and "what to do: remove files" in done.stdout
+    assert "\x1b" not in done.stdout and done.stderr == ""
+    found = json.loads(run("explain", "--json", text=log).stdout)
+    assert (found["file"], found["causes"][0]["id"]) == ("-", "quota_exceeded")
+    assert "repquota" in found["causes"][0]["fix_operator"]
+    said = run("explain", "-", text="a\nodd thing failed\n").stdout
+    assert said == "no known message. These lines may say why:\nline 2: odd thing failed\n"
+    assert run("explain", text="").stdout == "no known message. The log is empty\n"
+    missing = run("explain", "/no/such.log")
+    assert (missing.returncode, missing.stderr) == (
+        2,
+        "trainyard: /no/such.log: No such file or directory\n",
     )
 
 

@@ -34,6 +34,56 @@ def port(device, link_layer="InfiniBand", sent=0, received=0):
     }
 
 
+GROUP = "system.slice/docker-1.scope"
+
+
+@pytest.mark.parametrize(
+    "own, files, expected",
+    [
+        # A container, whose own group is the root of what it sees.
+        (
+            "0::/",
+            {
+                "memory.max": 314572800,
+                "memory.peak": 314572000,
+                "memory.events": "low 0\noom 3\noom_kill 2",
+            },
+            (314572800, 314572000, 2),
+        ),
+        # A step of Slurm: the limit is at the job, and the kill is counted there and above.
+        (
+            "0::/job_7/step_0",
+            {
+                "memory.max": "max",
+                "job_7/memory.max": 1 << 30,
+                "job_7/memory.events": "oom_kill 1",
+                "job_7/step_0/memory.max": 1 << 31,
+                "job_7/step_0/memory.events": "oom_kill 0",
+            },
+            (1 << 30, None, 1),
+        ),
+        ("0::/../../x", {"x/memory.max": "max", "x/memory.events": "oom_kill 4"}, (None, None, 0)),
+        (
+            "12:memory:/%s\n1:cpu:/%s" % (GROUP, GROUP),
+            {
+                "memory/memory.limit_in_bytes": 9223372036854771712,
+                "memory/%s/memory.limit_in_bytes" % GROUP: 314572800,
+                "memory/%s/memory.max_usage_in_bytes" % GROUP: 314572800,
+                "memory/%s/memory.oom_control"
+                % GROUP: "oom_kill_disable 0\nunder_oom 0\noom_kill 1",
+            },
+            (314572800, 314572800, 1),
+        ),
+        ("", {}, (None, None, 0)),
+    ],
+)
+def test_memory_of_control_groups(tmp_path, own, files, expected):
+    root = tree(tmp_path / "cgroup", files)
+    (tmp_path / "own").write_text(own + "\n", encoding="utf-8")
+    found = _job_watch.memory(root, str(tmp_path / "own"))
+    assert (found["limit"], found["peak"], found["oom_kills"]) == expected
+
+
 @pytest.mark.parametrize(
     "requested, devices, peaks, busy, idle",
     [

@@ -559,6 +559,35 @@ def test_only_one_rank_reports():
     )
 
 
+def test_the_order_of_the_ends_is_that_of_this_host(capfd):
+    output = job.Output()
+    for line in (
+        b"[1 lab-b] trainyard: rank ended with exit code 137\n",
+        b"[0 lab-a] [2 lab-c] trainyard: rank ended with exit code 1\n",
+        b"[0 lab-a] trainyard: rank ended with exit code 1\r\n",
+        b"[0 lab-a] trainyard: rank ended with exit code 1\n",
+    ):
+        output.write(line)
+    assert sorted(output.ends) == [0, 1] and output.ends[1] <= output.ends[0]
+    capfd.readouterr()
+
+
+def test_the_rank_that_failed_first_is_told_to_the_operator():
+    rows = [
+        dict(_job_result.row(rank, "lab-%d" % rank, 0, record), seen=seen)
+        for rank, record, seen in (
+            (0, {"exit_code": 1, "hostname": "a", "started": 100, "seconds": 5}, 12.0),
+            (1, {"exit_code": 137, "hostname": "b", "started": 900, "seconds": 5}, 11.0),
+        )
+    ]
+    memory = {"lab-1": {"limit": 300 << 20, "peak": 300 << 20, "oom_kills": 1}}
+    failed = _job_result.first_failed(rows, {}, {}, memory)
+    lines = _job_result.failure_lines("rank", failed, "fix_operator")
+    assert lines[0].startswith("rank 1 on host lab-1 failed first")
+    assert "limit 300 MiB, peak 300 MiB" in lines[1] and "worker_memory" not in lines[1]
+    assert lines[2] == "ended because of it: rank 0 (exit code 1)"
+
+
 def test_failed_killed_and_missing_ranks():
     rows, problems = verdict(
         {0: record(0, "172.30.77.11", code=143), 1: record(1, "172.30.77.12", code=3)}

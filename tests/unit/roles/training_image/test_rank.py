@@ -134,7 +134,8 @@ def test_a_rank_leaves_its_record(tmp_path):
     )
     out = process.communicate(timeout=20)[0].decode().splitlines()
     assert process.returncode == 3
-    assert [line.split("] ", 1)[1] for line in out] == ["one", "10%", "20%", "half"]
+    said = "trainyard: rank ended with exit code 3"
+    assert [line.split("] ", 1)[1] for line in out] == ["one", "10%", "20%", "half", said]
     assert all(line.startswith("[1 ") for line in out)
     assert (tmp_path / "rank.1.log").read_bytes() == b"one\n10%\r20%\rhalf"
     record = json.loads((tmp_path / "rank.1.json").read_text())
@@ -146,6 +147,17 @@ def test_a_rank_leaves_its_record(tmp_path):
     )
     assert record["report"] == {"checksum": "c", "metrics": {"loss": 1}}
     assert "127.0.0.1" in record["addresses"]
+
+
+def test_a_rank_that_failed_says_so_to_the_launcher(tmp_path):
+    """Its log has only what the command printed."""
+    for command, code in (("exit 3", 3), ("kill -9 $$", 137), ("exit 0", 0)):
+        process = start(tmp_path, "sh", "-c", "echo a; " + command)
+        said = process.communicate(timeout=30)[0]
+        prefix = b"[1 %s] " % socket.gethostname().encode()
+        end = prefix + b"trainyard: rank ended with exit code %d\n" % code if code else b""
+        assert said == prefix + b"a\n" + end
+        assert (tmp_path / "rank.1.log").read_bytes() == b"a\n"
 
 
 def test_an_aborted_rank_leaves_no_core_file(tmp_path):

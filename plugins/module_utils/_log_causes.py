@@ -1,0 +1,487 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Causes of a failure from the log of a job: text in, what was wrong and what to do out. The messages are those of P(_error_signatures) and P(_host_health).
+
+Programs on hosts import this module from one folder with others, and modules import it from the collection.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+
+from typing import BinaryIO, NamedTuple
+
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import (
+        CAUSE,
+        GENERAL,
+        SIGNATURES,
+        SPECIAL,
+        Signature,
+    )
+    from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import told_lines
+except ImportError:
+    # On a host, where they are in one folder.
+    from _error_signatures import CAUSE, GENERAL, SIGNATURES, SPECIAL, Signature
+    from _host_health import told_lines
+
+__all__ = [
+    "PART_BYTES",
+    "Log",
+    "answer",
+    "cause_of",
+    "causes",
+    "find_errors",
+    "last_lines",
+    "log_of",
+    "read_log",
+    "unknown_lines",
+]
+
+#: Of larger logs, this much of each end is searched.
+PART_BYTES = 16 << 20
+#: Of longer lines (a progress bar, binary output), this many characters of each end.
+_END_OF_LINE = 4000
+#: Lines of one entry of the table that are looked at, and objects of one id that are told.
+_MOST_LINES, _MOST_OBJECTS = 2000, 3
+_CHUNK = 1 << 20
+#: Lines that are shown of a log without a known message.
+UNKNOWN_LINES, LAST_LINES = 3, 5
+_SOURCE_OF_GPUS = "https://docs.nvidia.com/deploy/xid-errors/"
+
+# What launchers, loggers and the scheduler put before a line: [1,3]<stderr>:, [rank3]:, 3: , [3 gpu-b] , (Worker pid=3) and times.
+_PREFIX = re.compile(
+    r"(?:\s?(?:\[(?P<mpi>\d+,\d+)\]<std(?:err|out)>:|\[?(?P<torch>rank\d+)\]?:|\[(?P<own>\d+) \S+\] |(?P<srun>\d{1,6}): |\((?P<ray>\w+ pid=\d+)[^)]{0,80}\) "
+    r"|\[(?P<plain>\d+)\]:|<?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]+>? ?|\[\d{4}-\d\d-\d\d[T ][\d:.,+Z-]+\] ?)){0,6}\s?"
+)
+# Words of a line that may be a cause. Each line that is looked at has one of these.
+_WORDS = (
+    "error",
+    "exception",
+    "fail",
+    "fatal",
+    "refused",
+    "denied",
+    "timed out",
+    "times out",
+    "timeout",
+    "panic",
+    "abort",
+    "not found",
+    "not compatible",
+    "unable to",
+    "cannot",
+    "could not",
+    "killed",
+    "signal",
+    "returned",
+    "invalid",
+    "exit code",
+    "warn",
+)
+_LOOKS_WRONG = re.compile(
+    r"\b(?:\w*error|failed|failure|fatal|\w*exception|refused|denied|tim(?:ed|es) out|timeout|panic|aborted|not found|not compatible|unable to|cannot|could not"
+    r"|killed|signal \d+|returned -?\d+|invalid|exit code -?[1-9]\d*|(?<!\.)warn(?:ing)?)\b|^[EF]\d{4} \d\d:",
+    re.IGNORECASE,
+)
+# Warnings come after what looks like an error.
+_WARNING = re.compile(r"\bwarn(?:ing)?\b", re.IGNORECASE)
+# What launchers print after each failure, whatever its cause is. They are no cause.
+_TRAILER = re.compile(
+    r"torch[./]distributed[./](?:elastic|launcher|run)|ChildFailedError|Root Cause \(first observed|^Traceback \(most recent"
+    r"|^\s*File \"|^\s*(?:error_file|exitcode|traceback) *:"
+    r"|^srun: |^slurmstepd: error: \*\*\*|Terminating StepId|^(?:mpirun|prterun|mpiexec|orterun) (?:detected|noticed)|^Primary job\s|^a non-zero exit code"
+    r"|^\s*Process name: |^\s*Exit code: "
+    r"|Process \d+ exit with status code|Terminating remaining workers|Horovod detected that one or more"
+    r"|^RuntimeError: Horovod detected|subprocess\.CalledProcessError"
+    r"|^During handling of the above|^The above exception was|terminated with exit code \d+\b|^\S* FAILED$|exits with return code"
+    r"|Killing subprocess|accelerate\.commands|^Error: worker "
+    r"|^worker \d+ failed first|^failed: |NVRM: Xid \(|: SXid \(|^\[\S+:\d+\] \d+ more process"
+)
+_ROOT_CAUSE, _RULER = "Root Cause (first observed failure)", "=" * 20
+
+
+class Log(NamedTuple):
+    """A log, of which the middle may be left out.
+
+    C(text) is what is searched. C(begin) is the position in it behind the gap, and C(missing) the number of lines that are left out there.
+    """
+
+    text: str
+    begin: int = 0
+    missing: int = 0
+
+    def number(self, at: int) -> int:
+        """Return the number of the line at a position, from 1, in the whole log."""
+        number = self.text.count("\n", 0, at) + 1
+        return number + self.missing if self.missing and at >= self.begin else number
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        # An error handler would take a second for each MiB of binary data.
+        return data.translate(_ASCII).decode("ascii")
+
+
+_ASCII = bytes(byte if byte < 128 else ord("?") for byte in range(256))
+
+
+def log_of(text: str) -> Log:
+    """Return a text as a log. Of a large one, the middle is left out."""
+    if len(text) <= 2 * PART_BYTES:
+        return Log(_without_middles(text))
+    middle = text.count("\n", PART_BYTES, len(text) - PART_BYTES)
+    return _joined(text[:PART_BYTES], text[-PART_BYTES:], middle)
+
+
+def _joined(first: str, last: str, middle: int) -> Log:
+    """Return the two ends as a log. C(middle) is the number of line ends between them. What is left of the two lines at the gap is no line of its own."""
+    first = _without_middles(first) + "\n"
+    return Log(first + _without_middles(last), len(first), middle - 1)
+
+
+def read_log(stream: BinaryIO) -> Log:
+    """Return the log that a stream has: all of it, or the first and the last 16 MiB. No more than that is kept in memory."""
+    first = stream.read(PART_BYTES)
+    tail, size, middle = [], 0, 0
+    while True:
+        chunk = stream.read(_CHUNK)
+        if not chunk:
+            break
+        tail.append(chunk)
+        size += len(chunk)
+        while size - len(tail[0]) >= PART_BYTES:
+            size -= len(tail[0])
+            middle += tail.pop(0).count(b"\n")
+    last = b"".join(tail)
+    excess = max(0, len(last) - PART_BYTES)
+    if not middle and not excess:
+        return Log(_without_middles(_decoded(first + last)))
+    middle += last.count(b"\n", 0, excess)
+    return _joined(_decoded(first), _decoded(last[excess:]), middle)
+
+
+def _without_middles(text: str) -> str:
+    if len(text) <= 2 * _END_OF_LINE or max(map(len, text.split("\n"))) <= 2 * _END_OF_LINE:
+        return text
+    return "\n".join(
+        line
+        if len(line) <= 2 * _END_OF_LINE
+        else line[:_END_OF_LINE] + " ... " + line[-_END_OF_LINE:]
+        for line in text.split("\n")
+    )
+
+
+# --- which entries of the table can be in a text ---
+
+_LITERAL = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\[^A-Za-z0-9])(?![*+?{])")
+_DIGITS = b"0123456789"
+
+
+def needle(pattern: str) -> str:
+    """Return the plain text with which a pattern begins."""
+    found, at = "", 0
+    while True:
+        match = _LITERAL.match(pattern, at)
+        if not match:
+            return found
+        found += match.group()[-1]
+        at = match.end()
+
+
+class _Wording(NamedTuple):
+    """A pattern of an entry. C(needle) is the text with which it begins, C(word) its longest word without digits, which is enough to rule it out."""
+
+    signature: Signature
+    pattern: str
+    needle: str
+    word: bytes
+
+
+@functools.lru_cache(maxsize=None)
+def _plain(pattern: str) -> tuple[str, bytes]:
+    text = needle(pattern)
+    words = text.encode().translate(None, _DIGITS).split()
+    return text, max(words, key=len) if words else b""
+
+
+def _wordings_of(signatures: list[Signature]) -> list[_Wording]:
+    return [
+        _Wording(signature, pattern, *_plain(pattern))
+        for signature in signatures
+        for pattern in signature.patterns
+    ]
+
+
+@functools.lru_cache(maxsize=None)
+def _wordings() -> list[_Wording]:
+    return _wordings_of(SIGNATURES)
+
+
+def _possible(text: str, signatures: list[Signature] | None) -> list[_Wording]:
+    """Return the wordings whose plain text is in the text.
+
+    To look for each would take seconds in a large log. Its different words, without their digits, are much fewer than all.
+    """
+    words: set = set()
+    for at in range(0, len(text), _CHUNK):
+        # A word at the border of two chunks is in both halves of it, so the next chunk begins a little earlier.
+        part = _without_binary(text[max(0, at - 200) : at + _CHUNK].encode("utf-8", "replace"))
+        words.update(part.translate(_PRINTABLE, _DIGITS).split())
+    spoken = b"\n".join(word for word in words if len(word) > 3 and not _ENCODED.fullmatch(word))
+    return [
+        wording
+        for wording in (_wordings() if signatures is None else _wordings_of(signatures))
+        if (len(wording.word) < 4 or wording.word in spoken) and wording.needle in text
+    ]
+
+
+_PRINTABLE = bytes(byte if 32 < byte < 127 else 32 for byte in range(256))
+# Control characters that text does not have, and all other bytes.
+_CONTROLS = bytes([*range(7), *range(14, 27), *range(28, 32), 127])
+_NO_CONTROLS = bytes(byte for byte in range(256) if byte not in _CONTROLS)
+# Base64 and the like. No message has such a word.
+_ENCODED = re.compile(rb"[A-Za-z+/=]{48,}")
+
+
+def _without_binary(part: bytes) -> bytes:
+    """Return bytes without the lines that are no text."""
+    if len(part.translate(None, _NO_CONTROLS)) * 50 < len(part):
+        return part
+    lines = part.split(b"\n")
+    return b"\n".join(
+        line for line in lines if len(line.translate(None, _NO_CONTROLS)) * 25 < len(line)
+    )
+
+
+# --- what is told ---
+
+
+def _of_gpu(error: dict, line: str) -> dict:
+    """Return what is told of an error of a GPU or an NVSwitch, as of a failure of a signature."""
+    return {
+        "id": error["signature"],
+        "rank": SPECIAL,
+        "cause": "%(kind)s %(code)d of %(device)s: %(cause)s" % error,
+        "fix": error["fix"],
+        "fix_operator": error["fix"],
+        "source": _SOURCE_OF_GPUS,
+        "line": " ".join(line.split())[:500],
+    }
+
+
+class _Lines:
+    """The lines of a text that have a known message, each with the entry that wins it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.found: dict = {}
+
+    def take(self, wording: _Wording) -> None:
+        """Keep the lines of a wording in which no entry of a higher precedence was found."""
+        until = 0
+        matches = re.compile(wording.pattern).finditer(self.text)
+        for match in itertools.islice(matches, _MOST_LINES):
+            if match.start() < until:
+                continue
+            begin = self.text.rfind("\n", 0, match.start()) + 1
+            end = self.text.find("\n", match.start())
+            until = end = len(self.text) if end < 0 else end
+            former = self.found.get(begin)
+            if former is None or (wording.signature.rank, match.start()) < former[0]:
+                key = (wording.signature.rank, match.start())
+                self.found[begin] = (key, wording.signature, match, end)
+
+    def told(self, begin: int) -> dict:
+        _key, signature, match, end = self.found[begin]
+        words = ["", *(group or "" for group in match.groups())]
+        return {
+            "id": signature.id,
+            "rank": signature.rank,
+            "cause": signature.cause.format(*words),
+            "fix": signature.person.format(*words),
+            "fix_operator": signature.operator.format(*words),
+            "source": signature.source,
+            "line": " ".join(self.text[begin : min(end, begin + 2 * _END_OF_LINE)].split())[:500],
+        }
+
+
+class _Told:
+    """Which objects (paths, ports, GPUs) of each id are told: the first, and further ones that differ."""
+
+    def __init__(self) -> None:
+        self.objects: dict = {}
+
+    def is_new(self, name: str, words: tuple) -> bool:
+        seen = self.objects.setdefault(name, [])
+        is_first = not seen
+        has_object = any(words)
+        is_other = has_object and words not in seen and any(map(any, seen))
+        if is_first or has_object and words not in seen:
+            seen.append(words)
+        return is_first or is_other and len(seen) <= _MOST_OBJECTS
+
+
+def find_errors(log: str | Log, signatures: list[Signature] | None = None) -> list[dict]:
+    """Return the known messages in a log: the causes, then messages that only say that something failed, then consequences. Each in the order of the log.
+
+    C(signatures) are the entries that count, all of the table by default. Of each C(id), the first line is told, and lines with another object.
+    Each has C(id), C(rank) (precedence), C(cause), C(fix) for the person, C(fix_operator),
+    C(source), C(line), and C(line_number) from 1.
+    """
+    log = log_of(log) if isinstance(log, str) else log
+    gpus = {at: _of_gpu(error, _line_at(log.text, at)) for at, error in told_lines(log.text)}
+    lines = _Lines(log.text)
+    for wording in _possible(log.text, signatures):
+        lines.take(wording)
+    # In one line, the table of Xids knows more.
+    told, errors = _Told(), []
+    for begin in sorted({**lines.found, **gpus}):
+        if begin in gpus:
+            error = gpus[begin]
+        else:
+            signature, match = lines.found[begin][1:3]
+            if not told.is_new(signature.id, tuple(group or "" for group in match.groups())):
+                continue
+            error = lines.told(begin)
+        errors.append(dict(error, line_number=log.number(begin)))
+    return _in_order(errors)
+
+
+def _line_at(text: str, at: int) -> str:
+    end = text.find("\n", at)
+    return text[at : min(len(text) if end < 0 else end, at + 2 * _END_OF_LINE)]
+
+
+def _in_order(errors: list[dict]) -> list[dict]:
+    """Return the errors, causes first. A message that says less about the same failure is left out."""
+    names = {error["id"] for error in errors}
+    # 'Test failure' is the trace below an error that is already told.
+    less = {"test_failure"} if len(names) > 1 else set()
+    if "duplicate_gpu" in names:
+        less.add("nccl_invalid_usage")
+    kept = [error for error in errors if error["id"] not in less]
+    return sorted(kept, key=lambda error: max(error["rank"], CAUSE))
+
+
+def causes(log: str | Log, signatures: list[Signature] | None = None) -> list[dict]:
+    """Return the causes in a log, the first one first.
+
+    If it has none, the messages that say that something failed are returned, and if it has none of these, the consequences.
+    """
+    errors = find_errors(log, signatures)
+    for highest in (CAUSE, GENERAL):
+        found = [error for error in errors if error["rank"] <= highest]
+        if found:
+            return found
+    return errors
+
+
+def answer(log: Log) -> dict:
+    """Return what readers show of a log: C(causes), and without a known message C(lines), those that look like a cause or the last ones."""
+    keys = ("id", "cause", "fix", "fix_operator", "line", "line_number")
+    found = [{key: error[key] for key in keys} for error in causes(log)]
+    return {"causes": found, "lines": [] if found else unknown_lines(log) or last_lines(log)}
+
+
+# --- what is shown if nothing is known ---
+
+
+def unknown_lines(log: str | Log, count: int = UNKNOWN_LINES) -> list[dict]:
+    """Return the first lines that look like a cause: C(line) and C(line_number). Those of the rank that has the first one, then those of the others.
+
+    What launchers print after each failure, and the frames of tracebacks, are none. Warnings come last.
+    """
+    log = log_of(log) if isinstance(log, str) else log
+    ranks: dict = {}
+    warnings: list = []
+    for begin, line in _suspicious(log.text):
+        prefix = _PREFIX.match(line)
+        said = line[prefix.end() :]
+        rank = next(filter(None, prefix.groups()), "")
+        is_warning = _WARNING.search(said) and not _LOOKS_WRONG.search(_WARNING.sub("", said))
+        kept = warnings if is_warning else ranks.setdefault(rank, [])
+        if len(kept) < count:
+            kept.append((" ".join(said.split())[:500], begin, " ".join(line.split())[:500]))
+    ordered = list(itertools.chain(*ranks.values(), warnings))
+    first: dict = {}
+    for said, begin, line in ordered:
+        first.setdefault(said, {"line": line, "line_number": log.number(begin)})
+    return list(first.values())[:count]
+
+
+def cause_of(name: str, line: str, **words: str) -> dict:
+    """Return what is told of an entry of the table that no line of a log shows. C(words) replace its words."""
+    entry = next(signature for signature in SIGNATURES if signature.id == name)
+    found = {"id": name, "cause": entry.cause, "fix": entry.person, "fix_operator": entry.operator}
+    return dict(found, line=line, line_number=None, **words)
+
+
+def last_lines(log: Log, count: int = LAST_LINES) -> list[dict]:
+    """Return the last lines of a log that are not empty, as P(unknown_lines) does."""
+    found: list = []
+    end = len(log.text)
+    while end > 0 and len(found) < count:
+        begin = log.text.rfind("\n", 0, end) + 1
+        line = " ".join(log.text[begin:end].split())
+        if line:
+            found.insert(0, {"line": line[:500], "line_number": log.number(begin)})
+        end = begin - 1
+    return found
+
+
+def _suspicious(text: str) -> list[tuple[int, str]]:
+    """Return the lines that look like a cause, with their positions."""
+    skipped = _summaries(text)
+    found = []
+    for begin in _with_words(text):
+        line = _line_at(text, begin)
+        said = line[_PREFIX.match(line).end() :]
+        if any(start <= begin < end for start, end in skipped) or _TRAILER.search(said):
+            continue
+        if _LOOKS_WRONG.search(said) and not _is_frame(text, begin, said):
+            found.append((begin, line))
+    return found
+
+
+def _with_words(text: str) -> list[int]:
+    """Return the positions of the lines with a word that may be of a cause."""
+    lower = text.lower()
+    # Of a few characters, the lower case is longer.
+    lower = lower if len(lower) == len(text) else text
+    begins = set()
+    for word in _WORDS:
+        at = lower.find(word)
+        for _line in range(_MOST_LINES):
+            if at < 0:
+                break
+            begins.add(text.rfind("\n", 0, at) + 1)
+            end = text.find("\n", at)
+            at = lower.find(word, end) if end >= 0 else -1
+    return sorted(begins)
+
+
+def _is_frame(text: str, begin: int, said: str) -> bool:
+    """Return whether a line is the source line of a traceback's frame."""
+    if begin < 2 or not said.startswith("  "):
+        return False
+    before = text[text.rfind("\n", 0, begin - 1) + 1 : begin]
+    return bool(re.search(r"\bFile \"[^\"]+\", line \d+", before))
+
+
+def _summaries(text: str) -> list[tuple[int, int]]:
+    """Return begin and end of torchrun's summaries of a failure."""
+    found, at = [], text.find(_ROOT_CAUSE)
+    while at >= 0:
+        begin = text.rfind(_RULER, 0, at)
+        end = text.find(_RULER, at)
+        end = len(text) if end < 0 else end
+        found.append((text.rfind("\n", 0, max(0, begin)) + 1, end))
+        at = text.find(_ROOT_CAUSE, end)
+    return found
