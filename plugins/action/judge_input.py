@@ -14,6 +14,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import ParseError, minutes
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import blocks, finding, render
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import (
@@ -26,7 +27,9 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._input_rules import 
     RuleError,
     check_inventory,
     describe,
+    foreign_keys,
     judge_rules,
+    may_have_lines,
     parse_options,
     parse_rules,
     reveal_at,
@@ -167,7 +170,7 @@ class ActionModule(ActionBase):
         defaults = {name: value for role in roles for name, value in role.defaults.items()}
         shared = Shared(self._templar, hostvars, groups.get("cluster", []), defaults)
 
-        self._problems, self._deferred = {}, set()
+        self._problems, self._deferred, self._needs_facts = {}, set(), False
         findings, connections = self._connections(shared)
         findings += check_inventory(groups, connections)
         values = {host: {} for host in shared.hosts}
@@ -185,7 +188,8 @@ class ActionModule(ActionBase):
                 role: [
                     rule
                     for rule in of_role
-                    if rule["kind"] == "multiline" or not touched.isdisjoint(rule["words"])
+                    if rule["kind"] in ("multiline", "foreign_keys")
+                    or not touched.isdisjoint(rule["words"])
                 ]
                 for role, of_role in rules.items()
             }
@@ -202,9 +206,15 @@ class ActionModule(ActionBase):
             judged, wrong = {}, {host: set() for host in shared.hosts}
             for role in roles:
                 many_lines = texts_of_many_lines(rules[role.name])
+                foreign = foreign_keys(rules[role.name])
                 for host in shared.hosts:
                     its_values, its_findings, wrong_names = self._values_of(
-                        role, host, shared, (many_lines, secrets[role.name]), judged, needed
+                        role,
+                        host,
+                        shared,
+                        (many_lines, secrets[role.name], foreign),
+                        judged,
+                        needed,
                     )
                     findings += its_findings
                     wrong[host] |= wrong_names
@@ -231,6 +241,7 @@ class ActionModule(ActionBase):
             changed=False,
             findings=findings,
             deferred=sorted(self._deferred),
+            needs_facts=self._needs_facts,
             seconds=round(time.monotonic() - started, 3),
             evaluations=shared.evaluations,
         )
@@ -450,6 +461,7 @@ class ActionModule(ActionBase):
 
     def _values_of(self, role, host, shared, texts, judged, needed):
         """Return the values of a role's variables as the role gets them, the problems of the others, and the names of these."""
+        *texts, foreign = texts
         values, wrong, wrong_names = {}, [], set()
         inputs = shared.hosts[host]
         for name, spec in role.options.items():
@@ -461,6 +473,7 @@ class ActionModule(ActionBase):
             if later:
                 # Even a value that can be evaluated by now may be a different one then.
                 self._deferred.add(name)
+                self._needs_facts = self._needs_facts or shared.needs_facts(host, name)
             if key not in judged:
                 judged[key] = judge_value(
                     name,
@@ -487,7 +500,15 @@ class ActionModule(ActionBase):
                     )
             elif problems:
                 wrong += [
-                    finding(check_id, host, "fail", expected, found, name + label, fix)
+                    finding(
+                        check_id,
+                        host,
+                        "fail",
+                        expected,
+                        found,
+                        name + label,
+                        of_foreign_key(foreign, name + label, found) or fix,
+                    )
                     for check_id, label, expected, found, fix in problems
                 ]
             else:
@@ -503,8 +524,8 @@ class ActionModule(ActionBase):
 
         def evaluate(host, expression, item):
             # A value of an unexpected type is not allowed either. Values computed from an invalid value are not reported again.
-            truth = shared.truth(host, expression, item)
-            return wrong_input[host] if truth is None else truth
+            answer = shared.answer(host, expression, item)
+            return wrong_input[host] if answer is None else answer
 
         def reveal(host, label, value):
             name = re.split(r"[.\[]", label)[0]
@@ -555,9 +576,10 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _unknown(roles, shared, hostvars):
-        known = {
-            name for role in roles for name in list(role.options) + list(role.defaults)
-        }.difference(RUNTIME_FACTS)
+        known = {name: {} for role in roles for name in role.defaults}
+        known.update({name: spec for role in roles for name, spec in role.options.items()})
+        for name in RUNTIME_FACTS:
+            known.pop(name, None)
         names = [role.name for role in roles]
         findings, told = [], {}
         # Values computed by an earlier run are not from the inventory.
@@ -609,6 +631,7 @@ def what_to_do(name, meant, likely):
     own = {
         "misspelt": "if the variable is your own, choose another name",
         "prefix": "if %s is your own variable, set %s as well, and it is ignored" % (name, meant),
+        "ours": "if the variable is your own, choose a name that does not begin with the name of a role",
         "maybe": "if the variable is your own, prefer a name without the prefix of a role",
     }[likely]
     return ("did you mean %s? Correct the name; " % meant if meant else "correct the name; ") + own
@@ -638,6 +661,38 @@ def ids_in(data):
     )
 
 
+def of_foreign_key(foreign, path, found):
+    """Return what to do about a key of another collection at a path, empty for other problems."""
+    key = found.partition(kinds.UNKNOWN_KEY)[2]
+    return foreign.get(re.sub(r"\[[0-9]+\]", "[]", path), {}).get(key, "")
+
+
+def about_a_number(where, spec, value):
+    """Return what to do about a text in place of a whole number, None if neither its description nor the text says more than that one is expected."""
+    if spec.get("type") != "int" or not isinstance(value, str):
+        return None
+    description = spec.get("description") or []
+    words = " ".join([description] if isinstance(description, str) else description)
+    special = re.search(
+        r"\b(0 means [^.]*|The default is [^.]*)[.]", re.sub(r"\b[A-Z]\(([^()]*)\)", r"\1", words)
+    )
+    number = _minutes_in(value) if where.endswith("_minutes") else None
+    if special is None and number is None:
+        return None
+    texts = ["set %s to %s" % (where, describe(spec) if number is None else "%d minutes" % number)]
+    if special:
+        texts.append(re.sub("^The default is", "without it, the default is", special.group(1)))
+    return "; ".join(texts)
+
+
+def _minutes_in(text):
+    """Return the minutes of a duration in the form of slurm.conf, such as 1-00:00:00, None for other texts."""
+    try:
+        return minutes(text)
+    except ParseError:
+        return None
+
+
 def judge_value(name, spec, ask, secret, many_lines, secrets):
     """Return (value, problems) of a variable, or (message, None) if its template fails."""
     try:
@@ -652,6 +707,8 @@ def judge_value(name, spec, ask, secret, many_lines, secrets):
         if shows and reveal_at(name + label, its, secrets) != its:
             shown = show(reveal_at(name + label, its, secrets))
         where = name + label
+        if fix is None and check_id == "input-type":
+            fix = about_a_number(where, option_at(spec, label), value_at(value, label))
         if fix is None and spec.get("type") in ("list", "dict") and not label:
             fix = "set %s to %s, on a command line as JSON: -e '{\"%s\": ...}'" % (
                 name,
@@ -669,10 +726,7 @@ def judge_value(name, spec, ask, secret, many_lines, secrets):
         )
     if not problems:
         for label, text in texts_of(value):
-            if (
-                not kinds.is_plain_text(text)
-                and re.sub(r"\[[0-9]+\]", "[]", name + label) not in many_lines
-            ):
+            if not kinds.is_plain_text(text) and not may_have_lines(name + label, many_lines):
                 hidden = secret or keeps_secrets(option_at(spec, label))
                 # Keys of dictionaries are not secret.
                 its = (

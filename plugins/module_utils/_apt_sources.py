@@ -16,14 +16,20 @@ __all__ = ["entries", "list_prefix", "location", "stanzas", "without"]
 _LINE = re.compile(
     r"\s*(?P<type>deb(?:-src)?)\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)\s*(?P<components>[^#]*)"
 )
+_PORTS = {"http": "80", "https": "443", "ftp": "21"}
 _SWITCHED_OFF = ("no", "false", "without", "off", "disable", "0")
 
 
 def location(uri, suite="", architecture=""):
-    """Normalized location of a repository: without scheme, credentials and trailing slashes; with the suite if that is a path."""
+    """Normalized location of a repository: without scheme, its port, credentials and trailing slashes; with the suite if that is a path."""
     text = uri + ("/" + suite if suite.endswith("/") else "")
-    text = re.sub(r"^[a-z+]+:/*(?:[^/@]*@)?", "", text.replace("$(ARCH)", architecture))
+    scheme = text.partition(":")[0].lower().rpartition("+")[2]
+    text = re.sub(r"^[A-Za-z+]+:/*(?:[^/@]*@)?", "", text.replace("$(ARCH)", architecture))
     host, _slash, path = text.partition("/")
+    name, _colon, port = host.lower().rpartition(":")
+    # :443 of https is where it goes without a port, too. An empty port is none.
+    if name and port in ("", _PORTS.get(scheme)):
+        host = name
     return "/".join([host.lower()] + [part for part in path.split("/") if part not in ("", ".")])
 
 

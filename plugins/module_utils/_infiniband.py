@@ -497,15 +497,17 @@ class _Listing:
                     % (self.tool, name, count, len(ports))
                 )
             for port in ports:
-                if texts.get("ports/%s/link_layer" % port, "").lower() not in (
-                    "infiniband",
-                    "ethernet",
-                    "unspecified",
-                ):
+                if _is_half(texts.get("ports/%s/link_layer" % port, "")):
                     raise ParseError(
                         "%s: port %s of %s ends without its link layer: the output is truncated"
                         % (self.tool, port, name)
                     )
+
+
+def _is_half(layer):
+    """Return whether a link layer was cut off. A word that is not known, such as Unknown, is complete."""
+    known = (*LINK_LAYERS, "unspecified", "unknown")
+    return layer.lower() not in known and any(name.startswith(layer.lower()) for name in known)
 
 
 _IBSTAT = {
@@ -629,8 +631,9 @@ def parse_ibdev2netdev(text):
     listing = _Listing(text, "ibdev2netdev")
     for number, line in listing.lines:
         match = re.fullmatch(
-            r"(?:[0-9a-f]{4,}:[0-9a-f:.]+ )?(\S+) (?:.* )?port (\d{1,3}) (?:\([^)]*\) )?==> +(?:(\S+) )?\((Up|Down)\)",
-            line,
+            r"(?:[0-9a-f]{4,}:[0-9a-f:.]+ )?(\S+) (?:.* )?port (\d{1,3}) (?:\([^)]*\) )?==> (?:(\S+) )?\((\w+)\)",
+            # Wrappers print it in columns.
+            " ".join(line.split()),
         )
         if not match:
             raise listing.fault(number, line, "not the line of a port")

@@ -99,8 +99,8 @@ def _mask_part_of(text):
     return mask(text[:1000] + ("@" if "@" in text[1000:] else ""))
 
 
-def show(value):
-    """Return a value as one short line without secrets."""
+def show(value, most=_MAX_SHOWN):
+    """Return a value as one short line without secrets, of at most C(most) characters."""
     value = _mask_all(value)
     # A text of blanks would be invisible.
     text = value if isinstance(value, str) and value.strip() else repr(value)
@@ -109,7 +109,7 @@ def show(value):
         for char in str(text)[:4000]
     )
     text = " ".join(text.split())
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+    return text if len(text) <= most else text[:most] + "..."
 
 
 def show_names(value):
@@ -288,6 +288,17 @@ def _check(spec, kind, value, label, problems):
     return checked
 
 
+UNKNOWN_KEY = "an unknown key "
+
+
+def _meant_key(key, value, options):
+    """Return the key of C(options) of which C(key) is another spelling, '' if there is none: near enough for its length, and with a value of its type."""
+    plain = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).replace("-", "_").lower()
+    close = nearest(plain, options, 0 if len(plain) < 4 else 1 if len(plain) < 6 else 2)
+    # home is no name, and uid no gid.
+    return close if close and not check_type(options[close], value)[1] else ""
+
+
 def _check_keys(spec, value, label, problems):
     options = spec.get("options")
     if options is None:
@@ -296,13 +307,13 @@ def _check_keys(spec, value, label, problems):
     for key, inner in value.items():
         where = "%s.%s" % (label, key)
         if key not in options:
-            close = nearest(str(key), options)
+            close = _meant_key(str(key), inner, options)
             problems.append(
                 (
                     "input-type",
                     label,
                     describe(dict(spec, type="dict")),
-                    "an unknown key %s" % show(str(key)),
+                    UNKNOWN_KEY + show(str(key)),
                     "did you mean %s?" % close if close else "remove the key",
                     False,
                 )
@@ -386,7 +397,7 @@ def matches(value, regex):
 
 
 def is_environment(value, kind=True):
-    """Environment variables: valid shell names, one line each, no lists or dictionaries. kind unset: also null, which removes a variable."""
+    """Environment variables: valid shell names, no lists or dictionaries, one line each. kind unset: also null, which removes a variable, and line breaks."""
     return environment_faults(value, kind) == []
 
 
@@ -402,8 +413,32 @@ def environment_faults(value, kind=True):
             continue
         elif not isinstance(inner, (str, int, float)):
             faults.append("%s is %s" % (name, _kind_of(inner)))
-        elif not is_plain_text(str(inner)):
+        elif not is_plain_text(
+            re.sub(r"[\r\n\t]", "", str(inner)) if kind == "unset" else str(inner)
+        ):
             faults.append("%s is a text with control characters" % name)
+    return faults
+
+
+# Functions of make on texts and names of files. The others run commands, write files or evaluate what they made.
+_OF_TEXTS = frozenset(
+    (
+        "abspath addprefix addsuffix and basename dir filter filter-out findstring firstword if join lastword notdir or patsubst realpath sort strip subst "
+        "suffix wildcard word wordlist words"
+    ).split()
+)
+
+
+def make_faults(value):
+    """Return the names of variables of make, C(value), whose value could run a command: by a function of make, or in the shell of a rule that uses it."""
+    faults = []
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        text = str(inner)
+        called = re.findall(r"\$[({]\s*([A-Za-z_][A-Za-z0-9_-]*)(?=\s)", text)
+        # $$ is a $ of the shell. $(NAME) and ${NAME:a=b} are variables of make.
+        odd = re.sub(r"\$[({]\s*[A-Za-z_]|\$[A-Za-z@<^?*]", "", text)
+        if set(called) - _OF_TEXTS or re.search(r"[`;|&<>\n\r$]", odd):
+            faults.append(str(name))
     return faults
 
 
@@ -426,12 +461,19 @@ def normal(value):
     return value
 
 
+# Linux's limits in bytes, for a path with the NUL at its end, and for a name in it.
+_PATH_MAX, _NAME_MAX = 4096, 255
+
+
 def is_absolute(value):
+    parts = str(value).split("/")
     return (
         is_text(value)
         and str(value).startswith("/")
-        and ".." not in str(value).split("/")
+        and ".." not in parts
         and is_plain_text(str(value))
+        and len(os.fsencode(str(value))) < _PATH_MAX
+        and all(len(os.fsencode(part)) <= _NAME_MAX for part in parts)
     )
 
 

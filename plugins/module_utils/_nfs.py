@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import struct
 
@@ -137,6 +138,8 @@ def parse_exports(text):
         path, defaults = unescaped(words[0]), []
         if not path.startswith("/"):
             raise ParseError("no export: %.160r" % line)
+        # exportfs accepts /a/, //a and /a/. for the folder /a.
+        path = os.path.normpath("/" + path.lstrip("/"))
         clients = []
         for word in words[1:]:
             if word.startswith("-") and not clients:

@@ -386,6 +386,41 @@ def _reason(rest):
     return text[: stamp.start()], stamp.group(1), _time("time of the reason", stamp.group(2), rest)
 
 
+def _usable_cpus(values: dict, line: str) -> int:
+    """Return the CPUs of a node that jobs get: those of CoreSpecCount and CPUSpecList are not among them."""
+    total = _number("CPUTot", values["CPUTot"], line)
+    # Slurm 21.08 has only the other one. A node whose configuration is not in force yet has 0 there.
+    configured = [values.get("CPUEfctv", ""), parse_tres(values.get("CfgTRES", "")).get("cpu", "")]
+    usable = [int(word) for word in map(str, configured) if re.fullmatch("[0-9]{1,9}", word)]
+    return next((cpus for cpus in usable if 0 < cpus <= total), total)
+
+
+def _usable_memory(values: dict, line: str) -> int:
+    """Return the MiB of a node that jobs get: Slurm keeps MemSpecLimit for its daemons and the system."""
+    total = _number("RealMemory", values["RealMemory"], line)
+    kept = values.get("MemSpecLimit", "")
+    return max(0, total - int(kept)) if re.fullmatch("[0-9]{1,12}", kept) else total
+
+
+def _used_gpus(total: dict, values: dict) -> dict:
+    """Return the GPUs in use by the models of a node, C(total).
+
+    GresUsed may name no model, or another spelling of it. AllocTRES has the number of all of them, and of each model that Slurm accounts for.
+    """
+    used = parse_gres(values.get("GresUsed", ""))
+    count, models = _gpus_of_tres(parse_tres(values.get("AllocTRES", "")))
+    if len(total) == 1:
+        return {model: max(sum(used.values()), count) for model in total}
+    found = {model: max(used.get(model, 0), models.get(model, 0)) for model in total}
+    # Nobody says whose these are. A model that is all in use has none of them.
+    left = max(sum(used.values()), count) - sum(found.values())
+    for model in sorted(total):
+        more = min(max(left, 0), total[model] - found[model])
+        found[model] += max(more, 0)
+        left -= max(more, 0)
+    return found
+
+
 def parse_nodes(text):
     """Return the nodes in the output of NODES, in its order."""
     nodes = []
@@ -397,7 +432,8 @@ def parse_nodes(text):
                 "State is %.40r, expected a state such as IDLE+DRAIN: %.160r"
                 % (values["State"], line)
             )
-        total, used = parse_gres(values.get("Gres", "")), parse_gres(values.get("GresUsed", ""))
+        total = parse_gres(values.get("Gres", ""))
+        used = _used_gpus(total, values)
         reason, user, since = _reason(rest)
         nodes.append(
             {
@@ -406,9 +442,9 @@ def parse_nodes(text):
                 "states": states,
                 "flags": states[1:],
                 "available_for_jobs": available_for_jobs(states),
-                "cpus": _number("CPUTot", values["CPUTot"], line),
+                "cpus": _usable_cpus(values, line),
                 "cpus_allocated": _number("CPUAlloc", values["CPUAlloc"], line),
-                "memory_mib": _number("RealMemory", values["RealMemory"], line),
+                "memory_mib": _usable_memory(values, line),
                 "memory_allocated_mib": _number("AllocMem", values.get("AllocMem", "0"), line),
                 "gpus": [
                     {"model": model, "total": total[model], "used": used.get(model, 0)}

@@ -163,13 +163,13 @@ nodes:
       description: Whether the node starts jobs as soon as it has free resources. A node that is planned for a job or reserved for some people is included.
       type: bool
     cpus:
-      description: CPUs.
+      description: CPUs for jobs, without those that C(CoreSpecCount) and C(CPUSpecList) keep for the system.
       type: int
     cpus_allocated:
       description: CPUs that jobs use.
       type: int
     memory_mib:
-      description: Memory for jobs, in MiB.
+      description: Memory for jobs in MiB, without C(MemSpecLimit).
       type: int
     memory_allocated_mib:
       description: Memory that jobs have requested, in MiB.

@@ -269,7 +269,6 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
     for row in rows:
         first.setdefault(tuple(row["generations"]), row)
     rows = list(first.values())
-    models = [gpu["model"] for gpu in stack["gpus"]]
     packages = [
         name
         for name in stack["packages"]
@@ -333,9 +332,7 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
             key=version_key,
             default="",
         ),
-        "data_center": None
-        if not all(models)
-        else all(is_data_center(model, facts) for model in models),
+        "data_center": _all_data_center(stack["gpus"], facts),
         "forward": compat.forward_compatible(asked or found, image_cuda)
         if image_cuda and (asked or found)
         else None,
@@ -442,8 +439,29 @@ def _short(model):
     return re.sub(r"(NVIDIA )?(Tesla |GRID )?", "", model, count=1)
 
 
-def is_data_center(model, facts):
-    return re.split(r"[ -]", _short(model))[0] in facts["cuda"]["data_center_models"]["names"]
+# Bare boards: V100 is PG500 and PG503, A100 PG506 and PG509. Virtual GPUs of a Server Edition are of "DC".
+_BOARD = re.compile(r"(A[0-9]{2,3}-)?PG5[0-9]{2}-[0-9]+\b|.*\b(Server Edition|Blackwell DC-[0-9])")
+
+
+def is_data_center(model: str, facts: dict, device_id: str = "") -> bool:
+    """Return whether a GPU is of a data center: by its PCI device id, four hexadecimal digits, or else by its name."""
+    table = facts["cuda"]["data_center_models"]
+    number = int(device_id, 16) if device_id else -1
+    ranges = table.get("device_ids", [])
+    if any(int(first, 16) <= number <= int(last, 16) for first, last in ranges):
+        return True
+    # Tesla is the brand of nothing else.
+    if re.match(r"(NVIDIA )?Tesla ", model) or _BOARD.match(_short(model)):
+        return True
+    name = re.match(r"([A-Z]+[0-9]+)[A-Za-z]{0,3}(?=[ -]|$)", _short(model))
+    return name is not None and not {name.group(0), name.group(1)}.isdisjoint(table["names"])
+
+
+def _all_data_center(gpus: list, facts: dict) -> bool | None:
+    """Return whether all GPUs of a host are of a data center, None if one is not known: without a driver it has no name."""
+    found = [is_data_center(gpu["model"], facts, gpu["device_id"]) for gpu in gpus]
+    unknown = [gpu for gpu, known in zip(gpus, found) if not known and not gpu["model"]]
+    return None if unknown else all(found)
 
 
 def nvlinks(model, facts):

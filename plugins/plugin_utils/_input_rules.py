@@ -59,7 +59,8 @@ characters, unless a rule says C(multiline).
 - C(public_keys: name)    a dictionary with a list public_keys, each of which is one line of authorized_keys without options; the finding names whose it is
 - C(file: true)           absolute path of a file on the controller;  C(file: directory): of a folder
 - C(registry_of: variable)  the registry that the name of an image, in another variable, begins with
-- C(environment: true)    a dictionary of variables for a program;  C(environment: unset): null for one that is taken away, too
+- C(environment: true)    a dictionary of variables for a program;  C(environment: unset): null for one that is taken away, too, and line breaks, which a
+                          process gets as they are
 - C(command: true)        words of a command line, each quote closed
 - C(ids: preflight)       ids of that role's rules;  C(ids: verify): of its checks; of a dictionary, its keys
 - C(one_of: [values])     one of these
@@ -69,10 +70,13 @@ characters, unless a rule says C(multiline).
 - C(apart: true)          a path that is not below another one of the same list
 - C(apart_from: {users: people, groups: teams})  a tree that does not lie in the folder that another tree of the list makes for a name in these variables
 - C(options: file)        options of a program's configuration file; the role's meta/file has their kinds (daemon_options), and other_names
+- C(make: true)           variables of make that run no command: neither functions of make other than those of texts, nor characters of a shell
 - C(multiline: true)      judges nothing: line breaks are allowed in this text
+- C(foreign_keys: {key: what to do})  judges nothing: what is said about a key of other collections, whose words are not ours
 - C(unique: true)         no value twice on one host (of a list);  C(unique: hosts): on no two hosts
 - C(same: true)           one value for all hosts
 - C(that: expression)     Jinja without braces, true is good; C(item) is the value named by C(variable)
+- C(faults: expression)   the same, an empty list is good; what it has is told. A sentence is C('KEY' what is wrong; what to do), other texts are names
 - C(empty: true)          an empty value (text, list, dictionary, none) passes this rule, whatever its kind
 - C(when: expression)     Jinja; where it is false the rule is not judged on that host
 - C(severity: warn)       default is block
@@ -112,7 +116,9 @@ __all__ = [
     "RuleError",
     "check_inventory",
     "describe",
+    "foreign_keys",
     "judge_rules",
+    "may_have_lines",
     "parse_options",
     "parse_rules",
     "reveal_at",
@@ -186,7 +192,9 @@ _GOOD = {
     ),
     "nfs_option": kinds.is_nfs_option,
     "exclusive": are_exclusive,
+    "make": lambda value, dummy: kinds.make_faults(value) == [],
     "multiline": lambda value, dummy: True,
+    "foreign_keys": lambda value, dummy: True,
 }
 # These also read other variables.
 READING = ("inside", "covers", "registry_of", "beside", "apart_from")
@@ -204,10 +212,11 @@ KINDS = (
         "unique",
         "same",
         "that",
+        "faults",
     )
 )
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
-_NEED_WORDS = ("pattern", "that")
+_NEED_WORDS = ("pattern", "that", "faults")
 
 
 def parse_rules(data, role, options):
@@ -246,7 +255,9 @@ def parse_rules(data, role, options):
         if kind in _NEED_WORDS and not (row.get("allowed") and row.get("fix")):
             raise RuleError("%s: rule of %s: %s needs allowed and fix" % (role, name, kind))
         # Variables whose findings depend on it.
-        texts = [name] + [str(row[key]) for key in ("when", "that") + READING if key in row]
+        texts = [name] + [
+            str(row[key]) for key in ("when", "that", "faults") + READING if key in row
+        ]
         rules.append(
             dict(
                 row,
@@ -423,7 +434,7 @@ _WORDS = {
     },
     "environment": {
         True: "names of letters, digits and _, not beginning with a digit, each with a text of one line or a number",
-        "unset": "names of letters, digits and _, not beginning with a digit, each with a text of one line, a number, or null to remove it",
+        "unset": "names of letters, digits and _, not beginning with a digit, each with a text, a number, or null to remove it",
     },
     "command": "a command line with all quotes closed, such as: python3 /data1/share/train.py",
     "ids": "ids of checks, as listed in the README of the role",
@@ -437,15 +448,30 @@ _WORDS = {
     "own_path": "for a server in the cluster, a target equal to its path, because the server uses the folder itself",
     "unique": "every value once",
     "same": "the same value for all hosts",
+    "make": "values without ` ; | & < > and line breaks, with $ only in $(NAME), because make runs commands in them as root",
     "multiline": "any text",
+    "foreign_keys": "keys of this collection",
 }
 
 
 def texts_of_many_lines(rules):
     """Return the paths of texts that may contain line breaks, or whose own rule judges them."""
-    return {rule["variable"] for rule in rules if rule["kind"] == "multiline"}.union(
-        _keys_of(rule) + "[]" for rule in rules if rule["kind"] == "public_keys"
+    found = {rule["variable"] for rule in rules if rule["kind"] == "multiline"}
+    found.update(_keys_of(rule) + "[]" for rule in rules if rule["kind"] == "public_keys")
+    return found.union(
+        rule["variable"] + ".*" for rule in rules if rule.get("environment") == "unset"
     )
+
+
+def may_have_lines(path, those):
+    """Return whether a text at a path, such as mounts[0].environment.A, is among C(those) that texts_of_many_lines returns."""
+    path = re.sub(r"\[[0-9]+\]", "[]", path)
+    return path in those or path.rpartition(".")[0] + ".*" in those
+
+
+def foreign_keys(rules):
+    """Return {path: {key: what to do}} of the keys that other collections have where these rules are."""
+    return {rule["variable"]: rule["foreign_keys"] for rule in rules if "foreign_keys" in rule}
 
 
 def _keys_of(rule):
@@ -507,6 +533,51 @@ def _likely(rule, source, value, reveal):
     )
 
 
+HIDDEN = "(not shown)"
+# Characters of a sentence that a function has made.
+_MOST = 400
+
+
+def _told(answer, value, base):
+    """Return (rest of the label, (value, what was found, what to do)) of what a rule's function says about a value.
+
+    C(answer) is a list of texts, or of dictionaries with a name. A sentence with a semicolon is a finding of its own, and names are one together. True is for
+    a value that cannot be judged.
+    """
+    if answer is True or answer == []:
+        return []
+    if not isinstance(answer, (list, tuple)):
+        return [("", (value, "", ""))]
+    texts = [str(each["name"] if isinstance(each, dict) else each) for each in answer]
+    names = ", ".join(text for text in texts if "; " not in text)
+    found = [("", (value, names, ""))] if names else []
+    for text in texts:
+        said, semicolon, advice = re.sub(r"\A%s: " % re.escape(base), "", text).partition("; ")
+        key = re.match("'([^']+)' ", said)
+        if not semicolon:
+            continue
+        if key and isinstance(value, dict) and key.group(1) in value:
+            found.append((".%s" % key.group(1), (value[key.group(1)], said, advice)))
+        else:
+            found.append(("", (value, said, advice)))
+    return found
+
+
+def _found_and_fix(shown, said, advice, fix):
+    """Return what was found and what to do. C(said) is a sentence if it has C(advice) of its own, else the names that are wrong in what is C(shown)."""
+    # A secret is not shown in what is said about it either.
+    if not said or shown == HIDDEN:
+        return shown, show(advice, _MOST) if advice else fix
+    if advice:
+        return show(said, _MOST), show(advice, _MOST)
+    names = show(said, _MOST)
+    # The names may be behind the end of a value that is cut.
+    return names if shown.endswith("...") else shown, fix if names == shown else "%s: %s" % (
+        names,
+        fix,
+    )
+
+
 def _finding(rule, host, label, value, reveal):
     base = re.split(r"[.\[]", rule["variable"])[0]
     if rule["kind"] == "options":
@@ -520,10 +591,20 @@ def _finding(rule, host, label, value, reveal):
         found = "%s, key %d: %s" % (show(name), number, public_key_fault(value))
     elif rule["kind"] == "environment":
         found = "; ".join(kinds.environment_faults(value, rule["environment"]))
+    elif rule["kind"] == "make":
+        found = show(", ".join(kinds.make_faults(value)))
+    elif rule["kind"] == "faults":
+        value, found, advice = value
+        found, advice = _found_and_fix(
+            reveal(host, base + label, value), found, advice, rule["fix"]
+        )
+        rule = dict(rule, fix=advice)
     else:
         found = reveal(host, base + label, value)
     return finding(
-        "input-rule" if rule["kind"] == "that" else "input-" + rule["kind"].replace("_", "-"),
+        "input-rule"
+        if rule["kind"] in ("that", "faults")
+        else "input-" + rule["kind"].replace("_", "-"),
         host,
         "warn" if rule.get("severity") == "warn" else "fail",
         expected=_allowed(rule, value),
@@ -591,10 +672,12 @@ def judge_rules(
                     values[host],
                     groups,
                 )
+            before = blamed.setdefault((host, base), set())
+            # A function may say several things about one value.
+            earlier = frozenset(before) if kind == "faults" else before
             for label, value in wrong:
                 # Rejected values are not reported again, as a whole or in part.
-                before = blamed.setdefault((host, base), set())
-                if not any(label.startswith(other) or other.startswith(label) for other in before):
+                if not any(label.startswith(other) or other.startswith(label) for other in earlier):
                     findings.append(_finding(rule, host, label, value, reveal))
                     if findings[-1]["verdict"] == "fail":
                         before.add(label)
@@ -679,6 +762,14 @@ def _wrong(rule, host, selected, evaluate, seen, its, groups):
                 if public_key_fault(key)
             ]
             continue
+        if kind == "faults":
+            wrong += [
+                (label + rest, told)
+                for rest, told in _told(
+                    evaluate(host, rule[kind], value), value, rule["variable"].split("[")[0]
+                )
+            ]
+            continue
         if kind in _GOOD:
             good = _GOOD[kind](value, rule[kind])
         elif kind == "inside":
@@ -735,63 +826,115 @@ def _wrong(rule, host, selected, evaluate, seen, its, groups):
     return wrong
 
 
-# Roles whose name is a common word: variables with this prefix may belong to the user.
-_PLAIN_WORDS = ("cluster", "train", "upgrade", "verify")
+# Roles whose name is a common word: variables with this prefix that are like none of ours belong to the user.
+_PLAIN_WORDS = ("cluster", "train")
+# Variables of well-known roles and collections that begin as ours, or nearly: an inventory may serve them, too. geerlingguy.nfs and .docker, stackhpc's
+# cluster-nfs, NVIDIA's nvidia_driver and DeepOps, Kubespray, galaxyproject.slurm.
+_FOREIGN = re.compile(
+    r"nfs_(exports|package|packages|rpcbind_\w+|is_(server|client)|mounts|enable|export_\w+|client_mnt_\w+|client_imports)"
+    r"|docker_(edition|packages\w*|obsolete_packages|service_\w+|restart_handler_state|install|install_\w+|compose_\w+|add_repo|repo_\w+|apt_\w+|yum_\w+"
+    r"|users|daemon_options|daemon_graph|log_opts|options|dns_\w+|iptables_enabled|insecure_registries|registry_mirrors|cli_version|storage_\w+|rpm_\w+)"
+    r"|nvidia_driver_(package_\w+|branch|persistence_mode_on|skip_reboot|module_(file|params)|add_repos|ubuntu_\w+|rhel_\w+|install_\w+|force_install)"
+    r"|slurm_(nodes|config|roles|upgrade|user|username|user_home|create_\w+|munge_key|start_service|(cgroup|gres|slurmdbd|topology|custom)_config|packages"
+    r"|dbd_packages|version|src_url|build_\w+|install_\w+|config_dir|conf_template|cgroup_conf_template|enable_\w+|manage_gpus|autodetect_mpi|default_mpi"
+    r"|login_on_compute|allow_ssh_user|max_job_timelimit|default_job_timelimit|monitoring_group|pyxis_\w+|password|db_\w+|ha_\w+|force_rebuild"
+    r"|workflow_build|include_pmix|restart_\w+)"
+    r"|upgrade_(cluster_setup|node_\w+|ceph_packages|system_packages)"
+)
+_WORDS_OF_HOSTS = re.compile("(?i)cluster_(hosts|nodes|servers|machines)")
 
 
 def unknown_variables(names, known, roles, used=()):
     """Return {name: (likely name or '', likelihood of a mistake)} of variables that no role has.
 
-    C(misspelt) is within two letters of a known name, C(prefix) has a known name's prefix in other words, C(maybe) may as well be the user's own. C(names)
-    are those that the inventory sets. Names of the user's own are not among the answers: those that are like none of ours, and C(used), those that the
-    inventory's own templates read.
+    C(misspelt) is within two letters of a known name, C(prefix) has a known name's prefix in other words, C(ours) begins as the variables of a role do,
+    C(maybe) may as well be the user's own. C(names) are those that the inventory sets, a dictionary if their values are known, and C(known) are those of the
+    roles, a dictionary if their specifications are: a name is suggested only if the value fits. Names of the user's own are not among the answers: those
+    that are like none of ours, those of well-known other roles, and C(used), those that the inventory's own templates read.
     """
     prefixes = tuple(role + "_" for role in roles if role not in _PLAIN_WORDS)
-    folded = {name.lower(): name for name in known}
-    by_length = {}
-    for name in folded:
-        by_length.setdefault(len(name), []).append(name)
-    by_suffix = _by_suffix(folded, roles)
+    known_names = _KnownNames(known, roles)
     unknown = {}
     for name in sorted(names):
-        if name in known or name in used or name.startswith(("ansible_", "__", "inventory_")):
+        if (
+            name in known
+            or name in used
+            or name.startswith(("ansible_", "__", "inventory_"))
+            or _FOREIGN.fullmatch(name)
+        ):
             continue
-        if re.fullmatch("(?i)cluster_(hosts|nodes|servers|machines)", name):
+        if _WORDS_OF_HOSTS.fullmatch(name):
             unknown[name] = ("group cluster of the inventory, which lists the hosts", "maybe")
             continue
+        meant, likely = known_names.meant_by(name, names)
+        if not likely and name.startswith(prefixes):
+            # An inventory may have settings of NCCL in lower case, such as nccl_debug.
+            likely = "maybe" if name.startswith("nccl_") and "nccl" in roles else "ours"
+        if likely:
+            unknown[name] = (meant, likely)
+    return unknown
+
+
+class _KnownNames:
+    """The names of the roles' variables, and what another name may mean."""
+
+    def __init__(self, known, roles):
+        self._specs = known if isinstance(known, dict) else {}
+        self._folded = {name.lower(): name for name in known}
+        self._by_length = {}
+        for name in self._folded:
+            self._by_length.setdefault(len(name), []).append(name)
+        self._by_suffix = _by_suffix(self._folded, roles)
+        self._prefixes = tuple(role + "_" for role in roles)
+
+    def meant_by(self, name, names):
+        """Return (likely name or '', misspelt, prefix, maybe or '')."""
         # CLUSTER_SSH_PORT, clusterSshPort, cluster-ssh-port, trainyard_cluster_ssh_port
         plain = re.sub(
             r"\Atrainyard_(gpu_)?",
             "",
             re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).replace("-", "_").lower(),
         )
-        if plain in folded:
-            unknown[name] = (folded[plain], "misspelt")
-            continue
-        # A short name is near to many.
-        near = (
-            kinds.nearest(
-                plain,
-                [
-                    other
-                    for size in range(len(plain) - 2, len(plain) + 3)
-                    for other in by_length.get(size, ())
-                ],
-            )
-            if len(plain) > 7
-            else ""
-        )
-        of_other_prefix = sorted(folded[other] for other in _with_other_prefix(plain, by_suffix))
-        if near and not _is_family(plain, near):
-            unknown[name] = (folded[near], "misspelt")
-        elif of_other_prefix:
+        if plain in self._folded:
+            return self._folded[plain], "misspelt"
+        near = self._near(plain)
+        # cluster_network2 beside cluster_network is the user's own.
+        if near and _is_family(plain, near) and self._folded[near] in names:
+            return self._folded[near], "maybe"
+        if near:
+            return self._folded[near], "misspelt"
+        others = sorted(self._folded[other] for other in _with_other_prefix(plain, self._by_suffix))
+        if others:
             # If the correct name is set as well, this variable belongs to the user.
-            if not set(of_other_prefix) & set(names):
-                unknown[name] = (" or ".join(of_other_prefix), "prefix")
-        elif near or name.startswith(prefixes):
-            close = near or (difflib.get_close_matches(plain, folded, n=1, cutoff=0.8) or [""])[0]
-            unknown[name] = (folded.get(close, ""), "maybe")
-    return unknown
+            return (" or ".join(others), "prefix") if not set(others) & set(names) else ("", "")
+        if not plain.startswith(self._prefixes):
+            return "", ""
+        value = names[name] if isinstance(names, dict) else None
+        close = [
+            self._folded[other]
+            for other in difflib.get_close_matches(plain, self._folded, n=5, cutoff=0.85)
+            if self._fits(self._folded[other], value)
+        ]
+        return (close[0], "ours") if close else ("", "")
+
+    def _near(self, plain):
+        """Return the known name within two letters of another one. A short name is near to many."""
+        if len(plain) <= 7:
+            return ""
+        sizes = range(len(plain) - 2, len(plain) + 3)
+        return kinds.nearest(
+            plain, [name for size in sizes for name in self._by_length.get(size, ())]
+        )
+
+    def _fits(self, name, value):
+        """Return whether a variable can have this value, also if nobody knows."""
+        if name not in self._specs or not isinstance(value, (str, int, float, list, dict)):
+            return True
+        if isinstance(value, str) and "{" in value:
+            return True
+        # A wrong word of a few is no other type.
+        spec = {key: inner for key, inner in self._specs[name].items() if key != "choices"}
+        return not kinds.check_type(spec, value)[1]
 
 
 def _by_suffix(known, roles):

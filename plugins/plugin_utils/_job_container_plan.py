@@ -182,6 +182,12 @@ def containers_conf():
     )
 
 
+# TOML takes blanks and quotes around the name of a table or key.
+_STORAGE, _ROOTLESS = (
+    r"(?:%s|\"%s\"|'%s')" % (name, name, name) for name in ("storage", "rootless_storage_path")
+)
+
+
 def storage_conf(storage, former, is_ours):
     """Return podman's configuration of stores: users have one of their own on the local disk, because podman cannot use one in a home on NFS.
 
@@ -201,14 +207,18 @@ def storage_conf(storage, former, is_ours):
             else ""
         )
     lines = [
-        line for line in former.splitlines() if not re.match(r"\s*rootless_storage_path\s*=", line)
+        line
+        for line in former.splitlines()
+        if not re.match(r"\s*(%s\s*[.]\s*)?%s\s*=" % (_STORAGE, _ROOTLESS), line)
     ]
-    tables = [
-        number for number, line in enumerate(lines) if re.match(r"\s*\[storage\]\s*(#.*)?$", line)
-    ]
-    if not tables:
-        return "\n".join(lines + ["[storage]", setting]) + "\n"
-    return "\n".join(lines[: tables[0] + 1] + [setting] + lines[tables[0] + 1 :]) + "\n"
+    for number, line in enumerate(lines):
+        if re.match(r"\s*\[\s*%s\s*\]\s*(#.*)?$" % _STORAGE, line):
+            return "\n".join(lines[: number + 1] + [setting] + lines[number + 1 :]) + "\n"
+    # A table whose keys are written as storage.driver, before any table, must not be begun again.
+    dotted = next((line for line in lines if re.match(r"\s*(\[|%s\s*[.])" % _STORAGE, line)), "[")
+    if not dotted.lstrip().startswith("["):
+        return "\n".join(["storage." + setting] + lines) + "\n"
+    return "\n".join(lines + ["[storage]", setting]) + "\n"
 
 
 def registries_conf():

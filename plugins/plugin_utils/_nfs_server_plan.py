@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import normal_path
+
 SETTINGS_FILE = "/etc/nfs.conf.d/trainyard.conf"
 # A firewall does not resolve names.
 _ADDRESS = re.compile(r"([0-9]+[.][0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*)(/[0-9]+)?$")
@@ -114,7 +116,7 @@ def has_settings(settings):
 
 def problems(found, exports, require_mount):
     """Return the conflicts of the exports with what is on the host, one sentence each."""
-    paths = [export["path"] for export in exports]
+    paths = [normal_path(export["path"]) for export in exports]
     texts = (
         ["%s: correct that file, because exportfs would reject it" % found["error"]]
         if found.get("error")
@@ -123,7 +125,9 @@ def problems(found, exports, require_mount):
     texts += [
         "%s also exports a folder of nfs_server_exports: remove it there or here" % file
         for file in _unique(
-            export["file"] for export in found.get("others", ()) if export["path"] in paths
+            export["file"]
+            for export in found.get("others", ())
+            if normal_path(export["path"]) in paths
         )
     ]
     texts += [

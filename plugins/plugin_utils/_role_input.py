@@ -16,6 +16,11 @@ from ansible.module_utils.common.yaml import yaml_load
 
 ROLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "roles")
 
+# A fact as a variable, and none of what Ansible itself or an inventory sets.
+_FACT = re.compile(
+    r"ansible_(?!(become|check_mode|collection|connection|diff_mode|facts$|forks|host$|index_var|inventory|limit|loop|managed$|parent_role|password|play"
+    r"|port$|python_interpreter|role|run_tags|search_path|shell_type|shell_executable|skip_tags|ssh_(?!host_key)|user$|verbosity|version$|winrm)|\w*_tags$)"
+)
 # Set by role cluster during the run. Before that, variables that depend on them cannot be checked.
 RUNTIME_FACTS = ("cluster_host", "cluster_members")
 
@@ -175,7 +180,7 @@ class Shared:
         self._of_values = {host: {} for host in hosts}
         self._of_keys = {}
         self._values = {}
-        self._truths = {}
+        self._answers = {}
         self._words = {}
         self.evaluations = 0
 
@@ -252,7 +257,17 @@ class Shared:
     def depends_on_the_run(self, host, name):
         """Return whether a variable refers to a value that the run has not set yet."""
         read = self._reads.get(self.key(host, name), (frozenset(), False))[0]
-        return any(fact in read and not self.is_given(host, fact) for fact in RUNTIME_FACTS)
+        return any(
+            fact in read and not self.is_given(host, fact) for fact in RUNTIME_FACTS
+        ) or self.needs_facts(host, name)
+
+    def needs_facts(self, host, name):
+        """Return whether a variable refers to facts of Ansible, and none of the host are known."""
+        read = self._reads.get(self.key(host, name), (frozenset(), False))[0]
+        given = self.hosts[host].given
+        return not given.get("ansible_facts") and any(
+            word == "ansible_facts" or (_FACT.match(word) and word not in given) for word in read
+        )
 
     def value(self, host, name):
         """Return the templated value of a variable in plain containers; raises AnsibleError."""
@@ -311,8 +326,8 @@ class Shared:
             return self.key(host, name)
         return self._of_values[host][name]
 
-    def truth(self, host, expression, item=None):
-        """Return whether a Jinja expression is true on a host, None if it fails."""
+    def answer(self, host, expression, item=None):
+        """Return the value of a Jinja expression on a host, None if it fails. False stands for any other value that is empty and no list."""
         if expression not in self._words:
             self._words[expression] = sorted(set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", expression)))
         # For computed values the result counts, because templates differ between hosts more often than their values.
@@ -322,16 +337,17 @@ class Shared:
             if word in self.OF_THE_HOST or word in self.hosts[host]
         )
         key = (expression, names, repr(item))
-        if key not in self._truths:
+        if key not in self._answers:
             self.evaluations += 1
             if self._settled[host]:
                 self.hosts[host].settle(self._settled[host])
                 self._settled[host] = {}
             try:
-                self._truths[key] = bool(self.hosts[host].evaluate(expression, item=item))
+                answer = _plain(self.hosts[host].evaluate(expression, item=item))
+                self._answers[key] = answer if answer or isinstance(answer, list) else False
             except AnsibleError:
-                self._truths[key] = None
-        return self._truths[key]
+                self._answers[key] = None
+        return self._answers[key]
 
 
 def _collect(raw, texts):

@@ -570,12 +570,27 @@ def tell_address(options, site, number):
     )
 
 
+def progress_words(job: dict) -> str:
+    """Return whether a job that runs makes progress, as the end of a sentence. Empty if its logs do not show it."""
+    site, number = Site(), job["id"]
+    workers = []
+    for rank, host in enumerate(job["hosts"]):
+        try:
+            quiet = max(0.0, time.time() - os.stat(site.log_of(number, rank)).st_mtime)
+        except OSError:
+            quiet = None
+        workers.append({"worker": rank, "host": host, "quiet": quiet})
+    percents = [gpu["percent"] for gpu in usage(site, number, job["hosts"])]
+    words = _job_limits.progress(number, workers, percents)
+    return "; " + words if words else ""
+
+
 def why(options):
     job = find(number_of(options.id))
     if job["state"] in WAITING:
         words = "queued: " + reason_words(job)
     elif job["state"] in ACTIVE:
-        words = "it does not wait: it is %s" % word(job["state"])
+        words = "it does not wait: it is %s%s" % (word(job["state"]), progress_words(job))
     else:
         words = "it has ended: %s%s%s" % (
             word(job["state"]),

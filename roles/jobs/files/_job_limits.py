@@ -479,3 +479,58 @@ def why(job, usage, nodes):
     if "requeued held" in reason or "held" in reason.lower() and reason not in _WORDS:
         return "Slurm holds it after a failed start (%s); tell the operator" % reason
     return _WORDS.get(reason, reason)
+
+
+# --- whether a job that runs makes progress -----------------------------------------------------------------------------------
+
+#: Seconds without output after which a job may hang, and between two workers of which one fell silent first.
+QUIET_SECONDS, APART_SECONDS = 600, 60
+#: Percent from which a GPU counts as used, as in P(_job_watch).
+IN_USE = 5
+
+
+def _lasted(seconds: float) -> str:
+    if seconds < 120:
+        return "%d s" % seconds
+    return "%d minutes" % (seconds // 60) if seconds < 7200 else "%.1f hours" % (seconds / 3600)
+
+
+def progress(job: str, workers: list, percents: list) -> str:
+    """Return what is known of the progress of a job that runs, in words; empty if nothing is.
+
+    C(workers) has C(worker), C(host) and C(quiet), the seconds since its log has grown, None if it has no log. C(percents) is the use of each GPU now, None
+    where it is not known.
+    """
+    known = [each for each in workers if each["quiet"] is not None]
+    if not known:
+        return ""
+    last = min(known, key=lambda each: each["quiet"])
+    first = max(known, key=lambda each: each["quiet"])
+    if last["quiet"] < QUIET_SECONDS:
+        return "worker %d printed something %s ago" % (last["worker"], _lasted(last["quiet"]))
+    words = ["no worker has printed anything for %s" % _lasted(last["quiet"])]
+    if first["quiet"] - last["quiet"] >= APART_SECONDS:
+        words.append(
+            "worker %d on %s has been silent for longest, %s"
+            % (first["worker"], first["host"], _lasted(first["quiet"]))
+        )
+    used = [percent for percent in percents if percent is not None]
+    if used and max(used) >= IN_USE:
+        # The kernel of a collective waits on the GPU, and uses it meanwhile.
+        words.append(
+            "its GPUs are used (%d %% at most), as they also are in a collective" % max(used)
+        )
+    elif used:
+        words.append("its GPUs are not used")
+    else:
+        words.append("the use of its GPUs is not known")
+    return (
+        "it may hang: %s. See `trainyard logs %s --rank %d`; `trainyard attach %s --rank %d`, and there py-spy dump, shows where a process waits"
+        % (
+            ", ".join(words),
+            job,
+            first["worker"],
+            job,
+            first["worker"],
+        )
+    )

@@ -1038,7 +1038,7 @@ def test_what_the_run_does_not_set_is_not_deferred(judge):
     )
 
 
-def test_a_misspelt_name_is_refused_and_a_name_that_only_begins_alike_is_warned_of(judge):
+def test_a_misspelt_name_is_refused_and_one_with_the_prefix_of_a_role_too(judge):
     result = judge(cluster({"cluster_ssh_prot": 2222, "my_own": 1}))
     assert result["failed"]
     assert {(entry["id"], entry["source"], entry["fix"]) for entry in result["findings"]} == {
@@ -1057,6 +1057,10 @@ def test_a_misspelt_name_is_refused_and_a_name_that_only_begins_alike_is_warned_
     assert "failed" not in result and {entry["source"] for entry in result["findings"]} == {
         "nccl_colour"
     }
+    (entry,) = judge(cluster({"docker_engine_mirror": "x"}))["findings"][:1]
+    assert entry["verdict"] == "fail" and entry["fix"] == (
+        "correct the name; if the variable is your own, choose a name that does not begin with the name of a role"
+    )
     assert (
         judge(
             cluster(
@@ -1279,3 +1283,160 @@ def test_values_that_differ_are_set_for_all_hosts(judge):
     assert {entry["fix"] for entry in result["findings"]} == {
         "set cluster_ssh_port in the variables of group cluster, and remove it from single hosts"
     }
+
+
+def fixes(result):
+    """What is to be done, by the variable and what was found."""
+    return {
+        (entry["source"], entry["found"]): entry["fix"]
+        for entry in result["findings"]
+        if entry["host"] == "server-a"
+    }
+
+
+PATH_AND_TARGET = "path is the folder on the server, and target the mount point: write this value as path, and the mount point as target"
+
+
+@pytest.mark.parametrize(
+    "name, value, found, fix",
+    [
+        # job-failures.md, section 2, class P.
+        (
+            "nfs_client_mounts",
+            [{"path": "/home", "server": "192.0.2.40", "export": "/export/home"}],
+            "an unknown key export",
+            PATH_AND_TARGET,
+        ),
+        (
+            "nfs_client_mounts",
+            [{"path": "/a", "server": "nas", "mountpoint": "/b"}],
+            "an unknown key mountpoint",
+            "target is the mount point, and path the folder on the server: name the key target",
+        ),
+        (
+            "nfs_client_mounts",
+            [{"path": "/a", "server": "nas", "Target": "/b"}],
+            "an unknown key Target",
+            "did you mean target?",
+        ),
+        (
+            "shared_storage_users",
+            [{"name": "anna", "uid": 2001, "home": "/home/anna"}],
+            "an unknown key home",
+            "remove the key: a person's home is the person's folder in the first tree of shared_storage_trees that is of users",
+        ),
+        # uid is near, and has another meaning.
+        (
+            "shared_storage_users",
+            [{"name": "anna", "uid": 2001, "xid": 2001}],
+            "an unknown key xid",
+            "remove the key",
+        ),
+        # The near key has another type.
+        (
+            "shared_storage_users",
+            [{"name": "anna", "uid": 2001, "group_s": "staff"}],
+            "an unknown key group_s",
+            "remove the key",
+        ),
+        (
+            "nfs_server_exports",
+            [{"path": "/data1/share", "hosts": ["a"]}],
+            "an unknown key hosts",
+            "name the key clients, a list of addresses, networks or names; the hosts of the cluster are clients without it",
+        ),
+        (
+            "slurm_partitions",
+            [{"name": "a", "nodes": ["server-a"]}],
+            "an unknown key nodes",
+            "name the key hosts, a list of training hosts or of groups of the inventory",
+        ),
+        (
+            "slurm_max_minutes",
+            "INFINITE",
+            "INFINITE",
+            "set slurm_max_minutes to an integer; 0 means no limit",
+        ),
+        (
+            "slurm_max_minutes",
+            "2-00:00:00",
+            "2-00:00:00",
+            "set slurm_max_minutes to 2880 minutes; 0 means no limit",
+        ),
+        (
+            "slurm_accounts",
+            [{"name": "a", "max_minutes": "UNLIMITED"}],
+            "UNLIMITED",
+            "set slurm_accounts[0].max_minutes to an integer; without it, the default is the limit of the partition",
+        ),
+    ],
+)
+def test_a_word_of_another_collection_is_answered(judge, name, value, found, fix):
+    assert {said: fix for (dummy, said), fix in fixes(judge(cluster({name: value}))).items()}[
+        found
+    ] == fix
+
+
+def test_each_refused_option_of_slurm_is_named(judge):
+    """The third was not visible among 16 keys, as values are cut."""
+    options = dict.fromkeys(["Key%s" % letter for letter in "ABCDEFGHIJKLM"], "x" * 20)
+    options.update(Prolog="/a", HealthCheckProgram="/b", AccountingStorageEnforce="limits")
+    found = fixes(judge(cluster({"slurm_options": options})))
+    assert {
+        source: fix for (source, dummy), fix in found.items() if source.startswith("slurm_options")
+    } == {
+        "slurm_options.Prolog": "add a program with slurm_options.TaskProlog; remove it",
+        "slurm_options.HealthCheckProgram": "remove it",
+        "slurm_options.AccountingStorageEnforce": "remove it",
+    }
+    assert "'Prolog' is set by the roles: the prolog prepares the job's folders" in str(found)
+
+
+def test_refused_options_of_sshd_are_named(judge):
+    options = {"AllowUsers": "me", "LogLevel": "INFO"}
+    found = fixes(judge(cluster({"training_sshd_options": options})))
+    assert list(found.values()) == [
+        "AllowUsers: remove the option. Users enter a container with docker exec"
+    ]
+    # The names are visible behind the end of a long value, too.
+    options = dict({"AcceptEnv": ["LONG_%d" % number for number in range(40)]}, **options)
+    assert list(fixes(judge(cluster({"training_sshd_options": options})))) == [
+        ("training_sshd_options", "AllowUsers")
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, template",
+    [
+        ("cluster_slots", "{{ ansible_processor_vcpus }}"),
+        ("cluster_address", "{{ ansible_facts['default_ipv4']['address'] }}"),
+        ("cluster_address", "{{ ansible_default_ipv4.address }}"),
+        ("nfs_server_threads", "{{ ansible_facts.processor_vcpus * 8 }}"),
+        ("training_container_shm_size", "{{ (ansible_memtotal_mb / 2) | int }}m"),
+    ],
+)
+def test_a_fact_of_the_host_is_judged_when_it_is_known(judge, name, template):
+    result = judge(cluster({name: template}))
+    assert "failed" not in result and result["needs_facts"] and result["deferred"] == [name]
+    assert not judge(cluster({"cluster_slots": 8}))["needs_facts"]
+    # Facts are known now, but not this one.
+    result = judge(cluster({name: template}), {"ansible_facts": {"architecture": "x86_64"}})
+    assert result["failed"] and {entry["source"] for entry in result["findings"]} == {name}
+
+
+def test_a_variable_of_the_connection_is_no_fact(judge):
+    result = judge(
+        cluster({"train_command": "run {{ ansible_sudo_flags }} {{ ansible_ssh_user }}"})
+    )
+    assert result["needs_facts"], "the first could be one"
+    result = judge(cluster({"train_command": "run {{ ansible_ssh_user }}"}))
+    assert result["failed"] and not result["needs_facts"]
+
+
+def test_a_variable_of_the_build_may_have_lines(judge):
+    lines = {"HOROVOD_CMAKE_ARGS": "-DA=1\n-DB=2\n"}
+    assert judge(cluster({"training_image_build_variables": lines}))["findings"] == []
+    for name in ("training_container_environment", "nccl_tests_make_variables"):
+        assert judge(cluster({name: lines}))["failed"]
+    lines = {"HOROVOD_CMAKE_ARGS": "-DA=1\x00"}
+    assert judge(cluster({"training_image_build_variables": lines}))["failed"]

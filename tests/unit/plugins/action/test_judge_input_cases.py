@@ -394,7 +394,7 @@ HARMFUL = (
         "A=B",
     )
     + bad("training_container_environment", {"A": "x\ny"}, {"A-B": "x"}, {"": "x"})
-    + bad("training_image_build_variables", {"A": "x\ny"}, {"A B": "x"})
+    + bad("training_image_build_variables", {"A": "x\x00y"}, {"A B": "x"})
     + bad("training_container_name", "a b", "-a", "a\n", "a" * 300, "../x", "a/b", "", "a;b", ["a"])
     + bad(
         "training_container_image",
@@ -1408,7 +1408,6 @@ REFUSED = (
             "dockr_engine_version",
             "docker_version",
             "nvidia_version",
-            "nfs_exports",
             "nfs_options",
             "training_base",
             "nfs_clinet_options",
@@ -2661,6 +2660,61 @@ def tell(capsys, missed, refused):
             % (len(BAD) - len(missed), len(BAD), len(HARMFUL), len(GOOD) - len(refused), len(GOOD))
         )
     assert missed == [] and refused == [], "\n".join(ascii(case)[:300] for case in missed + refused)
+
+
+# Issue 50: what the controller could have known.
+REFUSED += (
+    bad("preflight_image_facts", {"cuda": "12.6abc"}, {"cuda": "12.6-rc"}, {"cuda": "v12"})
+    + bad("cluster_share_path", "/data1/" + "a" * 5000, "/data1/" + "a/" * 2500 + "a")
+    + bad("nfs_client_mounts", [{"server": "nas", "path": "/data1/" + "a" * 300}])
+    + bad(
+        "train_launcher",
+        "torchrun",
+        training_image_base="nvcr.io/nvidia/tensorflow:24.03-tf2-py3",
+    )
+    + bad("train_launcher", "torchrun", training_image_base="tensorflow/tensorflow:2.15.0-gpu")
+    + bad("train_launcher", "torchrun", training_image_base="nvcr.io/nvidia/jax:24.04-py3")
+    + bad(
+        "nccl_tests_make_variables",
+        {"CXXFLAGS": "$(shell touch /tmp/x)"},
+        {"CXXFLAGS": "${shell touch /tmp/x}"},
+        {"CXXFLAGS": "$( shell id)"},
+        {"CXXFLAGS": "$(eval X := 1)"},
+        {"CXXFLAGS": "$(file >/etc/x,y)"},
+        {"CXXFLAGS": "$(if 1,$(shell id))"},
+        {"CXXFLAGS": "`id`"},
+        {"CXXFLAGS": "$$(id)"},
+        {"CXXFLAGS": "-O2; id"},
+        {"CXXFLAGS": "-O2 | id"},
+        {"CXXFLAGS": "-O2 > /etc/x"},
+        {"CXXFLAGS": "-O2 && id"},
+    )
+    + bad(
+        "nfs_client_mounts",
+        [{"server": "nas", "path": "/data1/a", "options": ["hard", "nconnect=8"]}],
+        nfs_client_nconnect=4,
+    )
+    + bad("nfs_client_options", ["hard", "nconnect=8"], nfs_client_nconnect=4)
+    + bad("verify_cluster_name", "a/b", "a\\b", "eu/west/1")
+    + bad("upgrade_resume_command", "scontrol update state=resume")
+    + bad("upgrade_resume_tasks", __file__)
+    + [({name: "x"}, name) for name in ("docker_engine_mirror", "verify_treshold", "jobs_zzz")]
+    + bad("preflight_fail", "warn")
+)
+GOOD += (
+    {"nfs_exports": ["/data *(rw)"], "docker_users": ["me"]},
+    {"preflight_image_facts": {"cuda": "12.6.1", "torch": "2.6.0a0+ecf3"}},
+    {"nfs_client_mounts": [{"server": "nas", "path": "/data1/a", "options": ["nconnect=8"]}]},
+    {"verify_cluster_name": "eu west 1"},
+    {
+        "train_launcher": "torchrun",
+        "training_image_base": "nvcr.io/nvidia/tensorflow:24.03-tf2-py3",
+        "training_image_python_packages": ["torch==2.6.0"],
+    },
+    {"train_launcher": "torchrun", "training_image_base": "nvcr.io/nvidia/pytorch:24.10-py3"},
+    {"nccl_tests_make_variables": {"CXXFLAGS": "-I$(CUDA_HOME)/include ${X} $(strip -O2 )"}},
+    {"training_image_build_variables": {"CMAKE_ARGS": "-DA=1\n-DB=2"}},
+)
 
 
 BAD = HARMFUL + REFUSED

@@ -542,6 +542,29 @@ def test_podman_of_the_site_keeps_its_settings():
     )
 
 
+SETTING = 'rootless_storage_path = "/scratch/containers/people/$UID"'
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["[ storage ]", "[storage] # ours", '["storage"]', "['storage']", '  [\t"storage" ]'],
+)
+def test_the_table_of_the_site_in_another_spelling(head):
+    """job-failures.md, section 7: a second table named storage is an error of TOML."""
+    site = '%s\ngraphroot = "/big"\n"rootless_storage_path" = "/home"\n' % head
+    found = content(STORAGE_CONF, host(record={}, texts={STORAGE_CONF: site}))
+    assert found == '%s\n%s\ngraphroot = "/big"\n' % (head, SETTING)
+
+
+def test_a_table_of_the_site_with_dotted_keys():
+    site = '# ours\nstorage . driver = "overlay"\n[other]\nx = 1\n'
+    found = content(STORAGE_CONF, host(record={}, texts={STORAGE_CONF: site}))
+    assert found == "storage.%s\n%s" % (SETTING, site)
+    site = "[other]\nstorage.driver = 1\n"
+    found = content(STORAGE_CONF, host(record={}, texts={STORAGE_CONF: site}))
+    assert found == "%s[storage]\n%s\n" % (site, SETTING)
+
+
 @pytest.mark.parametrize(
     "before",
     [

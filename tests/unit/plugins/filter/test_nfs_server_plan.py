@@ -227,6 +227,15 @@ def test_conflicts(found, require_mount, problems):
     assert plan(found, require_mount=require_mount)["problems"] == problems
 
 
+@pytest.mark.parametrize("path", ["/data1/share/", "//data1/share", "/data1/./share/."])
+def test_another_spelling_of_an_exported_folder(path):
+    """job-failures.md, section 2, class N."""
+    found = host(others=[{"file": "/etc/exports", "path": path, "client": "*"}])
+    assert len(plan(found)["problems"]) == 1
+    found["others"][0]["path"] = "/data1/share"
+    assert len(plan(found, exports=[{"path": path}])["problems"]) == 1
+
+
 def test_before_the_host_is_read():
     told = plan(settings={"threads": 4}, require_mount=True)
     assert (told["problems"], told["settings_differ"], told["has_settings"]) == ([], False, True)

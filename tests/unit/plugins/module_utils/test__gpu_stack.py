@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._apt_sources import list_prefix
+from ansible_collections.trainyard.gpu.plugins.module_utils._apt_sources import (
+    entries,
+    list_prefix,
+    location,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._driver import keep_out
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
     ParseError,
@@ -833,3 +837,37 @@ def test_nccl_s_header():
 )
 def test_what_grub_was_told(settings, environment, kernel):
     assert grub_default(settings, environment) == kernel
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        # job-failures.md, section 2, class N.
+        "https://mirror.example.org:443/cuda/x86_64/",
+        "http://mirror.example.org:80/cuda/x86_64",
+        "HTTPS://Mirror.Example.org:443/cuda//x86_64/.",
+        "https://me:word@mirror.example.org:443/cuda/x86_64/",
+        "mirror+https://mirror.example.org:443/cuda/x86_64/",
+        "https://mirror.example.org:/cuda/x86_64",
+    ],
+)
+def test_the_port_of_a_scheme_is_no_other_repository(uri):
+    assert location(uri) == location("https://mirror.example.org/cuda/x86_64")
+    assert {entry["location"] for entry in entries("a.list", "deb %s /\n" % uri)} == {
+        "mirror.example.org/cuda/x86_64"
+    }
+
+
+@pytest.mark.parametrize(
+    "uri, place",
+    [
+        ("https://mirror.example.org:80/a", "mirror.example.org:80/a"),
+        ("http://mirror.example.org:443/a", "mirror.example.org:443/a"),
+        ("http://mirror.example.org:8080/a", "mirror.example.org:8080/a"),
+        ("http://[2001:db8::80]/a", "[2001:db8::80]/a"),
+        ("http://[2001:db8::1]:80/a", "[2001:db8::1]/a"),
+        ("file:/srv/a:80/b", "srv/a:80/b"),
+    ],
+)
+def test_another_port_is_another_repository(uri, place):
+    assert location(uri) == place

@@ -266,6 +266,26 @@ def test_other_forms_of_ibdev2netdev():
     assert second["ports"][0]["unavailable"]["netdev"] == "no interface"
 
 
+def test_ibdev2netdev_in_columns():
+    """job-failures.md, section 2, class N."""
+    text = (
+        "mlx5_0   port  1  ==>  ibp26s0        (Down)\nmlx5_1\tport  1  ==>  enp27s0f0np0   (Up)\n"
+    )
+    devices, _remarks = describe("ibdev2netdev-", text)
+    assert [(device["name"], device["ports"][0]["netdev_state"]) for device in devices] == [
+        ("mlx5_0", "down"),
+        ("mlx5_1", "up"),
+    ]
+
+
+@pytest.mark.parametrize("layer", ["Unknown", "unspecified", "OPA", "IB"])
+@pytest.mark.parametrize("name", ["ibstat-mlx4-2ports.txt", "ibv_devinfo-roce-blanks.txt"])
+def test_a_link_layer_that_nobody_knows(name, layer):
+    text = re.sub("(?i)(link.layer:\\s*)\\w+", lambda found: found.group(1) + layer, read(name))
+    ports = [port for device in describe(name, text)[0] for port in device["ports"]]
+    assert ports and {port["link_layer"] for port in ports} == {None}
+
+
 def test_no_device():
     assert [parse("") for parse in PARSERS.values()] == [({}, [])] * 4
     assert parse_ibv_devinfo("No IB devices found\n") == ({}, [])

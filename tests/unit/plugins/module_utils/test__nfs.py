@@ -121,6 +121,9 @@ def test_exports_of_a_user_s_file():
         ("/srv/def", "b", ["rw", "async", "ro"]),
         ("/srv/oct al", "*", ["rw"]),
     ]
+    assert [
+        export["path"] for export in parse_exports("/a/ b\n//a/c b\n/a/./d/. b\n/a//e/// b\n/ b\n")
+    ] == ["/a", "/a/c", "/a/d", "/a/e", "/"]
     with pytest.raises(ParseError, match="no export: 'srv"):
         parse_exports("srv *(rw)")
     with pytest.raises(ParseError, match="not a client"):

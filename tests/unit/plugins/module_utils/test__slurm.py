@@ -237,10 +237,45 @@ def test_states(shown, states, available):
         ),
         ("gpu:a:2(S:0),gpu:a:2(S:1)", "gpu:a:4(IDX:0-3)", [{"model": "a", "total": 4, "used": 4}]),
         ("shard:2K,gpu:1", "gpu:0", [{"model": "", "total": 1, "used": 0}]),
+        # A use without a model is of the only one. Slurm also prints (null) for the model.
+        ("gpu:h100:4", "gpu:2", [{"model": "h100", "total": 4, "used": 2}]),
+        ("gpu:h100:4", "gpu:(null):2(IDX:0-1)", [{"model": "h100", "total": 4, "used": 2}]),
+        ("gpu:4", "gpu:h100:3(IDX:0-2)", [{"model": "", "total": 4, "used": 3}]),
+        # Of several it is of those that have free GPUs.
+        (
+            "gpu:a100:2,gpu:h100:4",
+            "gpu:a100:1,gpu:2",
+            [{"model": "a100", "total": 2, "used": 2}, {"model": "h100", "total": 4, "used": 1}],
+        ),
     ],
 )
 def test_gpus_of_a_node(total, used, gpus):
     assert slurm.parse_nodes(LINE % (total, used, "IDLE", ""))[0]["gpus"] == gpus
+
+
+SPECIALIZED = (
+    "NodeName=node-a CPUAlloc=8 %sCPUTot=64 Gres=gpu:h100:4(S:0-1) GresUsed=%s NodeAddr=node-a RealMemory=512000 "
+    "AllocMem=128000 CoreSpecCount=8 %sState=MIXED CfgTRES=%s AllocTRES=%s\n"
+)
+CONFIGURED, IN_USE = "cpu=56,mem=512000M,billing=56,gres/gpu=4", "cpu=8,mem=128000M,gres/gpu=2"
+
+
+@pytest.mark.parametrize(
+    "words, cpus, memory, used",
+    [
+        # job-failures.md, section 2, class M.
+        (("CPUEfctv=56 ", "gpu:2", "MemSpecLimit=16000 ", CONFIGURED, IN_USE), 56, 496000, 2),
+        # Slurm 21.08 has no CPUEfctv, and not every command asks for GresUsed.
+        (("", "(null)", "MemSpecLimit=16000 ", CONFIGURED, IN_USE), 56, 496000, 2),
+        (("", "(null)", "", "cpu=64,mem=512000M,gres/gpu=4", ""), 64, 512000, 0),
+        (("CPUEfctv=0 ", "gpu:0", "MemSpecLimit=N/A ", "", ""), 64, 512000, 0),
+        (("CPUEfctv=N/A ", "gpu:0", "MemSpecLimit=600000 ", "", ""), 64, 0, 0),
+    ],
+)
+def test_a_node_has_what_jobs_can_use(words, cpus, memory, used):
+    (node,) = slurm.parse_nodes(SPECIALIZED % words)
+    assert (node["cpus"], node["memory_mib"]) == (cpus, memory)
+    assert node["gpus"] == [{"model": "h100", "total": 4, "used": used}]
 
 
 @pytest.mark.parametrize(

@@ -305,3 +305,59 @@ def test_nvlinks_of_a_model(model, links, gb_s, bridge, known):
         "bridge": bridge,
         "known": known,
     }
+
+
+@pytest.mark.parametrize(
+    "name, device_id, is_one",
+    [
+        # job-failures.md, section 2, class O.
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "", True),
+        ("NVIDIA L40G", "", True),
+        ("NVIDIA A100X", "", True),
+        ("NVIDIA PG509-210", "", True),
+        ("NVIDIA A100-PG506-217", "", True),
+        ("NVIDIA A30X", "", True),
+        ("NVIDIA RTX PRO 4500 Blackwell Server Edition", "", True),
+        ("Tesla K40m", "", True),
+        ("NVIDIA Tesla X99", "", True),
+        ("Tesla V100S-PCIE-32GB", "", True),
+        ("GRID V100DX-32C", "", True),
+        ("NVIDIA H100XM-80C", "", True),
+        ("NVIDIA H20-3e", "", True),
+        ("NVIDIA A100-SXM4-80GB", "", True),
+        ("NVIDIA GH200 480GB", "", True),
+        ("NVIDIA T4G", "", True),
+        # Without a driver, and with a driver that has another name for it.
+        ("", "20b0", True),
+        ("Graphics Device", "2330", True),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "2bb1", False),
+        ("NVIDIA GeForce RTX 4090", "2684", False),
+        ("NVIDIA RTX A4000", "24b0", False),
+        ("NVIDIA RTX A2000", "", False),
+        ("NVIDIA T400 4GB", "1ff2", False),
+        ("NVIDIA T1000", "", False),
+        ("Quadro P4000", "", False),
+        ("Quadro RTX 6000", "", False),
+        ("NVIDIA RTX6000-Ada-48Q", "", False),
+        ("NVIDIA CMP 170HX", "20c2", False),
+        ("P102-100", "", False),
+        ("NVIDIA PG132-500", "", False),
+        ("NVIDIA TITAN V", "1d81", False),
+        ("", "", False),
+    ],
+)
+def test_gpus_of_data_centers(name, device_id, is_one):
+    assert _compat.is_data_center(name, FACTS, device_id) is is_one
+
+
+def test_a_gpu_without_a_name_is_judged_by_its_device():
+    stack = {"loaded": "", "library": "", "loaded_is_open": False, "packages": {}}
+
+    def judged(*gpus):
+        those = [{"device_id": number, "model": model} for number, model in gpus]
+        found = dict(stack, gpus=those, container_toolkit="")
+        return _compat.gpu_fit(found, FACTS, "ubuntu2404")["data_center"]
+
+    assert judged(("20b0", "")) is True
+    assert judged(("20b0", ""), ("2684", "")) is None
+    assert judged(("2684", "NVIDIA GeForce RTX 4090"), ("20b0", "")) is False

@@ -215,8 +215,14 @@ KNOWN = {
     "package_sources_http_proxy",
     "train_environment",
     "training_container_environment",
+    "preflight_fail_on",
 }
 ROLES = [
+    "preflight",
+    "upgrade",
+    "verify",
+    "nvidia_driver",
+    "slurm",
     "training_image",
     "cluster",
     "docker_engine",
@@ -249,10 +255,18 @@ ROLES = [
         ("engine_docker_version", "docker_engine_version", "prefix"),
         ("nfs_options", "nfs_client_options or nfs_server_options", "prefix"),
         ("package_http_proxy", "package_sources_http_proxy", "prefix"),
-        # They may be the user's own.
+        # It may be the user's own.
         ("nccl_zzz", "", "maybe"),
-        ("cluster_network2", "cluster_network", "maybe"),
-        ("docker_engine_plugins", "", "maybe"),
+        # They begin as the variables of a role do.
+        ("docker_engine_plugins", "", "ours"),
+        ("docker_engine_mirror", "", "ours"),
+        ("verify_treshold", "", "ours"),
+        ("preflight_fail", "preflight_fail_on", "ours"),
+        ("upgrade_zzz", "", "ours"),
+        ("cluster_network2", "cluster_network", "misspelt"),
+        ("train_timeouts", "train_timeout", "misspelt"),
+        # No role begins like this, but all of it is nearly the name of a variable.
+        ("train_enviroments", "train_environment", "misspelt"),
     ],
 )
 def test_a_name_that_no_role_has(name, meant, likely):
@@ -281,6 +295,21 @@ def test_a_name_that_no_role_has(name, meant, likely):
         "base",
         "image_base",
         "docker",
+        "cluster_name",
+        # Of well-known other roles, whose inventory may be the same.
+        "nfs_exports",
+        "nfs_rpcbind_state",
+        "nfs_client_mnt_options",
+        "docker_edition",
+        "docker_users",
+        "docker_daemon_options",
+        "docker_install_compose",
+        "nvidia_driver_ubuntu_install_from_cuda_repo",
+        "nvidia_driver_skip_reboot",
+        "slurm_config",
+        "slurm_nodes",
+        "slurm_enable_nfs_server",
+        "upgrade_cluster_setup",
     ],
 )
 def test_a_name_of_the_users_own(name):
@@ -297,6 +326,122 @@ def test_a_name_beside_the_one_that_could_be_meant_is_anothers():
             ["dcker_engine_version", "docker_engine_version"], KNOWN, ROLES
         )
     ) == ["dcker_engine_version"]
+
+
+def test_a_number_behind_a_name_is_a_second_one():
+    names = ["cluster_network", "cluster_network2"]
+    assert _input_rules.unknown_variables(names, KNOWN, ROLES) == {
+        "cluster_network2": ("cluster_network", "maybe")
+    }
+
+
+def test_a_suggestion_can_have_the_value():
+    """job-failures.md, section 2, class P: a proxy is no list of hosts without one."""
+    known = {
+        "package_sources_no_proxy": {"type": "list", "elements": "str"},
+        "package_sources_http_proxy": {"type": "str"},
+        "preflight_fail_on": {"type": "str", "choices": ["block", "warn"]},
+    }
+    unknown = _input_rules.unknown_variables(
+        {
+            "package_sources_proxy": "http://192.0.2.5:3128",
+            "package_sources_proxys": ["a", "b"],
+            "preflight_fail": "never",
+        },
+        known,
+        ROLES,
+    )
+    assert {name: meant for name, (meant, dummy) in unknown.items()} == {
+        "package_sources_proxy": "package_sources_http_proxy",
+        "package_sources_proxys": "package_sources_no_proxy",
+        "preflight_fail": "preflight_fail_on",
+    }
+
+
+def told(answer, value=None, label=""):
+    """The findings of a rule whose function gives this answer about a value."""
+    (rule,) = _input_rules.parse_rules(
+        {"input_rules": [dict(WORDS, variable="x" + label, faults="x | f")]}, "r", ["x"]
+    )
+    value = value if value is not None else {"Prolog": "/a", "TmpFS": "/b"}
+    return [
+        (entry["source"], entry["found"], entry["fix"])
+        for entry in _input_rules.judge_rules(
+            [rule], {"a": {"x": value}}, lambda host, expression, item: answer
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer, findings",
+    [
+        ([], []),
+        # What it computes with was found wrong before.
+        (True, []),
+        (False, [("x", "{'Prolog': '/a', 'TmpFS': '/b'}", "make it so")]),
+        (
+            ["Port", "AllowUsers"],
+            [("x", "{'Prolog': '/a', 'TmpFS': '/b'}", "Port, AllowUsers: make it so")],
+        ),
+        (
+            [{"name": "anna", "gid": 1}],
+            [("x", "{'Prolog': '/a', 'TmpFS': '/b'}", "anna: make it so")],
+        ),
+        (
+            ["x: 'Prolog' is ours: why; set another; remove it"],
+            [("x.Prolog", "'Prolog' is ours: why", "set another; remove it")],
+        ),
+        (
+            ["x: 'Prolog' is ours; remove it", "x: 'TmpFS' is ours; remove it"],
+            [
+                ("x.Prolog", "'Prolog' is ours", "remove it"),
+                ("x.TmpFS", "'TmpFS' is ours", "remove it"),
+            ],
+        ),
+        # Several things about the whole.
+        (
+            ["x: 'a' preempts 'b'; correct it", "x: 'c' is listed twice; keep one"],
+            [("x", "'a' preempts 'b'", "correct it"), ("x", "'c' is listed twice", "keep one")],
+        ),
+        (
+            ["x: 'Prolog' has 'token=hunter2hunter2'; remove it"],
+            [("x.Prolog", "'Prolog' has 'token=***'", "remove it")],
+        ),
+    ],
+)
+def test_what_a_function_says_is_told(answer, findings):
+    """job-failures.md, section 2, class P: a rule took only whether the list was empty."""
+    assert told(answer) == findings
+
+
+def test_what_a_function_says_of_a_secret_is_not_told():
+    (rule,) = _input_rules.parse_rules(
+        {"input_rules": [dict(WORDS, variable="x", faults="x | f")]}, "r", ["x"]
+    )
+    (entry,) = _input_rules.judge_rules(
+        [rule],
+        {"a": {"x": "hunter2"}},
+        lambda host, expression, item: ["x: 'hunter2' is wrong; correct it"],
+        reveal=lambda host, label, value: "(not shown)",
+    )
+    assert "hunter2" not in str(entry) and entry["fix"] == "correct it"
+
+
+def test_texts_that_may_have_lines():
+    rules = _input_rules.parse_rules(
+        {
+            "input_rules": [
+                {"variable": "x", "environment": "unset"},
+                {"variable": "y[].z", "multiline": True},
+                {"variable": "w", "environment": True},
+            ]
+        },
+        "r",
+        ["w", "x", "y"],
+    )
+    those = _input_rules.texts_of_many_lines(rules)
+    paths = ["x.A", "y[12].z", "w.A", "x", "x.A.B", "y[1].a"]
+    assert [path for path in paths if _input_rules.may_have_lines(path, those)] == paths[:2]
 
 
 def test_a_name_that_the_inventory_itself_reads_is_the_users_own():

@@ -403,3 +403,39 @@ def test_a_group_with_free_gpus_waits_for_cpus_alone():
 def test_what_is_free():
     assert _job_limits.free(node("a", used=1)) == {"cpus": 6, "memory_mib": 15360, "gpus": 3}
     assert _job_limits.free(node("a", available=False)) == {"cpus": 0, "memory_mib": 0, "gpus": 0}
+
+
+def silent(*seconds):
+    return [
+        {"worker": worker, "host": "gpu-" + "abc"[worker], "quiet": quiet}
+        for worker, quiet in enumerate(seconds)
+    ]
+
+
+@pytest.mark.parametrize(
+    "seconds, percents, words, absent",
+    [
+        # No log yet.
+        ((None, None), [], [], ["hang"]),
+        ((700, 12), [0], ["worker 1 printed something 12 s ago"], ["hang"]),
+        ((599, 5000), [], ["worker 0 printed something 9 minutes ago"], ["hang"]),
+        (
+            (900, 905, 1500),
+            [0, 1],
+            [
+                "it may hang: no worker has printed anything for 15 minutes",
+                "worker 2 on gpu-c has been silent for longest, 25 minutes",
+                "its GPUs are not used",
+                "trainyard logs 7 --rank 2",
+            ],
+            [],
+        ),
+        # Without a difference nobody is blamed, and a waiting collective uses GPUs.
+        ((900, 905), [99, None], ["99 % at most", "as they also are in a collective"], ["longest"]),
+        ((7200, None), [None], ["for 2.0 hours", "is not known"], ["longest"]),
+    ],
+)
+def test_whether_a_job_makes_progress(seconds, percents, words, absent):
+    said = _job_limits.progress("7", silent(*seconds), percents)
+    assert all(word in said for word in words) and not any(word in said for word in absent)
+    assert bool(said) == bool(words)

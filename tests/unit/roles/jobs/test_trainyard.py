@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import _job_text
@@ -474,6 +476,28 @@ def test_why(run):
         == "trainyard: you have no job 7; `trainyard list --all` shows yours\n"
     )
     assert run("why", "x").returncode == 2
+
+
+def test_why_of_a_job_that_runs(run):
+    (run.here / "jobs").write_text(a_job(6, "gpu-a", "RUNNING"), encoding="utf-8")
+    assert run("why", "6").stdout == "job 6: it does not wait: it is running\n"
+    folder = run.jobs / "6"
+    folder.mkdir()
+    log = folder / "rank.0.log"
+    log.write_text("epoch 1\n", encoding="utf-8")
+    assert re.fullmatch(
+        "job 6: it does not wait: it is running; worker 0 printed something [0-9]+ s ago\n",
+        run("why", "6").stdout,
+    )
+    os.utime(log, (time.time() - 1000,) * 2)
+    (folder / "watch.0.json").write_text(
+        json.dumps({"now": [[0, 1, 2]], "minutes": [], "devices": []}), encoding="utf-8"
+    )
+    done = run("why", "6")
+    assert done.returncode == 0 and (
+        "it may hang: no worker has printed anything for 16 minutes, its GPUs are not used. See `trainyard logs 6 --rank 0`"
+        in done.stdout
+    ), done.stdout + done.stderr
 
 
 def test_show_and_logs_of_a_job_that_failed(run):
