@@ -16,8 +16,8 @@ description:
     same key. A client that has an earlier copy of it accepts the certificates for as long as their names are among those of the copy, and a copy without
     limits, as releases before 0.4.0 wrote it, accepts them all. So clients that get a new name need the new copy. The key stays, unless it was replaced by
     another one.
-  - The keys never leave the host, and only root and O(group) can read them. A host of which O(requests) has a request keeps its key, too: O(state=request)
-    creates it there.
+  - The keys never leave the host, and only root and O(group) can read them. A host of which O(requests) has a request keeps its key, too, which
+    O(state=request) has created there.
 author:
   - trainyard maintainers (@trainyard)
 options:

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".cache" / "prometheus"
+TEMPLATE = "/usr/share/prometheus/alertmanager/default.tmpl"
 PACKAGES = ["prometheus", "prometheus-alertmanager", "prometheus-node-exporter"]
 
 
@@ -29,6 +30,25 @@ def _unpack() -> None:
         for package in sorted(FOLDER.glob("*.deb"), reverse=True):
             subprocess.run(["dpkg-deb", "-x", str(package), str(FOLDER)], check=True)
             package.unlink()
+
+
+def alertmanager(folder: Path) -> str:
+    """Return Alertmanager for a process in a folder. One that is not installed has no template at the path in the program, so it gets one in the folder.
+
+    The new path is as long as the former one.
+    """
+    found = program("prometheus-alertmanager")
+    if Path(TEMPLATE).exists():
+        return found
+    unpacked = Path(found).parents[2]
+    shutil.copy(str(unpacked) + TEMPLATE, folder / "default.tmpl")
+    content = Path(found).read_bytes()
+    assert TEMPLATE.encode() in content
+    relative = "." + "/" * (len(TEMPLATE) - len("default.tmpl") - 1) + "default.tmpl"
+    path = folder / "alertmanager"
+    path.write_bytes(content.replace(TEMPLATE.encode(), relative.encode()))
+    path.chmod(0o755)
+    return str(path)
 
 
 def program(name: str) -> str:

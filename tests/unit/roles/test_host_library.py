@@ -45,7 +45,7 @@ ON_HOSTS = {
     ],
     "jupyterhub": ["_idle", "_notebook", "look", "server", "trainyard_notebook"],
     "image_relay": ["relay"],
-    "monitoring_host": ["gpu_reader", "host_reader", "slurm_reader"],
+    "monitoring": ["gpu_reader", "host_reader", "slurm_reader"],
     "train": ["_job_result", "_job_watch"],
     "host_library": [
         path.stem for path in sorted((ROOT / "roles/host_library/files").glob("*.py"))

@@ -15,7 +15,7 @@ from eight_gpus import eight_gpus
 from prometheus import check_metrics
 
 ROOT = Path(__file__).resolve().parents[4]
-FILES = ROOT / "roles/monitoring_host/files"
+FILES = ROOT / "roles/monitoring/files"
 FIXTURES = ROOT / "tests/fixtures"
 
 
