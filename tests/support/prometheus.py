@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".cache" / "prometheus"
-TEMPLATE = "/usr/share/prometheus/alertmanager/default.tmpl"
+TEMPLATES = "/usr/share/prometheus/alertmanager"
 PACKAGES = ["prometheus", "prometheus-alertmanager", "prometheus-node-exporter"]
 
 
@@ -38,15 +38,14 @@ def alertmanager(folder: Path) -> str:
     The new path is as long as the former one.
     """
     found = program("prometheus-alertmanager")
-    if Path(TEMPLATE).exists():
+    if Path(TEMPLATES).exists():
         return found
-    unpacked = Path(found).parents[2]
-    shutil.copy(str(unpacked) + TEMPLATE, folder / "default.tmpl")
     content = Path(found).read_bytes()
-    assert TEMPLATE.encode() in content
-    relative = "." + "/" * (len(TEMPLATE) - len("default.tmpl") - 1) + "default.tmpl"
+    assert TEMPLATES.encode() in content
+    shutil.copy("%s%s/default.tmpl" % (Path(found).parents[2], TEMPLATES), folder)
+    here = "." + "/" * (len(TEMPLATES) - 1)
     path = folder / "alertmanager"
-    path.write_bytes(content.replace(TEMPLATE.encode(), relative.encode()))
+    path.write_bytes(content.replace(TEMPLATES.encode(), here.encode()))
     path.chmod(0o755)
     return str(path)
 

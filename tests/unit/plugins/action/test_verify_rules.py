@@ -399,7 +399,11 @@ def test_a_cluster_in_order(kind):
         {
             (check_id, "skipped")
             for check_id in {
+                "alerts-path",
                 "ib-ports",
+                "metrics-closed",
+                "metrics-fresh",
+                "metrics-up",
                 "scheduler-answers",
                 "scheduler-nodes",
                 "scheduler-quota",
