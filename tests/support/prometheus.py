@@ -33,7 +33,7 @@ def _unpack() -> None:
 
 
 def alertmanager(folder: Path) -> str:
-    """Return Alertmanager for a process in a folder. One that is not installed has no template at the path in the program, so it gets one in the folder.
+    """Return Alertmanager for a process in a folder. One that is not installed has no templates at the path in the program, so it gets them in the folder.
 
     The new path is as long as the former one.
     """
@@ -42,7 +42,8 @@ def alertmanager(folder: Path) -> str:
         return found
     content = Path(found).read_bytes()
     assert TEMPLATES.encode() in content
-    shutil.copy("%s%s/default.tmpl" % (Path(found).parents[2], TEMPLATES), folder)
+    for template in Path("%s%s" % (Path(found).parents[2], TEMPLATES)).glob("*.tmpl"):
+        shutil.copy(template, folder)
     here = "." + "/" * (len(TEMPLATES) - 1)
     path = folder / "alertmanager"
     path.write_bytes(content.replace(TEMPLATES.encode(), here.encode()))
