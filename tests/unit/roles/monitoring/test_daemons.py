@@ -335,7 +335,9 @@ def test_verify_reads_it(monitoring):
         # A daemon whose settings somebody has changed.
         web = monitoring.folder / "etc/web.yml"
         text = web.read_text(encoding="utf-8")
-        web.write_text(text.replace("RequireAndVerifyClientCert", "VerifyClientCertIfGiven"), encoding="utf-8")
+        web.write_text(
+            text.replace("RequireAndVerifyClientCert", "VerifyClientCertIfGiven"), encoding="utf-8"
+        )
         try:
             told = proof.open_doors()
         finally:

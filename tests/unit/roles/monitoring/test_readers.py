@@ -226,7 +226,7 @@ def test_npus(host):
     host.give(5, 77)
     host.reader.read_npus()
     assert "trainyard_gpus 8\n" in host.text() and "} 77\n" in host.text()
-    for script in ("echo there is no npu card; exit 1", "head --lines=9 %s" % text, "echo hello"):
+    for script in ("echo there is no npu card; exit 1", "echo hello"):
         host.tool("npu-smi", script)
         with pytest.raises(gpu_reader.Silent):
             host.reader.read_npus()
