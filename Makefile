@@ -28,7 +28,7 @@ help:
 	@echo 'make acceptance  test, and what is too heavy for CI'
 	@echo 'make lint        style and documentation only'
 	@echo 'make format      formats the Python code, and corrects what ruff can correct'
-	@echo 'make docs        writes the tables of variables and checks in the READMEs of the roles, and docs/errors.md'
+	@echo 'make docs        writes the tables of variables and checks in the READMEs of the roles, docs/errors.md, and the dashboards'
 	@echo 'make bench       what site.yml, train.yml and Slurm cost on the lab'
 	@echo 'make clean       takes down all labs of this checkout and removes everything else that make has made here'
 
@@ -73,6 +73,7 @@ format: $(venv)
 docs: $(venv)
 	@.venv/bin/python tests/support/role_readmes.py
 	@.venv/bin/python tests/support/errors_page.py
+	@.venv/bin/python tests/support/grafana_dashboards.py
 
 bench: $(venv)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python tests/bench.py

@@ -22,6 +22,7 @@ import re
 __all__ = [
     "CDI_FOLDERS",
     "DeviceError",
+    "by_address",
     "cdi_devices",
     "cdi_kind",
     "cdi_names",
@@ -185,9 +186,14 @@ def _bus(card):
     return [int(part, 16) for part in re.findall(r"[0-9A-Fa-f]+", card["bus"])]
 
 
+def by_address(cards):
+    """Return what the driver says of GPUs in the order of their PCI addresses, which is that of nvidia-smi."""
+    return sorted(cards, key=_bus)
+
+
 def indexes(devices, kinds, host):
     """Return the indexes by which nvidia-smi knows devices: the order of their PCI addresses, without the driver that of the device numbers."""
-    order = [card["minor"] for card in sorted(host["driver"], key=_bus)]
+    order = [card["minor"] for card in by_address(host["driver"])]
     order = order or sorted(kinds.get(LIST) or host["nodes"])
     return [order.index(number) if number in order else number for number in devices]
 

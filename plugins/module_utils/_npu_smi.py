@@ -18,7 +18,11 @@ import re
 
 from typing import NamedTuple
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+except ImportError:
+    # Role host_library copies these files to hosts, into one folder.
+    from _parse_error import ParseError
 
 # Message of npu-smi -> cause, in this order: if there are several, the first explains the others.
 CAUSES = (

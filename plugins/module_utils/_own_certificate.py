@@ -105,15 +105,15 @@ def authority_config(names: list[str], addresses: list[str]) -> str:
     )
 
 
-def certificate_config(names, addresses):
-    """Return the configuration of openssl for the certificate."""
+def certificate_config(names, addresses, usage="server"):
+    """Return the configuration of openssl for the certificate of a C(server) or a C(client)."""
     # openssl takes an address here for a name, which the authority then does not permit. Clients
     # read the alternatives only.
     first = names[0] if names else "trainyard"
     return (
         "[req]\ndistinguished_name=name\nprompt=no\n[name]\nCN=%s\n[certificate]\nbasicConstraints=critical,CA:FALSE\n"
-        "keyUsage=critical,digitalSignature\nextendedKeyUsage=serverAuth\nsubjectAltName=%s\n"
-        % (first[:64], alternatives(names, addresses))
+        "keyUsage=critical,digitalSignature\nextendedKeyUsage=%sAuth\nsubjectAltName=%s\n"
+        % (first[:64], usage, alternatives(names, addresses))
     )
 
 

@@ -16,7 +16,8 @@ description:
     same key. A client that has an earlier copy of it accepts the certificates for as long as their names are among those of the copy, and a copy without
     limits, as releases before 0.4.0 wrote it, accepts them all. So clients that get a new name need the new copy. The key stays, unless it was replaced by
     another one.
-  - The keys never leave the host, and only root can read them.
+  - The keys never leave the host, and only root and O(group) can read them. A host of which O(requests) has a request keeps its key, too, which
+    O(state=request) has created there.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -49,10 +50,50 @@ options:
   copy_to:
     description: Folder that gets a copy of the certificate and its key, for a program that must not reach the key of the authority. It must exist.
     type: path
-  state:
-    description: V(absent) removes the certificate, and the authority if it signed no other one that is still in the folder.
+  usage:
+    description: Whether programs prove with the certificate that they are a V(server) or a V(client). It is not good for the other purpose.
     type: str
-    choices: [present, absent]
+    choices: [server, client]
+    default: server
+    version_added: "0.4.0"
+  group:
+    description: Group that can read the key of the certificate, and that of its copy. Only root if empty.
+    type: str
+    default: ""
+    version_added: "0.4.0"
+  requests:
+    description:
+      - Certificates for servers on other hosts. The authority signs them and permits their names. They are kept in O(folder) as C(NAME.pem).
+      - Of a request only the key counts. What it says of names is not used.
+    type: list
+    elements: dict
+    default: []
+    version_added: "0.4.0"
+    suboptions:
+      name:
+        description: Beginning of the name of the file.
+        type: str
+        required: true
+      names:
+        description: Host names for which the certificate is valid.
+        type: list
+        elements: str
+        default: []
+      addresses:
+        description: IP addresses for which it is valid.
+        type: list
+        elements: str
+        default: []
+      request:
+        description: What O(state=request) has returned on the host. Empty to keep the existing certificate.
+        type: str
+        default: ""
+  state:
+    description:
+      - V(absent) removes the certificate, and the authority if it signed no other one that is still in the folder.
+      - V(request) creates only the key, once, and returns a request for O(requests) on the host of the authority.
+    type: str
+    choices: [present, absent, request]
     default: present
   executable:
     description: Name or path of openssl.
@@ -91,10 +132,20 @@ reasons:
   returned: success
   type: list
   elements: str
+signed:
+  description: The certificates of O(requests) as PEM, by name. Empty for a host that has none yet.
+  returned: success
+  type: dict
+request:
+  description: The request as PEM, with O(state=request). Empty in check mode of a first run.
+  returned: success
+  type: str
 """
 
 import datetime
+import grp
 import os
+import re
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
@@ -111,6 +162,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate imp
 
 #: Years are longer than the life of a cluster. People would have to trust a new one.
 AUTHORITY_DAYS = 7300
+#: Characters of a request. One with this kind of key has some 500.
+MOST = 10000
 CURVE = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]
 
 
@@ -142,6 +195,10 @@ class Certificates:
             for name in (own + ".pem", own + ".key", "ca.pem", "ca.key")
         ):
             return ["there is none"]
+        return self.unfit(own, self.options["names"], self.options["addresses"])
+
+    def unfit(self, own, names, addresses):
+        """Return why a certificate of the folder has to be signed again."""
         code, _out, _errors = self.module.run_command(
             [self.openssl, "verify", "-CAfile", self.path("ca.pem"), self.path(own + ".pem")]
         )
@@ -153,8 +210,8 @@ class Certificates:
         try:
             return reasons(
                 text,
-                self.options["names"],
-                self.options["addresses"],
+                names,
+                addresses,
                 datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None),
                 self.options["renew_days"],
             )
@@ -185,9 +242,14 @@ class Certificates:
         certificate, and those of the others in the folder.
         """
         names, addresses = set(self.options["names"]), set(self.options["addresses"])
+        own = {"ca.pem", self.options["name"] + ".pem"}
+        for entry in self.options["requests"]:
+            own.add(entry["name"] + ".pem")
+            names |= set(entry["names"])
+            addresses |= set(entry["addresses"])
         files = os.listdir(self.folder) if os.path.isdir(self.folder) else []
         for name in sorted(files):
-            if not name.endswith(".pem") or name in ("ca.pem", self.options["name"] + ".pem"):
+            if not name.endswith(".pem") or name in own:
                 continue
             # Files of others may be no certificates.
             code, out, _errors = self.module.run_command(
@@ -243,26 +305,39 @@ class Certificates:
             self.key("ca.key.new")
             self.authority("ca.key.new")
             self.finish("ca")
-        config = self.config(certificate_config(self.options["names"], self.options["addresses"]))
+        config = self.config(
+            certificate_config(
+                self.options["names"], self.options["addresses"], self.options["usage"]
+            )
+        )
         self.key(own + ".key.new")
+        self.sign(self.requested(own + ".key.new", config), config, own)
+        self.finish(own)
+
+    def requested(self, key, config):
+        """Return the path of a request for a key."""
         request = os.path.join(self.module.tmpdir, "request.pem")
         self.run(
             "req",
             "-new",
             "-sha256",
             "-key",
-            self.path(own + ".key.new"),
+            self.path(key),
             "-config",
             config,
             "-out",
             request,
         )
+        return request
+
+    def sign(self, request, config, name, subject=()):
         self.run(
             "x509",
             "-req",
             "-sha256",
             "-in",
             request,
+            *subject,
             "-CA",
             self.path("ca.pem"),
             "-CAkey",
@@ -276,14 +351,105 @@ class Certificates:
             "-extensions",
             "certificate",
             "-out",
-            self.path(own + ".pem.new"),
+            self.path(name + ".pem.new"),
         )
-        self.finish(own)
 
     def finish(self, name):
         os.chmod(self.path(name + ".pem.new"), 0o644)
+        if name != "ca":
+            self.share(self.path(name + ".key.new"))
         os.rename(self.path(name + ".key.new"), self.path(name + ".key"))
         os.rename(self.path(name + ".pem.new"), self.path(name + ".pem"))
+
+    def share(self, path):
+        """Let the group read a key."""
+        if self.options["group"]:
+            os.chown(path, -1, self.group_id())
+            os.chmod(path, 0o640)
+
+    def group_id(self):
+        try:
+            return grp.getgrnam(self.options["group"]).gr_gid
+        except KeyError:
+            self.module.fail_json(
+                msg="group '%s' does not exist; install the package that creates it"
+                % self.options["group"]
+            )
+
+    def is_shared(self, path):
+        """Return whether the group can read a key, if there is one."""
+        if not self.options["group"] or not os.path.exists(path):
+            return True
+        found = os.stat(path)
+        return found.st_gid == self.group_id() and found.st_mode & 0o777 == 0o640
+
+    def key_of_request(self, text):
+        """Return the path of a request from another host, and its public key. Root of that host can send anything."""
+        found = re.search(
+            "-----BEGIN CERTIFICATE REQUEST-----[A-Za-z0-9+/=\\s]+-----END CERTIFICATE REQUEST-----",
+            text[:MOST],
+        )
+        path = os.path.join(self.module.tmpdir, "other.pem")
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(found.group() + "\n" if found else "")
+        code, out, errors = self.module.run_command(
+            [self.openssl, "req", "-in", path, "-verify", "-noout", "-pubkey"]
+        )
+        if code:
+            self.module.fail_json(
+                msg="requests: '%s' is no request of a certificate (%s); check who changed the host that sent it"
+                % (text[:80], (errors or out).strip()[:200])
+            )
+        return path, out[out.index("-----BEGIN") :]
+
+    def unsigned(self, entry):
+        """Return why the certificate of another host has to be signed."""
+        if not os.path.exists(self.path(entry["name"] + ".pem")):
+            return ["%s: there is none" % entry["name"]]
+        why = self.unfit(entry["name"], entry["names"], entry["addresses"])
+        if entry["request"] and not why:
+            _path, key = self.key_of_request(entry["request"])
+            is_same = key == self.run(
+                "x509", "-in", self.path(entry["name"] + ".pem"), "-noout", "-pubkey"
+            )
+            why = [] if is_same else ["it has another key"]
+        return ["%s: %s" % (entry["name"], text) for text in why]
+
+    def sign_others(self):
+        """Sign what other hosts have requested. Returns why."""
+        found = []
+        for entry in self.options["requests"]:
+            why = self.unsigned(entry) if entry["request"] else []
+            if why and not self.module.check_mode:
+                path, _key = self.key_of_request(entry["request"])
+                config = self.config(certificate_config(entry["names"], entry["addresses"]))
+                # The subject is the host's own word, and is replaced.
+                self.sign(path, config, entry["name"], ["-subj", "/CN=" + entry["name"]])
+                os.chmod(self.path(entry["name"] + ".pem.new"), 0o644)
+                os.rename(self.path(entry["name"] + ".pem.new"), self.path(entry["name"] + ".pem"))
+            found += why
+        return found
+
+    def request(self):
+        """Create the key if it is missing. Returns whether it was, and a request."""
+        path = self.path(self.options["name"] + ".key")
+        is_new = not os.path.exists(path)
+        differs = is_new or not self.is_shared(path)
+        if self.module.check_mode and is_new:
+            return True, ""
+        if not os.path.isdir(self.folder):
+            os.mkdir(self.folder, 0o755)
+        if is_new:
+            self.key(self.options["name"] + ".key.new")
+            self.share(path + ".new")
+            os.rename(path + ".new", path)
+        elif differs and not self.module.check_mode:
+            self.share(path)
+        config = self.config("[req]\ndistinguished_name=name\nprompt=no\n[name]\nCN=trainyard\n")
+        with open(
+            self.requested(self.options["name"] + ".key", config), encoding="utf-8"
+        ) as stream:
+            return differs, stream.read()
 
     def copy(self):
         """Make the copies alike. Returns whether they differed."""
@@ -293,7 +459,8 @@ class Certificates:
                 self.text(self.options["name"] + end),
                 os.path.join(self.options["copy_to"], self.options["name"] + end),
             )
-            if content and os.path.exists(path) and read_text(path) == content:
+            is_same = content and os.path.exists(path) and read_text(path) == content
+            if is_same and (end == ".pem" or self.is_shared(path)):
                 continue
             differ = True
             if not self.module.check_mode:
@@ -304,6 +471,8 @@ class Certificates:
                 ) as stream:
                     stream.write(content)
                 os.chmod(path + ".new", mode)
+                if end == ".key":
+                    self.share(path + ".new")
                 os.rename(path + ".new", path)
         return differ
 
@@ -336,33 +505,45 @@ def main():
             "days": {"type": "int", "default": 397},
             "renew_days": {"type": "int", "default": 60},
             "copy_to": {"type": "path"},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "usage": {"type": "str", "choices": ["server", "client"], "default": "server"},
+            "group": {"type": "str", "default": ""},
+            "requests": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "names": {"type": "list", "elements": "str", "default": []},
+                    "addresses": {"type": "list", "elements": "str", "default": []},
+                    "request": {"type": "str", "default": ""},
+                },
+            },
+            "state": {
+                "type": "str",
+                "choices": ["present", "absent", "request"],
+                "default": "present",
+            },
             "executable": {"type": "path", "default": "openssl"},
         },
         supports_check_mode=True,
     )
     certificates = Certificates(module)
+    nothing = {"ca": "", "certificate_changed": False, "reasons": [], "signed": {}, "request": ""}
     if module.params["state"] == "absent":
-        module.exit_json(
-            changed=certificates.remove(), ca="", certificate_changed=False, reasons=[]
-        )
-    bad = bad_names(module.params["names"], module.params["addresses"])
-    if bad or not module.params["names"] + module.params["addresses"]:
-        module.fail_json(
-            msg="names: '%s' cannot be in a certificate; use names of hosts, and addresses in addresses"
-            % bad[0]
-            if bad
-            else "names: there is none; use the name of the host or its address"
-        )
+        module.exit_json(changed=certificates.remove(), **nothing)
+    check_names(module)
     certificates.openssl = module.get_bin_path(module.params["executable"])
     if certificates.openssl is None:
         if module.check_mode:
             module.exit_json(
-                changed=True, ca="", certificate_changed=True, reasons=["there is none"]
+                changed=True, **dict(nothing, certificate_changed=True, reasons=["there is none"])
             )
         module.fail_json(
             msg="'%s' is not installed; install package openssl" % module.params["executable"]
         )
+    if module.params["state"] == "request":
+        changed, request = certificates.request()
+        module.exit_json(changed=changed, **dict(nothing, request=request))
     wide = certificates.unlimited()
     if wide and not module.check_mode:
         certificates.limit()
@@ -370,13 +551,38 @@ def main():
     why = certificates.missing()
     if why and not module.check_mode:
         certificates.create()
+    others = certificates.sign_others()
     copied = bool(module.params["copy_to"]) and certificates.copy()
     module.exit_json(
-        changed=bool(wide + why) or copied,
+        changed=bool(wide + why + others) or copied,
         ca=certificates.text("ca.pem"),
         certificate_changed=bool(why),
-        reasons=wide + why,
+        reasons=wide + why + others,
+        signed={
+            entry["name"]: certificates.text(entry["name"] + ".pem")
+            for entry in module.params["requests"]
+        },
+        request="",
     )
+
+
+def check_names(module):
+    """Fail if a name or an address cannot be in a certificate, or if there is none."""
+    entries = [] if module.params["state"] == "request" else [module.params]
+    for entry in entries + module.params["requests"]:
+        bad = bad_names(entry["names"], entry["addresses"])
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}", entry["name"]):
+            module.fail_json(
+                msg="name: '%s' cannot be the name of a file; use letters, digits and . _ -"
+                % entry["name"]
+            )
+        if bad or not entry["names"] + entry["addresses"]:
+            module.fail_json(
+                msg="names: '%s' cannot be in a certificate; use names of hosts, and addresses in addresses"
+                % bad[0]
+                if bad
+                else "names: there is none; use the name of the host or its address"
+            )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,15 @@ from __future__ import annotations
 import ipaddress
 import re
 
-__all__ = ["ASCEND", "HOST", "IMAGE_RELAY", "JOB_CONTAINER", "SLURM", "reading_faults"]
+__all__ = [
+    "ASCEND",
+    "HOST",
+    "IMAGE_RELAY",
+    "JOB_CONTAINER",
+    "MONITORING",
+    "SLURM",
+    "reading_faults",
+]
 
 #: A host name as hostname(7) has it, in any case, and with "_", which Linux accepts. Slurm, hosts
 #: files and ssh read it.
@@ -110,6 +118,14 @@ IMAGE_RELAY = {
     "relayed": _TEXT,
     "images": _TEXT,
 }
+#: Facts of M(monitoring_info).
+MONITORING = {
+    "packages.*": _PACKAGE,
+    "packages.*=": _VERSION,
+    "authority": r"[0-9a-f]{64}",
+    "signer": r"[0-9a-f]{64}",
+    "record": _TEXT,
+}
 #: Facts of M(ascend_info). The environment is a file of the shell.
 ASCEND = {
     "architecture": _WORD,
@@ -119,7 +135,7 @@ ASCEND = {
 }
 _FREE = frozenset(
     path
-    for kinds in (HOST, SLURM, JOB_CONTAINER, IMAGE_RELAY, ASCEND)
+    for kinds in (HOST, SLURM, JOB_CONTAINER, IMAGE_RELAY, MONITORING, ASCEND)
     for path in kinds
     if path.endswith(".*")
 ) | frozenset(

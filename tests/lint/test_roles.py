@@ -40,6 +40,7 @@ IN_ANOTHER.update(
 IN_ANOTHER["training_sshd"] = "training_container"
 IN_ANOTHER.update(dict.fromkeys(["jobs", "jupyterhub"], "workbench"))
 IN_ANOTHER["host_library"] = "job_container"
+IN_ANOTHER.update(dict.fromkeys(["monitoring_host", "monitoring_server"], "monitoring"))
 # Of an expression in a role.
 MOST_FILTERS = 5
 CONDITIONS = ("when", "that", "until", "failed_when", "changed_when")

@@ -20,6 +20,7 @@ ACCEPTANCE = {
     "gpu_stack_other_drivers",
     "image_relay",
     "job_container",
+    "monitoring",
     "nccl_rebuild",
     "old_python",
     "scheduler_trixie",

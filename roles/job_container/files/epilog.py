@@ -38,6 +38,8 @@ from _mountinfo import parse_mountinfo
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"
 LOGIN = "/run/user"
+#: Which job has each GPU, for the metrics of the host.
+GPUS = RUNTIME + "/gpus"
 LINGER = "/var/lib/systemd/linger"
 #: Role slurm_node writes it: whether people have processes on this host only in jobs, and the uids of
 #: operators.
@@ -750,6 +752,14 @@ def begun(job: str, uid: str, runtime: str) -> Iterator[None]:
         yield
 
 
+def forget_gpus(job: str, folder: str = GPUS) -> None:
+    """Remove the marks of the job's GPUs. Another job may have one of them by now."""
+    for path in glob.glob(folder + "/*"):
+        if _files.read(path).split(" ")[0] == job:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
 def main():
     job, uid = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_JOB_UID", "")
     if not job.isdigit() or not uid.isdigit():
@@ -759,6 +769,7 @@ def main():
             file=sys.stderr,
         )
         return 1
+    forget_gpus(job)
     if _job_ports.is_of_the_system(int(uid)):
         return 0
     with begun(job, uid, RUNTIME):

@@ -25,6 +25,7 @@ sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _files
 import _gpu_numbers
 import _host_health
+import _metrics
 import _mountinfo
 import _nft_table
 import _nvidia_smi
@@ -43,6 +44,8 @@ FAILED = "/run/trainyard/epilog.failed"
 RUNTIME, SHARED_FOLDERS = "/run/trainyard", ("/dev/shm", "/tmp", "/var/tmp")
 STORAGE = "/var/lib/containers/trainyard"
 EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
+#: Folder of role monitoring_host for the result of this program.
+METRICS = "/var/lib/trainyard/metrics/health"
 #: Program of role jupyterhub on hosts with instances: ends idle ones whose own process does not.
 INSTANCES = "/usr/local/lib/trainyard/notebook/look"
 #: Units that load a table of nftables, of roles job_container and jupyterhub.
@@ -319,18 +322,31 @@ def problems(config):
     gpus, unread = read_cards() if loaded else ([], "")
     kernel = read_kernel_log() if loaded else ""
     soft = SOFT | {"gpu-state"} if are_all_alike(gpus) else SOFT
+    free_gib = health.get("free_gib") or {}
     found = [
-        judge_devices(health.get("gpus", 0), config.get("gpus") or {}),
-        judge_kernel_log(kernel, gpus, version),
-        unread,
-        judge_cards(gpus, HARD - soft),
-        judge_driver(version, library_version()),
-        missing or judge_share(share),
-        judge_space(free_space(health.get("free_gib") or {}), health.get("free_gib") or {}),
-        unfinished(),
-        restore_tables(),
+        ("gpu-count", judge_devices(health.get("gpus", 0), config.get("gpus") or {})),
+        ("gpu-xid", judge_kernel_log(kernel, gpus, version)),
+        ("gpu-state", unread),
+        ("gpu-state", judge_cards(gpus, HARD - soft)),
+        ("driver-library", judge_driver(version, library_version())),
+        ("share", missing or judge_share(share)),
+        ("free-space", judge_space(free_space(free_gib), free_gib)),
+        ("epilog", unfinished()),
+        ("firewall", restore_tables()),
     ]
-    return without_mass_drain([problem for problem in found if problem], judge_cards(gpus, soft))
+    hot = judge_cards(gpus, soft)
+    report([*found, ("gpu-soft", hot)])
+    return without_mass_drain([problem for _check, problem in found if problem], hot)
+
+
+def report(checks: list[tuple[str, str]], folder: str = METRICS) -> None:
+    """Write the result of each check for the metrics of the host, if it has some."""
+    if not os.path.isdir(folder):
+        return
+    try:
+        _metrics.write(folder + "/health.prom", _metrics.render([_metrics.health_family(checks)]))
+    except OSError as error:
+        print("trainyard: %s: %s" % (folder, error), file=sys.stderr)
 
 
 def is_everywhere(node: str, shown: str) -> bool:

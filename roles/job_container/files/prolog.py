@@ -22,6 +22,8 @@ import _job_ports
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"
 LOGIN = "/run/user"
+#: Which job has each GPU, by device number. Role monitoring_host makes the folder.
+GPUS = RUNTIME + "/gpus"
 
 
 class Failed(Exception):
@@ -98,14 +100,33 @@ def limit_disk(job: str, config: dict) -> None:
         disk.begin("%s/jobs/%s" % (config["storage"], job), job, config["job_bytes"])
 
 
-def check_gpus(environment: dict, kinds: dict) -> None:
-    """Refuse a job whose GPUs this host cannot tell. It would open those of another job.
+def devices_of_job(environment: dict, kinds: dict) -> list:
+    """Return the device numbers of a job. Refuse a job whose GPUs this host cannot tell: it would open those of another job.
 
     CUDA_VISIBLE_DEVICES has UUIDs here from Slurm 25.11 on.
     """
     positions = _gpu_numbers.numbers_of(environment.get("SLURM_JOB_GPUS", ""))
-    if positions:
-        _gpu_numbers.devices_of(positions, kinds, _gpu_numbers.read_host(kinds))
+    if not positions:
+        return []
+    return _gpu_numbers.devices_of(positions, kinds, _gpu_numbers.read_host(kinds))
+
+
+def mark_gpus(job: str, uid: int, devices: list, folder: str = GPUS) -> None:
+    """Write who has each GPU, for the metrics of the host. Without them there is no folder. The epilog removes the marks."""
+    if not devices or not os.path.isdir(folder):
+        return
+    for device in devices:
+        path = "%s/%d" % (folder, device)
+        with open(path + ".new", "w", encoding="ascii") as stream:
+            stream.write("%s %d\n" % (job, uid))
+            os.fchmod(stream.fileno(), 0o640)
+        os.rename(path + ".new", path)
+
+
+def mark_job_of_the_system(job: str, uid: int, kinds: dict) -> None:
+    """Mark the GPUs of a job of role train. It uses them in the training container, so nothing here depends on them."""
+    with contextlib.suppress(_gpu_numbers.DeviceError, OSError):
+        mark_gpus(job, uid, devices_of_job(os.environ, kinds))
 
 
 def main():
@@ -113,8 +134,11 @@ def main():
         job, uid = job_of(os.environ)
         with open(CONFIG, encoding="utf-8") as stream:
             config = json.load(stream)
-        if not _job_ports.is_of_the_system(uid):
-            check_gpus(os.environ, config.get("gpus") or {})
+        kinds = config.get("gpus") or {}
+        if _job_ports.is_of_the_system(uid):
+            mark_job_of_the_system(job, uid, kinds)
+        else:
+            mark_gpus(job, uid, devices_of_job(os.environ, kinds))
             begin(job, uid, pwd.getpwuid(uid).pw_gid, config["storage"])
             limit_disk(job, config)
             _job_ports.open_ports(job, uid, os.environ)

@@ -45,6 +45,7 @@ ON_HOSTS = {
     ],
     "jupyterhub": ["_idle", "_notebook", "look", "server", "trainyard_notebook"],
     "image_relay": ["relay"],
+    "monitoring": ["gpu_reader", "host_reader", "slurm_reader"],
     "train": ["_job_result", "_job_watch"],
     "host_library": [
         path.stem for path in sorted((ROOT / "roles/host_library/files").glob("*.py"))
@@ -94,8 +95,8 @@ def test_programs_import_what_is_beside_them_or_shared():
         lost += ["%s: %s" % (name, module) for module in needs - set(ON_HOSTS[role]) - placed()]
         used |= needs
     assert lost == []
-    # _nvidia_smi imports the first one. trainyard-run mounts the other one in containers.
-    assert placed() - used == {"_quantity", "_launchers"}
+    # Others of them import the first two. trainyard-run mounts the other one in containers.
+    assert placed() - used == {"_quantity", "_parse_error", "_launchers"}
 
 
 def test_programs_look_there_before_they_import():

@@ -325,6 +325,14 @@ def scheduled(*nodes, cause="", fix="", **changes):
     )
 
 
+def monitoring(**changes):
+    """A host of Prometheus, and what it says."""
+    found = {"missing": [], "strange": [], "stale": [], "open": [], "alerts": "", "error": ""}
+    found["receivers"] = ["mail"]
+    folders = {"/etc/trainyard/monitoring/rules": []}
+    return {"facts": {"folders": folders}, "__verify_monitoring": dict(found, **changes)}
+
+
 def plain(name="a", address="10.0.0.11", answer=None, mesh=None, facts=None, **changes):
     """A host without GPUs that is in order."""
     host = a_host(
@@ -397,7 +405,11 @@ def test_a_cluster_in_order(kind):
             (check_id, "skipped")
             for check_id in {
                 "gpudirect",
+                "alerts-path",
                 "ib-ports",
+                "metrics-closed",
+                "metrics-fresh",
+                "metrics-up",
                 "scheduler-answers",
                 "scheduler-nodes",
                 "scheduler-quota",
@@ -751,6 +763,25 @@ FIRING = {
             free("/data1/share", free_bytes=None, error="no end after 10 s"),
             "/data1/share: no end after 10 s",
         ),
+    ],
+    "metrics-up": [
+        (plain, monitoring(missing=["b"]), "b is not read"),
+        (plain, monitoring(strange=["old"]), "old is read, and is not in the inventory"),
+        (plain, monitoring(error="timed out"), "timed out"),
+    ],
+    "metrics-fresh": [
+        (plain, monitoring(stale=["b: gpu.prom is 400 s old"]), "gpu.prom is 400 s old"),
+    ],
+    "metrics-closed": [
+        (
+            plain,
+            monitoring(open=["a answers on port 9100 without a certificate"]),
+            "answers on port",
+        ),
+    ],
+    "alerts-path": [
+        (plain, monitoring(alerts="Alertmanager does not answer: x"), "does not answer"),
+        (plain, monitoring(receivers=["nobody"]), "warn: monitoring_receivers is empty"),
     ],
     "certificate-end": [
         (plain, ending(29), "warn: /etc/trainyard/tls/hub.pem: ends on 2027-01-02"),

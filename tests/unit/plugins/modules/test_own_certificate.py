@@ -371,3 +371,136 @@ def test_copies_without_the_key_of_the_authority(run, tmp_path):
 )
 def test_bad_input(run, tmp_path, change, problem):
     assert problem in run(**change)["msg"] and not (tmp_path / "tls").exists()
+
+
+# --- certificates of other hosts, and of clients ---
+
+
+def request_of(run, folder, **more):
+    return run(folder=str(folder), name="host", names=[], addresses=[], state="request", **more)
+
+
+def ends(path):
+    text = subprocess.run(
+        ["openssl", "x509", "-in", path, "-noout", "-text"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return text
+
+
+def signed(run, request, **more):
+    entry = {"name": "host-b", "names": ["b.example"], "addresses": ["192.0.2.7"]}
+    return run(
+        names=["front"],
+        addresses=[],
+        usage="client",
+        requests=[dict(entry, request=request, **more)],
+    )
+
+
+def test_a_host_keeps_its_key(run, tmp_path):
+    first = request_of(run, tmp_path / "b")
+    assert first["changed"] and "CERTIFICATE REQUEST" in first["request"]
+    assert (tmp_path / "b/host.key").stat().st_mode & 0o777 == 0o600
+    again = request_of(run, tmp_path / "b")
+    assert not again["changed"]
+    made = signed(run, again["request"])
+    pem = made["signed"]["host-b"]
+    assert made["changed"] and pem == (tmp_path / "tls/host-b.pem").read_text(encoding="utf-8")
+    assert not (tmp_path / "tls/host-b.key").exists()
+    (tmp_path / "b/host.pem").write_text(pem, encoding="utf-8")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "b/host.pem", tmp_path / "b/host.key")
+    # Another request of the same key is no reason to sign again, and neither is none.
+    assert not signed(run, request_of(run, tmp_path / "b")["request"])["changed"]
+    kept = signed(run, "")
+    assert not kept["changed"] and kept["signed"]["host-b"] == pem
+
+
+def test_a_new_key_is_signed(run, tmp_path):
+    before = signed(run, request_of(run, tmp_path / "b")["request"])["signed"]["host-b"]
+    (tmp_path / "b/host.key").unlink()
+    again = signed(run, request_of(run, tmp_path / "b")["request"])
+    assert again["changed"] and again["signed"]["host-b"] != before
+    assert again["reasons"] == ["host-b: it has another key"]
+
+
+def test_other_names_are_signed_and_permitted(run, tmp_path):
+    request = request_of(run, tmp_path / "b")["request"]
+    signed(run, request)
+    made = signed(run, request, names=["c.example"])
+    assert "the authority is limited to other names" in made["reasons"]
+    assert any("host-b" in reason for reason in made["reasons"])
+    text = ends(tmp_path / "tls/host-b.pem")
+    assert "DNS:c.example" in text and "b.example" not in text
+    check = subprocess.run(
+        ["openssl", "verify", "-CAfile", tmp_path / "tls/ca.pem", tmp_path / "tls/host-b.pem"],
+        capture_output=True,
+        check=False,
+    )
+    assert check.returncode == 0
+
+
+def test_a_certificate_has_one_purpose(run, tmp_path):
+    signed(run, request_of(run, tmp_path / "b")["request"])
+    client, server = ends(tmp_path / "tls/hub.pem"), ends(tmp_path / "tls/host-b.pem")
+    assert "TLS Web Client Authentication" in client and "Server Auth" not in client
+    assert "TLS Web Server Authentication" in server and "Client Auth" not in server
+
+
+def test_the_word_of_a_host_is_not_used(run, tmp_path):
+    """Root of a host can ask for the name of another one, and to be an authority."""
+    key, request = tmp_path / "k", tmp_path / "r"
+    subprocess.run(
+        ["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        + ["-keyout", key, "-subj", "/CN=front", "-addext", "subjectAltName=DNS:front"]
+        + ["-addext", "basicConstraints=CA:TRUE", "-addext", "extendedKeyUsage=clientAuth"]
+        + ["-out", request],
+        check=True,
+        capture_output=True,
+    )
+    signed(run, request.read_text(encoding="utf-8"))
+    text = ends(tmp_path / "tls/host-b.pem")
+    assert (
+        "DNS:b.example, IP Address:192.0.2.7" in text and "front" not in text.partition("Issuer")[0]
+    )
+    assert "DNS:front" not in text and "CA:TRUE" not in text and "Client Auth" not in text
+    assert "Subject: CN = host-b" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no request", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----"],
+)
+def test_a_text_that_is_no_request(run, text):
+    assert "is no request" in signed(run, text)["msg"]
+
+
+def test_a_name_that_leaves_the_folder(run, tmp_path):
+    request = request_of(run, tmp_path / "b")["request"]
+    assert "cannot be the name of a file" in signed(run, request, name="../x")["msg"]
+
+
+def test_a_group_reads_keys(run, tmp_path):
+    import grp
+    import os
+
+    name = grp.getgrgid(os.getgid()).gr_name
+    (tmp_path / "copy").mkdir()
+    run(group=name, copy_to=str(tmp_path / "copy"))
+    request_of(run, tmp_path / "b", group=name)
+    for path in ("tls/hub.key", "copy/hub.key", "b/host.key"):
+        assert (tmp_path / path).stat().st_mode & 0o777 == 0o640, path
+    assert (tmp_path / "tls/ca.key").stat().st_mode & 0o777 == 0o600
+    # One whose mode somebody has changed is corrected.
+    (tmp_path / "copy/hub.key").chmod(0o644)
+    assert run(group=name, copy_to=str(tmp_path / "copy"))["changed"]
+    assert (tmp_path / "copy/hub.key").stat().st_mode & 0o777 == 0o640
+    assert "does not exist" in request_of(run, tmp_path / "d", group="none-such")["msg"]
+
+
+def test_check_mode_of_requests(run, tmp_path):
+    made = request_of(run, tmp_path / "b", check=True)
+    assert made["changed"] and made["request"] == "" and not (tmp_path / "b").exists()

@@ -1375,3 +1375,57 @@ def test_programs_are_placed_with_their_interpreter():
     )
     for text in programs.values():
         compile(text, "program", "exec")
+
+
+# --- for the metrics of the host ---
+
+
+def test_the_gpus_of_a_job_are_marked_by_device_number(tmp_path, monkeypatch):
+    host = {"nodes": [0, 1, 2, 4], "driver": []}
+    monkeypatch.setattr(prolog._gpu_numbers, "read_host", lambda _kinds: host)
+    devices = prolog.devices_of_job({"SLURM_JOB_GPUS": "2,3"}, {"positions": [0, 1, 2, 4]})
+    assert devices == [2, 4]
+    folder = tmp_path / "gpus"
+    # Without metrics there is no folder, and nothing is written.
+    prolog.mark_gpus("4711", 2001, devices, str(folder))
+    assert not folder.exists()
+    folder.mkdir()
+    prolog.mark_gpus("4711", 2001, devices, str(folder))
+    assert {path.name: path.read_text(encoding="ascii") for path in folder.iterdir()} == {
+        "2": "4711 2001\n",
+        "4": "4711 2001\n",
+    }
+    assert (folder / "2").stat().st_mode & 0o777 == 0o640
+    # The next job has one of them already when the epilog of the first one runs again.
+    prolog.mark_gpus("4712", 2002, [4], str(folder))
+    epilog.forget_gpus("4711", str(folder))
+    assert os.listdir(folder) == ["4"]
+    epilog.forget_gpus("471", str(folder))
+    assert os.listdir(folder) == ["4"]
+
+
+def test_a_job_of_the_system_starts_without_a_list(tmp_path, monkeypatch):
+    """Its GPUs are those of the training container."""
+    host = {"nodes": [0, 2], "driver": []}
+    monkeypatch.setattr(prolog._gpu_numbers, "read_host", lambda _kinds: host)
+    monkeypatch.setenv("SLURM_JOB_GPUS", "0,1")
+    prolog.mark_job_of_the_system("5", 0, {})
+    with pytest.raises(prolog._gpu_numbers.DeviceError):
+        prolog.devices_of_job(os.environ, {})
+
+
+def test_the_health_program_writes_its_checks(tmp_path):
+    health.report([("share", ""), ("gpu-count", "1 of 2 GPUs are present")], str(tmp_path / "no"))
+    assert os.listdir(tmp_path) == []
+    health.report([("share", ""), ("gpu-count", "1 of 2 GPUs are present")], str(tmp_path))
+    text = (tmp_path / "health.prom").read_text(encoding="utf-8")
+    assert 'trainyard_health_check_passed{check="share"} 1\n' in text
+    assert 'trainyard_health_check_passed{check="gpu-count"} 0\n' in text
+
+
+def test_each_check_of_the_health_program_has_an_id(monkeypatch):
+    told = []
+    monkeypatch.setattr(health, "report", told.extend)
+    found = health.problems({"health": {"gpus": 2}})
+    assert [text for _check, text in told if text] == [text for text in found if text]
+    assert {"gpu-count", "gpu-xid", "gpu-state", "share", "free-space"} < {row[0] for row in told}

@@ -1,0 +1,253 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: monitoring_proof
+short_description: Check that Prometheus reads all hosts, and nobody else
+version_added: "0.4.0"
+description:
+  - Asks Prometheus on its host, with the certificate of a client, which hosts it reads and how old their metrics are, and Alertmanager whether it answers.
+  - Connects to each daemon without a certificate, and with the certificate of a host, and tells which of them answer. None should.
+  - What does not answer is a result, not a failure.
+options:
+  folder:
+    description: Absolute path of the folder with C(ca.pem), C(client.pem), C(client.key), C(host.pem) and C(host.key).
+    type: path
+    required: true
+  hosts:
+    description: The hosts that have to be read, each with C(name) and C(address).
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      name:
+        description: Inventory name.
+        type: str
+        required: true
+      address:
+        description: Address of node_exporter.
+        type: str
+        required: true
+  address:
+    description: Address of this host in the cluster network, on which neither Prometheus nor Alertmanager listens.
+    type: str
+    required: true
+  port:
+    description: TCP port of node_exporter.
+    type: int
+    default: 9100
+  has_alertmanager:
+    description: Whether Alertmanager runs on this host.
+    type: bool
+    default: true
+  timeout:
+    description: Time limit in seconds for each answer.
+    type: int
+    default: 5
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.attributes.internal
+attributes:
+  platform:
+    platforms: debian
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Check the metrics of all hosts
+  trainyard.gpu.monitoring_proof:
+    folder: /etc/trainyard/monitoring/tls
+    hosts: [{name: gpu-a, address: 192.0.2.11}]
+    address: 192.0.2.10
+  register: proof
+"""
+
+RETURN = r"""
+error:
+  description: Why Prometheus does not answer, empty if it does.
+  returned: success
+  type: str
+missing:
+  description: Hosts that Prometheus does not read.
+  returned: success
+  type: list
+  elements: str
+strange:
+  description: What it reads as hosts beside those of O(hosts).
+  returned: success
+  type: list
+  elements: str
+stale:
+  description: What is wrong with files of metrics.
+  returned: success
+  type: list
+  elements: str
+open:
+  description: Daemons that answer without a certificate of a client, and ports that should be closed.
+  returned: success
+  type: list
+  elements: str
+alerts:
+  description: Why alerts do not reach Alertmanager, empty if they do.
+  returned: success
+  type: str
+receivers:
+  description: Names of the receivers of Alertmanager.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import http.client
+import json
+import os
+import socket
+import ssl
+import time
+import urllib.parse
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._monitoring_proof import (
+    hosts_up,
+    missing_gpus,
+    not_sent,
+    stale_files,
+)
+
+PROMETHEUS, ALERTMANAGER, GOSSIP = 9090, 9093, 9094
+LOOPBACK = "127.0.0.1"
+#: A query of GPUs that are known and have no metrics.
+UNMEASURED = "trainyard_host_gpus_expected unless on (instance) trainyard_gpus"
+
+
+class Proof:
+    def __init__(self, params):
+        self.params = params
+
+    def context(self, certificate=""):
+        """Return how to connect: with a certificate of the folder, or without one."""
+        folder = self.params["folder"]
+        context = ssl.create_default_context(cafile=os.path.join(folder, "ca.pem"))
+        if certificate:
+            paths = [os.path.join(folder, certificate + end) for end in (".pem", ".key")]
+            context.load_cert_chain(*paths)
+        return context
+
+    def get(self, address, port, path, certificate="client"):
+        """Return the text of an answer. OSError or http.client.HTTPException: there is none."""
+        connection = http.client.HTTPSConnection(
+            address, port, timeout=self.params["timeout"], context=self.context(certificate)
+        )
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            text = answer.read().decode("utf-8", "replace")
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise OSError("status %d: %s" % (answer.status, text.strip()[:200]))
+        return text
+
+    def query(self, expression):
+        path = "/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+        return json.loads(self.get(LOOPBACK, PROMETHEUS, path))
+
+    def answers_without(self, address, port, certificate=""):
+        """Return whether a daemon gives an answer to somebody who has no certificate of a client."""
+        try:
+            self.get(address, port, "/metrics", certificate)
+        except (OSError, http.client.HTTPException):
+            return False
+        return True
+
+    def listens(self, address, port):
+        try:
+            socket.create_connection((address, port), self.params["timeout"]).close()
+        except OSError:
+            return False
+        return True
+
+    def open_doors(self):
+        found = []
+        doors = [
+            (host["name"], host["address"], self.params["port"]) for host in self.params["hosts"]
+        ]
+        doors += [("Prometheus", LOOPBACK, PROMETHEUS)]
+        doors += [("Alertmanager", LOOPBACK, ALERTMANAGER)] * self.params["has_alertmanager"]
+        for name, address, port in doors:
+            if self.answers_without(address, port):
+                found.append("%s answers on port %d without a certificate" % (name, port))
+            elif self.answers_without(address, port, "host"):
+                found.append("%s answers on port %d to the certificate of a host" % (name, port))
+        for port in (PROMETHEUS, ALERTMANAGER, GOSSIP):
+            if self.listens(self.params["address"], port):
+                found.append("port %d is open on %s" % (port, self.params["address"]))
+        return found
+
+    def alerts(self):
+        """Return why alerts do not arrive, and the names of the receivers."""
+        why = not_sent(json.loads(self.get(LOOPBACK, PROMETHEUS, "/api/v1/alertmanagers")))
+        if not self.params["has_alertmanager"]:
+            return why, []
+        try:
+            rows = json.loads(self.get(LOOPBACK, ALERTMANAGER, "/api/v2/receivers"))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            return "Alertmanager does not answer: %s" % error, []
+        return why, sorted(row["name"] for row in rows)
+
+    def read(self):
+        names = [host["name"] for host in self.params["hosts"]]
+        found = hosts_up(self.query('up{job="host"}'), names)
+        stale = stale_files(
+            self.query("node_textfile_mtime_seconds"),
+            self.query("node_textfile_scrape_error"),
+            time.time(),
+        )
+        lost = missing_gpus(self.query(UNMEASURED))
+        found["stale"] = stale + ["%s: its GPUs are not measured" % host for host in lost]
+        found["alerts"], found["receivers"] = self.alerts()
+        return found
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "folder": {"type": "path", "required": True},
+            "hosts": {
+                "type": "list",
+                "elements": "dict",
+                "required": True,
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "address": {"type": "str", "required": True},
+                },
+            },
+            "address": {"type": "str", "required": True},
+            "port": {"type": "int", "default": 9100},
+            "has_alertmanager": {"type": "bool", "default": True},
+            "timeout": {"type": "int", "default": 5},
+        },
+        supports_check_mode=True,
+    )
+    proof = Proof(module.params)
+    found = {"missing": [], "strange": [], "stale": [], "alerts": "", "receivers": [], "error": ""}
+    try:
+        found.update(proof.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        found["error"] = "%s: %s" % (type(error).__name__, error)
+    try:
+        found["open"] = proof.open_doors()
+    except OSError as error:
+        found["open"] = []
+        found["error"] = found["error"] or "%s: %s" % (type(error).__name__, error)
+    module.exit_json(changed=False, **found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,933 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Plan of roles monitoring, monitoring_host and monitoring_server: packages, files and units of each host. Pure functions."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import yaml
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import bad_names
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
+    MONITORING,
+    reading_faults,
+)
+
+__all__ = ["drift", "host_plan", "read_options", "removal", "rules_document", "services"]
+
+FOLDER = "/etc/trainyard/monitoring"
+TLS, AUTHORITY = FOLDER + "/tls", FOLDER + "/authority"
+LIBRARY = "/usr/local/lib/trainyard/monitoring"
+SHARED = "/usr/local/lib/trainyard/shared"
+METRICS = "/var/lib/trainyard/metrics"
+SYSTEMD = "/etc/systemd/system"
+TMPFILES = "/etc/tmpfiles.d/trainyard-metrics.conf"
+RECORD = "/var/lib/trainyard/placed.d/monitoring.json"
+PACKAGES_RECORD = "/var/lib/trainyard/placed.d/monitoring.packages.json"
+HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"
+GROUP = "prometheus"
+NODE, PROMETHEUS, ALERTMANAGER = (
+    "prometheus-node-exporter.service",
+    "prometheus.service",
+    "prometheus-alertmanager.service",
+)
+PACKAGES = {
+    NODE: "prometheus-node-exporter",
+    PROMETHEUS: "prometheus",
+    ALERTMANAGER: "prometheus-alertmanager",
+}
+GPU_UNIT = "trainyard-metrics-gpu.service"
+HOST_UNIT, SLURM_UNIT = "trainyard-metrics-host.timer", "trainyard-metrics-slurm.timer"
+PROMETHEUS_PORT, ALERTMANAGER_PORT, GOSSIP_PORT, DCGM_PORT = 9090, 9093, 9094, 9400
+#: Modules that the long-running program loads.
+LOADED = (
+    "_bandwidth",
+    "_files",
+    "_gpu_numbers",
+    "_host_health",
+    "_metrics",
+    "_npu_smi",
+    "_nvidia_smi",
+    "_parse_error",
+    "_quantity",
+)
+#: Without a list, a host with 192 threads has thousands of series.
+COLLECTORS = (
+    "diskstats",
+    "filesystem",
+    "infiniband",
+    "loadavg",
+    "meminfo",
+    "netdev",
+    "stat",
+    "textfile",
+    "time",
+    "timex",
+    "uname",
+    "vmstat",
+)
+#: It would wait for a file server that does not answer. Program host_reader asks shares with a time limit.
+REMOTE = "nfs4?|cifs|smb3|lustre|ceph|fuse.*|beegfs|gpfs|9p"
+MOST_SAMPLES = 20000
+#: A page about alerts: each has a section with its name.
+MANUAL = "https://github.com/trainyard/gpu/blob/main/docs/monitoring.md#%s"
+#: Our own. The reader leaves out those that a host does not have.
+CERTIFICATES = (TLS + "/host.pem", TLS + "/client.pem")
+NUMBERS = ("interval", "port", "retention_days", "retention_gib", "idle_hours", "gpus", "npus")
+
+
+def _document(value: object) -> str:
+    """Return JSON, which is YAML with all values quoted."""
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+
+
+def _place(address: str, port: int) -> str:
+    return "%s:%d" % ("[%s]" % address if ":" in address else address, port)
+
+
+def _file(path: str, content: str, mode: str = "0644", **more: str) -> dict:
+    return dict({"path": path, "content": content, "mode": mode}, **more)
+
+
+def _folder(path: str, mode: str = "0755", **more: str) -> dict:
+    return dict({"path": path, "state": "directory", "mode": mode}, **more)
+
+
+def _secret(path: str, content: str, **more: str) -> dict:
+    """Return a file that only root and the daemons can read."""
+    return _file(path, content, "0640", group=GROUP, **more)
+
+
+def _unit(description: str, *lines: str) -> str:
+    return HEADING + "[Unit]\nDescription=%s\n" % description + "\n".join(lines) + "\n"
+
+
+def _drop_in(command: list[str], *lines: str) -> str:
+    """Return the drop-in of a unit of the distribution. $ would begin a variable."""
+    arguments = " ".join(command).replace("$", "$$")
+    return (
+        HEADING
+        + "[Unit]\nWants=network-online.target\nAfter=network-online.target\n[Service]\nExecStart=\nExecStart=%s\nRestartSec=5\n"
+        % arguments
+        + "\n".join(lines)
+        + "\n"
+    )
+
+
+def _drop_in_path(unit: str) -> str:
+    return "%s/%s.d/trainyard.conf" % (SYSTEMD, unit)
+
+
+# --- what a host is -------------------------------------------------------------------------------------------------------
+
+
+def is_server(wanted: dict) -> bool:
+    return wanted["host"] == wanted["prometheus_host"]
+
+
+def _address_of(wanted: dict, name: str) -> str:
+    return next(member["address"] for member in wanted["hosts"] if member["name"] == name)
+
+
+def gpu_source(wanted: dict) -> str:
+    """Return what the reader of GPUs reads on a host, empty without GPUs and NPUs."""
+    if wanted["gpus"]:
+        return wanted["gpu_source"]
+    return "npu_smi" if wanted["npus"] else ""
+
+
+def _has_slurm_reader(wanted: dict) -> bool:
+    return wanted["has_slurm"] and wanted["host"] == wanted["scheduler_host"]
+
+
+def _has_alertmanager(wanted: dict) -> bool:
+    return is_server(wanted) and not wanted["alertmanagers"]
+
+
+def packages(wanted: dict) -> list[str]:
+    found = [PACKAGES[NODE], "openssl"]
+    if is_server(wanted):
+        found.append(PACKAGES[PROMETHEUS])
+    if _has_alertmanager(wanted):
+        found.append(PACKAGES[ALERTMANAGER])
+    return found
+
+
+def certificate_names(wanted: dict) -> dict:
+    """Return the names and addresses of the host's certificate. Prometheus itself listens on the loopback address only."""
+    names = [name for name in (wanted["host"],) if not bad_names([name], [])]
+    addresses = [_address_of(wanted, wanted["host"])]
+    if is_server(wanted):
+        names, addresses = [*names, "localhost"], [*addresses, "127.0.0.1"]
+    return {"names": sorted(set(names)), "addresses": sorted(set(addresses))}
+
+
+# --- each host ------------------------------------------------------------------------------------------------------------
+
+
+def _web_option(release: str) -> str:
+    """Return the option of node_exporter for TLS. Its version in Ubuntu 22.04, 1.3.1, has the name of before 1.5."""
+    return "--web.config" if release == "ubuntu 22.04" else "--web.config.file"
+
+
+def node_exporter(wanted: dict) -> str:
+    command = [
+        "/usr/bin/prometheus-node-exporter",
+        "--web.listen-address=" + _place(_address_of(wanted, wanted["host"]), wanted["port"]),
+        "%s=%s/web.yml" % (_web_option(wanted["release"]), FOLDER),
+        "--web.disable-exporter-metrics",
+        "--collector.disable-defaults",
+        *("--collector." + name for name in COLLECTORS),
+        "--collector.textfile.directory=%s/*" % METRICS,
+        "--collector.netdev.device-exclude=^(lo|veth.*|br-.*|docker.*|cni.*)$",
+        "--collector.filesystem.mount-points-exclude=^/(dev|proc|run|sys|var/lib/docker/.+|var/lib/containers/.+)($|/)",
+        "--collector.filesystem.fs-types-exclude=^(autofs|binfmt_misc|bpf|cgroup2?|configfs|debugfs|devpts|devtmpfs|efivarfs|fusectl|hugetlbfs"
+        "|mqueue|nsfs|overlay|proc|pstore|ramfs|rpc_pipefs|securityfs|selinuxfs|squashfs|sysfs|tmpfs|tracefs|%s)$"
+        % REMOTE,
+    ]
+    return _drop_in(
+        command,
+        # Nobody else needs to knock. The certificate of a client decides in any case.
+        "IPAddressDeny=any",
+        "IPAddressAllow=" + _address_of(wanted, wanted["prometheus_host"]),
+        "NoNewPrivileges=true",
+        "ProtectSystem=strict",
+        "ProtectHome=read-only",
+        "PrivateTmp=true",
+        "CapabilityBoundingSet=",
+        "MemoryMax=512M",
+    )
+
+
+def web_config() -> str:
+    """Return what all daemons require of their clients: a certificate of the authority. They read the files at each connection."""
+    return _document(
+        {
+            "tls_server_config": {
+                "cert_file": TLS + "/host.pem",
+                "key_file": TLS + "/host.key",
+                "client_auth_type": "RequireAndVerifyClientCert",
+                "client_ca_file": TLS + "/ca.pem",
+            }
+        }
+    )
+
+
+def _timer(description: str, seconds: int) -> str:
+    return _unit(
+        description,
+        "[Timer]",
+        "OnBootSec=30",
+        "OnUnitActiveSec=%d" % seconds,
+        "AccuracySec=5",
+        "[Install]",
+        "WantedBy=timers.target",
+    )
+
+
+def host_units(wanted: dict) -> dict[str, str]:
+    """Return the content of our units by name."""
+    settings = FOLDER + "/reader.json"
+    found = {
+        HOST_UNIT: _timer("Metrics of shares, certificates and the kernel log, each minute", 60),
+        "trainyard-metrics-host.service": _unit(
+            "Metrics of shares, certificates and the kernel log",
+            "[Service]",
+            "Type=oneshot",
+            "ExecStart=%s/host_reader %s" % (LIBRARY, settings),
+            "TimeoutStartSec=120",
+            "ProtectHome=read-only",
+            "PrivateTmp=true",
+        ),
+    }
+    if gpu_source(wanted):
+        found[GPU_UNIT] = _unit(
+            "Metrics of GPUs and of their jobs",
+            # A reset of a GPU and a change of the driver need it stopped.
+            "[Service]",
+            "User=" + GROUP,
+            # The devices of NPUs belong to a group of their own.
+            *(["SupplementaryGroups=HwHiAiUser"] if gpu_source(wanted) == "npu_smi" else []),
+            "ExecStart=%s/gpu_reader %s" % (LIBRARY, settings),
+            "Restart=always",
+            "RestartSec=15",
+            "TimeoutStopSec=10",
+            "Nice=5",
+            "MemoryMax=1G",
+            "ProtectHome=true",
+            "ProtectSystem=strict",
+            "ReadWritePaths=%s/gpu" % METRICS,
+            "PrivateTmp=true",
+            "[Install]",
+            "WantedBy=multi-user.target",
+        )
+    if _has_slurm_reader(wanted):
+        found[SLURM_UNIT] = _timer("Metrics of the queue, each 30 seconds", 30)
+        found["trainyard-metrics-slurm.service"] = _unit(
+            "Metrics of the queue",
+            "[Service]",
+            "Type=oneshot",
+            "User=slurm",
+            "ExecStart=%s/slurm_reader" % LIBRARY,
+            "TimeoutStartSec=120",
+            "ProtectHome=true",
+            "PrivateTmp=true",
+        )
+    return found
+
+
+def _shares(wanted: dict) -> list[str]:
+    return [wanted["share"]] if wanted["share"] else []
+
+
+def _text_folders(wanted: dict) -> list[dict]:
+    """Return the folders of metrics. The group of a folder is that of the files in it."""
+    owners = {"host": "root", "health": "root"}
+    if gpu_source(wanted):
+        owners["gpu"] = GROUP
+    if _has_slurm_reader(wanted):
+        owners["slurm"] = "slurm"
+    if is_server(wanted):
+        owners["verify"] = "root"
+    return [_folder(METRICS)] + [
+        _folder("%s/%s" % (METRICS, name), "2750", owner=owner, group=GROUP)
+        for name, owner in sorted(owners.items())
+    ]
+
+
+def _programs(wanted: dict) -> list[str]:
+    found = ["host_reader"]
+    found += ["gpu_reader"] if gpu_source(wanted) else []
+    return found + (["slurm_reader"] if _has_slurm_reader(wanted) else [])
+
+
+def host_files(wanted: dict) -> list[dict]:
+    """Return the folders and files of a host, in the order in which they are created."""
+    reader = {
+        "interval": wanted["interval"],
+        "source": gpu_source(wanted),
+        "jobs": wanted["has_slurm"],
+        "shares": _shares(wanted),
+        "certificates": [*CERTIFICATES, *wanted["certificates"]],
+        "gpus": wanted["gpus"] or wanted["npus"],
+    }
+    entries = [_folder("/usr/local/lib/trainyard"), _folder(LIBRARY), *_text_folders(wanted)]
+    entries += [
+        _file("%s/%s" % (LIBRARY, name), wanted["programs"][name], "0755")
+        for name in _programs(wanted)
+    ]
+    entries += [
+        _file(FOLDER + "/reader.json", _document(reader)),
+        _secret(FOLDER + "/web.yml", web_config()),
+        _folder("%s/%s.d" % (SYSTEMD, NODE)),
+        _file(_drop_in_path(NODE), node_exporter(wanted)),
+    ]
+    if wanted["has_slurm"] and gpu_source(wanted):
+        # Prolog and epilog keep the job of each GPU here. /run is empty after a boot.
+        entries.append(_file(TMPFILES, HEADING + "d /run/trainyard/gpus 2750 root %s -\n" % GROUP))
+        entries += [
+            _folder("/run/trainyard"),
+            _folder("/run/trainyard/gpus", "2750", owner="root", group=GROUP),
+        ]
+    return entries + [
+        _file("%s/%s" % (SYSTEMD, name), text) for name, text in sorted(host_units(wanted).items())
+    ]
+
+
+def early_files(wanted: dict) -> list[dict]:
+    """Return the files that have to exist before the packages: these start their daemons at once, open to the network.
+
+    With the drop-ins they end for want of their settings, which belong to the group of the packages.
+    """
+    entries = [
+        _folder("%s/%s.d" % (SYSTEMD, NODE)),
+        _file(_drop_in_path(NODE), node_exporter(wanted)),
+    ]
+    for unit, text in server_drop_ins(wanted).items():
+        entries += [_folder("%s/%s.d" % (SYSTEMD, unit)), _file(_drop_in_path(unit), text)]
+    return entries
+
+
+# --- the host of Prometheus -------------------------------------------------------------------------------------------------
+
+
+def _client_tls() -> dict:
+    return {
+        "ca_file": TLS + "/ca.pem",
+        "cert_file": TLS + "/client.pem",
+        "key_file": TLS + "/client.key",
+    }
+
+
+def prometheus_config(wanted: dict) -> str:
+    every = "%ds" % wanted["interval"]
+    own = {
+        "scheme": "https",
+        "tls_config": _client_tls(),
+        "static_configs": [
+            {"targets": ["127.0.0.1:%d" % PROMETHEUS_PORT], "labels": {"instance": wanted["host"]}}
+        ],
+    }
+    hosts = {
+        "job_name": "host",
+        "scheme": "https",
+        "tls_config": _client_tls(),
+        "sample_limit": MOST_SAMPLES,
+        "file_sd_configs": [{"files": [FOLDER + "/targets/hosts.json"]}],
+    }
+    jobs = [hosts, dict(own, job_name="prometheus")]
+    managers = wanted["alertmanagers"]
+    if not managers:
+        place = {"targets": ["127.0.0.1:%d" % ALERTMANAGER_PORT]}
+        managers = [{"scheme": "https", "tls_config": _client_tls(), "static_configs": [place]}]
+        target = dict(place, labels={"instance": wanted["host"]})
+        jobs.append(dict(own, job_name="alertmanager", static_configs=[target]))
+    if wanted["gpu_source"] == "dcgm":
+        targets = {"files": [FOLDER + "/targets/dcgm.json"]}
+        jobs.append(dict(hosts, job_name="dcgm", file_sd_configs=[targets]))
+    document = {
+        "global": {
+            "scrape_interval": every,
+            "evaluation_interval": every,
+            "scrape_timeout": "10s",
+        },
+        "rule_files": [FOLDER + "/rules/*.yml"],
+        "alerting": {"alertmanagers": managers},
+        "scrape_configs": jobs,
+    }
+    if wanted["remote_write"]:
+        document["remote_write"] = wanted["remote_write"]
+    return _document(document)
+
+
+def targets(wanted: dict, port: int) -> str:
+    """Return the hosts that are scraped, each under its name in the inventory."""
+    return _document(
+        [
+            {
+                "targets": [_place(member["address"], port)],
+                "labels": {"instance": member["name"]},
+            }
+            for member in sorted(wanted["hosts"], key=lambda member: member["name"])
+        ]
+    )
+
+
+def alertmanager_config(wanted: dict) -> str:
+    """Return Alertmanager's configuration. Alerts of a host that is down follow from that, and a wrong clock makes files look old."""
+    receivers = wanted["receivers"] or [{"name": "nobody"}]
+    route = {
+        "receiver": receivers[0]["name"],
+        "group_by": ["alertname", "instance"],
+        "group_wait": "30s",
+        "group_interval": "5m",
+        "repeat_interval": "12h",
+    }
+    if wanted["routes"]:
+        route["routes"] = wanted["routes"]
+    return _document(
+        {
+            "route": route,
+            "receivers": receivers,
+            "inhibit_rules": [
+                {
+                    "source_matchers": ['alertname = "HostDown"'],
+                    "target_matchers": ['alertname != "HostDown"'],
+                    "equal": ["instance"],
+                },
+                {
+                    "source_matchers": ['alertname = "ClockOff"'],
+                    "target_matchers": ['alertname = "MetricsStale"'],
+                    "equal": ["instance"],
+                },
+            ],
+        }
+    )
+
+
+def server_drop_ins(wanted: dict) -> dict[str, str]:
+    """Return the drop-ins of the daemons of Prometheus' host, by unit."""
+    found = {}
+    if is_server(wanted):
+        found[PROMETHEUS] = _drop_in(
+            [
+                "/usr/bin/prometheus",
+                "--config.file=%s/prometheus.yml" % FOLDER,
+                "--web.config.file=%s/web.yml" % FOLDER,
+                "--web.listen-address=127.0.0.1:%d" % PROMETHEUS_PORT,
+                "--storage.tsdb.path=/var/lib/prometheus/metrics2",
+                "--storage.tsdb.retention.time=%dd" % wanted["retention_days"],
+                "--storage.tsdb.retention.size=%dGB" % wanted["retention_gib"],
+            ],
+            "MemoryMax=2G",
+        )
+    if _has_alertmanager(wanted):
+        found[ALERTMANAGER] = _drop_in(
+            [
+                "/usr/bin/prometheus-alertmanager",
+                "--config.file=%s/alertmanager.yml" % FOLDER,
+                "--web.config.file=%s/web.yml" % FOLDER,
+                "--web.listen-address=127.0.0.1:%d" % ALERTMANAGER_PORT,
+                # Empty: no gossip, and no port for it.
+                "--cluster.listen-address=",
+                "--storage.path=/var/lib/prometheus/alertmanager",
+            ],
+            "NoNewPrivileges=true",
+            "ProtectSystem=strict",
+            "ReadWritePaths=/var/lib/prometheus/alertmanager",
+            "ProtectHome=true",
+            "PrivateTmp=true",
+            "PrivateDevices=true",
+            "CapabilityBoundingSet=",
+            "MemoryMax=512M",
+        )
+    return found
+
+
+def unknown_rules(text: str, changes: dict) -> list[str]:
+    """Return the names in C(monitoring_rules) that no rule has."""
+    known = {rule["alert"] for group in yaml.safe_load(text)["groups"] for rule in group["rules"]}
+    return sorted(set(changes) - known)
+
+
+def _changed_rule(rule: dict, change: dict) -> dict:
+    changed = dict(rule)
+    for key, value in change.items():
+        # Labels and annotations are added to those of the rule.
+        changed[key] = dict(rule.get(key, {}), **value) if isinstance(value, dict) else value
+    return changed
+
+
+def rules_document(text: str, changes: dict, idle_hours: int) -> str:
+    """Return the alert rules. Each links to its section of the manual.
+
+    :param text: the rules of the role, as YAML.
+    :param changes: by name of the alert: keys of the rule that differ, or false to remove it.
+    :param idle_hours: hours without use after which the GPUs of a job are idle.
+    """
+    document = yaml.safe_load(text.replace("IDLE_HOURS", str(idle_hours)))
+    groups = []
+    for group in document["groups"]:
+        rules = []
+        for rule in group["rules"]:
+            change = changes.get(rule["alert"], {})
+            if change is False:
+                continue
+            link = MANUAL % rule["alert"].lower()
+            linked = dict(rule, annotations=dict(rule["annotations"], documentation=link))
+            rules.append(_changed_rule(linked, change or {}))
+        if rules:
+            groups.append(dict(group, rules=rules))
+    return _document({"groups": groups})
+
+
+def _rule_files(wanted: dict) -> dict[str, str]:
+    """Return the files of rules by name."""
+    found = {
+        "trainyard.yml": rules_document(wanted["rules_text"], wanted["rules"], wanted["idle_hours"])
+    }
+    if wanted["gpu_source"] == "dcgm":
+        found["dcgm.yml"] = wanted["dcgm_text"]
+    for name, text in wanted["site_rules"].items():
+        found["site-" + name] = text
+    return found
+
+
+def _grafana_files(wanted: dict) -> dict[str, str]:
+    """Return the files for Grafana by path."""
+    folder = wanted["grafana_dir"].rstrip("/")
+    if not folder:
+        return {}
+    source = {
+        "apiVersion": 1,
+        "datasources": [
+            {
+                "name": "trainyard",
+                "uid": "trainyard",
+                "type": "prometheus",
+                "access": "proxy",
+                "url": "https://127.0.0.1:%d" % PROMETHEUS_PORT,
+                "jsonData": {
+                    "tlsAuth": True,
+                    "tlsAuthWithCACert": True,
+                    "serverName": "localhost",
+                    "timeInterval": "%ds" % wanted["interval"],
+                },
+                # Grafana replaces them with the values in its environment.
+                "secureJsonData": {
+                    "tlsCACert": "$TRAINYARD_CA",
+                    "tlsClientCert": "$TRAINYARD_CLIENT_CERTIFICATE",
+                    "tlsClientKey": "$TRAINYARD_CLIENT_KEY",
+                },
+            }
+        ],
+    }
+    boards = {
+        "apiVersion": 1,
+        "providers": [
+            {
+                "name": "trainyard",
+                "folder": "trainyard",
+                "type": "file",
+                "disableDeletion": True,
+                "options": {"path": folder + "/trainyard"},
+            }
+        ],
+    }
+    found = {
+        folder + "/provisioning/datasources/trainyard.yml": _document(source),
+        folder + "/provisioning/dashboards/trainyard.yml": _document(boards),
+    }
+    for name, text in wanted["dashboards"].items():
+        found["%s/trainyard/%s" % (folder, name)] = text
+    return found
+
+
+def server_files(wanted: dict) -> list[dict]:
+    """Return the folders and files of Prometheus' host."""
+    if not is_server(wanted):
+        return []
+    entries = [
+        _folder(FOLDER + "/rules", "0750", group=GROUP),
+        _folder(FOLDER + "/targets", "0750", group=GROUP),
+    ]
+    entries += [
+        _secret("%s/rules/%s" % (FOLDER, name), text, validate="/usr/bin/promtool check rules %s")
+        for name, text in sorted(_rule_files(wanted).items())
+    ]
+    entries.append(_secret(FOLDER + "/targets/hosts.json", targets(wanted, wanted["port"])))
+    if wanted["gpu_source"] == "dcgm":
+        entries.append(_secret(FOLDER + "/targets/dcgm.json", targets(wanted, DCGM_PORT)))
+    entries.append(
+        _secret(
+            FOLDER + "/prometheus.yml",
+            prometheus_config(wanted),
+            validate="/usr/bin/promtool check config %s",
+        )
+    )
+    if _has_alertmanager(wanted):
+        entries.append(
+            _secret(
+                FOLDER + "/alertmanager.yml",
+                alertmanager_config(wanted),
+                validate="/usr/bin/amtool check-config %s",
+            )
+        )
+    for unit, text in server_drop_ins(wanted).items():
+        entries += [_folder("%s/%s.d" % (SYSTEMD, unit)), _file(_drop_in_path(unit), text)]
+    grafana = _grafana_files(wanted)
+    folders = sorted({path.rpartition("/")[0] for path in grafana})
+    if folders:
+        base = wanted["grafana_dir"].rstrip("/")
+        entries += [_folder(path) for path in (base, base + "/provisioning", *folders)]
+    return entries + [_file(path, text) for path, text in sorted(grafana.items())]
+
+
+# --- units ------------------------------------------------------------------------------------------------------------------
+
+
+def unit_files(wanted: dict) -> dict[str, list[str]]:
+    """Return the units that run on a host, each with the files that it loads when it starts."""
+    found = {
+        NODE: [_drop_in_path(NODE)],
+        HOST_UNIT: ["%s/%s" % (SYSTEMD, HOST_UNIT)],
+    }
+    if gpu_source(wanted):
+        found[GPU_UNIT] = [
+            "%s/%s" % (SYSTEMD, GPU_UNIT),
+            LIBRARY + "/gpu_reader",
+            FOLDER + "/reader.json",
+            *("%s/%s.py" % (SHARED, name) for name in LOADED),
+        ]
+    if _has_slurm_reader(wanted):
+        found[SLURM_UNIT] = ["%s/%s" % (SYSTEMD, SLURM_UNIT)]
+    if is_server(wanted):
+        found[PROMETHEUS] = [
+            _drop_in_path(PROMETHEUS),
+            FOLDER + "/prometheus.yml",
+            *("%s/rules/%s" % (FOLDER, name) for name in sorted(_rule_files(wanted))),
+        ]
+    if _has_alertmanager(wanted):
+        found[ALERTMANAGER] = [_drop_in_path(ALERTMANAGER), FOLDER + "/alertmanager.yml"]
+    for unit in set(found) & set(PACKAGES):
+        found[unit].append(FOLDER + "/web.yml")
+    return found
+
+
+def services(plan: dict, found: dict, changed_paths: list[str]) -> list[dict]:
+    """Return the units to start or to restart, with the state for each. Units that run as planned are left alone.
+
+    :param plan: of P(host_plan).
+    :param found: what M(monitoring_info) has returned.
+    :param changed_paths: files that this run has changed.
+    """
+    changed = set(changed_paths)
+    rows = []
+    for unit, paths in plan["units"].items():
+        state = found["units"].get(unit) or {"active": False, "enabled": False, "loaded": False}
+        is_stale = not state["loaded"] or bool(changed & set(paths))
+        if state["active"] and state["enabled"] and not is_stale:
+            continue
+        rows.append(
+            {
+                "name": unit,
+                "state": "restarted" if is_stale and state["active"] else "started",
+            }
+        )
+    return rows
+
+
+# --- records, problems, drift ----------------------------------------------------------------------------------------------
+
+
+def record_of(found: dict, wanted: dict) -> dict:
+    """Return the record: files whose names the site has chosen, and the folder of Grafana."""
+    former = found["record"]
+    mine = [*_rule_files(wanted)] if is_server(wanted) else []
+    own = sorted({"%s/rules/%s" % (FOLDER, name) for name in mine})
+    grafana = sorted(_grafana_files(wanted)) if is_server(wanted) else []
+    return {
+        "files": sorted(set(own + grafana)),
+        "former": sorted(set(former.get("files") or []) | set(former.get("former") or [])),
+    }
+
+
+def leaving(found: dict, wanted: dict) -> list[str]:
+    """Return the files and units of ours that the host no longer has, such as a host that was Prometheus' before."""
+    record = record_of(found, wanted)
+    gone = set(record["former"]) - set(record["files"])
+    planned = {entry["path"] for entry in host_files(wanted) + server_files(wanted)}
+    unused = {
+        path for path in _all_paths() if path not in planned and not _is_written(path, planned)
+    }
+    return sorted(gone) + sorted(unused, reverse=True)
+
+
+def _is_written(path: str, planned: set) -> bool:
+    """Return whether a reader writes the file into a folder of the plan."""
+    return path.endswith(".prom") and path.rpartition("/")[0] in planned
+
+
+def _all_paths() -> list[str]:
+    """Return the paths that a host may have beside those of the record. Keys and certificates are not among them."""
+    units = [
+        GPU_UNIT,
+        HOST_UNIT,
+        SLURM_UNIT,
+        "trainyard-metrics-host.service",
+        "trainyard-metrics-slurm.service",
+    ]
+    found = ["%s/%s" % (SYSTEMD, name) for name in units]
+    for unit in PACKAGES:
+        found += [_drop_in_path(unit), "%s/%s.d" % (SYSTEMD, unit)]
+    for name in ("gpu_reader", "host_reader", "slurm_reader"):
+        found.append("%s/%s" % (LIBRARY, name))
+    for name in ("reader.json", "web.yml", "prometheus.yml", "alertmanager.yml"):
+        found.append("%s/%s" % (FOLDER, name))
+    found += [FOLDER + "/targets/hosts.json", FOLDER + "/targets/dcgm.json"]
+    for name in ("gpu", "health", "host", "slurm", "verify"):
+        found += ["%s/%s/%s.prom" % (METRICS, name, name), "%s/%s" % (METRICS, name)]
+    return [*found, TMPFILES, FOLDER + "/rules", FOLDER + "/targets"]
+
+
+def _runs(found: dict, unit: str) -> bool:
+    """Return whether a unit runs, or would after the next boot."""
+    state = found["units"].get(unit) or {}
+    return bool(state.get("active") or state.get("enabled"))
+
+
+def stopping(found: dict, wanted: dict) -> list[str]:
+    """Return units that run on the host and no longer belong there."""
+    planned = unit_files(wanted)
+    return [
+        unit
+        for unit in (GPU_UNIT, SLURM_UNIT, PROMETHEUS, ALERTMANAGER)
+        if unit not in planned
+        and _runs(found, unit)
+        and (unit not in PACKAGES or PACKAGES[unit] in found["record"].get("packages", []))
+    ]
+
+
+def _foreign(found: dict, wanted: dict) -> list[str]:
+    """Return packages that somebody else has installed. Their daemons would get our arguments."""
+    if found["record"] or found["placed_packages"]:
+        return []
+    known = set(PACKAGES.values())
+    return [name for name in packages(wanted) if name in known and name in found["packages"]]
+
+
+def problems(found: dict, wanted: dict) -> list[str]:
+    """Return what makes the plan impossible, before anything changes."""
+    host = wanted["host"]
+    texts = reading_faults(host, found, MONITORING)
+    texts += [
+        "%s: package %s is installed already and not by this collection, so its daemon has settings of the site; remove the package, or leave the host's"
+        " own monitoring as it is and do not run playbook monitoring" % (host, name)
+        for name in _foreign(found, wanted)
+    ]
+    runs = found["units"].get(NODE) or {}
+    if wanted["port"] in found["taken"] and not runs.get("active"):
+        texts.append(
+            "%s: monitoring_port: another program listens on port %d; use a free port"
+            % (host, wanted["port"])
+        )
+    if not is_server(wanted):
+        return texts
+    for unit, port in ((PROMETHEUS, PROMETHEUS_PORT), (ALERTMANAGER, ALERTMANAGER_PORT)):
+        is_ours = (found["units"].get(unit) or {}).get("active")
+        if port in found["taken"] and unit in unit_files(wanted) and not is_ours:
+            texts.append(
+                "%s: another program listens on port %d, which %s needs; stop it, or choose another host by group monitoring"
+                % (host, port, PACKAGES[unit])
+            )
+    if (
+        found["free_gib"] < wanted["retention_gib"]
+        and PACKAGES[PROMETHEUS] not in found["packages"]
+    ):
+        texts.append(
+            "%s: monitoring_retention_gib is %d, and /var/lib has %d GiB free; use a smaller number, or mount a larger disk at /var/lib/prometheus"
+            % (host, wanted["retention_gib"], found["free_gib"])
+        )
+    return texts + [
+        "monitoring_rules: no alert is called '%s'; use a name of docs/monitoring.md" % name
+        for name in unknown_rules(wanted["rules_text"], wanted["rules"])
+    ]
+
+
+def warnings(wanted: dict) -> list[str]:
+    if is_server(wanted) and not wanted["alertmanagers"] and not wanted["receivers"]:
+        return [
+            "monitoring_receivers is empty: alerts are kept, and nobody gets them. Set a receiver, such as a mail address or a webhook"
+        ]
+    return []
+
+
+def _converted(wanted: dict) -> dict:
+    """Return the request with numbers, which ansible-core before 2.19 makes texts of."""
+    return dict(wanted, **{name: int(wanted[name]) for name in NUMBERS})
+
+
+def read_options(wanted: dict) -> dict:
+    """Return the options of M(monitoring_info) for a host."""
+    wanted = _converted(wanted)
+    units = unit_files(wanted)
+    for unit in (GPU_UNIT, SLURM_UNIT, PROMETHEUS, ALERTMANAGER):
+        units.setdefault(unit, [])
+    ports = [wanted["port"]]
+    if is_server(wanted):
+        ports += [PROMETHEUS_PORT, ALERTMANAGER_PORT]
+    return dict(
+        certificate_names(wanted),
+        packages=[*PACKAGES.values(), "openssl"],
+        records=[RECORD, PACKAGES_RECORD],
+        units=units,
+        folder=TLS,
+        authority=AUTHORITY + "/ca.pem" if is_server(wanted) else "",
+        ports=ports,
+    )
+
+
+def host_plan(found: dict, wanted: dict) -> dict:
+    """Return the plan of a host; see the filter."""
+    wanted = _converted(wanted)
+    needed = packages(wanted)
+    record = record_of(found, wanted)
+    record["packages"] = sorted(
+        set(found["record"].get("packages") or []) | set(needed) & set(PACKAGES.values())
+    )
+    return {
+        "packages": needed,
+        "lacks_packages": [name for name in needed if name not in found["packages"]],
+        "early_files": early_files(wanted),
+        "host_files": host_files(wanted),
+        "server_files": server_files(wanted),
+        "absent": leaving(found, wanted),
+        "stop": stopping(found, wanted),
+        "units": unit_files(wanted),
+        "certificate": certificate_names(wanted),
+        "is_server": is_server(wanted),
+        "record_text": _document(record),
+        "problems": problems(found, wanted),
+        "warnings": warnings(wanted),
+    }
+
+
+def lacks_certificate(found: dict, server: dict) -> bool:
+    """Return whether a host needs a certificate of the authority.
+
+    :param found: what M(monitoring_info) returned on the host.
+    :param server: the same of Prometheus' host, which has the authority.
+    """
+    return bool(found["certificate"]) or found["authority"] != server["signer"]
+
+
+def requests(wanted: dict, asked: dict[str, str]) -> list[dict]:
+    """Return the certificates of all hosts, for M(own_certificate).
+
+    :param asked: the requests of hosts that need one, by name.
+    """
+    return [
+        dict(
+            certificate_names(dict(wanted, host=member["name"])),
+            name="host-" + re.sub("[^A-Za-z0-9._-]", "_", member["name"]),
+            request=asked.get(member["name"], ""),
+        )
+        for member in wanted["hosts"]
+    ]
+
+
+def tls_files(wanted: dict, ca: str, signed: dict[str, str]) -> list[dict]:
+    """Return the certificates of a host. Texts that check mode does not know are left out."""
+    name = "host-" + re.sub("[^A-Za-z0-9._-]", "_", wanted["host"])
+    texts = {"ca.pem": ca, "host.pem": signed.get(name, "")}
+    return [_secret("%s/%s" % (TLS, path), text) for path, text in texts.items() if text]
+
+
+def removal(found: dict) -> dict:
+    """Return what teardown removes, in its order: C(units) to stop, C(absent) paths, and C(empty) folders.
+
+    :param found: what M(monitoring_info) has returned.
+    """
+    record = found["record"]
+    chosen = sorted(set(record.get("files") or []) | set(record.get("former") or []))
+    grafana = sorted(
+        {path.rpartition("/")[0] for path in chosen if not path.startswith(FOLDER + "/")},
+        reverse=True,
+    )
+    certificates = [
+        "%s/%s" % (TLS, name)
+        for name in ("ca.pem", "host.pem", "host.key", "client.pem", "client.key")
+    ]
+    return {
+        "placed": bool(record) or found["placed_packages"],
+        "units": [GPU_UNIT, HOST_UNIT, SLURM_UNIT],
+        "absent": chosen + _all_paths() + certificates + [LIBRARY, METRICS, TLS],
+        "grafana_folders": grafana,
+        "authority": AUTHORITY,
+    }
+
+
+def drift(plan: dict, found: dict, changed_paths: list[str]) -> list[dict]:
+    """Return rows for playbook drift: how the host differs from its plan."""
+    rows = [
+        {"what": name, "asked": "installed", "found": "not installed"}
+        for name in plan["lacks_packages"]
+    ]
+    if changed_paths:
+        names = ", ".join(path.rpartition("/")[2] for path in changed_paths)
+        text = "missing or changed: " + names
+        rows.append({"what": FOLDER, "asked": "as planned", "found": text})
+    for row in services(plan, found, []):
+        unit = found["units"].get(row["name"]) or {}
+        text = (
+            "it has not loaded its files" if unit.get("active") else "not running, or not enabled"
+        )
+        rows.append({"what": row["name"], "asked": "running", "found": text})
+    if found["certificate"]:
+        text = ", ".join(found["certificate"])
+        rows.append({"what": TLS + "/host.pem", "asked": "good", "found": text})
+    return rows

@@ -1,0 +1,76 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""slurm_reader: writes the metrics of the queue, once. A timer starts it on the scheduler's host, as Slurm's own user, who sees all jobs in spite of PrivateData."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+# Teardown would find the folder of the compiled module.
+sys.dont_write_bytecode = True
+sys.path.insert(0, "/usr/local/lib/trainyard/shared")
+import _metrics
+import _slurm
+import _slurm_metrics
+
+TARGET = "/var/lib/trainyard/metrics/slurm/slurm.prom"
+SECONDS = 20
+
+
+def ask(command: list[str], seconds: float = SECONDS) -> str | None:
+    """Return the output of a command of Slurm, None if it fails or does not end in time."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=seconds,
+            check=False,
+            env=_slurm.command_environment(os.environ),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print("trainyard: %s: %s" % (command[0], error), file=sys.stderr)
+        return None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip()
+        print("trainyard: %s: %s" % (command[0], said[-300:]), file=sys.stderr)
+        return None
+    return done.stdout.decode("utf-8", "replace")
+
+
+def families(asked=ask) -> list[_metrics.Family]:
+    """Return the families of the queue. If the controller does not answer, only that it does not."""
+    mark = "t" + os.urandom(8).hex()
+    jobs = asked(_slurm.jobs_command(mark))
+    nodes = asked(_slurm.NODES) if jobs is not None else None
+    usage = asked(_slurm.usage_command("slurm")) if nodes is not None else None
+    # Any error of the database is one of this command, too: sacctmgr asks nobody else.
+    database = asked(["sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=cluster"])
+    up = {"slurmctld": usage is not None, "slurmdbd": database is not None}
+    found = [_slurm_metrics.up_family(up)]
+    if usage is None:
+        return found
+    return found + _slurm_metrics.queue_families(
+        _slurm.parse_nodes(nodes),
+        _slurm.parse_jobs(jobs, mark),
+        _slurm.parse_usage(usage),
+        time.time(),
+    )
+
+
+def main() -> None:
+    try:
+        text = _metrics.render(families())
+    except _slurm.ParseError as error:
+        # The former file grows old, and an alert tells it.
+        sys.exit("trainyard: %s" % error)
+    _metrics.write(TARGET, text)
+
+
+if __name__ == "__main__":
+    main()

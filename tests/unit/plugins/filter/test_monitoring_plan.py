@@ -1,0 +1,375 @@
+"""Plan of monitoring: what each host gets, what is refused, what a second run leaves alone, and what goes."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from role_variables import ROLES
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _monitoring_plan as planned
+
+HOSTS = [
+    {"name": "front", "address": "192.0.2.10"},
+    {"name": "gpu-a", "address": "192.0.2.11"},
+    {"name": "gpu-b", "address": "2001:db8::12"},
+]
+FILES = ROLES / "monitoring/files"
+WANTED = {
+    "host": "gpu-a",
+    "hosts": HOSTS,
+    "prometheus_host": "front",
+    "has_slurm": True,
+    "scheduler_host": "front",
+    "release": "debian 12",
+    "gpus": 8,
+    "npus": 0,
+    "share": "/share",
+    "certificates": ["/etc/trainyard/tls/hub.pem"],
+    # As ansible-core before 2.19 gives them.
+    "interval": "15",
+    "port": 9100,
+    "retention_days": 90,
+    "retention_gib": 20,
+    "idle_hours": 2,
+    "gpu_source": "nvidia_smi",
+    "receivers": [],
+    "routes": [],
+    "alertmanagers": [],
+    "remote_write": [],
+    "rules": {},
+    "grafana_dir": "",
+    "rules_text": (FILES / "rules.yml").read_text(encoding="utf-8"),
+    "dcgm_text": (FILES / "dcgm.yml").read_text(encoding="utf-8"),
+    "site_rules": {},
+    "dashboards": {"cluster.json": "{}"},
+    "programs": {"gpu_reader": "g", "host_reader": "h", "slurm_reader": "s"},
+}
+NOTHING = {
+    "record": {},
+    "placed_packages": False,
+    "packages": {},
+    "units": {},
+    "certificate": ["there is none"],
+    "authority": "",
+    "signer": "",
+    "taken": [],
+    "free_gib": 100,
+}
+RUNNING = {"active": True, "enabled": True, "loaded": True}
+
+
+def plan(found=None, **more):
+    return planned.host_plan(dict(NOTHING, **(found or {})), dict(WANTED, **more))
+
+
+def files(entries):
+    return {entry["path"]: entry for entry in entries}
+
+
+def settled(**more):
+    """What a host has after a run."""
+    made = plan(**more)
+    return dict(
+        NOTHING,
+        record=json.loads(made["record_text"]),
+        placed_packages=True,
+        packages=dict.fromkeys(made["packages"], "1"),
+        units=dict.fromkeys(made["units"], RUNNING),
+        certificate=[],
+    )
+
+
+def test_a_host_with_gpus():
+    made = plan()
+    assert made["packages"] == ["prometheus-node-exporter", "openssl"] == made["lacks_packages"]
+    assert made["problems"] == [] and made["server_files"] == [] and not made["is_server"]
+    assert set(made["units"]) == {
+        "prometheus-node-exporter.service",
+        "trainyard-metrics-gpu.service",
+        "trainyard-metrics-host.timer",
+    }
+    written = files(made["host_files"])
+    reader = json.loads(written["/etc/trainyard/monitoring/reader.json"]["content"])
+    assert reader["source"] == "nvidia_smi" and reader["interval"] == 15 and reader["jobs"]
+    assert reader["gpus"] == 8 and reader["shares"] == ["/share"]
+    assert "/etc/trainyard/tls/hub.pem" in reader["certificates"]
+    folder = written["/var/lib/trainyard/metrics/gpu"]
+    assert (folder["owner"], folder["group"], folder["mode"]) == (
+        "prometheus",
+        "prometheus",
+        "2750",
+    )
+    assert "/var/lib/trainyard/metrics/slurm" not in written
+    assert written["/run/trainyard/gpus"]["mode"] == "2750"
+
+
+def test_the_daemons_are_closed_before_the_packages_start_them():
+    for host in ("front", "gpu-a"):
+        made = plan(host=host)
+        early = files(made["early_files"])
+        for unit in set(made["units"]) & set(planned.PACKAGES):
+            text = early["/etc/systemd/system/%s.d/trainyard.conf" % unit]["content"]
+            # The distribution's command is replaced, and not followed by ours.
+            assert re.search(
+                r"^ExecStart=\nExecStart=/usr/bin/%s " % planned.PACKAGES[unit], text, re.M
+            )
+            assert "/etc/trainyard/monitoring/web.yml" in text
+            assert not re.search(r"listen-address=(:|0\.0\.0\.0|\[::\])", text)
+    text = files(plan(host="front")["early_files"])[
+        "/etc/systemd/system/prometheus-alertmanager.service.d/trainyard.conf"
+    ]["content"]
+    assert " --cluster.listen-address= " in text
+
+
+def test_the_exporter_of_a_host():
+    text = planned.node_exporter(dict(WANTED, port=9100))
+    assert "--web.listen-address=192.0.2.11:9100 " in text
+    assert "IPAddressDeny=any\nIPAddressAllow=192.0.2.10\n" in text
+    # systemd would take one $ for the beginning of a variable.
+    assert not re.search(r"(?<!\$)\$(?!\$)", text)
+    assert "nfs4?" in text and "--collector.disable-defaults" in text
+    assert "--web.listen-address=[2001:db8::12]:9100 " in planned.node_exporter(
+        dict(WANTED, host="gpu-b")
+    )
+
+
+@pytest.mark.parametrize(
+    ("release", "option"),
+    [("debian 12", "--web.config.file="), ("ubuntu 22.04", "--web.config=")],
+)
+def test_the_option_of_the_version(release, option):
+    assert " %s/etc/" % option in planned.node_exporter(dict(WANTED, release=release))
+
+
+def test_the_host_of_prometheus():
+    made = plan(host="front", gpus=0)
+    assert set(made["units"]) == {
+        "prometheus-node-exporter.service",
+        "prometheus.service",
+        "prometheus-alertmanager.service",
+        "trainyard-metrics-host.timer",
+        "trainyard-metrics-slurm.timer",
+    }
+    assert made["certificate"] == {
+        "names": ["front", "localhost"],
+        "addresses": ["127.0.0.1", "192.0.2.10"],
+    }
+    written = files(made["server_files"])
+    config = json.loads(written["/etc/trainyard/monitoring/prometheus.yml"]["content"])
+    assert config["global"]["scrape_interval"] == "15s"
+    assert [job["job_name"] for job in config["scrape_configs"]] == [
+        "host",
+        "prometheus",
+        "alertmanager",
+    ]
+    for job in config["scrape_configs"]:
+        assert job["scheme"] == "https" and job["tls_config"]["cert_file"].endswith("/client.pem")
+    targets = json.loads(written["/etc/trainyard/monitoring/targets/hosts.json"]["content"])
+    assert targets[2] == {"targets": ["[2001:db8::12]:9100"], "labels": {"instance": "gpu-b"}}
+    for entry in written.values():
+        if entry["path"].startswith("/etc/trainyard") and "content" in entry:
+            assert (entry["mode"], entry["group"]) == ("0640", "prometheus"), entry["path"]
+    assert "nobody gets them" in made["warnings"][0]
+
+
+def test_without_slurm_nothing_is_of_slurm():
+    made = plan(host="front", has_slurm=False)
+    text = json.dumps([made["host_files"], list(made["units"])])
+    assert "slurm" not in text.replace("slurm_reader", "") and "/run/trainyard/gpus" not in text
+
+
+def test_npus():
+    made = plan(gpus=0, npus=8)
+    unit = files(made["host_files"])["/etc/systemd/system/trainyard-metrics-gpu.service"]["content"]
+    assert "SupplementaryGroups=HwHiAiUser\n" in unit
+    reader = files(made["host_files"])["/etc/trainyard/monitoring/reader.json"]["content"]
+    assert json.loads(reader)["source"] == "npu_smi"
+    # Also where NVIDIA's GPUs have another source.
+    assert '"npu_smi"' in json.dumps(plan(gpus=0, npus=8, gpu_source="dcgm")["host_files"]).replace(
+        "\\", ""
+    )
+
+
+def test_another_source_of_gpus():
+    written = files(plan(host="front", gpu_source="dcgm")["server_files"])
+    assert "/etc/trainyard/monitoring/rules/dcgm.yml" in written
+    config = json.loads(written["/etc/trainyard/monitoring/prometheus.yml"]["content"])
+    assert config["scrape_configs"][-1]["job_name"] == "dcgm"
+    targets = written["/etc/trainyard/monitoring/targets/dcgm.json"]["content"]
+    assert "192.0.2.11:9400" in targets
+
+
+def test_an_alertmanager_of_the_site():
+    manager = {"scheme": "https", "static_configs": [{"targets": ["alerts.example:9093"]}]}
+    made = plan(host="front", alertmanagers=[manager])
+    assert "prometheus-alertmanager" not in made["packages"]
+    assert "prometheus-alertmanager.service" not in made["units"]
+    assert "alertmanager.yml" not in json.dumps(made["server_files"])
+    config = files(made["server_files"])["/etc/trainyard/monitoring/prometheus.yml"]["content"]
+    assert json.loads(config)["alerting"]["alertmanagers"] == [manager]
+    assert made["warnings"] == []
+
+
+def test_receivers():
+    receivers = [{"name": "mail"}, {"name": "chat"}]
+    routes = [{"receiver": "chat", "matchers": ['severity = "page"']}]
+    config = json.loads(
+        planned.alertmanager_config(dict(WANTED, receivers=receivers, routes=routes))
+    )
+    assert config["route"]["receiver"] == "mail" and config["route"]["routes"] == routes
+    assert config["inhibit_rules"][0]["equal"] == ["instance"]
+
+
+def test_grafana():
+    made = plan(host="front", grafana_dir="/etc/grafana")
+    written = files(made["server_files"])
+    assert "/etc/grafana/trainyard/cluster.json" in written
+    source = json.loads(written["/etc/grafana/provisioning/datasources/trainyard.yml"]["content"])
+    # The key is in no file that Grafana's users could read.
+    assert source["datasources"][0]["secureJsonData"]["tlsClientKey"] == "$TRAINYARD_CLIENT_KEY"
+    gone = plan({"record": json.loads(made["record_text"])}, host="front")
+    assert "/etc/grafana/trainyard/cluster.json" in gone["absent"]
+
+
+# --- a second run, and what goes ---
+
+
+@pytest.mark.parametrize("host", ["front", "gpu-a"])
+def test_a_second_run_leaves_all_alone(host):
+    found = settled(host=host)
+    made = plan(found, host=host)
+    assert made["lacks_packages"] == made["problems"] == made["stop"] == []
+    assert planned.services(made, found, []) == []
+    written = files(made["host_files"] + made["server_files"])
+    assert not set(made["absent"]) & set(written)
+    # What the readers write stays.
+    assert "/var/lib/trainyard/metrics/gpu/gpu.prom" not in made["absent"]
+    assert planned.drift(made, found, []) == []
+
+
+def test_only_what_has_changed_is_restarted():
+    found = settled()
+    made = plan(found)
+    path = "/usr/local/lib/trainyard/monitoring/gpu_reader"
+    assert planned.services(made, found, [path]) == [
+        {"name": "trainyard-metrics-gpu.service", "state": "restarted"}
+    ]
+    units = dict(found["units"])
+    # Files that an earlier run has changed, which ended before the restart; one that is stopped.
+    units["trainyard-metrics-gpu.service"] = dict(RUNNING, loaded=False)
+    units["prometheus-node-exporter.service"] = dict(RUNNING, active=False)
+    units["trainyard-metrics-host.timer"] = dict(RUNNING, enabled=False)
+    rows = planned.services(made, dict(found, units=units), [])
+    assert {row["name"]: row["state"] for row in rows} == {
+        "trainyard-metrics-gpu.service": "restarted",
+        "prometheus-node-exporter.service": "started",
+        "trainyard-metrics-host.timer": "started",
+    }
+    assert len(planned.drift(made, dict(found, units=units), ["/x"])) == 4
+
+
+def test_a_host_that_is_no_longer_that_of_prometheus():
+    found = settled(host="front")
+    made = plan(found, host="front", prometheus_host="gpu-a")
+    assert made["stop"] == ["prometheus.service", "prometheus-alertmanager.service"]
+    gone = made["absent"]
+    assert "/etc/trainyard/monitoring/prometheus.yml" in gone
+    assert "/etc/trainyard/monitoring/rules/trainyard.yml" in gone
+    assert gone.index("/etc/systemd/system/prometheus.service.d/trainyard.conf") < gone.index(
+        "/etc/systemd/system/prometheus.service.d"
+    )
+    # Also if it was stopped by hand: it would start at the next boot, without its settings.
+    units = dict.fromkeys(found["units"], dict(RUNNING, active=False))
+    assert (
+        "prometheus.service"
+        in plan(dict(found, units=units), host="front", prometheus_host="gpu-a")["stop"]
+    )
+
+
+def test_a_host_without_gpus_any_more():
+    made = plan(settled(), gpus=0)
+    assert made["stop"] == ["trainyard-metrics-gpu.service"]
+    assert "/var/lib/trainyard/metrics/gpu/gpu.prom" in made["absent"]
+
+
+def test_a_rule_file_of_the_site_goes_with_it():
+    first = plan(host="front", site_rules={"mine.yml": "groups: []\n"})
+    path = "/etc/trainyard/monitoring/rules/site-mine.yml"
+    assert path in files(first["server_files"])
+    found = {"record": json.loads(first["record_text"]), "placed_packages": True}
+    assert path in plan(found, host="front")["absent"]
+    assert path in planned.removal(dict(NOTHING, **found))["absent"]
+
+
+def test_removal_is_of_all_that_the_plan_places():
+    for more in ({}, {"host": "front", "gpu_source": "dcgm", "grafana_dir": "/srv/grafana"}):
+        made = plan(**more)
+        found = dict(NOTHING, record=json.loads(made["record_text"]))
+        gone = planned.removal(found)
+        assert gone["placed"] and set(gone["units"]) <= set(planned.removal(NOTHING)["units"])
+        placed = set(files(made["host_files"] + made["server_files"]))
+        # Folders of several roles, and those of /run.
+        shared = {"/usr/local/lib/trainyard", "/run/trainyard", "/run/trainyard/gpus"}
+        grafana = {"/srv/grafana", "/srv/grafana/provisioning"} | set(gone["grafana_folders"])
+        assert placed - set(gone["absent"]) - shared - grafana == set()
+    assert not planned.removal(NOTHING)["placed"]
+
+
+# --- problems ---
+
+
+@pytest.mark.parametrize(
+    ("found", "more", "told"),
+    [
+        ({"packages": {"prometheus-node-exporter": "1"}}, {}, "installed already"),
+        ({"taken": [9100]}, {}, "monitoring_port"),
+        ({"taken": [9090]}, {"host": "front"}, "port 9090, which prometheus needs"),
+        ({"taken": [9093]}, {"host": "front"}, "port 9093, which prometheus-alertmanager"),
+        ({"free_gib": 19}, {"host": "front"}, "monitoring_retention_gib is 20"),
+        ({}, {"host": "front", "rules": {"Nobody": False}}, "no alert is called 'Nobody'"),
+        ({"authority": "x\ny"}, {}, "the host reports"),
+    ],
+)
+def test_problems(found, more, told):
+    [problem] = plan(found, **more)["problems"]
+    assert told in problem
+
+
+def test_our_own_daemons_are_no_problem():
+    found = settled(host="front")
+    assert plan(dict(found, taken=[9100, 9090, 9093], free_gib=1), host="front")["problems"] == []
+
+
+# --- certificates ---
+
+
+def test_who_needs_a_certificate():
+    good = dict(NOTHING, certificate=[], authority="a")
+    server = dict(NOTHING, signer="a")
+    assert not planned.lacks_certificate(good, server)
+    assert planned.lacks_certificate(dict(good, certificate=["it ends"]), server)
+    # Of an authority that is gone with its host.
+    assert planned.lacks_certificate(good, dict(server, signer=""))
+
+
+def test_requests_have_the_names_of_the_inventory():
+    rows = planned.requests(WANTED, {"gpu-a": "pem"})
+    assert [row["name"] for row in rows] == ["host-front", "host-gpu-a", "host-gpu-b"]
+    assert rows[1] == {
+        "name": "host-gpu-a",
+        "names": ["gpu-a"],
+        "addresses": ["192.0.2.11"],
+        "request": "pem",
+    }
+    assert rows[0]["addresses"] == ["127.0.0.1", "192.0.2.10"]
+
+
+def test_the_certificate_of_a_host():
+    texts = {"host-gpu-a": "mine", "host-front": "other"}
+    written = files(planned.tls_files(WANTED, "ca", texts))
+    assert written["/etc/trainyard/monitoring/tls/host.pem"]["content"] == "mine"
+    assert written["/etc/trainyard/monitoring/tls/ca.pem"]["content"] == "ca"
+    # In check mode of a first run.
+    assert planned.tls_files(WANTED, "", {}) == []

@@ -1,0 +1,430 @@
+"""The real daemons of the distribution with the files of the plan: who gets an answer, what is read, and an alert that arrives at a receiver."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import shlex
+import socket
+import ssl
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import grafana_dashboards
+import pytest
+from eight_gpus import eight_gpus
+from prometheus import alertmanager, program
+from role_variables import ROLES
+from scripted_tools import run_module
+
+from ansible_collections.trainyard.gpu.plugins.module_utils import (
+    _metrics,
+    _nvidia_smi,
+)
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _monitoring_plan as planned
+
+# They start daemons, which takes seconds.
+pytestmark = pytest.mark.slow
+
+FILES = ROLES / "monitoring/files"
+JOB = 4711
+
+
+def free_ports(number):
+    with contextlib.ExitStack() as stack:
+        listeners = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)
+        ]
+        return [listener.getsockname()[1] for listener in listeners]
+
+
+class Receiver:
+    """A webhook that keeps what it gets."""
+
+    def __init__(self):
+        self.got = got = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_arguments):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+class Monitoring:
+    """The files of one host that is also that of Prometheus, in a folder, and its daemons."""
+
+    def __init__(self, folder):
+        self.folder, self.tls = folder, folder / "etc/tls"
+        self.ports = free_ports(4)
+        self.receiver = Receiver()
+        self.children = {}
+        self.now = []
+        webhook = {"url": "http://127.0.0.1:%d/" % self.receiver.port, "send_resolved": False}
+        self.wanted = {
+            "host": "front",
+            "hosts": [{"name": "front", "address": "127.0.0.1"}],
+            "prometheus_host": "front",
+            "has_slurm": True,
+            "scheduler_host": "front",
+            "release": "debian 12",
+            "gpus": 8,
+            "npus": 0,
+            "share": "",
+            "certificates": [],
+            "interval": 15,
+            "port": self.ports[0],
+            "retention_days": 1,
+            "retention_gib": 1,
+            "idle_hours": 2,
+            "gpu_source": "nvidia_smi",
+            "receivers": [{"name": "hook", "webhook_configs": [webhook]}],
+            "routes": [],
+            "alertmanagers": [],
+            "remote_write": [],
+            # With shortened times.
+            "rules": {"GpuLost": {"for": "0s"}, "ShareNearlyFull": {"for": "0s"}},
+            "grafana_dir": "",
+            "rules_text": (FILES / "rules.yml").read_text(encoding="utf-8"),
+            "dcgm_text": "",
+            "site_rules": {},
+            "dashboards": {},
+            "programs": {"gpu_reader": "", "host_reader": "", "slurm_reader": ""},
+        }
+        self.write()
+        self.sign()
+
+    def here(self, text):
+        """Return a text of the plan with paths and ports of this test."""
+        pairs = [
+            ("/etc/trainyard/monitoring", str(self.folder / "etc")),
+            ("/var/lib/trainyard/metrics", str(self.folder / "metrics")),
+            ("/var/lib/prometheus/metrics2", str(self.folder / "data")),
+            ("/var/lib/prometheus/alertmanager", str(self.folder / "alerts")),
+            ("127.0.0.1:9090", "127.0.0.1:%d" % self.ports[1]),
+            ("127.0.0.1:9093", "127.0.0.1:%d" % self.ports[2]),
+            ('"15s"', '"1s"'),
+            ('"10s"', '"1s"'),
+            ('"group_wait": "30s"', '"group_wait": "1s"'),
+            ("$$", "$"),
+        ]
+        for before, after in pairs:
+            text = text.replace(before, after)
+        return text
+
+    def write(self):
+        made = planned.host_plan(
+            {
+                "record": {},
+                "placed_packages": False,
+                "packages": {},
+                "units": {},
+                "certificate": [],
+                "authority": "",
+                "signer": "",
+                "taken": [],
+                "free_gib": 9,
+            },
+            self.wanted,
+        )
+        assert made["problems"] == []
+        self.commands = {}
+        for entry in made["host_files"] + made["server_files"]:
+            text = self.here(entry.get("content", ""))
+            if entry["path"].endswith(".service.d/trainyard.conf"):
+                line = text.rpartition("ExecStart=")[2].partition("\n")[0]
+                self.commands[entry["path"].split("/")[-2][: -len(".service.d")]] = line
+            if entry["path"].startswith(("/etc/trainyard", "/var/lib/trainyard")):
+                path = self.here(entry["path"])
+                if entry.get("state") == "directory":
+                    os.makedirs(path, exist_ok=True)
+                    continue
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="utf-8") as stream:
+                    stream.write(text)
+
+    def sign(self):
+        self.tls.mkdir(exist_ok=True)
+        made = planned.certificate_names(self.wanted)
+        options = {
+            "folder": str(self.folder / "authority"),
+            "_ansible_remote_tmp": str(self.folder),
+        }
+        asked = run_module(
+            "own_certificate",
+            {
+                "folder": str(self.tls),
+                "name": "host",
+                "state": "request",
+                "_ansible_remote_tmp": str(self.folder),
+            },
+            False,
+        )
+        signed = run_module(
+            "own_certificate",
+            dict(
+                options,
+                name="client",
+                usage="client",
+                names=made["names"][:1],
+                copy_to=str(self.tls),
+                requests=planned.requests(self.wanted, {"front": asked["request"]}),
+            ),
+            False,
+        )
+        for entry in planned.tls_files(self.wanted, signed["ca"], signed["signed"]):
+            with open(self.here(entry["path"]), "w", encoding="utf-8") as stream:
+                stream.write(entry["content"])
+
+    def start(self, name):
+        command = shlex.split(self.commands[name])
+        is_manager = name == "prometheus-alertmanager"
+        command[0] = alertmanager(self.folder) if is_manager else program(name)
+        with open(self.folder / (name + ".log"), "ab") as log:
+            self.children[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+
+    def stop(self, name):
+        child = self.children.pop(name, None)
+        if child:
+            child.terminate()
+            child.wait(30)
+
+    def log(self):
+        return "\n".join(
+            path.read_text(errors="replace")[-3000:] for path in self.folder.glob("*.log")
+        )
+
+    def get(self, port, path, certificate="client"):
+        context = ssl.create_default_context(cafile=str(self.tls / "ca.pem"))
+        if certificate:
+            context.load_cert_chain(
+                self.tls / (certificate + ".pem"), self.tls / (certificate + ".key")
+            )
+        url = "https://127.0.0.1:%d%s" % (port, path)
+        with urllib.request.urlopen(url, timeout=10, context=context) as answer:
+            return answer.read().decode()
+
+    def query(self, expression):
+        path = "/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+        return json.loads(self.get(self.ports[1], path))["data"]["result"]
+
+    def metrics(self, name, families):
+        folder = self.folder / "metrics" / name
+        folder.mkdir(exist_ok=True)
+        _metrics.write(str(folder / (name + ".prom")), _metrics.render(families))
+
+    def wait(self, condition, seconds=60):
+        """Wait until a condition holds, and return what it gave."""
+        deadline, found = time.monotonic() + seconds, None
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                found = condition()
+                if found:
+                    return found
+            time.sleep(0.3)
+        raise AssertionError("%r\n%s" % (found, self.log()))
+
+
+def gpus_of(answer, number):
+    return _metrics.gpu_families(
+        answer._replace(gpus=answer.gpus[:number], gpu_count=number), {0: JOB}
+    )
+
+
+@pytest.fixture(scope="module")
+def monitoring(tmp_path_factory):
+    made = Monitoring(tmp_path_factory.mktemp("monitoring"))
+    made.answer = _nvidia_smi.parse_query(eight_gpus())
+    made.metrics("gpu", gpus_of(made.answer, 8))
+    share = [("/share", (1000, 500))]
+    made.metrics("host", _metrics.share_families(share))
+    for name in ("prometheus-node-exporter", "prometheus-alertmanager", "prometheus"):
+        made.start(name)
+    try:
+        made.wait(lambda: made.query('up{job="host"} == 1'))
+        yield made
+    finally:
+        for name in list(made.children):
+            made.stop(name)
+        made.receiver.server.shutdown()
+
+
+def test_metrics_arrive_under_the_name_of_the_host(monitoring):
+    [row] = monitoring.query("trainyard_gpus")
+    assert row["metric"]["instance"] == "front" and row["value"][1] == "8"
+    [row] = monitoring.wait(lambda: monitoring.query("count(trainyard_gpu_job == %d)" % JOB))
+    assert int(row["value"][1]) >= 1
+    # None of our labels had to be renamed.
+    assert monitoring.query('{exported_job=~".+"}') == []
+    assert monitoring.query('{exported_instance=~".+"}') == []
+    assert monitoring.query("node_textfile_scrape_error")[0]["value"][1] == "0"
+
+
+@pytest.mark.parametrize("daemon", [0, 1, 2])
+@pytest.mark.parametrize("certificate", ["", "host"])
+def test_nobody_else_gets_an_answer(monitoring, daemon, certificate):
+    port = monitoring.ports[daemon]
+    assert monitoring.wait(lambda: monitoring.get(port, "/metrics"))
+    with pytest.raises(OSError):
+        monitoring.get(port, "/metrics", certificate)
+    with pytest.raises(OSError):
+        urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10)
+
+
+def test_a_client_of_another_authority(monitoring, tmp_path):
+    run_module(
+        "own_certificate",
+        {
+            "folder": str(tmp_path / "tls"),
+            "name": "client",
+            "usage": "client",
+            "names": ["front"],
+            "_ansible_remote_tmp": str(tmp_path),
+        },
+        False,
+    )
+    context = ssl.create_default_context(cafile=str(monitoring.tls / "ca.pem"))
+    context.load_cert_chain(tmp_path / "tls/client.pem", tmp_path / "tls/client.key")
+    with pytest.raises(OSError):
+        urllib.request.urlopen(
+            "https://127.0.0.1:%d/metrics" % monitoring.ports[0], timeout=10, context=context
+        )
+
+
+def test_no_gossip(monitoring):
+    text = monitoring.get(monitoring.ports[2], "/api/v2/status")
+    assert json.loads(text)["cluster"]["status"] == "disabled"
+
+
+def test_verify_reads_it(monitoring):
+    """Module monitoring_proof, whose ports are those of a host."""
+    from ansible_collections.trainyard.gpu.plugins.modules import monitoring_proof
+
+    asked = {
+        "folder": str(monitoring.tls),
+        "hosts": [
+            {"name": "front", "address": "127.0.0.1"},
+            {"name": "gone", "address": "127.0.0.2"},
+        ],
+        "address": "127.0.0.3",
+        "port": monitoring.ports[0],
+        "has_alertmanager": True,
+        "timeout": 5,
+    }
+    proof = monitoring_proof.Proof(asked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monitoring_proof, "PROMETHEUS", monitoring.ports[1])
+        patch.setattr(monitoring_proof, "ALERTMANAGER", monitoring.ports[2])
+        found = proof.read()
+        assert (found["missing"], found["strange"], found["stale"]) == (["gone"], [], [])
+        assert (found["alerts"], found["receivers"]) == ("", ["hook"])
+        assert proof.open_doors() == []
+        # A daemon whose settings somebody has changed.
+        web = monitoring.folder / "etc/web.yml"
+        text = web.read_text(encoding="utf-8")
+        web.write_text(
+            text.replace("RequireAndVerifyClientCert", "VerifyClientCertIfGiven"), encoding="utf-8"
+        )
+        try:
+            told = proof.open_doors()
+        finally:
+            web.write_text(text, encoding="utf-8")
+        assert "front answers on port %d without a certificate" % monitoring.ports[0] in told
+    monitoring.stop("prometheus-alertmanager")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monitoring_proof, "PROMETHEUS", monitoring.ports[1])
+        patch.setattr(monitoring_proof, "ALERTMANAGER", monitoring.ports[2])
+        assert "does not answer" in proof.read()["alerts"]
+    monitoring.start("prometheus-alertmanager")
+
+
+def test_a_new_certificate_needs_no_restart(monitoring):
+    def serial():
+        text = ssl.get_server_certificate(("127.0.0.1", monitoring.ports[0]))
+        return subprocess.run(
+            ["openssl", "x509", "-noout", "-serial"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    def served():
+        with socket.create_connection(("127.0.0.1", monitoring.ports[0]), 10) as raw:
+            context = ssl.create_default_context(cafile=str(monitoring.tls / "ca.pem"))
+            context.load_cert_chain(monitoring.tls / "client.pem", monitoring.tls / "client.key")
+            with context.wrap_socket(raw, server_hostname="127.0.0.1") as wrapped:
+                return wrapped.getpeercert()["serialNumber"]
+
+    before = served()
+    (monitoring.tls / "host.key").unlink()
+    monitoring.sign()
+    assert served() != before
+    assert monitoring.wait(lambda: monitoring.query('up{job="host"} == 1'))
+
+
+def test_a_lost_gpu_and_a_full_share_reach_the_receiver(monitoring):
+    monitoring.metrics("gpu", gpus_of(monitoring.answer, 7))
+    monitoring.metrics("host", _metrics.share_families([("/share", (1000, 1))]))
+
+    def told():
+        alerts = [alert for message in monitoring.receiver.got for alert in message["alerts"]]
+        names = {alert["labels"]["alertname"] for alert in alerts}
+        return alerts if {"GpuLost", "ShareNearlyFull"} <= names else None
+
+    alerts = monitoring.wait(told)
+    lost = next(alert for alert in alerts if alert["labels"]["alertname"] == "GpuLost")
+    assert lost["annotations"]["summary"].startswith("front: the driver counts 7 GPUs")
+    assert lost["annotations"]["documentation"].endswith("docs/monitoring.md#gpulost")
+
+
+def test_a_file_that_is_gone_ends_the_curve(monitoring):
+    (monitoring.folder / "metrics/gpu/gpu.prom").unlink()
+    assert monitoring.wait(lambda: not monitoring.query("trainyard_gpus"))
+    assert monitoring.query("node_textfile_scrape_error")[0]["value"][1] == "0"
+    monitoring.metrics("gpu", gpus_of(monitoring.answer, 8))
+
+
+@pytest.mark.parametrize("name", list(grafana_dashboards.BOARDS))
+def test_dashboards(monitoring, name):
+    """Without a Grafana: each expression is one of Prometheus, and the panels do not overlap."""
+    board = json.loads((FILES / "dashboards" / (name + ".json")).read_text(encoding="utf-8"))
+    assert board == grafana_dashboards.board(name), "run make docs"
+    cells, seen = set(), set()
+    for panel in board["panels"]:
+        assert panel["title"] and panel["id"] not in seen
+        seen.add(panel["id"])
+        place = panel["gridPos"]
+        own = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24 and not own & cells, panel["title"]
+        cells |= own
+        assert panel["datasource"]["uid"] == "${datasource}"
+        for target in panel["targets"]:
+            text = target["expr"]
+            for variable, value in (
+                ("$slurm_job", str(JOB)),
+                ("$host", "front"),
+                ("$__range", "5m"),
+            ):
+                text = text.replace(variable, value)
+            try:
+                monitoring.query(text)
+            except urllib.error.HTTPError as error:
+                raise AssertionError("%s: %s" % (panel["title"], error.read().decode())) from error
