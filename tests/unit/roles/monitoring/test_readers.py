@@ -62,8 +62,26 @@ class Host:
         return self.target.read_text(encoding="utf-8") if self.target.exists() else ""
 
 
+def children() -> set[int]:
+    listed = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for path in listed for pid in path.read_text(encoding="ascii").split()}
+
+
 @pytest.fixture
 def host(tmp_path, monkeypatch):
+    """The reader waits for each child of its process. Those that other tests have left in this process are not its own."""
+    former, waitpid = children(), os.waitpid
+
+    def of_this_test(pid, options):
+        if pid != -1:
+            return waitpid(pid, options)
+        own = children() - former
+        if not own:
+            raise ChildProcessError
+        ended = (waitpid(child, options) for child in own)
+        return next((done for done in ended if done != (0, 0)), (0, 0))
+
+    monkeypatch.setattr(os, "waitpid", of_this_test)
     return Host(tmp_path, monkeypatch)
 
 
