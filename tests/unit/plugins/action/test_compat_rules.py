@@ -46,6 +46,8 @@ PUBLISHED = set(
 )
 NOBLE = {"os": {"id": "ubuntu", "version_id": "24.04"}}
 B200 = "2901"
+# No GPUs of a data center: TITAN V is a Volta, RTX 3090 an Ampere.
+TITAN_V, GEFORCE = "1d81", "2204"
 # As with a toolkit that the site installs itself.
 OWN_TOOLKIT = {"container_toolkit_version": ""}
 
@@ -191,7 +193,7 @@ FIRING = {
     "cuda10-no-minor": [
         (
             host(
-                (VOLTA,),
+                (TITAN_V,),
                 model="NVIDIA TITAN V",
                 is_open=False,
                 driver="",
@@ -1023,9 +1025,10 @@ def test_what_is_not_known_is_not_evaluated_and_never_passed():
             and reason in findings[check_id]["found"]
         ), findings[check_id]
     assert "Not evaluated:" in result["msg"] and "hvd-torch-cxx" in result["msg"]
-    # Before the first driver nothing tells whether a GPU is for data centers.
+    # Before the first driver, only the PCI device id tells whether a GPU is for data centers.
     findings, dummy = verdicts(
         host(
+            (GEFORCE,),
             driver="",
             asks={"nvidia_driver_version": "470.82.01"},
             base="nvcr.io/nvidia/tensorflow:24.03-tf2-py3",

@@ -866,6 +866,7 @@ def test_docker_is_asked_for_what_the_guide_has(created):
         126 << 30,
     )
     assert host["Ulimits"] == [
+        {"Name": "core", "Soft": 0, "Hard": 0},
         {"Name": "memlock", "Soft": -1, "Hard": -1},
         {"Name": "stack", "Soft": 67108864, "Hard": 67108864},
     ]

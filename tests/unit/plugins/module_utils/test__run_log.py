@@ -263,7 +263,7 @@ def test_behind_a_prompt_only_failures_count():
         assert reasons(prompt + line + "\n") == ["unexpected_output"]
     assert reasons(
         put(SESSION, "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0.", "end")
-    ) == ["unexpected_output"]
+    ) == ["job_out_of_memory"]
 
 
 BETWEEN = """--------------------------------------------------------------------------
@@ -280,8 +280,11 @@ def test_text_between_two_runs_belongs_to_neither():
     assert reasons(PLAIN + BETWEEN + PLAIN) == []
     assert reasons(PLAIN + BETWEEN) == ["unexpected_output"]
     # The end of a process does.
-    for line in ENDS[:4] + ["Killed", "Aborted (core dumped)", "rc=137", "Exit code: 137"]:
-        assert reasons(PLAIN + line + "\n" + BETWEEN + PLAIN) == ["unexpected_output"], line
+    known = ["job_out_of_memory", "job_out_of_memory", "step_cancelled", "node_failed"]
+    unknown = ["Killed", "Aborted (core dumped)", "rc=137", "Exit code: 137"]
+    expected = [*zip(ENDS, known), *((line, "unexpected_output") for line in unknown)]
+    for line, reason in expected:
+        assert reasons(PLAIN + line + "\n" + BETWEEN + PLAIN) == [reason], line
 
 
 def test_several_hosts_before_the_lines():
