@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FACTS = ROOT / "tests/fixtures/ubuntu/facts.yml"
 # Where the repository of a URI is NVIDIA's: of CUDA, with its directory, or of the container toolkit. The last is Docker's.
 CUDA, TOOLKIT, DOCKER = r"/compute/cuda/repos/(\w+)/", "/libnvidia-container/", "docker.com/"
-# Names that only the stand-in has. In NVIDIA's repository packages are named so, or the name is another virtual one.
+# Names that only the stand-in has. In NVIDIA's repository packages have these names, or the virtual name differs.
 OF_THE_STANDIN = re.compile(r".*(-any|--\S+)")
 # The branch whose packages apt simulates.
 BRANCH = "580"

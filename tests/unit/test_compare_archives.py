@@ -168,8 +168,8 @@ def test_names_whose_installation_is_simulated(release):
 # NVIDIA's and Docker's repositories: the stand-in of the tests, read by apt itself.
 
 URI = "https://download.docker.com/linux/ubuntu"
-APT = """deb [trusted=yes arch=amd64] file:%(made)s/compute/cuda/repos/ubuntu2404/x86_64/ /
-deb [trusted=yes arch=amd64] file:%(made)s/libnvidia-container/stable/deb/amd64/ /
+APT = """deb [signed-by=%(made)s.asc arch=amd64] file:%(made)s/compute/cuda/repos/ubuntu2404/x86_64/ /
+deb [signed-by=%(made)s.asc arch=amd64] file:%(made)s/libnvidia-container/stable/deb/amd64/ /
 """
 
 
@@ -178,6 +178,7 @@ def _vendors(tmp_path):
     """A function that compares the stand-in with what the tests believe of it, after it was changed."""
     made = tmp_path / "made"
     vendor.make(made, only=("driver_ubuntu", "nccl", "toolkit"))
+    (tmp_path / "made.asc").write_bytes((made / "libnvidia-container/gpgkey").read_bytes())
     # Docker's packages, and the builds of NCCL that the stand-in leaves out.
     rows = yaml.safe_load((ROOT / "plugins/plugin_utils/compat/nccl.yml").read_text())["nccl"]
     paragraphs = [
