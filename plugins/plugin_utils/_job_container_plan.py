@@ -682,8 +682,8 @@ def podman_problems(found: dict) -> list[str]:
     if not version or version >= OLDEST_PODMAN:
         return []
     return [
-        "podman %s is too old to run jobs and to give them GPUs; expected %d.%d or newer. Set slurm_packages_source to a repository with a newer podman for this distribution%s, or install "
-        "Ubuntu 24.04 or Debian 12, or set job_container_enabled to false: then jobs run without containers"
+        "podman %s is too old to run jobs and to give them GPUs; expected %d.%d or newer. Set slurm_packages_source to a repository with a newer "
+        "podman for this distribution%s, or install Ubuntu 24.04 or Debian 12, or set job_container_enabled to false: then jobs run without containers"
         % (
             podman,
             *OLDEST_PODMAN,
