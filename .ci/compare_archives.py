@@ -1,24 +1,37 @@
 #!/usr/bin/env python3
-"""Compare what the tests believe of Ubuntu's archives with indexes of the real ones.
+"""Compare what the tests believe of the archives of Ubuntu, NVIDIA and Docker with indexes of the real ones.
 
-    apt-get indextargets --format '$(COMPONENT) $(FILENAME)' 'Identifier: Packages' | .ci/compare_archives.py RELEASE
-    .ci/compare_archives.py RELEASE --names      prints the names of the packages that exist
+    apt-get indextargets --format '$(COMPONENT) $(REPO_URI) $(FILENAME)' 'Identifier: Packages' | .ci/compare_archives.py RELEASE [--vendors]
+    .ci/compare_archives.py RELEASE --names [--vendors]    prints the names of the packages whose installation apt simulates
+    .ci/compare_archives.py RELEASE --sources              prints the sources of the vendors: name, URL of the key, and a line for apt
 
-The input has a component and a path of an index on each line. tests/fixtures/ubuntu/facts.yml is compared: names, components, maintainers, relations, and
-which packages are transitional. Versions move, so they are not. Prints each difference, and exits with 1 if there is one.
+The input has a component, the repository's URI and a path of an index on each line. Of Ubuntu, tests/fixtures/ubuntu/facts.yml is compared: names, components,
+maintainers, relations, and which packages are transitional. Of the vendors: what tests/support/vendor_repository.py makes, the builds of NCCL in the
+compatibility data, and the names of Docker's packages in role docker_engine. Versions move, so they are not compared, except NCCL's. Prints each difference,
+and exits with 1 if there is one.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import yaml
 
-FACTS = Path(__file__).resolve().parents[1] / "tests/fixtures/ubuntu/facts.yml"
+ROOT = Path(__file__).resolve().parents[1]
+FACTS = ROOT / "tests/fixtures/ubuntu/facts.yml"
+# Where the repository of a URI is NVIDIA's: of CUDA, with its directory, or of the container toolkit. The last is Docker's.
+CUDA, TOOLKIT, DOCKER = r"/compute/cuda/repos/(\w+)/", "/libnvidia-container/", "docker.com/"
+# Names that only the stand-in has. In NVIDIA's repository packages have these names, or the virtual name differs.
+OF_THE_STANDIN = re.compile(r".*(-any|--\S+)")
+# The branch whose packages apt simulates.
+BRANCH = "580"
 TRANSITIONAL = re.compile(r"transitional|dummy package", re.IGNORECASE)
 
 
@@ -113,6 +126,114 @@ def differing(fact: dict, packages: list[Package]) -> list[str]:
     return found
 
 
+def module_of(path: str) -> ModuleType:
+    """Load a file of the repository that needs no collection."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def values_of(path: str) -> Any:
+    """Content of a YAML file of the repository."""
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def facts_of(release: str) -> dict[str, dict]:
+    """What is known of the packages of a release. Of those that are only named, the component."""
+    facts = values_of(FACTS)[release]
+    named = {
+        name: {"component": component}
+        for component, names in facts["names"].items()
+        for name in names
+    }
+    return {**named, **facts["packages"]}
+
+
+def directory_of(release: str) -> str:
+    """The directory of CUDA's repository for a release, such as ubuntu2404."""
+    return "ubuntu" + values_of(FACTS)[release]["release"]["version_id"].replace(".", "")
+
+
+def docker_packages() -> dict[str, dict]:
+    """Docker's packages, of which nothing but the names is compared."""
+    catalog = values_of("roles/docker_engine/vars/main.yml")["__docker_engine_catalog"]
+    return {name: {} for name in catalog["docker_repository"].values()}
+
+
+def vendor_differences(directory: str, archive: dict[str, list[Package]]) -> list[str]:
+    """Return what differs between the stand-in for a directory of NVIDIA's and its repository, one line for each difference."""
+    vendor = module_of("tests/support/vendor_repository.py")
+    found = []
+    for family in vendor.load()["families"]:
+        for version in family["versions"] if directory in family["directories"] else []:
+            for control, _files, _scripts in vendor.packages(family, version):
+                ((name, (ours,)),) = packages_of(control, "").items()
+                found += [f"{name}: {told}" for told in unlike(ours, name, archive)]
+    return list(dict.fromkeys(found))
+
+
+def unlike(ours: Package, name: str, archive: dict[str, list[Package]]) -> list[str]:
+    """Return what differs between a package of the stand-in and those of the same branch in the archive."""
+    branch = ours.fields["Version"].partition(".")[0]
+    packages = [
+        each for each in archive.get(name, []) if each.fields["Version"].startswith(f"{branch}.")
+    ]
+    if not packages:
+        return [f"no version {branch} in the archive{provided(name, archive)}"]
+    relations = {
+        title: [
+            each.strip()
+            for each in ours.fields.get(title.title(), "").split(",")
+            if each and not OF_THE_STANDIN.fullmatch(plain(each))
+        ]
+        for title in ("depends", "provides")
+    }
+    return differing({"maintainer": ours.fields["Maintainer"], **relations}, packages)
+
+
+def nccl_differences(directory: str, archive: dict[str, list[Package]]) -> list[str]:
+    """Return the builds of NCCL that the compatibility data has in a directory, and the repository has not."""
+    versions = {package.fields["Version"] for package in archive.get("libnccl2", [])}
+    rows = values_of("plugins/plugin_utils/compat/nccl.yml")["nccl"]["debs"]
+    return [
+        f"libnccl2: no version {row['deb_version']}, which the compatibility data has"
+        for row in rows
+        if "x86_64" in row["dirs"].get(directory, []) and row["deb_version"] not in versions
+    ]
+
+
+def sources(release: str) -> list[str]:
+    """The vendors' sources: name, URL of the key, and apt's line. URLs and keys are those of the roles."""
+    vendor = module_of("plugins/plugin_utils/_vendor_source.py")
+    facts = values_of(FACTS)[release]["release"]
+    host = {
+        "architecture": "x86_64",
+        "os": {"id": facts["id"], "version_id": facts["version_id"]},
+    }
+    cuda = vendor.vendor_source("cuda", host, with_key=False)
+    toolkit = vendor.vendor_source("container_toolkit", host, with_key=False)
+    docker = values_of("roles/docker_engine/defaults/main.yml")["docker_engine_repository_url"]
+    docker = f"{docker}/{facts['id']}"
+    rows = [
+        ("cuda", cuda["uri"] + vendor.PUBLIC_KEY, f"{cuda['uri']} /"),
+        ("toolkit", toolkit["key_url"], f"{toolkit['uri']} /"),
+        ("docker", f"{docker}/gpg", f"{docker} {facts['codename']} stable"),
+    ]
+    return [
+        f"{name} {key} deb [arch=amd64 signed-by=/etc/apt/keyrings/{name}.asc] {place}"
+        for name, key, place in rows
+    ]
+
+
+def vendor_names() -> list[str]:
+    """Names of the vendors' packages that roles install: the driver of one branch with either kernel module, the toolkit, and Docker."""
+    data = values_of("roles/nvidia_driver/vars/main.yml")["__nvidia_driver_data"]
+    family = data["families"]["nvidia_repository"]["ubuntu"][0]
+    driver = [name.replace("<BR>", BRANCH) for names in family.values() for name in names]
+    return [*driver, "nvidia-container-toolkit", "libnvidia-container-tools", *docker_packages()]
+
+
 def leads_to(package: Package, branch: str) -> bool:
     """Whether a transitional package depends on one of the branch, such as '580-server'."""
     return any(re.search(rf"-{re.escape(branch)}(-open)?$", name) for name in package.depends)
@@ -138,25 +259,62 @@ def text_of(path: str) -> str:
     return Path(path).read_text(encoding="utf-8")
 
 
-def main() -> int:
-    """Compare the indexes of the input with the facts about the release of the command line."""
-    release = sys.argv[1]
-    facts = yaml.safe_load(FACTS.read_text(encoding="utf-8"))[release]["packages"]
-    if sys.argv[2:] == ["--names"]:
-        print(*(name for name, fact in facts.items() if fact.get("seen", "") is not None))
-        return 0
-    archive: dict[str, list[Package]] = {}
-    for line in sys.stdin:
-        component, path = line.split()
+def read_archives(lines: list[str]) -> dict[str, dict[str, list[Package]]]:
+    """Return the packages of the input's indexes: of C(ubuntu), C(docker), C(container_toolkit), and of each directory of CUDA's."""
+    found: dict[str, dict[str, list[Package]]] = {}
+    for line in lines:
+        component, uri, path = line.split()
+        cuda = re.search(CUDA, uri)
+        whose = cuda.group(1) if cuda else "ubuntu"
+        whose = "container_toolkit" if TOOLKIT in uri else "docker" if DOCKER in uri else whose
+        archive = found.setdefault(whose, {})
         for name, packages in packages_of(text_of(path), component).items():
             archive.setdefault(name, []).extend(packages)
-    if not archive:
-        print(f"{release}: no index to compare with. Run apt-get update first", file=sys.stderr)
+    return found
+
+
+def compared(release: str, archives: dict, vendors: bool) -> list[str] | None:
+    """Return the differences, None if an index of the compared archives is not there."""
+    directory = directory_of(release)
+    wanted = [directory, "container_toolkit", "docker"] if vendors else ["ubuntu"]
+    if not all(archives.get(whose) for whose in wanted):
+        return None
+    if not vendors:
+        return differences(facts_of(release), archives["ubuntu"])
+    return [
+        *vendor_differences(directory, archives[directory]),
+        *nccl_differences(directory, archives[directory]),
+        *vendor_differences("container_toolkit", archives["container_toolkit"]),
+        *differences(docker_packages(), archives["docker"]),
+    ]
+
+
+def main() -> int:
+    """Compare the indexes of the input with what is believed of the release of the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("release")
+    for option in ("--vendors", "--names", "--sources"):
+        parser.add_argument(option, action="store_true")
+    asked = parser.parse_args()
+    release = asked.release
+    if asked.sources:
+        print(*sources(release), sep="\n")
+        return 0
+    if asked.names:
+        facts = facts_of(release).items()
+        ours = [name for name, fact in facts if fact.get("seen", "") is not None]
+        print(*(vendor_names() if asked.vendors else ours))
+        return 0
+    found = compared(release, read_archives(list(sys.stdin)), asked.vendors)
+    if found is None:
+        print(
+            f"{release}: an index to compare with is missing. Run apt-get update first",
+            file=sys.stderr,
+        )
         return 2
-    found = differences(facts, archive)
     for told in found:
         print(f"{release}: {told}")
-    print(f"{release}: {len(facts)} packages compared, {len(found)} differences", file=sys.stderr)
+    print(f"{release}: compared, {len(found)} differences", file=sys.stderr)
     return 1 if found else 0
 
 

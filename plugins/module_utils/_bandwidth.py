@@ -603,6 +603,19 @@ def grown(before, after):
     }
 
 
+def moved_by_card(before, after):
+    """Bytes that each card has moved, in both directions together, between two readings of _job_watch.card_counters.
+
+    None for a card whose counters are not known, or have started anew, as after a reload of the driver.
+    """
+    found = {}
+    for name, late in after.items():
+        early = before.get(name)
+        grown = [now - then for now, then in zip(late, early)] if late and early else [-1]
+        found[name] = sum(grown) if min(grown) >= 0 else None
+    return found
+
+
 def transports(text):
     """Return the kinds of connections between ranks in NCCL's log (NCCL_DEBUG=INFO). The line "Using network" does not count, as it names a candidate."""
     return sorted(

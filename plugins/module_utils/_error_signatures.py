@@ -3124,6 +3124,20 @@ SIGNATURES = [
             CDI,
         ),
         (
+            "persistenced_socket",
+            HOST,
+            SPECIAL,
+            [r"/run/nvidia-persistenced/socket: no such file or directory"],
+            [
+                "failed to fulfil mount request: open /run/nvidia-persistenced/socket: no such file or directory",
+                "Error: statfs /run/nvidia-persistenced/socket: no such file or directory",
+            ],
+            "nvidia-persistenced is stopped, and containers mount its socket. An upgrade of Ubuntu's driver packages stops it and does not start it again",
+            _TELL,
+            "run systemctl start nvidia-persistenced on the host. If its nvidia-smi reports another version of the driver than of the library, reboot the host",
+            CDI,
+        ),
+        (
             "runtime_mode",
             HOST,
             SPECIAL,

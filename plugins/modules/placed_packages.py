@@ -511,18 +511,7 @@ class Host:
                     stderr=stderr,
                 )
             self.result.update(plan)
-            found = self.there(asked)
-            wrong = [
-                "%s is %s, not %s"
-                % (name, found.get(name, {}).get("version", "absent"), version or "there")
-                for name, version in asked.items()
-                if name not in found or version and found[name]["version"] != version
-            ]
-            if wrong:
-                self.module.fail_json(
-                    msg="apt-get succeeded, but %s. Find with 'apt-cache policy' and in /var/log/apt/history.log on the host what changed "
-                    "them again" % ", ".join(wrong)
-                )
+            self.check(asked, plan)
         if loose or hold and missing:
             # apt-mark holds no name that another package provides.
             now = self.there(asked)
@@ -547,6 +536,23 @@ class Host:
                     % last_lines(stderr or stdout)
                 )
         self.file.write(record)
+
+    def check(self, asked, plan):
+        """Fail if a requested package is not there after apt's success. A rollback would act against what changed it; the record has what was installed."""
+        found = self.there(asked)
+        wrong = [
+            "%s is %s, not %s"
+            % (name, found.get(name, {}).get("version", "absent"), version or "there")
+            for name, version in asked.items()
+            if name not in found or version and found[name]["version"] != version
+        ]
+        if wrong:
+            stays = ", ".join(sorted(self.installed(plan["installed"]))) or "nothing"
+            self.module.fail_json(
+                msg="apt-get succeeded, but %s. Of what it installed, this is still there: %s. It is recorded, and the removal of the role removes it. "
+                "Find with 'apt-cache policy' and in /var/log/apt/history.log on the host what changed the packages again"
+                % (", ".join(wrong), stays)
+            )
 
     @staticmethod
     def changing(packages, may_replace):

@@ -173,18 +173,11 @@ def reduced_bytes(rows, command):
 def _watched_host(before, after):
     """Values of a host's counters and GPUs between two outputs of files/host_watch.py, or why there are none."""
     names = [[card["name"] for card in told.get("cards") or []] for told in (before, after)]
+    unknown = {"sent_bytes": None, "received_bytes": None, "by_card": {}, "gpus": []}
     if not after:
-        return {
-            "sent_bytes": None,
-            "received_bytes": None,
-            "gpus": [],
-        }, "the host did not answer after the run"
+        return unknown, "the host did not answer after the run"
     if names[0] != names[1]:
-        return {
-            "sent_bytes": None,
-            "received_bytes": None,
-            "gpus": [],
-        }, "before the run the fabric's cards were %s, after it %s" % tuple(
+        return unknown, "before the run the fabric's cards were %s, after it %s" % tuple(
             ", ".join(each) or "unknown" for each in names
         )
     sent, received = (
@@ -192,7 +185,10 @@ def _watched_host(before, after):
         if before["counters"] and after["counters"]
         else (None, None)
     )
-    return {"sent_bytes": sent, "received_bytes": received, "gpus": after["peaks"]}, ""
+    by_card = _bandwidth.moved_by_card(before.get("by_card") or {}, after.get("by_card") or {})
+    return dict(
+        unknown, sent_bytes=sent, received_bytes=received, by_card=by_card, gpus=after["peaks"]
+    ), ""
 
 
 def _watched(told, seen, gpus):

@@ -40,9 +40,9 @@ FIRST_UID, LAST_UID, FIRST_RANGE, RANGE = 1000, 60000, 1 << 28, 1 << 16
 SUBORDINATE_FILES = ("subuid", "subgid")
 # crun for keep-groups. catatonit is the init in the containers. uidmap and fuse-overlayfs are only recommended by podman. ssh-keygen makes the keys of a job.
 PACKAGES = ("podman", "crun", "uidmap", "fuse-overlayfs", "catatonit", "openssh-client")
-OLDEST_PODMAN = (3, 4)
-# The first that knows CDI, by which containers get GPUs: NVIDIA/nvidia-container-toolkit#63.
-OLDEST_PODMAN_WITH_GPUS = (4, 1)
+# The first that knows CDI, by which containers get GPUs: NVIDIA/nvidia-container-toolkit#63. Before 4.0, and with the conmon of Ubuntu 22.04, there is no log
+# driver passthrough, with which jobs run (containers/conmon#289).
+OLDEST_PODMAN = (4, 1)
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "cifs")
 # What is loaded from a file or copied from Docker comes from the operator.
 LOCAL_TRANSPORTS = (
@@ -678,18 +678,15 @@ def podman_problems(found: dict) -> list[str]:
     """Return why the installed podman, or the one that apt would install, cannot run the jobs of the host."""
     # Facts of an earlier release have no candidate.
     podman = found["packages"].get("podman") or found.get("podman_candidate") or ""
-    version, oldest, what = version_of(podman), OLDEST_PODMAN, "to run jobs"
-    if found["gpu_nodes"]:
-        oldest, what = OLDEST_PODMAN_WITH_GPUS, "to give GPUs to containers"
-    if not version or version >= oldest:
+    version = version_of(podman)
+    if not version or version >= OLDEST_PODMAN:
         return []
     return [
-        "podman %s is too old %s; expected %d.%d or newer. Set slurm_packages_source to a repository with a newer podman for this distribution%s, or install "
-        "Ubuntu 24.04 or Debian 12, or set job_container_enabled to false: then jobs run without containers"
+        "podman %s is too old to run jobs and to give them GPUs; expected %d.%d or newer. Set slurm_packages_source to a repository with a newer "
+        "podman for this distribution%s, or install Ubuntu 24.04 or Debian 12, or set job_container_enabled to false: then jobs run without containers"
         % (
             podman,
-            what,
-            *oldest,
+            *OLDEST_PODMAN,
             " and run 'apt-get install podman'" if "podman" in found["packages"] else "",
         )
     ]

@@ -5,7 +5,8 @@
 """Checks of observations while role verify measured the bandwidth: counters of the fabric, use of the GPUs, NCCL's connections.
 
 Pure. C(watched) is what the job (files/all_reduce.py, files/horovod_all_reduce.py) has left of that: ranks, size_bytes, iterations, error, and by host ranks,
-sent_bytes, received_bytes, gpus (percent), via (the text after ' via ' in NCCL's log, each once). Some tools add other values:
+sent_bytes, received_bytes, by_card (bytes of both directions by the name of the card), gpus (percent), via (the text after ' via ' in NCCL's log, each once).
+Some tools add other values:
 
 - reduced_bytes: the least and the most of size_bytes x iterations, of one that has reduced messages of several sizes;
 - ring: false where it is not known by which algorithm that was done;
@@ -38,6 +39,8 @@ TOLERANCE = 0.2
 LEAST_BYTES = 4 << 20
 #: Below this size, the headers of Gloo's pieces matter.
 LEAST_PIECE = GLOO_PIECE >> 8
+#: A card that has moved a smaller share of what the busiest card of its host has moved did not carry the job's data.
+IDLE_SHARE = 0.1
 #: NCCL's name of a connection through NVLink switches across hosts.
 MULTI_HOST_NVLINK = "P2P/MNNVL"
 #: From this share on, and for this number of segments, TCP has resent more than a network without faults needs. On a busy machine it resends up to 0.1 %.
@@ -262,15 +265,33 @@ def _gpudirect_missing(used, facts, hosts):
     return ""
 
 
-def _rails_missing(used, facts):
-    """What is to be told of hosts on which NCCL uses fewer network devices (rails) than on another host with the same hardware. Equal hosts use as many."""
+def _carriers(watched, host):
+    """The host's cards that have carried the job's data, by their counters. None if that is not known."""
+    moved = watched["hosts"].get(host, {}).get("by_card") or {}
+    if not moved or None in moved.values() or max(moved.values()) < LEAST_BYTES:
+        return None
+    return sorted(name for name in moved if moved[name] >= IDLE_SHARE * max(moved.values()))
+
+
+def _rails_missing(watched, used, facts, hosts):
+    """What is to be told of hosts whose data takes fewer cards (rails) than on another host with the same hardware. Equal hosts use as many.
+
+    The counters of each card tell it. Where a host has none, the network devices in NCCL's log do, which C(used) has: those that NCCL has connected.
+    """
+    rails = {host: _carriers(watched, host) for host in hosts}
+    if None in rails.values():
+        rails = {host: ["%d" % number for number in used[host]["devices"]] for host in used}
+        words = "%s uses network device %s of NCCL's log, %s uses %s"
+    else:
+        words = "the data of %s went over %s, that of %s over %s"
     told = []
-    for host, its in used.items():
-        alike = [other for other in used if _hardware_of(facts[other]) == _hardware_of(facts[host])]
-        best = max(alike, key=lambda other: len(used[other]["devices"]))
-        if len(its["devices"]) < len(used[best]["devices"]):
-            counts = (host, len(its["devices"]), best, len(used[best]["devices"]))
-            told.append("%s uses %d network devices, %s uses %d" % counts)
+    for host, its in rails.items():
+        alike = [
+            other for other in rails if _hardware_of(facts[other]) == _hardware_of(facts[host])
+        ]
+        best = max(alike, key=lambda other: len(rails[other]))
+        if len(its) < len(rails[best]):
+            told.append(words % (host, ", ".join(its), best, ", ".join(rails[best])))
     return "; ".join(told)
 
 
@@ -289,7 +310,7 @@ def _rdma_finding(watched, facts, hosts):
     missing = _gpudirect_missing(used, facts, hosts)
     if missing:
         return missing, _DETOUR_FIX
-    rails = _rails_missing(used, facts)
+    rails = _rails_missing(watched, used, facts, hosts)
     return (rails, _RAILS_FIX) if rails else ("", "")
 
 

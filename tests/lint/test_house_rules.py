@@ -105,3 +105,15 @@ def test_only_yml():
         for name, text in committed()
         if name.endswith(".yaml") and not name.startswith("changelogs/")
     ] == []
+
+
+def test_each_fixture_has_a_row_of_its_index():
+    """Where an output was recorded is in INDEX.tsv. A row without its file claims a test that is not there."""
+    for index in ROOT.glob("tests/fixtures/*/INDEX.tsv"):
+        rows = [line.split("\t")[0] for line in index.read_text(encoding="utf-8").splitlines()]
+        files = [
+            str(path.relative_to(index.parent))
+            for path in index.parent.rglob("*")
+            if path.is_file() and path.name not in ("INDEX.tsv", "README.md")
+        ]
+        assert rows[0] == "path" and sorted(rows[1:]) == sorted(files), index

@@ -1,4 +1,4 @@
-"""docs/procedures.md and docs/security.md: the tables are complete, and the code has all that they name."""
+"""docs/procedures.md, docs/security.md and the faults of docs/evidence.md: the tables are complete, and the code has all that they name."""
 
 from __future__ import annotations
 
@@ -160,3 +160,24 @@ def test_a_promise_has_a_mechanism_and_tests_that_exist(row):
     assert len(row) == len(PROMISE_COLUMNS) and all(row), "four cells, none of them empty"
     assert paths_in(row[2]), "tests as path::function"
     assert [name for name in paths_in(row[2]) if not is_a_test(name)] == []
+
+
+def planted_faults():
+    """Rows of the tables of docs/evidence.md: the fault, and the last cell, which names tests or 'the same' as the row before."""
+    text = (ROOT / "docs/evidence.md").read_text(encoding="utf-8")
+    lines = text.partition("## Planted faults")[2].splitlines()
+    rows = [cells(line) for line in lines if line.startswith("| ")]
+    return [(row[0], row[-1]) for row in rows if row[0] != "Fault planted"]
+
+
+def test_each_planted_fault_has_tests_that_exist():
+    rows, before = planted_faults(), []
+    assert len(rows) > 90
+    for fault, cell in rows:
+        found, path = [], ""
+        for file, function in re.findall(r"([\w/.]+\.py)?::(test_\w+)", cell):
+            path = file or path
+            found.append("%s::%s" % (path, function))
+        before = found or (before if cell.startswith("the same") else [])
+        assert before, "no test: %s" % fault
+        assert [name for name in before if not is_a_test(name)] == [], fault

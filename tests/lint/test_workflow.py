@@ -167,22 +167,46 @@ def test_the_differences_become_one_issue(tmp_path, number, command):
 
 APT = """#!/bin/sh
 case "$*" in
-indextargets*) cat %(targets)s ;;
+update*) test -e %(folder)s/sources.list.d/docker.list && cp %(folder)s/docker %(folder)s/targets ;;
+indextargets*) cat %(folder)s/targets ;;
 *--simulate*uidmap*) echo "E: uidmap has unmet dependencies" >&2; exit 100 ;;
+*--simulate*nvlink5*) echo "E: nvlink5-580 has unmet dependencies" >&2; exit 100 ;;
+esac
+exit 0
+"""
+HELPER = """#!/bin/sh
+case "$1" in
+download-file) echo "$2" > "$3" ;;
+*) exec /usr/lib/apt/apt-helper "$@" ;;
 esac
 """
+CUDA = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/"
 
 
 def test_differences_of_an_archive_are_reported(tmp_path):
-    """As in a container of Ubuntu, with an apt-get of the test's that cannot install one package."""
+    """As in a container of Ubuntu, with an apt-get of the test's that cannot install two packages."""
     index = tmp_path / "index"
-    index.write_text("Package: munge\nSection: misc\nMaintainer: x\nDescription: x\n")
-    (tmp_path / "targets").write_text("main %s\n" % index)
-    (tmp_path / "apt-get").write_text(APT % {"targets": tmp_path / "targets"})
-    (tmp_path / "apt-get").chmod(0o755)
-    script = (ROOT / ".ci/archives").read_text().replace("/etc/os-release", str(tmp_path / "os"))
+    index.write_text("Package: munge\nVersion: 1\nSection: misc\nMaintainer: x\nDescription: x\n")
+    ubuntu = "main http://archive.ubuntu.com/ubuntu/ %s\n" % index
+    (tmp_path / "targets").write_text(ubuntu)
+    vendors = (CUDA, "https://nvidia.github.io/libnvidia-container/x", "https://docker.com/")
+    (tmp_path / "docker").write_text("".join("x %s %s\n" % (uri, index) for uri in vendors))
+    (tmp_path / "sources.list.d").mkdir()
+    for name, text in (("apt-get", APT % {"folder": tmp_path}), ("helper", HELPER)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
     (tmp_path / "os").write_text("VERSION_CODENAME=noble\n")
-    (tmp_path / "archives").write_text(script.replace('cd "$(dirname "$0")/.."', "cd %s" % ROOT))
+    script = (ROOT / ".ci/archives").read_text()
+    for there, here in (
+        ('cd "$(dirname "$0")/.."', "cd %s" % ROOT),
+        ("/etc/os-release", tmp_path / "os"),
+        ("/etc/apt/keyrings", tmp_path / "keyrings"),
+        ("/etc/apt/sources.list.d", tmp_path / "sources.list.d"),
+        ("/usr/lib/apt/apt-helper", tmp_path / "helper"),
+    ):
+        assert there in script
+        script = script.replace(there, str(here))
+    (tmp_path / "archives").write_text(script)
     report = tmp_path / "report"
     done = subprocess.run(
         ["sh", tmp_path / "archives", report],
@@ -199,3 +223,12 @@ def test_differences_of_an_archive_are_reported(tmp_path):
     assert "noble: munge: component 'main', expected 'universe'" in text
     assert "noble: libpmix2t64: not in the archive" in text
     assert "noble: apt-get cannot install uidmap:\n    E: uidmap has unmet dependencies" in text
+    assert "noble: nvidia-utils-580: no version 580 in the archive" in text
+    assert "noble: nvidia-container-toolkit: no version 1 in the archive" in text
+    assert "noble: docker-ce: not in the archive" in text
+    assert "noble: apt-get cannot install nvlink5-580:\n    E: nvlink5-580 has unmet" in text
+    assert (tmp_path / "keyrings/cuda.asc").read_text() == CUDA + "3bf863cc.pub\n"
+    lines = (tmp_path / "sources.list.d/docker.list").read_text()
+    assert lines.startswith("deb [arch=amd64 signed-by=") and lines.endswith("noble stable\n")
+    # Nothing is left beside the report.
+    assert sorted(path.name for path in tmp_path.glob("report*")) == ["report"]

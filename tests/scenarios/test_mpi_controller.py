@@ -5,6 +5,8 @@ Role train starts mpirun itself (train_launcher mpirun), or horovodrun does.
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from whole_cluster import FOR_EVER, WholeCluster
 
@@ -131,25 +133,28 @@ def test_a_rank_that_is_killed_gives_the_exit_code(cluster, launcher):
 
 def test_no_rank_of_mpirun_outlives_its_runner(cluster):
     log = cluster.state / "mpirun.log"
+    # An ID that has run is refused, and a lab that is used again has run it.
+    job_id = "killed-%d" % time.time()
     with open(log, "w", encoding="utf-8") as output:
         operator = cluster.start(
             "playbooks/train.yml",
             "--extra-vars",
-            dict(IMAGE, train_command=FOR_EVER, train_job_id="killed", train_launcher="mpirun"),
+            dict(IMAGE, train_command=FOR_EVER, train_job_id=job_id, train_launcher="mpirun"),
             output=output,
         )
-    result = "cat /data1/share/.trainyard/jobs/killed/result.json"
+    result = "cat /data1/share/.trainyard/jobs/%s/result.json" % job_id
     try:
         cluster.wait(
             "both ranks", 120, lambda: {"[0 ", "[1 "} <= words(log.read_text(encoding="utf-8"))
         )
         cluster.on(
-            cluster.head, "systemctl kill --signal=KILL --kill-whom=main trainyard-job-killed"
+            cluster.head,
+            "systemctl kill --signal=KILL --kill-whom=main trainyard-job-%s" % job_id,
         )
         cluster.wait(
             "result.json", 60, lambda: cluster.on(cluster.peer, result, check=False).code == 0
         )
-        assert cluster.left_alive("killed") == {host: [] for host in cluster.hosts}
+        assert cluster.left_alive(job_id) == {host: [] for host in cluster.hosts}
         nothing_left(cluster)
         assert operator.wait(60) != 0
     finally:

@@ -220,6 +220,8 @@ class Lab:
             }
             self.variables[host.name] = own
         self.facts, self.stacks, self.slurm = {}, {}, {}
+        # What preflight asks a host beside its facts, by host.
+        self.asked = {}
 
     @property
     def hosts(self) -> list:
@@ -302,6 +304,7 @@ class Lab:
             }
             made = a_host(name, member["address"])
             made["asked"]["candidates"] = self.facts[name]["candidates"]
+            made["asked"].update(self.asked.get(name, {}))
             made.update(given, cluster_host=told["hosts"][name])
             made["cluster_stack"] = self.stacks.get(name) or {"skipped": True}
             hosts.append(made)

@@ -15,6 +15,8 @@ import yaml
 from ansible_collections.trainyard.gpu.plugins.module_utils import _gpu_stack as stack
 from ansible_collections.trainyard.gpu.plugins.module_utils import _nvidia_smi as smi_parser
 
+UBUNTU = Path(__file__).parents[1] / "fixtures/ubuntu"
+
 # As published it counts 4 GPUs and describes one.
 A100 = (
     (vendor.FIXTURES / "nvidia-smi-xml/a100-sxm4-v12.xml")
@@ -224,6 +226,16 @@ def test_a_driver_for_ubuntu_is_as_nvidia_has_it(folder, apt):
     assert own | {"nvidia-fabricmanager"} < set(new) and "nvidia-fabricmanager-580" not in new
     planned = apt("ubuntu2204").plan("nvidia-open-580", "nvlink5-580")
     assert isinstance(planned, dict) and {"nvidia-fabricmanager", "nvlsm"} < set(planned), planned
+    # What nvlink5-580 really depends on has these names, among others.
+    shown = (UBUNTU / "apt-show-nvlink5-580-cuda-repository-noble.txt").read_text(encoding="utf-8")
+    real = set(re.findall(r"[:|,] *\n? *([a-z][a-z0-9-]+)", shown.partition("Depends")[2]))
+    (nvlink5,) = [
+        control
+        for control, _files, _scripts in vendor.packages(family, "580.95.05-0ubuntu1")
+        if vendor.field(control, "Package") == "nvlink5-580"
+    ]
+    ours = {each.split()[0] for each in vendor.field(nvlink5, "Depends").split(", ")}
+    assert ours < real and "libnvidia-nscq" in real
 
 
 def test_the_origin_of_a_driver_by_apt_itself(folder, apt, tmp_path):

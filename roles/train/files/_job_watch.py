@@ -27,6 +27,7 @@ except ImportError:
 __all__ = [
     "IN_USE",
     "USAGE",
+    "card_counters",
     "cards_of",
     "counters",
     "interface_card",
@@ -158,22 +159,32 @@ def cards_of(environment, with_gpus, sysfs="/sys"):
     return cards or ([interface_card(interface, sysfs)] if interface else []), interface
 
 
-def counters(cards, sysfs="/sys"):
-    """Bytes that the cards have sent and received together; None if one of them has no counters."""
-    sums = [0, 0]
+def card_counters(cards, sysfs="/sys"):
+    """Bytes that each card has sent and received over all of its ports, by its name; None for a card without counters."""
+    found = {}
     for name, rdma in sorted({(card["name"], card["rdma"]) for card in cards}):
-        for folder in (
+        folders = (
             glob.glob(os.path.join(sysfs, "class/infiniband", name, "ports/*"))
             if rdma
             else [os.path.join(sysfs, "class/net", name)]
-        ):
-            counted = _bandwidth.counted(
+        )
+        ports = [
+            _bandwidth.counted(
                 {path: read(os.path.join(folder, path)) for path in _bandwidth.COUNTER_FILES}
             )
-            if None in counted:
-                return None
-            sums = [former + more for former, more in zip(sums, counted)]
-    return sums if cards else None
+            for folder in folders
+        ]
+        known = not any(None in port for port in ports)
+        found[name] = [sum(port[way] for port in ports) for way in (0, 1)] if known else None
+    return found
+
+
+def counters(cards, sysfs="/sys"):
+    """Bytes that the cards have sent and received together; None if one of them has no counters."""
+    found = list(card_counters(cards, sysfs).values())
+    if not found or None in found:
+        return None
+    return [sum(card[way] for card in found) for way in (0, 1)]
 
 
 #: Counters of lost data, below the folder of an interface and of an RDMA port. Counters of congestion and of flow control are no loss.

@@ -26,7 +26,7 @@ import time
 
 import _bandwidth
 import _blame
-from _job_watch import USAGE, cards_of, counters, losses, output, rdma_models
+from _job_watch import USAGE, card_counters, cards_of, counters, losses, output, rdma_models
 
 try:
     import torch
@@ -153,7 +153,7 @@ def watch(work, agree, cards, with_gpus):
     # Connects. No rank starts before all have read their counters.
     work(1)
     since(time.perf_counter())
-    before = settled(cards or [])
+    before, each_before = settled(cards or []), card_counters(cards or [])
     since(time.perf_counter())
     look = Look() if with_gpus and cards is not None else None
     if look:
@@ -167,13 +167,14 @@ def watch(work, agree, cards, with_gpus):
         done += block
         spent = since(begun)
         block = max(1, min(BLOCK, int(ROW_SECONDS * done / spent)))
-    after = settled(cards or [])
+    after, each_after = settled(cards or []), card_counters(cards or [])
     grown = [now - then for now, then in zip(after, before)] if before and after else [None, None]
     return {
         "iterations": done,
         "first": cards is not None,
         "sent_bytes": grown[0],
         "received_bytes": grown[1],
+        "by_card": _bandwidth.moved_by_card(each_before, each_after),
         "gpus": look.gpus if look else [],
     }
 
@@ -187,7 +188,8 @@ def watched(size, hosts, answers, error=""):
         host["via"] = sorted(set(host["via"] + seen["via"]))
         found["iterations"] = seen["iterations"]
         if seen["first"]:
-            host.update({key: seen[key] for key in ("sent_bytes", "received_bytes", "gpus")})
+            keys = ("sent_bytes", "received_bytes", "by_card", "gpus")
+            host.update({key: seen[key] for key in keys})
     return found
 
 

@@ -18,7 +18,7 @@ import threading
 
 import _bandwidth
 import all_reduce
-from _job_watch import counters, losses
+from _job_watch import card_counters, counters, losses
 
 #: One process that repeats the query, because starting nvidia-smi takes longer than a query, and a short run must not fall between two queries.
 LOOK = (
@@ -81,13 +81,14 @@ def begin(seconds):
         start_new_session=True,
     )
     # Data sent before is little compared with the run, so there is no need to wait for slow counters.
-    return dict(told, counters=counters(told["cards"]), lost=losses(told["cards"]))
+    cards = told["cards"]
+    return dict(told, counters=counters(cards), by_card=card_counters(cards), lost=losses(cards))
 
 
 def end():
     cards, _interface = all_reduce.cards_of(os.environ, True)
     told = {"cards": cards, "counters": all_reduce.settled(cards), "peaks": []}
-    told["lost"] = losses(cards)
+    told["by_card"], told["lost"] = card_counters(cards), losses(cards)
     try:
         told["peaks"] = _bandwidth.peaks(answer())
     except _bandwidth.ParseError as error:

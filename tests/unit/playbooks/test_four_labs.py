@@ -273,6 +273,10 @@ def of_stack(**changes):
     return lambda lab, name: lab.stacks[name].update(changes)
 
 
+def of_answers(**changes):
+    return lambda lab, name: lab.asked.setdefault(name, {}).update(changes)
+
+
 def no_link(number):
     def change(lab, name):
         facts = lab.facts[name]
@@ -400,6 +404,69 @@ FAULTS = {
         ),
         "drv-fabric-manager",
         "4 NVSwitches",
+    ),
+    "Docker from snap": (
+        "rtx4090",
+        {},
+        of_answers(files={"/snap/bin/docker": {"type": "link"}}),
+        "docker-snap",
+        "the snap docker",
+    ),
+    "nouveau is loaded": (
+        "rtx4090",
+        {"nvidia_driver_allow_reboot": False},
+        of_stack(nouveau_loaded=True),
+        "drv-reboot-ahead",
+        "nouveau",
+    ),
+    "podman 3.4 of 22.04 with Slurm of a site": (
+        "h100",
+        {},
+        of_facts(
+            os=JAMMY,
+            candidates={"slurmd": "23.11.4-1", "podman": "3.4.4+ds1-1ubuntu1.22.04.3"},
+        ),
+        "job-podman",
+        "podman 3.4.4",
+    ),
+    "a toolkit whose specifications podman 4.9 does not read": (
+        "h100",
+        {"container_toolkit_version": "1.19.1"},
+        of_facts(candidates={"slurmd": "23.11.4", "podman": "4.9.3+ds1-1ubuntu0.2"}),
+        "ctk-cdi-engine",
+        "podman 4.9.3",
+    ),
+    "one host with 22.04 among hosts with 24.04": (
+        "h100",
+        {"slurm_accept_no_limits": True},
+        of_facts(os=JAMMY, candidates={"slurmd": "21.08.5-2ubuntu1"}),
+        "slurm-releases",
+        "21.08",
+    ),
+    "needrestart without the file that spares the services of jobs": (
+        "v100",
+        {},
+        of_facts(programs={"needrestart": True}, files={"/etc/trainyard/site": {}}),
+        "needrestart",
+        "may restart the training container",
+    ),
+    "too little space for the image, and for podman's copy": (
+        "h100",
+        {},
+        of_answers(
+            disk_free_mib={
+                "/var/lib/docker": 50000,
+                "/var/lib/trainyard/containers": 12000,
+                "/var/tmp": 12000,
+            },
+            disk_devices={
+                "/var/lib/docker": 1,
+                "/var/lib/trainyard/containers": 2,
+                "/var/tmp": 2,
+            },
+        ),
+        "image-disk",
+        "12000 MiB",
     ),
     "a driver that nothing holds": (
         "rtx4090",

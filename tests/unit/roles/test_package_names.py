@@ -16,15 +16,25 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-RELEASES = yaml.safe_load((ROOT / "tests/fixtures/ubuntu/packages.yml").read_text())
+UBUNTU = ROOT / "tests/fixtures/ubuntu"
+FACTS = yaml.safe_load((UBUNTU / "facts.yml").read_text(encoding="utf-8"))
 SYSTEMS = {"jammy": "ubuntu-22.04", "noble": "ubuntu-24.04"}
-COMPONENTS = ("main", "universe", "restricted", "multiverse")
+SLURM = {"jammy": "21.08", "noble": "23.11"}
 # A list of names in the tasks of a role, or in its variables.
 LITERAL = re.compile(r"packages: \[([^\]{}\"]+)\]")
 
 
 def names_in(release):
-    return {name for component in COMPONENTS for name in RELEASES[release][component]}
+    """Names of packages that exist."""
+    facts = FACTS[release]["packages"].items()
+    found = {name for name, fact in facts if fact.get("seen", "") is not None}
+    return found.union(*FACTS[release]["names"].values())
+
+
+def provided_in(release):
+    """Names without a package that others provide."""
+    facts = FACTS[release]["packages"].values()
+    return {name for fact in facts for name in fact.get("provides", [])} - names_in(release)
 
 
 def values(role):
@@ -62,7 +72,7 @@ def of_slurm(release):
     return {
         name
         for roles in (["controller"], ["node"], ["login"])
-        for name in _slurm_plan.packages(reading, RELEASES[release]["release"], roles)
+        for name in _slurm_plan.packages(reading, SLURM[release], roles)
     }
 
 
@@ -78,25 +88,62 @@ def of_plans():
     }
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_every_name_of_a_package_exists(release):
+def used_in(release):
+    """Names of all packages that roles install."""
     infiniband = set(re.findall(r"'([a-z0-9-]+)'", values("infiniband")["__infiniband_packages"]))
-    used = of_the_texts() | of_docker(release) | of_driver() | of_slurm(release) | of_plans()
-    used |= {
-        "python3-requests",
-        "apparmor",
-        *infiniband,
-        *values("image_relay")["__image_relay_packages"],
-    }
-    known = names_in(release) | set(RELEASES[release]["provided"])
-    assert len(used) > 60 and sorted(used - known) == []
+    return (
+        of_the_texts()
+        | of_docker(release)
+        | of_driver()
+        | of_slurm(release)
+        | of_plans()
+        | infiniband
+        | {"python3-requests", "apparmor", *values("image_relay")["__image_relay_packages"]}
+    )
 
 
-def test_only_these_names_are_provided_by_another_package():
+@pytest.mark.parametrize("release", SYSTEMS)
+def test_every_name_of_a_package_exists(release):
+    used = used_in(release)
+    assert len(used) > 60
+    assert sorted(used - names_in(release) - provided_in(release)) == []
+
+
+@pytest.mark.parametrize("release, provided", [("jammy", set()), ("noble", {"libpmix2"})])
+def test_only_these_names_are_provided_by_another_package(release, provided):
     """module placed_packages accepts such a name. Each is one that a person should know of."""
-    assert "libpmix2" in of_slurm("noble") and "libpmix2" not in names_in("noble")
-    assert "libpmix2" not in of_slurm("jammy")
-    for release, facts in RELEASES.items():
-        used = of_the_texts() | of_docker(release) | of_driver() | of_slurm(release) | of_plans()
-        assert used & set(facts["provided"]) == set(facts["provided"])
-        assert set(facts["provided"].values()) <= names_in(release)
+    assert used_in(release) & provided_in(release) == provided
+    assert FACTS[release]["packages"]["slurmctld"]["seen"].startswith(SLURM[release])
+
+
+@pytest.mark.parametrize("release", SYSTEMS)
+def test_names_that_are_recalled(release):
+    """Each is used, and where something was read about one it has the component that was recalled."""
+    facts = FACTS[release]["packages"]
+    recalled = [(name, part) for part, names in FACTS[release]["names"].items() for name in names]
+    assert len(recalled) == len(dict(recalled))
+    assert sorted(set(dict(recalled)) - used_in(release)) == []
+    for name, component in recalled:
+        assert facts.get(name, {}).get("component") in (None, component), name
+
+
+@pytest.mark.parametrize(
+    "release, file",
+    [
+        ("noble", "apt-install-mpich-noble.txt"),
+        ("noble", "podman-packages-noble.txt"),
+        ("jammy", "slurm-packages-jammy.txt"),
+        ("jammy", "control-relations-580-server-jammy.txt"),
+        ("noble", "control-relations-580-server-noble.txt"),
+        ("noble", "control-relations-580-noble.txt"),
+    ],
+)
+def test_names_that_real_outputs_have(release, file):
+    """A name that roles use, and whose spelling an output has with another ending, is spelled so (libpmix2 was libpmix2t64)."""
+    text = (UBUNTU / file).read_text(encoding="utf-8")
+    real = set(
+        re.findall(r"^Package: (\S+)|^([a-z0-9][a-z0-9.+-]+)\b| amd64 ([a-z0-9.+-]+) ", text, re.M)
+    )
+    real = {name for names in real for name in names if name}
+    wrong = {name for name in used_in(release) - provided_in(release) if name + "t64" in real}
+    assert wrong == set() and real & names_in(release)

@@ -206,9 +206,11 @@ def test_a_host_is_watched_from_begin_to_end(tmp_path):
         "nics",
         "p2p",
         "counters",
+        "by_card",
         "lost",
     }
-    assert set(json.loads(run("-B", program, "end"))) == {"cards", "counters", "lost", "peaks"}
+    ended = json.loads(run("-B", program, "end"))
+    assert set(ended) == {"cards", "counters", "by_card", "lost", "peaks"}
     # On a busy machine the watcher is still there for a moment.
     deadline = time.monotonic() + 10
     while subprocess.run(["pgrep", "-f", program], stdout=subprocess.PIPE, check=False).stdout:

@@ -138,11 +138,12 @@ GOOD += [
     {
         "facts_os": JAMMY,
         "vars_cluster_scheduler": "slurm",
-        "answer_candidates": {"slurmd": "23.11.4-1"},
+        "answer_candidates": {"slurmd": "23.11.4-1", "podman": "4.6.2"},
     },
     {
         "facts_os": JAMMY,
         "vars_cluster_scheduler": "slurm",
+        "vars_job_container_enabled": False,
         "facts_cgroup": dict(NO_CGROUPS, usable=True, why=""),
     },
 ]
@@ -174,7 +175,7 @@ GOOD += [
         "vars_slurm_packages_source": SOURCE,
         **SLURM,
     },
-    # No containers for jobs, and no GPU.
+    # No containers for jobs, and no Slurm.
     {
         "facts_os": JAMMY,
         "facts_gpus": 8,
@@ -182,7 +183,6 @@ GOOD += [
         "vars_slurm_accept_no_limits": True,
         **SLURM,
     },
-    {"facts_os": JAMMY, "vars_slurm_accept_no_limits": True, **SLURM},
     {"facts_os": JAMMY, "facts_gpus": 8},
     # Facts of an earlier release, a new host, and one with the file.
     {"facts_programs": {"exportfs": True}, "facts_files": SET_UP},
@@ -212,7 +212,13 @@ BAD = [
             **SLURM,
         },
         "job-podman",
-        "podman 3.4.4, which cannot give GPUs",
+        "podman 3.4.4, which cannot run jobs",
+    ),
+    # Its log driver is missing without a GPU, too.
+    (
+        {"facts_os": JAMMY, "vars_slurm_accept_no_limits": True, **SLURM},
+        "job-podman",
+        "podman 3.4.4, which cannot run jobs",
     ),
     (
         {
@@ -255,6 +261,7 @@ BAD = [
         {
             "facts_os": JAMMY,
             "vars_cluster_scheduler": "slurm",
+            "vars_job_container_enabled": False,
             "answer_candidates": {"slurmd": "21.08.5-2ubuntu1"},
         },
         "job-limits",
@@ -262,7 +269,12 @@ BAD = [
     ),
     # Package lists that are empty.
     (
-        {"facts_os": JAMMY, "vars_cluster_scheduler": "slurm", "answer_candidates": {}},
+        {
+            "facts_os": JAMMY,
+            "vars_cluster_scheduler": "slurm",
+            "vars_job_container_enabled": False,
+            "answer_candidates": {},
+        },
         "job-limits",
         "Slurm 21.08 does not know",
     ),
@@ -492,6 +504,7 @@ def test_each_defect_is_found_by_its_rule(changes, check_id, found):
 def test_releases_of_slurm_that_do_not_meet_are_found_before_the_image_is_built():
     """22.04 has 21.08 and 24.04 has 23.11: with neither as the scheduler do they work together."""
     old = dict(SLURM, facts_os=JAMMY, vars_slurm_accept_no_limits=True)
+    old["vars_job_container_enabled"] = False
     new = dict(SLURM, facts_os=NOBLE)
     for scheduler, about, found in (
         ("a", "b", "Slurm 23.11 is newer than 21.08 of the scheduler a"),
@@ -520,9 +533,9 @@ def test_releases_of_slurm_that_do_not_meet_are_found_before_the_image_is_built(
     assert entry["host"] == "b" and "Set cluster_scheduler_host to b" in entry["fix"]
 
 
-def test_podman_for_gpus_is_that_of_role_job_container():
-    known = yaml.safe_load(RULES.read_text(encoding="utf-8"))["data"]["podman_for_gpus"]
-    assert known == "%d.%d" % _job_container_plan.OLDEST_PODMAN_WITH_GPUS
+def test_the_oldest_podman_is_that_of_role_job_container():
+    known = yaml.safe_load(RULES.read_text(encoding="utf-8"))["data"]["oldest_podman"]
+    assert known == "%d.%d" % _job_container_plan.OLDEST_PODMAN
 
 
 def test_what_is_found_across_hosts():

@@ -222,7 +222,6 @@ def test_overlaps_with_ranges_of_others_are_problems(line, overlap):
 @pytest.mark.parametrize(
     "found",
     [
-        {"packages": {"podman": "3.4.4+ds1-1ubuntu1.22.04.3"}},
         {"packages": {"podman": "4.9.3+ds1-1ubuntu0.2"}, "gpu_nodes": [0]},
         {"packages": {"podman": "4.1.0"}, "gpu_nodes": [0]},
         # Facts of an earlier release, and a host whose package lists are empty.
@@ -244,11 +243,14 @@ def test_the_local_disk_of_a_job():
     "found, changes, said",
     [
         ({"packages": {"podman": "3.0.1+dfsg1-3"}}, {}, "podman 3.0.1+dfsg1-3 is too old"),
-        # podman of Ubuntu 22.04 has no CDI. One that is not installed yet is refused before it is.
-        (
-            {"packages": {"podman": "3.4.4+ds1-1ubuntu1.22.04.3"}, "gpu_nodes": [0, 1]},
-            {},
-            "podman 3.4.4+ds1-1ubuntu1.22.04.3 is too old to give GPUs to containers; expected 4.1",
+        # podman of Ubuntu 22.04 has no CDI and no log driver for jobs. One that is not installed yet is refused before it is.
+        *(
+            (
+                {"packages": {"podman": "3.4.4+ds1-1ubuntu1.22.04.3"}, "gpu_nodes": gpus},
+                {},
+                "podman 3.4.4+ds1-1ubuntu1.22.04.3 is too old to run jobs and to give them GPUs; expected 4.1",
+            )
+            for gpus in ([0, 1], [])
         ),
         (
             {"packages": {}, "podman_candidate": "4.0.3+ds1-1", "gpu_nodes": [0]},

@@ -684,6 +684,12 @@ def test_what_a_ring_must_move(ranks, moved):
     assert _bandwidth.must_move(1 << 20, 10, ranks) == moved * 10 * (1 << 20)
 
 
+def test_what_each_card_has_moved():
+    before = {"a": [10, 20], "b": [10, 20], "c": None, "e": [5, 5]}
+    after = {"a": [11, 22], "b": [3, 30], "c": [1, 1], "d": [1, 1], "e": None}
+    assert _bandwidth.moved_by_card(before, after) == dict.fromkeys("bcde", None) | {"a": 3}
+
+
 @pytest.mark.parametrize(
     "texts, counted",
     [

@@ -480,6 +480,14 @@ def test_mirrors_and_local_repositories_of_nvidia_are_nvidias():
     assert not is_foreign(own, "http://mirror.example/gpu", "aptly")
 
 
+def test_origins_that_unattended_upgrades_take_are_the_distributions():
+    """As its log has them, those of Ubuntu Pro among them."""
+    log = (UBUNTU / "unattended-upgrades-log-allowed-origins-bionic.txt").read_text()
+    origins = set(re.findall(r"o=([^,]+),a=", log))
+    assert origins == {"Ubuntu", "UbuntuESM", "UbuntuESMApps"}
+    assert not any(is_foreign("a.list", "http://archive.example/", origin) for origin in origins)
+
+
 def test_what_the_role_installed_is_of_its_source():
     """Without a question to apt in the second run. The rest of a build is of the same source."""
     installed = {

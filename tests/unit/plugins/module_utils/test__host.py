@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _host
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 
 OUTER, INNER = "a" * 64, "b" * 64
 
@@ -55,6 +58,19 @@ fe800000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
             },
         ),
         ("", {"id": "linux", "version_id": "", "codename": "", "id_like": []}),
+        # Of hosts with Ubuntu.
+        *(
+            (
+                (FIXTURES / ("ubuntu/os-release-%s.txt" % codename)).read_text(encoding="utf-8"),
+                {
+                    "id": "ubuntu",
+                    "version_id": version,
+                    "codename": codename,
+                    "id_like": ["debian"],
+                },
+            )
+            for codename, version in (("jammy", "22.04"), ("noble", "24.04"))
+        ),
     ],
 )
 def test_os_release(text, expected):

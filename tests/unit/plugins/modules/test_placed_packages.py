@@ -60,7 +60,8 @@ if "--simulate" not in sys.argv:
             for file in files:
                 if os.path.exists(file):
                     os.unlink(file)
-    state["installed"] = after
+    # What somebody else changes meanwhile.
+    state["installed"] = {{name: after[name] for name in after if name not in state.get("dropped", [])}}
     save()
     sys.exit(state.get("error", 0))
 END"""
@@ -169,6 +170,15 @@ def test_a_name_that_another_package_provides_is_there(host):
     refused = host.present("libpmix2=9")["msg"]
     assert "apt cannot install libpmix2=9, nothing was changed" in refused
     assert host.absent()["removed"] == ["munge", "libpmix2t64"] and host["installed"] == {}
+
+
+def test_what_stays_after_a_check_that_failed_is_told(host):
+    """Somebody else has removed a package meanwhile. What apt installed is recorded: the removal of the role finds it."""
+    host.write(dropped=["server"])
+    result = host.present("server")
+    assert result["failed"] and "server is absent, not there" in result["msg"]
+    assert "this is still there: library. It is recorded" in result["msg"]
+    assert host.absent()["removed"] == ["library"] and host["installed"] == {}
 
 
 def test_no_run_of_apt_restarts_services(host):

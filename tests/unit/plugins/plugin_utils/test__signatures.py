@@ -81,6 +81,7 @@ def test_the_page_of_the_docs():
         ("nvidia-smi-fail/nvml-mismatch-old.txt", "driver_library_mismatch"),
         ("nvidia-smi-fail/nvml-mismatch-with-library-version-570.txt", "driver_library_mismatch"),
         ("nvidia-smi-fail/nvml-unknown-error.txt", "nvml_unknown_error"),
+        ("ubuntu/incident-unattended-driver-upgrade.txt", "persistenced_socket"),
         ("all_reduce_perf/fail-cuda-stub-nccl-info.txt", "cuda_stub_library"),
         ("all_reduce_perf/fail-sophia-nccl-system-error-8ranks.txt", "nccl_system_error"),
         ("all_reduce_perf/fail-cxi-alloc-no-table.txt", "cxi_resources"),

@@ -370,12 +370,51 @@ def test_a_host_that_uses_fewer_rails():
     seen["hosts"]["b"]["via"] = GDR
     check = nccl_transport(seen, its, HOSTS)
     assert check["verdict"] == "warn" and "NCCL_IB_HCA" in check["fix"]
-    assert check["found"].endswith("; b uses 1 network devices, a uses 2")
+    assert check["found"].endswith("; b uses network device 0 of NCCL's log, a uses 0, 1")
     its["b"]["cards"] = [IB]
     assert nccl_transport(seen, its, HOSTS)["verdict"] == "pass"
     its = facts(IB, other)
     its["b"]["gpus"] = its["b"]["gpus"][:1]
     assert nccl_transport(seen, its, HOSTS)["verdict"] == "pass"
+
+
+@pytest.mark.parametrize(
+    "moved, told",
+    [
+        # NCCL's log has both devices on both hosts, and one of b carries nothing but other traffic.
+        (
+            {"mlx5_0": 60 << 30, "mlx5_1": 1 << 20},
+            "; the data of b went over mlx5_0, that of a over mlx5_0, mlx5_1",
+        ),
+        ({"mlx5_0": 30 << 30, "mlx5_1": 29 << 30}, ""),
+        # Nothing is told by counters that are not known, or of a job that moved little.
+        ({"mlx5_0": 60 << 30, "mlx5_1": None}, ""),
+        ({"mlx5_0": 3 << 20, "mlx5_1": 0}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_rail_whose_card_carries_nothing(moved, told):
+    """The counters of each card count, before what NCCL has connected."""
+    other = _bandwidth.card("mlx5_1", "200 Gb/sec (4X HDR)", True)
+    both = [*GDR, " via NET/IB/1/GDRDMA"]
+    seen, its = watched(via=both, by_card=moved), facts(IB, other)
+    seen["hosts"]["b"]["via"] = both
+    seen["hosts"]["a"]["by_card"] = {"mlx5_0": 30 << 30, "mlx5_1": 30 << 30}
+    check = nccl_transport(seen, its, HOSTS)
+    assert (check["verdict"], "NCCL_IB_HCA" in check["fix"]) == (
+        ("warn", True) if told else ("pass", False)
+    )
+    assert check["found"].endswith(told)
+
+
+def test_counters_count_although_the_log_names_fewer_devices():
+    """One device in NCCL's log may stand for several cards that it has merged."""
+    other = _bandwidth.card("mlx5_1", "200 Gb/sec (4X HDR)", True)
+    seen = watched(via=[*GDR, " via NET/IB/1/GDRDMA"])
+    seen["hosts"]["b"]["via"] = GDR
+    for host in HOSTS:
+        seen["hosts"][host]["by_card"] = {"mlx5_0": 30 << 30, "mlx5_1": 30 << 30}
+    assert nccl_transport(seen, facts(IB, other), HOSTS)["verdict"] == "pass"
 
 
 def test_alone_there_is_no_network():

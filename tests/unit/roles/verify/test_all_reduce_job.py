@@ -76,6 +76,7 @@ def fixture_measure(agent, tmp_path, monkeypatch):
                     "first": rank % 2 == 0,
                     "sent_bytes": 8 + rank,
                     "received_bytes": 9 + rank,
+                    "by_card": {"mlx5_0": 17},
                     "gpus": [],
                     "via": ["via %d" % rank],
                 }
@@ -486,6 +487,7 @@ def test_all_are_watched_at_work(measure):
             "via": ["via %d" % rank],
             "sent_bytes": 8 + rank,
             "received_bytes": 9 + rank,
+            "by_card": {"mlx5_0": 17},
             "gpus": [],
         }
         for name, rank in zip(HOSTS, (0, 2, 4, 6))
@@ -504,6 +506,7 @@ def test_several_ranks_of_a_host_are_watched(measure, monkeypatch, agent):
         "via": ["via 2", "via 3"],
         "sent_bytes": 10,
         "received_bytes": 11,
+        "by_card": {"mlx5_0": 17},
         "gpus": [],
     }
 
@@ -546,6 +549,14 @@ def fixture_worker(agent, monkeypatch):
         return [1000 * state["done"], 3000 * state["done"]] if cards else None
 
     monkeypatch.setattr(agent, "settled", settled)
+    # Of two cards, one carries all.
+    monkeypatch.setattr(
+        agent,
+        "card_counters",
+        lambda cards: (
+            {"ib0": [1000 * state["done"], 3000 * state["done"]], "ib1": [7, 7]} if cards else {}
+        ),
+    )
     rank = agent.Rank(plan())
     rank.state = state
     return rank
@@ -562,6 +573,7 @@ def test_watching(agent, worker, monkeypatch):
         "first": True,
         "sent_bytes": 5000,
         "received_bytes": 15000,
+        "by_card": {"ib0": 20000, "ib1": 0},
         "gpus": [],
     }
     assert worker.state["order"][:3] == [
@@ -668,6 +680,9 @@ def test_counters_from_sysfs(agent, tmp_path):
         is None
     )
     assert agent.counters([], sysfs) is None
+    # By card, for the rails.
+    cards = [{"name": "mlx5_0", "rdma": True}, {"name": "bare", "rdma": False}]
+    assert agent.card_counters(cards, sysfs) == {"mlx5_0": [44, 88], "bare": None}
 
 
 def test_counters_of_real_cards_take_a_moment(agent, monkeypatch):

@@ -153,6 +153,11 @@ def fixture_measure(program, tmp_path, monkeypatch):
                 "interface": "eth%d" % horovod.rank(),
             },
         )
+        monkeypatch.setattr(
+            program.all_reduce,
+            "card_counters",
+            lambda cards: {card["name"]: program.all_reduce.counters([card]) for card in cards},
+        )
         # A card's counters are what its rank has brought under the name of what is watched.
         monkeypatch.setattr(
             program.all_reduce,
@@ -250,8 +255,9 @@ def test_all_are_watched_at_work(measure):
             "gpus": [],
             "sent_bytes": 4096 * iterations,
             "received_bytes": 4096 * iterations,
+            "by_card": {card: 2 * 4096 * iterations},
         }
-        for name in "ab"
+        for name, card in (("a", "eth0"), ("b", "eth2"))
     }
     # One more connects. The other ranks do not work.
     assert [

@@ -119,13 +119,21 @@ def test_it_is_python_3_6():
 
 def test_from_begin_to_end(host, tmp_path):
     before = host("begin", "60")
-    assert set(before) == {"cards", "gpus", "interface", "nics", "p2p", "counters", "lost"} and [
-        card["name"] for card in before["cards"]
-    ] == ["lo"]
+    assert set(before) == {
+        "cards",
+        "gpus",
+        "interface",
+        "nics",
+        "p2p",
+        "counters",
+        "by_card",
+        "lost",
+    } and [card["name"] for card in before["cards"]] == ["lo"]
     started(tmp_path, 1)
     assert looking(tmp_path) != []
     after = host("end")
     assert after["peaks"] == [97, None] and after["cards"] == before["cards"]
+    assert list(before["by_card"]) == list(after["by_card"]) == ["lo"]
     assert all(now >= then for now, then in zip(after["counters"], before["counters"], strict=True))
     assert gone(tmp_path)
 
@@ -161,6 +169,7 @@ def test_words_that_are_no_figures(program, monkeypatch, capsys):
     assert told == {
         "cards": [_bandwidth.card("no-such-card", "")],
         "counters": None,
+        "by_card": {"no-such-card": None},
         "peaks": [],
     }
     assert "nvidia-smi: not the number" in capsys.readouterr().err
