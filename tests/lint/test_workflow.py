@@ -165,6 +165,43 @@ def test_the_differences_become_one_issue(tmp_path, number, command):
     assert command in (tmp_path / "log").read_text().splitlines()[-1]
 
 
+@pytest.mark.slow
+def test_the_inventory_of_a_runner_is_valid(tmp_path):
+    """As the job has it, with the names of the programs in its log. The input is checked by the playbook with which its first one begins."""
+    for name in ("make", "ansible", "ansible-playbook"):
+        (tmp_path / name).write_text(
+            "#!/bin/sh\necho %s $@ >> %s/log\ncp $2 %s/hosts.yml || true\n"
+            % (name, tmp_path, tmp_path)
+        )
+        (tmp_path / name).chmod(0o755)
+    script = (ROOT / ".ci/runner_host").read_text()
+    for there, here in (
+        ('cd "$(dirname "$0")/.."', "cd %s" % ROOT),
+        ("mkdir -p /data1/share", "true"),
+        ("$PWD/.venv/bin", str(tmp_path)),
+    ):
+        assert there in script
+        script = script.replace(there, here)
+    (tmp_path / "runner_host").write_text(script)
+    path = {"PATH": "%s:/usr/sbin:/usr/bin:/sbin:/bin" % tmp_path}
+    subprocess.run(["sh", tmp_path / "runner_host"], env=path, check=True)
+    log = (tmp_path / "log").read_text()
+    assert [word for word in log.split() if word.startswith("playbooks/")] == [
+        "playbooks/preflight.yml",
+        "playbooks/gpu_stack.yml",
+    ]
+    playbook = [ROOT / ".venv/bin/ansible-playbook", "-i", tmp_path / "hosts.yml"]
+    done = subprocess.run(
+        [*playbook, "playbooks/inventory_check.yml"],
+        cwd=ROOT,
+        text=True,
+        check=False,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "The input is valid: 1 host" in done.stdout
+
+
 APT = """#!/bin/sh
 case "$*" in
 update*) test -e %(folder)s/sources.list.d/docker.list && cp %(folder)s/docker %(folder)s/targets ;;
