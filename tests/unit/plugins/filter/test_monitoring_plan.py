@@ -33,6 +33,9 @@ WANTED = {
     "retention_days": 90,
     "retention_gib": 20,
     "idle_hours": 2,
+    "idle_minutes": "60",
+    "mail": False,
+    "people_see": "own",
     "gpu_source": "nvidia_smi",
     "receivers": [],
     "routes": [],
@@ -44,7 +47,7 @@ WANTED = {
     "dcgm_text": (FILES / "dcgm.yml").read_text(encoding="utf-8"),
     "site_rules": {},
     "dashboards": {"cluster.json": "{}"},
-    "programs": {"gpu_reader": "g", "host_reader": "h", "slurm_reader": "s"},
+    "programs": {"gpu_reader": "g", "host_reader": "h", "slurm_reader": "s", "job_usage": "u"},
 }
 NOTHING = {
     "record": {},
@@ -151,6 +154,7 @@ def test_the_host_of_prometheus():
         "prometheus-alertmanager.service",
         "trainyard-metrics-host.timer",
         "trainyard-metrics-slurm.timer",
+        "trainyard-usage.timer",
     }
     assert made["certificate"] == {
         "names": ["front", "localhost"],
@@ -172,6 +176,31 @@ def test_the_host_of_prometheus():
         if entry["path"].startswith("/etc/trainyard") and "content" in entry:
             assert (entry["mode"], entry["group"]) == ("0640", "prometheus"), entry["path"]
     assert "nobody gets them" in made["warnings"][0]
+
+
+def test_the_use_of_jobs_is_read_where_prometheus_answers():
+    made = plan(host="front", gpus=0, receivers=[{"name": "mail"}])
+    assert made["warnings"] == []
+    written = files(made["host_files"])
+    assert json.loads(written["/etc/trainyard/monitoring/usage.json"]["content"]) == {
+        "interval": 15,
+        "idle_minutes": 60,
+        "mail": False,
+        "people_see": "own",
+    }
+    unit = written["/etc/systemd/system/trainyard-usage.service"]["content"]
+    assert "User=slurm\nSupplementaryGroups=prometheus\n" in unit
+    assert written["/var/lib/trainyard/usage"]["owner"] == "slurm"
+    # Prometheus is elsewhere, and listens on its own host only.
+    made = plan(host="front", gpus=0, prometheus_host="gpu-a")
+    assert "trainyard-usage.timer" not in made["units"]
+    [warning] = made["warnings"]
+    assert warning.startswith("Prometheus is on gpu-a, and Slurm on front: the use of GPUs by jobs")
+    # What the program has written stays while it runs.
+    made = plan(settled(host="front"), host="front")
+    for path in ("/var/lib/trainyard/metrics/slurm/idle.json", planned.USAGE + "/accounts.json"):
+        assert path not in made["absent"]
+        assert path in plan(settled(host="front"), host="front", has_slurm=False)["absent"]
 
 
 def test_without_slurm_nothing_is_of_slurm():
@@ -273,7 +302,11 @@ def test_only_what_has_changed_is_restarted():
 def test_a_host_that_is_no_longer_that_of_prometheus():
     found = settled(host="front")
     made = plan(found, host="front", prometheus_host="gpu-a")
-    assert made["stop"] == ["prometheus.service", "prometheus-alertmanager.service"]
+    assert made["stop"] == [
+        "trainyard-usage.timer",
+        "prometheus.service",
+        "prometheus-alertmanager.service",
+    ]
     gone = made["absent"]
     assert "/etc/trainyard/monitoring/prometheus.yml" in gone
     assert "/etc/trainyard/monitoring/rules/trainyard.yml" in gone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import importlib.util
 import json
 import os
 import shlex
@@ -90,6 +91,9 @@ class Monitoring:
             "retention_days": 1,
             "retention_gib": 1,
             "idle_hours": 2,
+            "idle_minutes": 0,
+            "mail": False,
+            "people_see": "own",
             "gpu_source": "nvidia_smi",
             "receivers": [{"name": "hook", "webhook_configs": [webhook]}],
             "routes": [],
@@ -102,7 +106,9 @@ class Monitoring:
             "dcgm_text": "",
             "site_rules": {},
             "dashboards": {},
-            "programs": {"gpu_reader": "", "host_reader": "", "slurm_reader": ""},
+            "programs": dict.fromkeys(
+                ("gpu_reader", "host_reader", "slurm_reader", "job_usage"), ""
+            ),
         }
         self.write()
         self.sign()
@@ -309,25 +315,29 @@ def test_no_gossip(monitoring):
     assert json.loads(text)["cluster"]["status"] == "disabled"
 
 
-def test_verify_reads_it(monitoring):
-    """Module monitoring_proof, whose ports are those of a host."""
+@contextlib.contextmanager
+def proof_of(monitoring, hosts):
+    """Module monitoring_proof, whose ports are those of a host, as verify runs it."""
     from ansible_collections.trainyard.gpu.plugins.modules import monitoring_proof
 
     asked = {
         "folder": str(monitoring.tls),
         "hosts": [
-            {"name": "front", "address": "127.0.0.1"},
-            {"name": "gone", "address": "127.0.0.2"},
+            {"name": name, "address": "127.0.0.%d" % (at + 1)} for at, name in enumerate(hosts)
         ],
         "address": "127.0.0.3",
         "port": monitoring.ports[0],
         "has_alertmanager": True,
         "timeout": 5,
     }
-    proof = monitoring_proof.Proof(asked)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(monitoring_proof, "PROMETHEUS", monitoring.ports[1])
         patch.setattr(monitoring_proof, "ALERTMANAGER", monitoring.ports[2])
+        yield monitoring_proof.Proof(asked)
+
+
+def test_verify_reads_it(monitoring):
+    with proof_of(monitoring, hosts=["front", "gone"]) as proof:
         found = proof.read()
         assert (found["missing"], found["strange"], found["stale"]) == (["gone"], [], [])
         assert (found["alerts"], found["receivers"]) == ("", ["hook"])
@@ -343,12 +353,6 @@ def test_verify_reads_it(monitoring):
         finally:
             web.write_text(text, encoding="utf-8")
         assert "front answers on port %d without a certificate" % monitoring.ports[0] in told
-    monitoring.stop("prometheus-alertmanager")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(monitoring_proof, "PROMETHEUS", monitoring.ports[1])
-        patch.setattr(monitoring_proof, "ALERTMANAGER", monitoring.ports[2])
-        assert "does not answer" in proof.read()["alerts"]
-    monitoring.start("prometheus-alertmanager")
 
 
 def test_a_new_certificate_needs_no_restart(monitoring):
@@ -428,3 +432,70 @@ def test_dashboards(monitoring, name):
                 monitoring.query(text)
             except urllib.error.HTTPError as error:
                 raise AssertionError("%s: %s" % (panel["title"], error.read().decode())) from error
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, FILES / (name + ".py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_use_of_a_job(monitoring):
+    """The expressions of job_usage: the last sums of an ended job, and the jobs whose GPUs are idle."""
+    job_usage = load("job_usage")
+    sums = {}
+    values = [
+        (at, {"gpu": str(at), "uuid": "GPU-%d" % at, "use": at * 0.5, "watts": 100.0, "memory": 9})
+        for at in (0, 1)
+    ]
+
+    def told(job):
+        jobs = {0: job, 1: job}
+        _metrics.add_sample(sums, jobs, values, 60)
+        keys = [({"gpu": str(at), "uuid": "GPU-%d" % at}, at) for at in (0, 1)]
+        use = [(labels, at * 0.5) for labels, at in keys]
+        families = _metrics.sum_families(sums) + _metrics._job_family(keys, jobs)
+        text = "Share of the last sample period in which a kernel ran."
+        families += [_metrics.Family("trainyard_gpu_utilization_ratio", "gauge", text, use)]
+        monitoring.metrics("gpu", families)
+
+    def ask(expression):
+        return job_usage.query(expression, time.time(), monitoring.ports[1], str(monitoring.tls))
+
+    def seen(job, minutes):
+        measured = job_usage._usage.measured(
+            job_usage.sums_of(ask(job_usage.sums_query(job, 600, 1)))
+        )
+        return measured if measured.get("seconds") == 60 * minutes * 2 else None
+
+    told(70)
+    assert monitoring.wait(lambda: seen(70, 1))
+    told(70)
+    found = monitoring.wait(lambda: seen(70, 2))
+    assert (found["seen"], found["used"], found["use"], found["idle"]) == (2, 1, 0.25, 0.5)
+    # The next job has the GPUs. The sums of the former one are still known.
+    told(71)
+    assert monitoring.wait(lambda: seen(71, 1))
+    assert seen(70, 2)
+    assert seen(72, 1) is None
+    # Both GPUs had another job a minute ago; the other one is in use.
+    assert ask(job_usage.idle_query(1, 15)) == []
+    expression = job_usage.idle_query(1, 15).replace("[1m]", "[3s]").replace(">= 3", ">= 2")
+
+    def idle():
+        return [(row["metric"]["slurm_job"], row["value"][1]) for row in ask(expression)]
+
+    assert monitoring.wait(lambda: idle() == [("71", "1")])
+    # A wrong certificate or no Prometheus is no answer, and not an empty one.
+    with pytest.raises(job_usage.NoAnswer):
+        job_usage.query("up", time.time(), 1, str(monitoring.tls))
+    with pytest.raises(job_usage.NoAnswer, match="parse error"):
+        ask("up(")
+
+
+def test_verify_tells_that_alertmanager_is_down(monitoring):
+    """The last one: Prometheus sends its next alert a minute after it could not."""
+    monitoring.stop("prometheus-alertmanager")
+    with proof_of(monitoring, hosts=["front"]) as proof:
+        assert "does not answer" in proof.read()["alerts"]
