@@ -159,7 +159,7 @@ def _has_slurm_reader(wanted: dict) -> bool:
 
 def _has_job_usage(wanted: dict) -> bool:
     """Return whether the use of jobs is read from Prometheus, which answers on its own host only."""
-    return _has_slurm_reader(wanted) and is_server(wanted)
+    return _has_slurm_reader(wanted) and is_server(wanted) and wanted["has_marks"]
 
 
 def _has_alertmanager(wanted: dict) -> bool:
@@ -343,7 +343,7 @@ def host_files(wanted: dict) -> list[dict]:
     reader = {
         "interval": wanted["interval"],
         "source": gpu_source(wanted),
-        "jobs": wanted["has_slurm"],
+        "jobs": wanted["has_marks"],
         "shares": _shares(wanted),
         "certificates": [*CERTIFICATES, *wanted["certificates"]],
         "gpus": wanted["gpus"] or wanted["npus"],
@@ -363,7 +363,7 @@ def host_files(wanted: dict) -> list[dict]:
         usage = {key: wanted[key] for key in ("interval", "idle_minutes", "mail", "people_see")}
         entries.append(_file(FOLDER + "/usage.json", _document(usage)))
         entries.append(_folder(USAGE, owner="slurm", group="slurm"))
-    if wanted["has_slurm"] and gpu_source(wanted):
+    if wanted["has_marks"] and gpu_source(wanted):
         # Prolog and epilog keep the job of each GPU here. /run is empty after a boot.
         entries.append(_file(TMPFILES, HEADING + "d /run/trainyard/gpus 2750 root %s -\n" % GROUP))
         entries += [
@@ -848,7 +848,11 @@ def warnings(wanted: dict) -> list[str]:
         found.append(
             "monitoring_receivers is empty: alerts are kept, and nobody gets them. Set a receiver, such as a mail address or a webhook"
         )
-    if _has_slurm_reader(wanted) and not is_server(wanted):
+    if _has_slurm_reader(wanted) and not wanted["has_marks"]:
+        found.append(
+            "job_container_enabled is false, so no prolog says which job has a GPU: there is no trainyard_gpu_job, and jobs_idle_gpu_minutes stops no job"
+        )
+    elif _has_slurm_reader(wanted) and not is_server(wanted):
         found.append(
             "Prometheus is on %s, and Slurm on %s: the use of GPUs by jobs is not kept in Slurm, and trainyard usage shows hours only. Set monitoring_prometheus_host"
             " to %s for it" % (wanted["prometheus_host"], wanted["host"], wanted["host"])

@@ -21,6 +21,7 @@ WANTED = {
     "hosts": HOSTS,
     "prometheus_host": "front",
     "has_slurm": True,
+    "has_marks": True,
     "scheduler_host": "front",
     "release": "debian 12",
     "gpus": 8,
@@ -200,11 +201,26 @@ def test_the_use_of_jobs_is_read_where_prometheus_answers():
     made = plan(settled(host="front"), host="front")
     for path in ("/var/lib/trainyard/metrics/slurm/idle.json", planned.USAGE + "/accounts.json"):
         assert path not in made["absent"]
-        assert path in plan(settled(host="front"), host="front", has_slurm=False)["absent"]
+        assert (
+            path
+            in plan(settled(host="front"), host="front", has_slurm=False, has_marks=False)["absent"]
+        )
+
+
+def test_without_a_prolog_no_gpu_looks_free():
+    """job_container_enabled: false. A job of 0 would say that all GPUs are free."""
+    made = plan(has_marks=False)
+    reader = files(made["host_files"])["/etc/trainyard/monitoring/reader.json"]["content"]
+    assert not json.loads(reader)["jobs"] and "/run/trainyard/gpus" not in files(made["host_files"])
+    made = plan(host="front", has_marks=False, receivers=[{"name": "mail"}])
+    assert "trainyard-usage.timer" not in made["units"]
+    assert "trainyard-metrics-slurm.timer" in made["units"]
+    [warning] = made["warnings"]
+    assert warning.startswith("job_container_enabled is false, so no prolog")
 
 
 def test_without_slurm_nothing_is_of_slurm():
-    made = plan(host="front", has_slurm=False)
+    made = plan(host="front", has_slurm=False, has_marks=False)
     text = json.dumps([made["host_files"], list(made["units"])])
     assert "slurm" not in text.replace("slurm_reader", "") and "/run/trainyard/gpus" not in text
 

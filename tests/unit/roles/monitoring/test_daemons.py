@@ -80,6 +80,7 @@ class Monitoring:
             "hosts": [{"name": "front", "address": "127.0.0.1"}],
             "prometheus_host": "front",
             "has_slurm": True,
+            "has_marks": True,
             "scheduler_host": "front",
             "release": "debian 12",
             "gpus": 8,
