@@ -904,6 +904,8 @@ def host_plan(found: dict, wanted: dict) -> dict:
         "units": unit_files(wanted),
         "certificate": certificate_names(wanted),
         "is_server": is_server(wanted),
+        "address": _address_of(wanted, wanted["host"]),
+        "port": wanted["port"],
         "record_text": _document(record),
         "problems": problems(found, wanted),
         "warnings": warnings(wanted),
