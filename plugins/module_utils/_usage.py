@@ -59,7 +59,7 @@ HEADS = {
     "mean_use": "MEAN USE",
     "energy_kwh": "KWH",
     "wait_median_minutes": "WAIT (MIN)",
-    "wait_90_minutes": "90 % WAIT LESS",
+    "wait_90_minutes": "90 % WAIT",
 }
 COLUMNS = tuple(HEADS)
 
