@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+import time
 
 import pytest
 
@@ -169,6 +170,6 @@ def test_names_reach_neither_browser_nor_terminal():
 
 def test_ten_thousand_jobs_in_less_than_two_seconds():
     jobs = [job(user="p%d" % (number % 50), admin_comment=comment()) for number in range(10000)]
-    begin = datetime.datetime.now()
+    begin = time.process_time()
     assert len(usage.usage_rows(jobs, *NOVEMBER)) == 50
-    assert (datetime.datetime.now() - begin).total_seconds() < 2
+    assert time.process_time() - begin < 2
