@@ -5,7 +5,7 @@
 """Who has used the GPUs, and how well: jobs of Slurm in, rows by account and person out. Pure functions.
 
 The use of a job is in its AdminComment, as one word such as C(ty1:gpus=8,seen=8,used=3,hours=12.3,use=0.41). sacctmgr makes lower case of all letters and
-replaces quotes, so the text has neither. A job that nobody has measured is not measured: no use is not a use of 0.
+replaces quotes, so the text has neither. A job without measurements is not measured: that is not a use of 0.
 """
 
 from __future__ import annotations
@@ -348,6 +348,7 @@ def as_html(month: str, accounts: list[dict], rows: list[dict]) -> str:
     """Return a page with the sums of accounts, and with the rows of people."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>GPU usage %s</title><style>%s</style></head><body>\n'
-        "<h1>GPU usage %s</h1>\n<p>Hours of GPUs. Measured: seen by the metrics. Idle: of these, with a use below 5 %%. Times are in UTC.</p>\n%s%s</body></html>\n"
+        "<h1>GPU usage %s</h1>\n<p>Hours of GPUs. Measured: seen by the metrics. Idle: of these, with a use below 5 %%. Times are in UTC.</p>\n"
+        "%s%s</body></html>\n"
         % (month, _STYLE, month, _table("Accounts", accounts), _table("People", rows))
     )

@@ -854,7 +854,8 @@ def warnings(wanted: dict) -> list[str]:
         )
     elif _has_slurm_reader(wanted) and not is_server(wanted):
         found.append(
-            "Prometheus is on %s, and Slurm on %s: the use of GPUs by jobs is not kept in Slurm, and trainyard usage shows hours only. Set monitoring_prometheus_host"
+            "Prometheus is on %s, and Slurm on %s: the use of GPUs by jobs is not kept in Slurm, and trainyard usage shows hours only. Set "
+            "monitoring_prometheus_host"
             " to %s for it" % (wanted["prometheus_host"], wanted["host"], wanted["host"])
         )
     return found
