@@ -192,6 +192,12 @@ def _web_option(release: str) -> str:
     return "--web.config" if release == "ubuntu 22.04" else "--web.config.file"
 
 
+def _allowed(wanted: dict) -> list[str]:
+    """Return the addresses from which node_exporter takes connections."""
+    names = (wanted["prometheus_host"], wanted["host"])
+    return sorted({_address_of(wanted, name) for name in names})
+
+
 def node_exporter(wanted: dict) -> str:
     command = [
         "/usr/bin/prometheus-node-exporter",
@@ -209,9 +215,9 @@ def node_exporter(wanted: dict) -> str:
     ]
     return _drop_in(
         command,
-        # Nobody else needs to knock. The certificate of a client decides in any case.
+        # Nobody else needs to knock, but for the host itself, which waits until it listens. The certificate of a client decides in any case.
         "IPAddressDeny=any",
-        "IPAddressAllow=" + _address_of(wanted, wanted["prometheus_host"]),
+        "IPAddressAllow=" + " ".join(_allowed(wanted)),
         "NoNewPrivileges=true",
         "ProtectSystem=strict",
         "ProtectHome=read-only",
