@@ -12,6 +12,8 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _metrics
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_metrics import seconds_of
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
     _report,
     _report_files,
@@ -45,6 +47,7 @@ class ActionModule(ActionBase):
             "required",
             "overrule",
             "fail_on",
+            "metrics",
         )
     )
 
@@ -66,6 +69,7 @@ class ActionModule(ActionBase):
                 "required": {"type": "list", "elements": "str"},
                 "overrule": {"type": "dict", "default": {}},
                 "fail_on": {"type": "str", "choices": ["block", "warn"], "default": "block"},
+                "metrics": {"type": "str", "default": ""},
             }
         )
         # Templates return Ansible's own types of text and list.
@@ -115,6 +119,8 @@ class ActionModule(ActionBase):
             if result["folder"]
             else ""
         )
+        if args["metrics"] and not self._task.check_mode:
+            self._write_metrics(args["metrics"], report, task_vars)
         result["msg"] = _report.summary(report, checks) + where
         if report["verdict"] == "fail":
             result["failed"] = True
@@ -122,6 +128,27 @@ class ActionModule(ActionBase):
             del result["report"]
             show_failure(self._display, self._templar, result["msg"])
         return result
+
+    def _write_metrics(self, path, report, task_vars):
+        """Write the verdict for Prometheus. Without it, its alerts tell of an old verdict, so a failure is a warning."""
+        generated = seconds_of(report["generated"])
+        wanted = {
+            "path": path,
+            "content": _metrics.render(_metrics.verify_families(report, generated)),
+            "mode": "0640",
+            "group": "prometheus",
+        }
+        try:
+            done = self._execute_module(
+                module_name="trainyard.gpu.managed_files",
+                module_args={"files": [wanted]},
+                task_vars=task_vars,
+            )
+        except AnsibleError as error:
+            # Its host does not answer. The verdict is worth more.
+            done = {"failed": True, "msg": str(error)}
+        if done.get("failed"):
+            self._display.warning("%s cannot be written: %s" % (path, done.get("msg")))
 
     def _report(self, args, checks):
         """The report and the earlier ones, or a ReportError before anything is written."""

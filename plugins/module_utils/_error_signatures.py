@@ -142,7 +142,8 @@ SIGNATURES = [
             ],
             "the GPU's memory had an ECC error, or retired a page or remapped a row because of one",
             "start the job again. " + "Tell the operator of the cluster, with this line",
-            "look at the code in the table of Xids below. After 48, 64, 95 and 140 reset the GPU or reboot the host. After 63 and 94 it works on, and is "
+            "look at the code in the table of Xids below. After 48, 64, 95 and 140 reset the GPU (`nvidia-smi --gpu-reset`, with monitoring after "
+            "`systemctl stop trainyard-metrics-gpu`) or reboot the host. After 63 and 94 it works on, and is "
             "reset when no job runs. If `nvidia-smi -q` shows a failed remapping, replace the GPU",
             XID,
         ),
@@ -157,7 +158,8 @@ SIGNATURES = [
             ],
             "an NVLink of the GPU has failed, or had an error. `Nonfatal` errors are repaired by the driver",
             _TELL,
-            "reset the GPUs or reboot the host, unless the message says Nonfatal. Find the link with `nvidia-smi nvlink -e`. "
+            "reset the GPUs (`nvidia-smi --gpu-reset`, with monitoring after `systemctl stop trainyard-metrics-gpu`) or reboot the host, unless the "
+            "message says Nonfatal. Find the link with `nvidia-smi nvlink -e`. "
             "If the same link fails again, replace the GPU, its bridge or the NVSwitch",
             XID,
         ),
@@ -182,7 +184,8 @@ SIGNATURES = [
             ],
             "the GPU, or a part of it, stopped working",
             _TELL,
-            "stop the jobs on the GPU, then reset it or reboot the host. If the error returns, replace the GPU",
+            "stop the jobs on the GPU, then reset it (`nvidia-smi --gpu-reset`, with monitoring after `systemctl stop trainyard-metrics-gpu`) or reboot "
+            "the host. If the error returns, replace the GPU",
             XID,
         ),
         (
@@ -830,7 +833,8 @@ SIGNATURES = [
             ],
             "a GPU's memory has an uncorrectable error",
             "start the job again on other hosts, and tell the operator of the cluster, with this line",
-            "take the host out of use and reset the GPU. If the error returns, replace the GPU",
+            "take the host out of use and reset the GPU (`nvidia-smi --gpu-reset`, with monitoring after `systemctl stop trainyard-metrics-gpu`). If the "
+            "error returns, replace the GPU",
             XID,
         ),
         (
@@ -849,7 +853,8 @@ SIGNATURES = [
             ],
             "an NVLink between GPUs failed while the program used it",
             "start the job again on other hosts, and tell the operator of the cluster, with this line",
-            "look for Xid 74 or 144 to 150 in the kernel log. Take the host out of use and reset its GPUs. If the link fails again, replace the GPU, "
+            "look for Xid 74 or 144 to 150 in the kernel log. Take the host out of use and reset its GPUs (`nvidia-smi --gpu-reset`, with monitoring "
+            "after `systemctl stop trainyard-metrics-gpu`). If the link fails again, replace the GPU, "
             "its bridge or the NVSwitch",
             XID,
         ),
@@ -927,7 +932,8 @@ SIGNATURES = [
             ],
             "the GPU accepts no new program. It is in an exclusive mode that another process uses, or it is faulty",
             "check that only one process uses each GPU. " + _AGAIN,
-            "read the compute mode (`nvidia-smi -q -d COMPUTE`) and set it to Default, end left-over processes on the GPU, or reset it",
+            "read the compute mode (`nvidia-smi -q -d COMPUTE`) and set it to Default, end left-over processes on the GPU, or reset it (`nvidia-smi "
+            "--gpu-reset`, with monitoring after `systemctl stop trainyard-metrics-gpu`)",
             CUDA_ERRORS,
         ),
         (
@@ -3207,7 +3213,8 @@ SIGNATURES = [
             ],
             "a container cannot start, because a GPU of the host failed and requires a reset",
             "start the job again on other hosts, and tell the operator of the cluster, with this line",
-            "stop the jobs on the host, and reset the GPU (nvidia-smi --gpu-reset) or reboot the host",
+            "stop the jobs on the host, and reset the GPU (`nvidia-smi --gpu-reset`, with monitoring after `systemctl stop trainyard-metrics-gpu`) or "
+            "reboot the host",
             TOOLKIT,
         ),
         (
@@ -4420,7 +4427,8 @@ SIGNATURES = [
             ],
             "the driver refuses work, because a GPU requires a reset",
             _TELL,
-            "stop the jobs on the GPU, then reset it (nvidia-smi --gpu-reset) or reboot the host. `nvidia-smi -q` shows which GPU it is",
+            "stop the jobs on the GPU, then reset it (`nvidia-smi --gpu-reset`, with monitoring after `systemctl stop trainyard-metrics-gpu`) or reboot "
+            "the host. `nvidia-smi -q` shows which GPU it is",
             XID,
         ),
         (

@@ -54,19 +54,24 @@ class Xid(NamedTuple):
 
 
 _RETURNS = "If the error returns, replace "
+#: A reader of metrics holds the GPUs, so that a reset fails while it runs.
+RESET = "nvidia-smi --gpu-reset, with monitoring after systemctl stop trainyard-metrics-gpu"
 #: What to do. For errors of programs it is for the person whose job it was, otherwise for the operator.
 ADVICE = {
     "nothing": "nothing has to be done",
     "program": "check the program. If other programs have the same error on this GPU only, the GPU is faulty",
     "commands": "check the program. If it returns with other programs, check the PCIe link of the GPU (slot, riser, cable)",
     "earlier": "look for the error before it. It also follows each end of a job by force",
-    "restart": "start the job again. The memory is repaired by a reset of the GPU when no job runs",
+    "restart": "start the job again. The memory is repaired by a reset of the GPU (%s) when no job runs"
+    % RESET,
     "engine": "start the job again. If the error returns, check the driver's version, then the GPU",
-    "later": "reset the GPU (nvidia-smi --gpu-reset) or reboot when no job runs",
-    "reset": "stop the jobs on the GPU, then reset it (nvidia-smi --gpu-reset) or reboot. "
+    "later": "reset the GPU (%s) or reboot when no job runs" % RESET,
+    "reset": "stop the jobs on the GPU, then reset it (%s) or reboot. " % RESET
     + _RETURNS
     + "the GPU",
-    "link": "reset the GPUs or reboot. " + _RETURNS + "the GPU, its bridge or the NVSwitch",
+    "link": "reset the GPUs (%s) or reboot. " % RESET
+    + _RETURNS
+    + "the GPU, its bridge or the NVSwitch",
     "bus": "remove the host from service and reboot it. If the error returns, check power, cooling, slot and riser",
     "power": "remove the host from service, and connect the power cables of the GPU",
     "firmware": "reboot the host. If the error returns, update driver and firmware, or replace the GPU",
@@ -216,16 +221,17 @@ _RECOVERIES = {
     "none": ("ignore", ADVICE["nothing"]),
     "reset": (
         "drain",
-        "stop the jobs on the GPU, then reset it (nvidia-smi --gpu-reset). If that fails, reboot the host",
+        "stop the jobs on the GPU, then reset it (%s). If that fails, reboot the host" % RESET,
     ),
     "reboot": ("drain", "stop the jobs on the host, then reboot it"),
     "drain p2p": (
         "drain",
-        "stop all jobs on the host that connect GPUs, then read the action again. Reset the GPU if it stays",
+        "stop all jobs on the host that connect GPUs, then read the action again. Reset the GPU if it stays (%s)"
+        % RESET,
     ),
     "drain and reset": (
         "drain",
-        "let the jobs on the host end, then reset the GPU (nvidia-smi --gpu-reset)",
+        "let the jobs on the host end, then reset the GPU (%s)" % RESET,
     ),
 }
 

@@ -27,6 +27,7 @@ __all__ = [
     "driver_families",
     "gpu_families",
     "health_family",
+    "known_sums",
     "npu_families",
     "nvlink_family",
     "render",
@@ -389,6 +390,14 @@ def add_sample(
             own["seconds"] += seconds
             own["use"] += value["use"] * seconds
             own["busy"] += seconds if value["use"] >= BUSY else 0
+
+
+def known_sums(found: object) -> dict:
+    """Return the sums of a former process, which P(add_sample) has made. Nothing if they are damaged."""
+    keys = {"job", "gpu", "memory", "seconds", "use", "busy", "joules"}
+    values = list(found.values()) if isinstance(found, dict) else []
+    is_whole = all(isinstance(own, dict) and set(own) == keys for own in values)
+    return found if values and is_whole else {}
 
 
 def sum_families(sums: dict) -> list[Family]:

@@ -6,11 +6,23 @@
 
 from __future__ import annotations
 
-__all__ = ["hosts_up", "missing_gpus", "not_sent", "stale_files"]
+import calendar
+import time
 
-#: Seconds after which a file is old, by the end of its path. slurmd runs the health program each five minutes.
-OLD = {"/health.prom": 1800}
+__all__ = ["MARKED", "SETTLED", "hosts_up", "missing_gpus", "not_sent", "stale_files", "wrong_jobs"]
+
+#: Seconds after which a file is old, by the end of its path. slurmd runs the health program each five minutes, and verify writes when it runs.
+OLD = {"/health.prom": 1800, "/verify.prom": float("inf")}
 _OLD = 300
+
+
+#: Seconds after its start in which the GPUs of a job get its number: until the next look at them, and the next one of Prometheus.
+SETTLED = 120
+#: Query for the GPUs of each job. Those of a job that has just ended are not in it.
+MARKED = (
+    'count by (slurm_job) (count_values by (instance, uuid) ("slurm_job", trainyard_gpu_job > 0 and trainyard_gpu_job == trainyard_gpu_job offset %ds))'
+    % (SETTLED // 2)
+)
 
 
 def _vector(answer: dict) -> list[dict]:
@@ -52,6 +64,37 @@ def stale_files(mtimes: dict, errors: dict, now: float) -> list[str]:
 def missing_gpus(answer: dict) -> list[str]:
     """Return hosts whose GPUs are not measured, from the answer to the expected GPUs unless there are metrics of them."""
     return sorted(row["metric"].get("instance", "") for row in _vector(answer))
+
+
+def _seconds(text: str | None) -> float:
+    """Return the seconds since 1970 of a time of the parsers, infinity for no time."""
+    if not text:
+        return float("inf")
+    return float(calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
+
+
+def wrong_jobs(answer: dict, jobs: list[dict], now: float) -> list[str]:
+    """Return what is wrong with the jobs of GPUs, as Slurm has given them away and as the metrics have them.
+
+    :param answer: Prometheus' answer to MARKED.
+    :param jobs: what P(_slurm.parse_jobs) returns, with jobs that have just ended.
+    :param now: the time in seconds since 1970.
+    """
+    marked = {
+        row["metric"].get("slurm_job", ""): int(float(row["value"][1])) for row in _vector(answer)
+    }
+    known = {str(job["id"]) for job in jobs}
+    found = [
+        "%d GPUs have job %s, which is not in the queue" % (count, number)
+        for number, count in sorted(marked.items())
+        if number not in known
+    ]
+    for job in jobs:
+        is_settled = _seconds(job["start_time"]) + SETTLED < now
+        count = marked.get(str(job["id"]), 0)
+        if job["state"] == "running" and job["gpus"] and is_settled and count != job["gpus"]:
+            found.append("job %d has %d GPUs, and metrics of %d" % (job["id"], job["gpus"], count))
+    return found
 
 
 def not_sent(answer: dict) -> str:

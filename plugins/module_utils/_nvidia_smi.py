@@ -24,11 +24,11 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 try:
-    from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import recovery
+    from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import RESET, recovery
     from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 except ImportError:
     # Role host_library copies these files to hosts, into one folder.
-    from _host_health import recovery
+    from _host_health import RESET, recovery
     from _quantity import quantity
 
 # Message of nvidia-smi -> cause, in this order: if there are two, the first explains the other. The wording is NVML's (nvmlErrorString), or nvidia-smi's for
@@ -558,7 +558,7 @@ _DEGRADED = {
     "access_timeout_recovery": ("true", "yes"),
 }
 #: What nvidia-smi says beside the counters of errors: what is said of it, the action, and what to do.
-_RESET_LATER = "reset GPU %d (nvidia-smi --gpu-reset) or reboot when no job runs"
+_RESET_LATER = "reset GPU %%d (%s) or reboot when no job runs" % RESET
 _MEMORY_FAULTS = {
     "unrepairable_memory": ("memory could not be repaired", "drain", "replace GPU %d"),
     "channel_repair_pending": (
@@ -581,7 +581,9 @@ _FABRIC_FIX = (
     "check that nvidia-fabricmanager.service runs on the host in the driver's version, and its log (journalctl --unit nvidia-fabricmanager). On a machine "
     "with NVLink switches of its own, check them too. Until then CUDA calls may end with error 802"
 )
-_RESET_FIX = "stop the jobs on GPU %d, then reset it (nvidia-smi --gpu-reset) or reboot. If it returns, replace it"
+_RESET_FIX = (
+    "stop the jobs on GPU %%d, then reset it (%s) or reboot. If it returns, replace it" % RESET
+)
 
 
 def _problem(check, action, gpu, evidence, fix):

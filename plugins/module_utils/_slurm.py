@@ -76,6 +76,8 @@ JOB_FIELDS = (
 ).split()
 # ExitCode is the last one because it has a fixed form.
 FINISHED_FIELDS = "JobID JobIDRaw User Account QOS Partition State Submit Start End ElapsedRaw NodeList AllocTRES Reason JobName Comment ExitCode".split()
+#: Field that parse_finished reads on request. Administrators write it, and role monitoring keeps the use of GPUs in it.
+ADMIN_COMMENT = "AdminComment"
 
 # Other programs and people rely on reasons of their own: only what begins with this is ours.
 REASON_PREFIX = "trainyard: "
@@ -165,9 +167,12 @@ def jobs_command(mark):
     return ["squeue", "--all", "--noheader", "--noconvert", "--Format=" + fields]
 
 
-def finished_command(mark, since):
-    """Return the command whose output parse_finished reads."""
-    return [
+def finished_command(mark, since, until="", with_admin_comment=False):
+    """Return the command whose output parse_finished reads: jobs of the time from C(since), until now unless C(until) says another time."""
+    fields = list(FINISHED_FIELDS)
+    if with_admin_comment:
+        fields.insert(-1, ADMIN_COMMENT)
+    command = [
         "sacct",
         "--allusers",
         "--allocations",
@@ -176,8 +181,9 @@ def finished_command(mark, since):
         "--parsable2",
         "--delimiter=" + mark,
         "--starttime=" + since,
-        "--format=" + ",".join(FINISHED_FIELDS),
+        "--format=" + ",".join(fields),
     ]
+    return command + (["--endtime=" + until] if until else [])
 
 
 # --- values -----------------------------------------------------------------------------------------------------------------
@@ -671,6 +677,7 @@ def _finished(fields, line, amounts, hosts):
         reason,
         name,
         comment,
+        *more,
         code,
     ) = fields
     state, dummy, by = shown.partition(" by ")
@@ -678,7 +685,9 @@ def _finished(fields, line, amounts, hosts):
     if not _ENDED_STATE.fullmatch(state) or not match or not _LEADING_NUMBER.match(number):
         raise ParseError("not a job as sacct prints it: %.160r" % line)
     gpus, models = amounts[tres]
+    found = {"admin_comment": _text(more[0])} if more else {}
     return {
+        **found,
         "id": number,
         "raw_id": _number("JobIDRaw", raw, line),
         "name": name,
@@ -702,7 +711,7 @@ def _finished(fields, line, amounts, hosts):
     }
 
 
-def parse_finished(text, mark):
+def parse_finished(text, mark, with_admin_comment=False):
     """Return the jobs in the output of finished_command(mark), in its order, with those that still run.
 
     C(cancelled_by) is missing for jobs that were still in the memory of the controller when it was restarted: it then writes their records again, without it.
@@ -713,7 +722,7 @@ def parse_finished(text, mark):
     if not text.endswith("\n"):
         raise ParseError("the output of sacct is incomplete; its end is: %.160r" % text[-160:])
     pieces = text.split(mark)
-    width = len(FINISHED_FIELDS) - 1
+    width = len(FINISHED_FIELDS) - 1 + with_admin_comment
     if (len(pieces) - 1) % width:
         raise ParseError(
             "the output of sacct is incomplete or has another format; its end is: %.160r"

@@ -44,6 +44,10 @@ options:
     description: Whether Alertmanager runs on this host.
     type: bool
     default: true
+  has_scheduler:
+    description: Whether Slurm's commands are on this host, and prolog and epilog mark the GPUs of jobs.
+    type: bool
+    default: false
   timeout:
     description: Time limit in seconds for each answer.
     type: int
@@ -93,6 +97,15 @@ open:
   returned: success
   type: list
   elements: str
+jobs:
+  description: Jobs of which the metrics show other GPUs than Slurm has given to them. Null without O(has_scheduler).
+  returned: success
+  type: list
+  elements: str
+jobs_error:
+  description: Why the jobs could not be compared, empty if they were.
+  returned: success
+  type: str
 alerts:
   description: Why alerts do not reach Alertmanager, empty if they do.
   returned: success
@@ -109,15 +122,20 @@ import json
 import os
 import socket
 import ssl
+import subprocess
 import time
 import urllib.parse
+import uuid
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm
 from ansible_collections.trainyard.gpu.plugins.module_utils._monitoring_proof import (
+    MARKED,
     hosts_up,
     missing_gpus,
     not_sent,
     stale_files,
+    wrong_jobs,
 )
 
 PROMETHEUS, ALERTMANAGER, GOSSIP = 9090, 9093, 9094
@@ -212,7 +230,25 @@ class Proof:
         lost = missing_gpus(self.query(UNMEASURED))
         found["stale"] = stale + ["%s: its GPUs are not measured" % host for host in lost]
         found["alerts"], found["receivers"] = self.alerts()
+        if self.params["has_scheduler"]:
+            found["jobs"], found["jobs_error"] = self.wrong_jobs(self.query(MARKED))
         return found
+
+    def wrong_jobs(self, answer):
+        """Return what is wrong with the jobs of GPUs, or why it is not known. Jobs that have just ended are in the queue, too."""
+        mark = "|%s|" % uuid.uuid4().hex
+        command = [*_slurm.jobs_command(mark), "--states=all"]
+        environment = _slurm.command_environment(os.environ)
+        try:
+            done = subprocess.run(
+                command, capture_output=True, timeout=30, check=False, env=environment
+            )
+            if done.returncode:
+                return [], "squeue: %s" % done.stderr.decode("utf-8", "replace").strip()[:200]
+            jobs = _slurm.parse_jobs(done.stdout.decode("utf-8", "replace"), mark)
+        except (OSError, subprocess.TimeoutExpired, _slurm.ParseError) as error:
+            return [], "squeue: %s" % error
+        return wrong_jobs(answer, jobs, time.time()), ""
 
 
 def main():
@@ -231,12 +267,14 @@ def main():
             "address": {"type": "str", "required": True},
             "port": {"type": "int", "default": 9100},
             "has_alertmanager": {"type": "bool", "default": True},
+            "has_scheduler": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 5},
         },
         supports_check_mode=True,
     )
     proof = Proof(module.params)
     found = {"missing": [], "strange": [], "stale": [], "alerts": "", "receivers": [], "error": ""}
+    found.update(jobs=[] if module.params["has_scheduler"] else None, jobs_error="")
     try:
         found.update(proof.read())
     except (OSError, http.client.HTTPException, ValueError) as error:

@@ -398,7 +398,8 @@ FIXES = {
         "run nvidia-smi on the host, and check which GPUs container {container} was created with",
     ),
     "gpu_lost": (
-        "take the host out of use and reboot it. If the GPU only requires a reset, stop its jobs and run nvidia-smi --gpu-reset. 'dmesg | grep Xid' "
+        "take the host out of use and reboot it. If the GPU only requires a reset, stop its jobs and reset it (nvidia-smi --gpu-reset, with monitoring "
+        "after systemctl stop trainyard-metrics-gpu). 'dmesg | grep Xid' "
         "shows the error. If it returns, GPU, power or slot is faulty",
         None,
     ),

@@ -20,7 +20,7 @@ description:
     'cluster:!suspect') a later run leaves these hosts out.
   - The report is compared with earlier reports in O(report_dir) of the same cluster with the same hosts. Others are ignored.
   - Passwords and tokens from logs and results are removed from everything that is written and returned.
-  - Runs on the controller only and needs no connection. Use it with C(run_once). It changes nothing on the hosts, so it never reports a change.
+  - Runs on the controller and needs no connection without O(metrics). Use it with C(run_once). It never reports a change.
 options:
   cluster:
     description: Name of the cluster, which distinguishes its reports from those of others.
@@ -93,6 +93,13 @@ options:
     type: str
     choices: [block, warn]
     default: block
+  metrics:
+    description:
+      - Absolute path of a file for Prometheus with the verdict, on the host of the task. Set C(delegate_to) to the host that has its folder. A host that does
+        not answer is a warning.
+      - Empty means none, and the task needs no host.
+    type: str
+    default: ""
 notes:
   - In check mode nothing is required and nothing is written.
 extends_documentation_fragment:

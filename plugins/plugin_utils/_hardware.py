@@ -14,12 +14,14 @@ cluster and fabric networks.
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import RESET
+
 __all__ = ["gpu_models", "problems"]
 
 _BRIDGE = "check that the bridge to the other card sits firmly. A card without a bridge has no active link"
 _LINKS = (
-    "stop the jobs on the host, then reset the GPU (nvidia-smi --gpu-reset) or reboot. "
-    "If the links do not return, have the GPU and its board inspected"
+    "stop the jobs on the host, then reset the GPU (%s) or reboot. " % RESET
+    + "If the links do not return, have the GPU and its board inspected"
 )
 _LANES = (
     "reseat the card and its riser, check whether the slot shares its lanes with another one, and clean the contacts. "

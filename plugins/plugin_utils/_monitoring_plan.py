@@ -25,6 +25,7 @@ LIBRARY = "/usr/local/lib/trainyard/monitoring"
 SHARED = "/usr/local/lib/trainyard/shared"
 METRICS = "/var/lib/trainyard/metrics"
 SYSTEMD = "/etc/systemd/system"
+USAGE = "/var/lib/trainyard/usage"
 TMPFILES = "/etc/tmpfiles.d/trainyard-metrics.conf"
 RECORD = "/var/lib/trainyard/placed.d/monitoring.json"
 PACKAGES_RECORD = "/var/lib/trainyard/placed.d/monitoring.packages.json"
@@ -42,7 +43,10 @@ PACKAGES = {
 }
 GPU_UNIT = "trainyard-metrics-gpu.service"
 HOST_UNIT, SLURM_UNIT = "trainyard-metrics-host.timer", "trainyard-metrics-slurm.timer"
+USAGE_UNIT = "trainyard-usage.timer"
 PROMETHEUS_PORT, ALERTMANAGER_PORT, GOSSIP_PORT, DCGM_PORT = 9090, 9093, 9094, 9400
+#: Units that a host may have had, and no longer has.
+LEAVING_UNITS = (GPU_UNIT, SLURM_UNIT, USAGE_UNIT, PROMETHEUS, ALERTMANAGER)
 #: Modules that the long-running program loads.
 LOADED = (
     "_bandwidth",
@@ -77,7 +81,16 @@ MOST_SAMPLES = 20000
 MANUAL = "https://github.com/trainyard/gpu/blob/main/docs/monitoring.md#%s"
 #: Our own. The reader leaves out those that a host does not have.
 CERTIFICATES = (TLS + "/host.pem", TLS + "/client.pem")
-NUMBERS = ("interval", "port", "retention_days", "retention_gib", "idle_hours", "gpus", "npus")
+NUMBERS = (
+    "interval",
+    "port",
+    "retention_days",
+    "retention_gib",
+    "idle_hours",
+    "idle_minutes",
+    "gpus",
+    "npus",
+)
 
 
 def _document(value: object) -> str:
@@ -144,6 +157,11 @@ def _has_slurm_reader(wanted: dict) -> bool:
     return wanted["has_slurm"] and wanted["host"] == wanted["scheduler_host"]
 
 
+def _has_job_usage(wanted: dict) -> bool:
+    """Return whether the use of jobs is read from Prometheus, which answers on its own host only."""
+    return _has_slurm_reader(wanted) and is_server(wanted) and wanted["has_marks"]
+
+
 def _has_alertmanager(wanted: dict) -> bool:
     return is_server(wanted) and not wanted["alertmanagers"]
 
@@ -174,6 +192,12 @@ def _web_option(release: str) -> str:
     return "--web.config" if release == "ubuntu 22.04" else "--web.config.file"
 
 
+def _allowed(wanted: dict) -> list[str]:
+    """Return the addresses from which node_exporter takes connections."""
+    names = (wanted["prometheus_host"], wanted["host"])
+    return sorted({_address_of(wanted, name) for name in names})
+
+
 def node_exporter(wanted: dict) -> str:
     command = [
         "/usr/bin/prometheus-node-exporter",
@@ -191,9 +215,9 @@ def node_exporter(wanted: dict) -> str:
     ]
     return _drop_in(
         command,
-        # Nobody else needs to knock. The certificate of a client decides in any case.
+        # Nobody else needs to knock, but for the host itself, which waits until it listens. The certificate of a client decides in any case.
         "IPAddressDeny=any",
-        "IPAddressAllow=" + _address_of(wanted, wanted["prometheus_host"]),
+        "IPAddressAllow=" + " ".join(_allowed(wanted)),
         "NoNewPrivileges=true",
         "ProtectSystem=strict",
         "ProtectHome=read-only",
@@ -277,6 +301,20 @@ def host_units(wanted: dict) -> dict[str, str]:
             "ProtectHome=true",
             "PrivateTmp=true",
         )
+    if _has_job_usage(wanted):
+        found[USAGE_UNIT] = _timer("Use of GPUs by ended jobs, each five minutes", 300)
+        found["trainyard-usage.service"] = _unit(
+            "Use of GPUs by ended jobs",
+            "[Service]",
+            "Type=oneshot",
+            "User=slurm",
+            # It reads the key of the client.
+            "SupplementaryGroups=" + GROUP,
+            "ExecStart=%s/job_usage %s/usage.json" % (LIBRARY, FOLDER),
+            "TimeoutStartSec=280",
+            "ProtectHome=true",
+            "PrivateTmp=true",
+        )
     return found
 
 
@@ -302,7 +340,8 @@ def _text_folders(wanted: dict) -> list[dict]:
 def _programs(wanted: dict) -> list[str]:
     found = ["host_reader"]
     found += ["gpu_reader"] if gpu_source(wanted) else []
-    return found + (["slurm_reader"] if _has_slurm_reader(wanted) else [])
+    found += ["slurm_reader"] if _has_slurm_reader(wanted) else []
+    return found + (["job_usage"] if _has_job_usage(wanted) else [])
 
 
 def host_files(wanted: dict) -> list[dict]:
@@ -310,7 +349,7 @@ def host_files(wanted: dict) -> list[dict]:
     reader = {
         "interval": wanted["interval"],
         "source": gpu_source(wanted),
-        "jobs": wanted["has_slurm"],
+        "jobs": wanted["has_marks"],
         "shares": _shares(wanted),
         "certificates": [*CERTIFICATES, *wanted["certificates"]],
         "gpus": wanted["gpus"] or wanted["npus"],
@@ -326,7 +365,11 @@ def host_files(wanted: dict) -> list[dict]:
         _folder("%s/%s.d" % (SYSTEMD, NODE)),
         _file(_drop_in_path(NODE), node_exporter(wanted)),
     ]
-    if wanted["has_slurm"] and gpu_source(wanted):
+    if _has_job_usage(wanted):
+        usage = {key: wanted[key] for key in ("interval", "idle_minutes", "mail", "people_see")}
+        entries.append(_file(FOLDER + "/usage.json", _document(usage)))
+        entries.append(_folder(USAGE, owner="slurm", group="slurm"))
+    if wanted["has_marks"] and gpu_source(wanted):
         # Prolog and epilog keep the job of each GPU here. /run is empty after a boot.
         entries.append(_file(TMPFILES, HEADING + "d /run/trainyard/gpus 2750 root %s -\n" % GROUP))
         entries += [
@@ -341,7 +384,7 @@ def host_files(wanted: dict) -> list[dict]:
 def early_files(wanted: dict) -> list[dict]:
     """Return the files that have to exist before the packages: these start their daemons at once, open to the network.
 
-    With the drop-ins they end, because the settings are not there: these belong to the group of the packages.
+    With the drop-ins they end, because their settings do not exist yet: these belong to the group of the packages.
     """
     entries = [
         _folder("%s/%s.d" % (SYSTEMD, NODE)),
@@ -645,6 +688,8 @@ def unit_files(wanted: dict) -> dict[str, list[str]]:
         ]
     if _has_slurm_reader(wanted):
         found[SLURM_UNIT] = ["%s/%s" % (SYSTEMD, SLURM_UNIT)]
+    if _has_job_usage(wanted):
+        found[USAGE_UNIT] = ["%s/%s" % (SYSTEMD, USAGE_UNIT)]
     if is_server(wanted):
         found[PROMETHEUS] = [
             _drop_in_path(PROMETHEUS),
@@ -709,7 +754,8 @@ def leaving(found: dict, wanted: dict) -> list[str]:
 
 def _is_written(path: str, planned: set) -> bool:
     """Return whether a reader writes the file into a folder of the plan."""
-    return path.endswith(".prom") and path.rpartition("/")[0] in planned
+    is_written = path.endswith(".prom") or path.startswith("/var/lib/") and path.endswith(".json")
+    return is_written and path.rpartition("/")[0] in planned
 
 
 def _all_paths() -> list[str]:
@@ -718,20 +764,24 @@ def _all_paths() -> list[str]:
         GPU_UNIT,
         HOST_UNIT,
         SLURM_UNIT,
+        USAGE_UNIT,
         "trainyard-metrics-host.service",
         "trainyard-metrics-slurm.service",
+        "trainyard-usage.service",
     ]
     found = ["%s/%s" % (SYSTEMD, name) for name in units]
     for unit in PACKAGES:
         found += [_drop_in_path(unit), "%s/%s.d" % (SYSTEMD, unit)]
-    for name in ("gpu_reader", "host_reader", "slurm_reader"):
+    for name in ("gpu_reader", "host_reader", "slurm_reader", "job_usage"):
         found.append("%s/%s" % (LIBRARY, name))
-    for name in ("reader.json", "web.yml", "prometheus.yml", "alertmanager.yml"):
+    for name in ("reader.json", "usage.json", "web.yml", "prometheus.yml", "alertmanager.yml"):
         found.append("%s/%s" % (FOLDER, name))
     found += [FOLDER + "/targets/hosts.json", FOLDER + "/targets/dcgm.json"]
     for name in ("gpu", "health", "host", "slurm", "verify"):
         found += ["%s/%s/%s.prom" % (METRICS, name, name), "%s/%s" % (METRICS, name)]
-    return [*found, TMPFILES, FOLDER + "/rules", FOLDER + "/targets"]
+    kept = [METRICS + "/gpu/sums.json", METRICS + "/slurm/idle.json"]
+    kept += [USAGE + "/accounts.json", USAGE]
+    return [*kept, *found, TMPFILES, FOLDER + "/rules", FOLDER + "/targets"]
 
 
 def _runs(found: dict, unit: str) -> bool:
@@ -745,7 +795,7 @@ def stopping(found: dict, wanted: dict) -> list[str]:
     planned = unit_files(wanted)
     return [
         unit
-        for unit in (GPU_UNIT, SLURM_UNIT, PROMETHEUS, ALERTMANAGER)
+        for unit in LEAVING_UNITS
         if unit not in planned
         and _runs(found, unit)
         and (unit not in PACKAGES or PACKAGES[unit] in found["record"].get("packages", []))
@@ -799,11 +849,22 @@ def problems(found: dict, wanted: dict) -> list[str]:
 
 
 def warnings(wanted: dict) -> list[str]:
+    found = []
     if is_server(wanted) and not wanted["alertmanagers"] and not wanted["receivers"]:
-        return [
+        found.append(
             "monitoring_receivers is empty: alerts are kept, and nobody gets them. Set a receiver, such as a mail address or a webhook"
-        ]
-    return []
+        )
+    if _has_slurm_reader(wanted) and not wanted["has_marks"]:
+        found.append(
+            "job_container_enabled is false, so no prolog says which job has a GPU: there is no trainyard_gpu_job, and jobs_idle_gpu_minutes stops no job"
+        )
+    elif _has_slurm_reader(wanted) and not is_server(wanted):
+        found.append(
+            "Prometheus is on %s, and Slurm on %s: the use of GPUs by jobs is not kept in Slurm, and trainyard usage shows hours only. Set "
+            "monitoring_prometheus_host"
+            " to %s for it" % (wanted["prometheus_host"], wanted["host"], wanted["host"])
+        )
+    return found
 
 
 def _converted(wanted: dict) -> dict:
@@ -815,7 +876,7 @@ def read_options(wanted: dict) -> dict:
     """Return the options of M(monitoring_info) for a host."""
     wanted = _converted(wanted)
     units = unit_files(wanted)
-    for unit in (GPU_UNIT, SLURM_UNIT, PROMETHEUS, ALERTMANAGER):
+    for unit in LEAVING_UNITS:
         units.setdefault(unit, [])
     ports = [wanted["port"]]
     if is_server(wanted):
@@ -850,6 +911,8 @@ def host_plan(found: dict, wanted: dict) -> dict:
         "units": unit_files(wanted),
         "certificate": certificate_names(wanted),
         "is_server": is_server(wanted),
+        "address": _address_of(wanted, wanted["host"]),
+        "port": wanted["port"],
         "record_text": _document(record),
         "problems": problems(found, wanted),
         "warnings": warnings(wanted),
@@ -904,7 +967,7 @@ def removal(found: dict) -> dict:
     ]
     return {
         "placed": bool(record) or found["placed_packages"],
-        "units": [GPU_UNIT, HOST_UNIT, SLURM_UNIT],
+        "units": [GPU_UNIT, HOST_UNIT, SLURM_UNIT, USAGE_UNIT],
         "absent": chosen + _all_paths() + certificates + [LIBRARY, METRICS, TLS],
         "grafana_folders": grafana,
         "authority": AUTHORITY,

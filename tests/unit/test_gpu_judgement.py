@@ -15,13 +15,18 @@ from eight_gpus import eight_gpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.trainyard.gpu.plugins.module_utils import _host_health
+from ansible_collections.trainyard.gpu.plugins.module_utils import (
+    _error_signatures,
+    _host_health,
+    _nvidia_smi,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import (
     ParseError,
     fabric_of,
     parse_query,
 )
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _verify_plan
+from ansible_collections.trainyard.gpu.plugins.modules import nvidia_smi_info
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _hardware, _verify_plan
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._signatures import explain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -527,3 +532,19 @@ def test_nvswitches_need_fabric_manager(stack: dict, said: list) -> None:
     assert {problem["action"] for problem in found} <= {"drain"}
     left = _verify_plan.fabric_manager_problems(stack, "never")
     assert {problem["action"] for problem in left} <= {"warn"}
+
+
+def test_a_fix_that_says_reset_names_the_reader_of_metrics():
+    """It holds the GPUs, so that a reset fails while it runs."""
+    texts = list(_host_health.ADVICE.values())
+    texts += [fix for _action, fix in _host_health._RECOVERIES.values()]
+    texts += [_nvidia_smi._RESET_LATER, _nvidia_smi._RESET_FIX, _hardware._LINKS]
+    texts += [text for each in nvidia_smi_info.FIXES.values() for text in each if text]
+    texts += [signature.operator for signature in _error_signatures.SIGNATURES]
+    told = [
+        text
+        for text in texts
+        if re.search(r"\breset(s)? (it|its|the|GPUs?)\b|gpu-reset", text, re.I)
+    ]
+    assert len(told) >= 14
+    assert [text for text in told if "systemctl stop trainyard-metrics-gpu" not in text] == []

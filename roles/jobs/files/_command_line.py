@@ -20,6 +20,7 @@ from _commands import (
     list_jobs,
     login,
     logs,
+    month_usage,
     nodes,
     quota,
     show,
@@ -180,6 +181,30 @@ SUBCOMMANDS = {
         ],
     ),
     "quota": (quota, "list your accounts, their limits, and what they use", "trainyard quota", []),
+    "usage": (
+        month_usage,
+        "list the GPU hours of a month, and their use",
+        "trainyard usage --month 2026-11",
+        [
+            (
+                "--month",
+                {
+                    "metavar": "YYYY-MM",
+                    "default": "",
+                    "help": "another month than the present one, in UTC",
+                },
+            ),
+            (
+                "--account",
+                {
+                    "metavar": "NAME",
+                    "default": "",
+                    "help": "jobs of one account; operators see all people",
+                },
+            ),
+            ("--csv", {"action": "store_true", "help": "print CSV"}),
+        ],
+    ),
     "nodes": (nodes, "list the hosts, and what is free on them now", "trainyard nodes", []),
     "images": (images, "list the images of this cluster", "trainyard images", []),
     "login": (login, "print a login link for the browser", "trainyard login", []),

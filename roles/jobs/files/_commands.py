@@ -35,6 +35,7 @@ from _slurm_client import (
     ended_jobs,
     find,
     minimal,
+    month_jobs,
     nodes_now,
     number_of,
     of_active,
@@ -48,6 +49,10 @@ from _submit import submit_values
 
 #: Socket of the link service (role jupyterhub). The kernel reports the caller's uid.
 LOGIN_SOCKET = "/run/trainyard-hub/login.sock"
+#: Of role monitoring on the scheduler's host: what each account has used in this month.
+ACCOUNT_USAGE = (
+    os.environ.get("TRAINYARD_ACCOUNT_USAGE") or "/var/lib/trainyard/usage/accounts.json"
+)
 #: Seconds between two looks at a log.
 LOOK = 0.5
 #: On training hosts: what lets ssh into a job.
@@ -339,7 +344,7 @@ def show_usage(found):
 
 
 def efficiency(number, gpus):
-    """Return how much of its CPUs and memory a job has used, as far as Slurm has measured it, and of its GPUs, in words."""
+    """Return how much of its CPUs, memory and time a job has used, as far as Slurm has measured it, and of its GPUs, in words."""
     kept = {"GPUs used": gpus} if gpus else {}
     try:
         text = ask(
@@ -350,19 +355,21 @@ def efficiency(number, gpus):
                 "--noconvert",
                 "--units=M",
                 "--jobs=" + number,
-                "--format=JobID,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS,ReqMem",
+                # The last one is any text of an administrator.
+                "--format=JobIDRaw,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS,ReqMem,TimelimitRaw,AdminComment",
             ]
         )
     except NoAnswer:
         # The controller has told the rest, without the database.
         return kept
-    cpu, seconds, cpus, memory = 0.0, 0, 0, 0.0
+    cpu, seconds, cpus, memory, limit, told = 0.0, 0, 0, 0.0, "", None
     for line in text.splitlines():
-        fields = line.split("|")
-        if len(fields) != 6:
+        fields = line.split("|", 7)
+        if len(fields) != 8:
             continue
         if fields[0] == number:
-            seconds, cpus = int(fields[1] or 0), int(fields[2] or 0)
+            seconds, cpus, limit = int(fields[1] or 0), int(fields[2] or 0), fields[6]
+            told = usage_library().parse_summary(fields[7]) if fields[7] else None
         else:
             cpu += cpu_seconds(fields[3])
             memory = max(memory, float(re.sub(r"[^0-9.]", "", fields[4]) or 0))
@@ -371,6 +378,14 @@ def efficiency(number, gpus):
         found["CPU used"] = "%.0f %% of %d CPUs" % (100 * cpu / (seconds * cpus), cpus)
     if memory:
         found["memory used"] = "%.1f GB at most, by one worker" % (memory / GIB)
+    if seconds and limit.isdigit() and int(limit):
+        found["time used"] = "%.0f %% of %s minutes" % (100 * seconds / (60 * int(limit)), limit)
+    if told:
+        # Of all the time, also for jobs of sbatch and srun.
+        notes = usage_library().notes(told)
+        kept["GPU use"] = usage_library().words(told)
+        if notes:
+            kept["note"] = "; ".join(notes)
     return dict(found, **kept)
 
 
@@ -681,6 +696,53 @@ def quota(options):
         table(("LIMIT", "ACCOUNT", "USED", "AT MOST"), rows + image_lines(found[0]))
 
     return out(options, accounts, lines)
+
+
+def usage_library():
+    """Return the module of usage. Only here: other commands need not wait for it."""
+    return importlib.import_module("_usage")
+
+
+def month_usage(options):
+    """Print the use of GPUs in a month: the own one, and that of others as far as Slurm shows it."""
+    _usage = usage_library()
+    now = datetime.datetime.now(datetime.timezone.utc)
+    try:
+        month, begin, end = _usage.month_of(options.month, now.date())
+    except ValueError as error:
+        raise Refused("--month: %s" % error) from error
+    if not re.fullmatch(r"[a-z0-9_.-]{0,64}", options.account):
+        raise Refused(
+            "--account: '%.40s' is no account; `trainyard quota` shows yours" % options.account
+        )
+    if options.csv and options.json:
+        raise Refused("--csv: leave out --csv, or --json")
+    jobs = month_jobs(*_usage.span_of(begin, end), options.account)
+    rows = _usage.usage_rows(jobs, begin, min(end, now.timestamp()))
+    found = {"month": month, "people": rows, "account": account_usage(month, options.account)}
+    if options.csv:
+        sys.stdout.write(_usage.as_csv(rows))
+        return GOOD
+    return out(options, found, show_month)
+
+
+def account_usage(month: str, account: str) -> dict | None:
+    """Return what an account has used in a month, if the site shows it to people. It names nobody."""
+    sums = _files.read_json(ACCOUNT_USAGE)
+    if not account or not isinstance(sums, dict) or sums.get("month") != month:
+        return None
+    found = [row for row in sums["accounts"] if row["account"] == account]
+    return found[0] if found else None
+
+
+def show_month(found: dict) -> None:
+    if not found["people"]:
+        print("no jobs in %s" % found["month"])
+    else:
+        print("\n".join(usage_library().as_lines(found["people"])))
+    if found["account"]:
+        print("\nall of the account:")
+        print("\n".join(usage_library().as_lines([found["account"]])))
 
 
 def limit_lines(entry: dict) -> list:

@@ -145,6 +145,14 @@ def ended_jobs(since, number=None):
     return parsed(command, lambda text: _slurm.parse_finished(text, mark))
 
 
+def month_jobs(begin, end, account=""):
+    """Return the jobs of a time that the person may see, with what was measured of them: the own ones, and all of them for an operator."""
+    mark = "|%s|" % uuid.uuid4().hex
+    command = _slurm.finished_command(mark, begin, end, with_admin_comment=True)
+    command += ["--accounts=" + account] if account else []
+    return parsed(command, lambda text: _slurm.parse_finished(text, mark, True))
+
+
 def nodes_now():
     return parsed(_slurm.NODES, _slurm.parse_nodes)
 

@@ -129,7 +129,9 @@ class Reader:
         self.interval = float(settings["interval"])
         self.source, self.has_jobs = settings["source"], settings["jobs"]
         self.target, self.marks = target, marks
-        self.sums: dict = {}
+        # This program is restarted for a reset of a GPU or with new settings. The job on the other GPUs goes on.
+        self.kept = os.path.join(os.path.dirname(target), "sums.json")
+        self.sums = _metrics.known_sums(_files.read_json(self.kept))
         self.links: list = []
         self.looked = self.last = None
         self.told = ""
@@ -146,6 +148,7 @@ class Reader:
             seconds = min(passed, 3 * self.interval)
             _metrics.add_sample(self.sums, self.jobs(), samples_of(families), seconds)
             families = families + _metrics.sum_families(self.sums)
+            _files.write_private(self.kept, json.dumps(self.sums))
         self.last = now
         _metrics.write(self.target, _metrics.render(families))
 

@@ -57,6 +57,47 @@ def _verify(tmp_path):
     return verify
 
 
+@pytest.fixture(name="sent")
+def _sent(monkeypatch):
+    """What goes to hosts, and what they answer: an answer, or an exception."""
+    found = SimpleNamespace(files=[], answer={})
+
+    def execute(_self, module_name, module_args, task_vars):
+        assert module_name == "trainyard.gpu.managed_files"
+        found.files += module_args["files"]
+        if isinstance(found.answer, Exception):
+            raise found.answer
+        return found.answer
+
+    monkeypatch.setattr(verify_report.ActionModule, "_execute_module", execute)
+    return found
+
+
+METRICS = "/var/lib/trainyard/metrics/verify/verify.prom"
+
+
+def test_metrics_have_the_verdict_also_if_it_is_bad(verify, sent):
+    verify()
+    verify(check=True, metrics=METRICS)
+    assert sent.files == []
+    assert verify(metrics=METRICS)["verdict"] != "fail"
+    [entry] = sent.files
+    assert (entry["path"], entry["mode"], entry["group"]) == (METRICS, "0640", "prometheus")
+    assert "\ntrainyard_verify_passed 1\n" in entry["content"]
+    kind = next(kind for kind in example_reports.KINDS if verify(kind)["verdict"] == "fail")
+    told = verify(kind, metrics=METRICS)
+    assert told["failed"] and "\ntrainyard_verify_passed 0\n" in sent.files[-1]["content"]
+
+
+@pytest.mark.parametrize(
+    "answer", [{"failed": True, "msg": "no space"}, AnsibleError("no route to host")]
+)
+def test_a_host_of_metrics_that_fails_hides_no_verdict(verify, sent, answer):
+    sent.answer = answer
+    told = verify(metrics=METRICS)
+    assert told["verdict"] != "fail" and "failed" not in told and told["folder"]
+
+
 def test_a_good_cluster(verify, tmp_path):
     result = verify()
     assert not result.get("failed") and result["changed"] is False and result["verdict"] == "pass"

@@ -328,7 +328,7 @@ def scheduled(*nodes, cause="", fix="", **changes):
 def monitoring(**changes):
     """A host of Prometheus, and what it says."""
     found = {"missing": [], "strange": [], "stale": [], "open": [], "alerts": "", "error": ""}
-    found["receivers"] = ["mail"]
+    found.update(receivers=["mail"], jobs=[], jobs_error="")
     folders = {"/etc/trainyard/monitoring/rules": []}
     return {"facts": {"folders": folders}, "__verify_monitoring": dict(found, **changes)}
 
@@ -409,6 +409,7 @@ def test_a_cluster_in_order(kind):
                 "ib-ports",
                 "metrics-closed",
                 "metrics-fresh",
+                "metrics-job",
                 "metrics-up",
                 "scheduler-answers",
                 "scheduler-nodes",
@@ -777,6 +778,13 @@ FIRING = {
             plain,
             monitoring(open=["a answers on port 9100 without a certificate"]),
             "answers on port",
+        ),
+    ],
+    "metrics-job": [
+        (
+            plain,
+            monitoring(jobs=["job 7 has 2 GPUs, and metrics of 1"]),
+            "job 7 has 2 GPUs, and metrics of 1",
         ),
     ],
     "alerts-path": [

@@ -21,6 +21,7 @@ WANTED = {
     "hosts": HOSTS,
     "prometheus_host": "front",
     "has_slurm": True,
+    "has_marks": True,
     "scheduler_host": "front",
     "release": "debian 12",
     "gpus": 8,
@@ -33,6 +34,9 @@ WANTED = {
     "retention_days": 90,
     "retention_gib": 20,
     "idle_hours": 2,
+    "idle_minutes": "60",
+    "mail": False,
+    "people_see": "own",
     "gpu_source": "nvidia_smi",
     "receivers": [],
     "routes": [],
@@ -44,7 +48,7 @@ WANTED = {
     "dcgm_text": (FILES / "dcgm.yml").read_text(encoding="utf-8"),
     "site_rules": {},
     "dashboards": {"cluster.json": "{}"},
-    "programs": {"gpu_reader": "g", "host_reader": "h", "slurm_reader": "s"},
+    "programs": {"gpu_reader": "g", "host_reader": "h", "slurm_reader": "s", "job_usage": "u"},
 }
 NOTHING = {
     "record": {},
@@ -126,7 +130,8 @@ def test_the_daemons_are_closed_before_the_packages_start_them():
 def test_the_exporter_of_a_host():
     text = planned.node_exporter(dict(WANTED, port=9100))
     assert "--web.listen-address=192.0.2.11:9100 " in text
-    assert "IPAddressDeny=any\nIPAddressAllow=192.0.2.10\n" in text
+    # Prometheus, and the host itself, which waits for it. The scenario has seen that wait end in vain.
+    assert "IPAddressDeny=any\nIPAddressAllow=192.0.2.10 192.0.2.11\n" in text
     # systemd would take one $ for the beginning of a variable.
     assert not re.search(r"(?<!\$)\$(?!\$)", text)
     assert "nfs4?" in text and "--collector.disable-defaults" in text
@@ -151,6 +156,7 @@ def test_the_host_of_prometheus():
         "prometheus-alertmanager.service",
         "trainyard-metrics-host.timer",
         "trainyard-metrics-slurm.timer",
+        "trainyard-usage.timer",
     }
     assert made["certificate"] == {
         "names": ["front", "localhost"],
@@ -174,8 +180,48 @@ def test_the_host_of_prometheus():
     assert "nobody gets them" in made["warnings"][0]
 
 
+def test_the_use_of_jobs_is_read_where_prometheus_answers():
+    made = plan(host="front", gpus=0, receivers=[{"name": "mail"}])
+    assert made["warnings"] == []
+    written = files(made["host_files"])
+    assert json.loads(written["/etc/trainyard/monitoring/usage.json"]["content"]) == {
+        "interval": 15,
+        "idle_minutes": 60,
+        "mail": False,
+        "people_see": "own",
+    }
+    unit = written["/etc/systemd/system/trainyard-usage.service"]["content"]
+    assert "User=slurm\nSupplementaryGroups=prometheus\n" in unit
+    assert written["/var/lib/trainyard/usage"]["owner"] == "slurm"
+    # Prometheus is elsewhere, and listens on its own host only.
+    made = plan(host="front", gpus=0, prometheus_host="gpu-a")
+    assert "trainyard-usage.timer" not in made["units"]
+    [warning] = made["warnings"]
+    assert warning.startswith("Prometheus is on gpu-a, and Slurm on front: the use of GPUs by jobs")
+    # What the program has written stays while it runs.
+    made = plan(settled(host="front"), host="front")
+    for path in ("/var/lib/trainyard/metrics/slurm/idle.json", planned.USAGE + "/accounts.json"):
+        assert path not in made["absent"]
+        assert (
+            path
+            in plan(settled(host="front"), host="front", has_slurm=False, has_marks=False)["absent"]
+        )
+
+
+def test_without_a_prolog_no_gpu_looks_free():
+    """job_container_enabled: false. A job of 0 would say that all GPUs are free."""
+    made = plan(has_marks=False)
+    reader = files(made["host_files"])["/etc/trainyard/monitoring/reader.json"]["content"]
+    assert not json.loads(reader)["jobs"] and "/run/trainyard/gpus" not in files(made["host_files"])
+    made = plan(host="front", has_marks=False, receivers=[{"name": "mail"}])
+    assert "trainyard-usage.timer" not in made["units"]
+    assert "trainyard-metrics-slurm.timer" in made["units"]
+    [warning] = made["warnings"]
+    assert warning.startswith("job_container_enabled is false, so no prolog")
+
+
 def test_without_slurm_nothing_is_of_slurm():
-    made = plan(host="front", has_slurm=False)
+    made = plan(host="front", has_slurm=False, has_marks=False)
     text = json.dumps([made["host_files"], list(made["units"])])
     assert "slurm" not in text.replace("slurm_reader", "") and "/run/trainyard/gpus" not in text
 
@@ -273,7 +319,11 @@ def test_only_what_has_changed_is_restarted():
 def test_a_host_that_is_no_longer_that_of_prometheus():
     found = settled(host="front")
     made = plan(found, host="front", prometheus_host="gpu-a")
-    assert made["stop"] == ["prometheus.service", "prometheus-alertmanager.service"]
+    assert made["stop"] == [
+        "trainyard-usage.timer",
+        "prometheus.service",
+        "prometheus-alertmanager.service",
+    ]
     gone = made["absent"]
     assert "/etc/trainyard/monitoring/prometheus.yml" in gone
     assert "/etc/trainyard/monitoring/rules/trainyard.yml" in gone

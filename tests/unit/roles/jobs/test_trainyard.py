@@ -100,7 +100,7 @@ class Run:
             *FILES.glob("_*.py"),
             *(
                 ROOT / ("plugins/module_utils/%s.py" % name)
-                for name in ("_slurm", "_log_causes", "_error_signatures", "_host_health")
+                for name in ("_slurm", "_usage", "_log_causes", "_error_signatures", "_host_health")
             ),
             *(ROOT / "roles/host_library/files").glob("_*.py"),
         ]:
@@ -503,7 +503,7 @@ def test_why_of_a_job_that_runs(run):
 def test_show_and_logs_of_a_job_that_failed(run):
     (run.here / "ended").write_text(ended(4, "FAILED", "2:0"), encoding="utf-8")
     (run.here / "steps").write_text(
-        "4|100|4|00:00:00||4000M\n4.batch|100|4|00:03:20|512.00M|\n", encoding="utf-8"
+        "4|100|4|00:00:00||4000M|60|\n4.batch|100|4|00:03:20|512.00M|||\n", encoding="utf-8"
     )
     (run.jobs / "4").mkdir()
     (run.jobs / "4/result.json").write_text(
@@ -622,6 +622,98 @@ def test_show_tells_the_use_of_gpus_and_of_the_copy(run):
     )
     text = run("show", "4").stdout
     assert "results copied to results:runs\n" in text and "GPUs used" not in text
+
+
+def measured(number, comment, **values):
+    """A job as sacct prints it with its AdminComment."""
+    text = ended(number, **values)
+    fields = text.rstrip("\n").split("@")
+    return "@".join([*fields[:-1], comment, fields[-1]]) + "\n"
+
+
+def test_show_tells_what_was_measured_of_a_job_of_sbatch(run):
+    (run.here / "ended").write_text(ended(4), encoding="utf-8")
+    steps = "4|1800|4|00:00:00||4000M|60|%s\n4.batch|1800|4|00:03:20||||\n"
+    comment = "ty1:gpus=4,seen=4,used=1,hours=2,use=0.21,idle=0.75,mem=71,kwh=1.4"
+    (run.here / "steps").write_text(steps % comment, encoding="utf-8")
+    text = run("show", "4").stdout
+    assert (
+        "GPU use     21 % on average, 1 of 4 GPUs used, idle 75 % of the time, 71 GiB of memory at most, 1.4 kWh\n"
+        in text
+    )
+    assert "note        3 of its 4 GPUs were never used; request fewer" in text
+    assert "time used   50 % of 60 minutes\n" in text
+    # Another text of an administrator.
+    (run.here / "steps").write_text(steps % "of|ops\x1b[31m", encoding="utf-8")
+    text = run("show", "4").stdout
+    assert "GPU use" not in text and "time used   50 % of 60 minutes" in text and "\x1b" not in text
+
+
+def test_usage_of_a_month(run):
+    comment = "ty1:gpus=2,seen=2,used=2,hours=2,use=0.25,idle=0.5,mem=71"
+    (run.here / "ended").write_text(
+        measured(4, comment) + measured(5, "", state="FAILED"), encoding="utf-8"
+    )
+    done = run("usage", "--month", "2026-11")
+    assert done.returncode == 0, done.stderr
+    [heads, line] = done.stdout.splitlines()
+    assert heads.split()[:4] == ["ACCOUNT", "PERSON", "JOBS", "FAILED"]
+    assert line.split() == ["vision", ME, *"2 1 4.0 2.0 1.0 25 % 0.0 0 0".split()]
+    text = run("usage", "--month", "2026-11", "--csv").stdout
+    assert text.splitlines()[1] == "vision,%s,2,1,4.0,2.0,1.0,0.25,0.0,0,0" % ME
+    told = json.loads(run("usage", "--month", "2026-11", "--json").stdout)
+    assert (told["month"], told["people"][0]["gpu_hours"], told["account"]) == (
+        "2026-11",
+        4.0,
+        None,
+    )
+    assert run("usage", "--month", "2026-12").stdout == "no jobs in 2026-12\n"
+
+
+def test_usage_asks_slurm_which_jobs_a_person_may_see(run):
+    run.program("sacct", 'echo "$*" > %s/asked' % run.here)
+    assert run("usage", "--month", "2026-11", "--account", "vision").returncode == 0
+    asked = (run.here / "asked").read_text(encoding="utf-8")
+    for word in (
+        "--allusers",
+        "--accounts=vision",
+        "--starttime=2026-11-01T00:00:00",
+        "--endtime=2026-12-01T00:00:00",
+    ):
+        assert word in asked.split()
+
+
+def test_the_sums_of_an_account(run):
+    """Role monitoring writes them on the scheduler's host."""
+    (run.here / "ended").write_text(measured(4, ""), encoding="utf-8")
+    row = dict.fromkeys(("jobs", "failed"), 7)
+    row.update(account="vision", user="", gpu_hours=70.0, gpu_hours_measured=0.0)
+    row.update(gpu_hours_idle=0.0, mean_use=None, energy_kwh=0.0)
+    row.update(wait_median_minutes=None, wait_90_minutes=None)
+    path = run.here / "accounts.json"
+    path.write_text(json.dumps({"month": "2026-11", "accounts": [row]}), encoding="utf-8")
+    words = ("usage", "--month", "2026-11", "--account")
+    environment = {"TRAINYARD_ACCOUNT_USAGE": str(path)}
+    text = run(*words, "vision", **environment).stdout
+    assert "all of the account:\n" in text and "70.0" in text.splitlines()[-1]
+    told = json.loads(run(*words, "vision", "--json", **environment).stdout)
+    assert told["account"]["gpu_hours"] == 70.0
+    assert "all of the account" not in run(*words, "nlp", **environment).stdout
+    path.write_text("{", encoding="utf-8")
+    assert run(*words, "vision", **environment).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("--month", "11"), "--month: '11' is not a month; write it as in 2026-11"),
+        (("--account", "a;b"), "--account: 'a;b' is no account; `trainyard quota` shows yours"),
+        (("--csv", "--json"), "--csv: leave out --csv, or --json"),
+    ],
+)
+def test_usage_that_is_refused(run, words, said):
+    done = run("usage", *words)
+    assert done.returncode == 2 and said in done.stdout + done.stderr
 
 
 def test_stop(run):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
+import importlib.util
 import json
 import os
 import shlex
 import socket
 import ssl
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 
+import alert_receivers
 import grafana_dashboards
 import pytest
 from eight_gpus import eight_gpus
@@ -26,6 +26,7 @@ from scripted_tools import run_module
 from ansible_collections.trainyard.gpu.plugins.module_utils import (
     _metrics,
     _nvidia_smi,
+    _slurm_metrics,
 )
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _monitoring_plan as planned
 
@@ -45,23 +46,32 @@ def free_ports(number):
 
 
 class Receiver:
-    """A webhook that keeps what it gets."""
+    """A webhook and a mail server that keep what they get."""
 
     def __init__(self):
-        self.got = got = []
+        self.got, self.mails = [], []
+        self.servers = [
+            alert_receivers.webhook(0, self.got.append),
+            alert_receivers.mail_server(0, self.mails.append),
+        ]
+        self.ports = [server.server_address[1] for server in self.servers]
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(200)
-                self.end_headers()
+    def stop(self):
+        for server in self.servers:
+            server.shutdown()
+            server.server_close()
 
-            def log_message(self, *_arguments):
-                pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+#: Seconds in place of hours.
+IDLE = (
+    'count by (slurm_job) (count_values by (instance, uuid) ("slurm_job", trainyard_gpu_job > 0)'
+    " and on (instance, uuid) (max_over_time(trainyard_gpu_utilization_ratio[2s]) < 0.01))"
+)
+SHORT = {
+    "GpuLost": {"for": "0s"},
+    "ShareNearlyFull": {"for": "0s"},
+    "GpuAllocatedButIdle": {"for": "0s", "expr": IDLE},
+}
 
 
 class Monitoring:
@@ -73,12 +83,16 @@ class Monitoring:
         self.receiver = Receiver()
         self.children = {}
         self.now = []
-        webhook = {"url": "http://127.0.0.1:%d/" % self.receiver.port, "send_resolved": False}
+        url = "http://127.0.0.1:%d/" % self.receiver.ports[0]
+        mail = {"to": "ops@example.org", "from": "alerts@example.org", "require_tls": False}
+        mail["smarthost"] = "127.0.0.1:%d" % self.receiver.ports[1]
+        hook = {"name": "hook", "webhook_configs": [{"url": url, "send_resolved": False}]}
         self.wanted = {
             "host": "front",
             "hosts": [{"name": "front", "address": "127.0.0.1"}],
             "prometheus_host": "front",
             "has_slurm": True,
+            "has_marks": True,
             "scheduler_host": "front",
             "release": "debian 12",
             "gpus": 8,
@@ -90,19 +104,23 @@ class Monitoring:
             "retention_days": 1,
             "retention_gib": 1,
             "idle_hours": 2,
+            "idle_minutes": 0,
+            "mail": False,
+            "people_see": "own",
             "gpu_source": "nvidia_smi",
-            "receivers": [{"name": "hook", "webhook_configs": [webhook]}],
+            "receivers": [dict(hook, email_configs=[mail])],
             "routes": [],
             "alertmanagers": [],
             "remote_write": [],
-            # With shortened times.
-            "rules": {"GpuLost": {"for": "0s"}, "ShareNearlyFull": {"for": "0s"}},
+            "rules": SHORT,
             "grafana_dir": "",
             "rules_text": (FILES / "rules.yml").read_text(encoding="utf-8"),
             "dcgm_text": "",
             "site_rules": {},
             "dashboards": {},
-            "programs": {"gpu_reader": "", "host_reader": "", "slurm_reader": ""},
+            "programs": dict.fromkeys(
+                ("gpu_reader", "host_reader", "slurm_reader", "job_usage"), ""
+            ),
         }
         self.write()
         self.sign()
@@ -238,10 +256,22 @@ class Monitoring:
         raise AssertionError("%r\n%s" % (found, self.log()))
 
 
-def gpus_of(answer, number):
-    return _metrics.gpu_families(
-        answer._replace(gpus=answer.gpus[:number], gpu_count=number), {0: JOB}
-    )
+def gpus_of(answer, number, idle=False):
+    """The families of some of the GPUs. The first one has a job, and does not use it."""
+    gpus = [dict(gpu) for gpu in answer.gpus[:number]]
+    if idle:
+        gpus[0].update(utilization_gpu_percent=0, minor_number=0)
+    return _metrics.gpu_families(answer._replace(gpus=gpus, gpu_count=number), {0: JOB})
+
+
+DRAINED = {
+    "name": "gpu-a",
+    "states": ["idle", "drain"],
+    "reason": "a fan",
+    "reason_time": "2026-01-01T00:00:00Z",
+    "reason_user": "root",
+    "gpus": [{"total": 8, "used": 0}],
+}
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +289,7 @@ def monitoring(tmp_path_factory):
     finally:
         for name in list(made.children):
             made.stop(name)
-        made.receiver.server.shutdown()
+        made.receiver.stop()
 
 
 def test_metrics_arrive_under_the_name_of_the_host(monitoring):
@@ -309,25 +339,29 @@ def test_no_gossip(monitoring):
     assert json.loads(text)["cluster"]["status"] == "disabled"
 
 
-def test_verify_reads_it(monitoring):
-    """Module monitoring_proof, whose ports are those of a host."""
+@contextlib.contextmanager
+def proof_of(monitoring, hosts):
+    """Module monitoring_proof, whose ports are those of a host, as verify runs it."""
     from ansible_collections.trainyard.gpu.plugins.modules import monitoring_proof
 
     asked = {
         "folder": str(monitoring.tls),
         "hosts": [
-            {"name": "front", "address": "127.0.0.1"},
-            {"name": "gone", "address": "127.0.0.2"},
+            {"name": name, "address": "127.0.0.%d" % (at + 1)} for at, name in enumerate(hosts)
         ],
         "address": "127.0.0.3",
         "port": monitoring.ports[0],
         "has_alertmanager": True,
         "timeout": 5,
     }
-    proof = monitoring_proof.Proof(asked)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(monitoring_proof, "PROMETHEUS", monitoring.ports[1])
         patch.setattr(monitoring_proof, "ALERTMANAGER", monitoring.ports[2])
+        yield monitoring_proof.Proof(asked)
+
+
+def test_verify_reads_it(monitoring):
+    with proof_of(monitoring, hosts=["front", "gone"]) as proof:
         found = proof.read()
         assert (found["missing"], found["strange"], found["stale"]) == (["gone"], [], [])
         assert (found["alerts"], found["receivers"]) == ("", ["hook"])
@@ -343,12 +377,6 @@ def test_verify_reads_it(monitoring):
         finally:
             web.write_text(text, encoding="utf-8")
         assert "front answers on port %d without a certificate" % monitoring.ports[0] in told
-    monitoring.stop("prometheus-alertmanager")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(monitoring_proof, "PROMETHEUS", monitoring.ports[1])
-        patch.setattr(monitoring_proof, "ALERTMANAGER", monitoring.ports[2])
-        assert "does not answer" in proof.read()["alerts"]
-    monitoring.start("prometheus-alertmanager")
 
 
 def test_a_new_certificate_needs_no_restart(monitoring):
@@ -376,19 +404,32 @@ def test_a_new_certificate_needs_no_restart(monitoring):
     assert monitoring.wait(lambda: monitoring.query('up{job="host"} == 1'))
 
 
-def test_a_lost_gpu_and_a_full_share_reach_the_receiver(monitoring):
-    monitoring.metrics("gpu", gpus_of(monitoring.answer, 7))
+def test_alerts_reach_a_webhook_and_a_mailbox(monitoring):
+    """A lost GPU, a full share, a drained node, and a job that does not use its GPUs."""
+    monitoring.metrics("gpu", gpus_of(monitoring.answer, 7, idle=True))
     monitoring.metrics("host", _metrics.share_families([("/share", (1000, 1))]))
+    monitoring.metrics("slurm", _slurm_metrics.queue_families([DRAINED], [], [], time.time()))
+    expected = {"GpuLost", "ShareNearlyFull", "NodeOutOfService", "GpuAllocatedButIdle"}
 
     def told():
         alerts = [alert for message in monitoring.receiver.got for alert in message["alerts"]]
         names = {alert["labels"]["alertname"] for alert in alerts}
-        return alerts if {"GpuLost", "ShareNearlyFull"} <= names else None
+        return alerts if expected <= names else None
 
-    alerts = monitoring.wait(told)
-    lost = next(alert for alert in alerts if alert["labels"]["alertname"] == "GpuLost")
-    assert lost["annotations"]["summary"].startswith("front: the driver counts 7 GPUs")
-    assert lost["annotations"]["documentation"].endswith("docs/monitoring.md#gpulost")
+    by_name = {alert["labels"]["alertname"]: alert for alert in monitoring.wait(told)}
+    lost = by_name["GpuLost"]["annotations"]
+    assert lost["summary"].startswith("front: the driver counts 7 GPUs")
+    assert lost["documentation"].endswith("docs/monitoring.md#gpulost")
+    assert "gpu-a is out of service" in by_name["NodeOutOfService"]["annotations"]["summary"]
+    idle = by_name["GpuAllocatedButIdle"]
+    # Its number, and no name.
+    assert idle["labels"]["slurm_job"] == str(JOB) and "user" not in idle["labels"]
+
+    def mailed():
+        text = "".join(mail["mail"] for mail in monitoring.receiver.mails)
+        return monitoring.receiver.mails if all(name in text for name in expected) else None
+
+    assert monitoring.wait(mailed)[0]["to"] == ["ops@example.org"]
 
 
 def test_a_file_that_is_gone_ends_the_curve(monitoring):
@@ -428,3 +469,70 @@ def test_dashboards(monitoring, name):
                 monitoring.query(text)
             except urllib.error.HTTPError as error:
                 raise AssertionError("%s: %s" % (panel["title"], error.read().decode())) from error
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, FILES / (name + ".py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_use_of_a_job(monitoring):
+    """The expressions of job_usage: the last sums of an ended job, and the jobs whose GPUs are idle."""
+    job_usage = load("job_usage")
+    sums = {}
+    values = [
+        (at, {"gpu": str(at), "uuid": "GPU-%d" % at, "use": at * 0.5, "watts": 100.0, "memory": 9})
+        for at in (0, 1)
+    ]
+
+    def told(job):
+        jobs = {0: job, 1: job}
+        _metrics.add_sample(sums, jobs, values, 60)
+        keys = [({"gpu": str(at), "uuid": "GPU-%d" % at}, at) for at in (0, 1)]
+        use = [(labels, at * 0.5) for labels, at in keys]
+        families = _metrics.sum_families(sums) + _metrics._job_family(keys, jobs)
+        text = "Share of the last sample period in which a kernel ran."
+        families += [_metrics.Family("trainyard_gpu_utilization_ratio", "gauge", text, use)]
+        monitoring.metrics("gpu", families)
+
+    def ask(expression):
+        return job_usage.query(expression, time.time(), monitoring.ports[1], str(monitoring.tls))
+
+    def seen(job, minutes):
+        measured = job_usage._usage.measured(
+            job_usage.sums_of(ask(job_usage.sums_query(job, 600, 1)))
+        )
+        return measured if measured.get("seconds") == 60 * minutes * 2 else None
+
+    told(70)
+    assert monitoring.wait(lambda: seen(70, 1))
+    told(70)
+    found = monitoring.wait(lambda: seen(70, 2))
+    assert (found["seen"], found["used"], found["use"], found["idle"]) == (2, 1, 0.25, 0.5)
+    # The next job has the GPUs. The sums of the former one are still known.
+    told(71)
+    assert monitoring.wait(lambda: seen(71, 1))
+    assert seen(70, 2)
+    assert seen(72, 1) is None
+    # Both GPUs had another job a minute ago; the other one is in use.
+    assert ask(job_usage.idle_query(1, 15)) == []
+    expression = job_usage.idle_query(1, 15).replace("[1m]", "[3s]").replace(">= 3", ">= 2")
+
+    def idle():
+        return [(row["metric"]["slurm_job"], row["value"][1]) for row in ask(expression)]
+
+    assert monitoring.wait(lambda: idle() == [("71", "1")])
+    # A wrong certificate or no Prometheus is no answer, and not an empty one.
+    with pytest.raises(job_usage.NoAnswer):
+        job_usage.query("up", time.time(), 1, str(monitoring.tls))
+    with pytest.raises(job_usage.NoAnswer, match="parse error"):
+        ask("up(")
+
+
+def test_verify_tells_that_alertmanager_is_down(monitoring):
+    """The last one: Prometheus sends its next alert a minute after it could not."""
+    monitoring.stop("prometheus-alertmanager")
+    with proof_of(monitoring, hosts=["front"]) as proof:
+        assert "does not answer" in proof.read()["alerts"]

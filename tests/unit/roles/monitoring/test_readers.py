@@ -347,6 +347,33 @@ def test_the_metrics_of_a_host(tmp_path, monkeypatch):
     assert 'trainyard_host_cpu_seconds_total{mode="idle"}' in text
 
 
+def test_sums_outlive_a_restart_of_the_reader(host):
+    """It is restarted for a reset of a GPU, and with new settings. The jobs of the other GPUs go on."""
+    host.give(0, 7)
+    answer = gpu_reader._nvidia_smi.parse_query(eight_gpus())
+    families = gpu_reader._metrics.gpu_families(answer, host.reader.jobs())
+    host.reader.publish(families)
+    again = gpu_reader.Reader(
+        {"interval": 1, "source": "nvidia_smi", "jobs": True}, str(host.target), host.reader.marks
+    )
+    again.publish(families)
+    line = next(line for line in host.text().splitlines() if "job_measured_seconds_total{" in line)
+    assert float(line.split()[-1]) >= 2
+    # Another job, and a damaged file.
+    host.give(0, 8)
+    again.publish(families)
+    line = next(line for line in host.text().splitlines() if "job_measured_seconds_total{" in line)
+    assert float(line.split()[-1]) < 2
+    for text in ("{", "[]", '{"a": 1}', '{"a": {"job": 7}}'):
+        (host.folder / "sums.json").write_text(text, encoding="utf-8")
+        assert (
+            gpu_reader.Reader(
+                {"interval": 1, "source": "nvidia_smi", "jobs": True}, str(host.target)
+            ).sums
+            == {}
+        )
+
+
 # --- Slurm ---
 
 
