@@ -535,15 +535,14 @@ def main():
     certificates.openssl = module.get_bin_path(module.params["executable"])
     if certificates.openssl is None:
         if module.check_mode:
-            module.exit_json(
-                changed=True, **dict(nothing, certificate_changed=True, reasons=["there is none"])
-            )
+            would = {"certificate_changed": True, "reasons": ["there is none"]}
+            module.exit_json(changed=True, **{**nothing, **would})
         module.fail_json(
             msg="'%s' is not installed; install package openssl" % module.params["executable"]
         )
     if module.params["state"] == "request":
         changed, request = certificates.request()
-        module.exit_json(changed=changed, **dict(nothing, request=request))
+        module.exit_json(changed=changed, **{**nothing, "request": request})
     wide = certificates.unlimited()
     if wide and not module.check_mode:
         certificates.limit()

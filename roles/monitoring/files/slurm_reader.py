@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""slurm_reader: writes the metrics of the queue, once. A timer starts it on the scheduler's host, as Slurm's own user, who sees all jobs in spite of PrivateData."""
+"""slurm_reader: writes the metrics of the queue, once.
+
+A timer starts it on the scheduler's host, as Slurm's own user, who sees all jobs in spite of PrivateData.
+"""
 
 from __future__ import annotations
 
