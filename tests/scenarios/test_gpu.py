@@ -1061,9 +1061,7 @@ def test_more_ranks_than_gpus(tmp_path, torch):
         cwd=tmp_path,
     )
     record("too_many_ranks_torch.txt", text)
-    assert code != 0 and "too_many_gpus" in [error["id"] for error in causes(text)], text[
-        -3000:
-    ]
+    assert code != 0 and "too_many_gpus" in [error["id"] for error in causes(text)], text[-3000:]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ import threading
 import time
 
 LONGEST_LINE = 65536
+# Of prctl(2).
+PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
 
 
 def first_of(environment, *names):
@@ -93,10 +95,14 @@ def in_own_group():
     """Create a process group, so that a signal reaches all processes of the command, and end with this process, even after SIGKILL.
 
     An aborted rank leaves no core file, which is as large as its memory and may be on the share. The command may raise the limit.
+
+    Other processes of the same user may read the stack of a rank that hangs, where kernel.yama.ptrace_scope is 1, as on Ubuntu.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     os.setpgid(0, 0)
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    library = ctypes.CDLL(None)
+    library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    library.prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
 
 
 def end_without_launcher(child, launcher):
