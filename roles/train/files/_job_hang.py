@@ -627,6 +627,9 @@ def place(entry: dict) -> dict:
                 found, frames = _known(thread["frames"]), thread["frames"]
     own = [frame for frame in frames if not _LIBRARY.search(frame[1])] or frames
     caller = "%s (%s:%d)" % own[0]
+    if entry.get("state") in _STATES:
+        detail = "%s, in %s" % (words, caller)
+        return {"kind": OWN, "label": "", "detail": detail, "caller": caller}
     kind, label = found or (OWN, own[0][0])
     told = [caller] + [words] * any(word in words for word in _TOLD_ALWAYS)
     told += _of_children(entry)
@@ -634,13 +637,15 @@ def place(entry: dict) -> dict:
 
 
 def _of_children(entry: dict) -> list:
-    """Return words about the processes that load data for a rank, if one of them waits for a file."""
+    """Return words about the processes that load data for a rank: what one of them does, and how many wait for a file."""
     found = collections.Counter()  # type: typing.Counter
+    told = [place(child)["detail"] for child in entry.get("children") or [] if child.get("dump")]
     for child in entry.get("children") or []:
         words = kernel_words(child)
         if child.get("state") in "DTZ" and words:
             found[words] += 1
-    return ["%d of its processes: %s" % (count, words) for words, count in sorted(found.items())]
+    told = ["a process of it: " + words for words in told[:1]]
+    return told + ["%d of them: %s" % (count, words) for words, count in sorted(found.items())]
 
 
 # --- one sentence about all ranks ---
@@ -682,7 +687,7 @@ def _of_group(ranks: list) -> str:
     if where["label"]:
         return "%s %s in %s" % (_some(ranks), _verb(count, "is", "are"), _clean(where["label"]))
     if where["kind"] == OWN:
-        return "%s: %s" % (_some(ranks), _clean(where["detail"]))
+        return "%s%s %s" % (_some(ranks), ":" * (count > 1), _clean(where["detail"]))
     return "where %s %s is not known" % (_some(ranks), _verb(count, "waits", "wait"))
 
 

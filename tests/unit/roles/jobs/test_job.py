@@ -595,7 +595,7 @@ def test_a_job_that_hangs_tells_where_its_ranks_wait(whole, tmp_path):
         assert time.monotonic() < deadline and process.poll() is None, process.stdout.read()
         time.sleep(0.1)
     said = (folder / "hang.txt").read_text(encoding="utf-8")
-    assert said.startswith("rank 0 on h0: waits for a pipe, rank 1 on h1: sleeps. "), said
+    assert said.startswith("rank 0 on h0 waits for a pipe, rank 1 on h1 sleeps. "), said
     assert "=== host h0\n\n--- rank 0\nprocess " in said and "=== host h1\n\n--- rank 1\n" in said
     process.terminate()
     assert process.wait(30) == 143
@@ -604,7 +604,7 @@ def test_a_job_that_hangs_tells_where_its_ranks_wait(whole, tmp_path):
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     assert result["hang"] in result["warnings"] and "trainyard: %s\n" % result["hang"] in log
     assert re.match(
-        "at its end: rank 0 on h0: waits for a pipe",
+        "at its end: rank 0 on h0 waits for a pipe",
         result["hang"],
     )
     assert result["hang"].endswith("See %s/hang.txt" % folder)

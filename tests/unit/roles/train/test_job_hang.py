@@ -504,7 +504,7 @@ INIT = (
                 each=1,
             ),
             "rank 1 on gpu-b is in dataloader, rank 0 on gpu-a waits in all_reduce. "
-            "Rank 1: step (t.py:38), 2 of its processes: waits for the file server (NFS)",
+            "Rank 1: step (t.py:38), 2 of them: waits for the file server (NFS)",
         ),
         (
             hosts(entry(0, *NESTED), entry(1, *NESTED), entry(2, *NESTED), entry(3, *REDUCES)),
@@ -531,7 +531,7 @@ INIT = (
         ),
         (
             hosts(*(entry(rank, *BACKWARD) for rank in range(3)), entry(3, state="T")),
-            "rank 3 on gpu-b: is stopped by a signal, the others wait in backward. py-spy may not read the process (kernel.yama.ptrace_scope is 1)",
+            "rank 3 on gpu-b is stopped by a signal, the others wait in backward. py-spy may not read the process (kernel.yama.ptrace_scope is 1)",
         ),
         (
             hosts(
@@ -559,7 +559,7 @@ INIT = (
         ),
         (
             hosts(entry(0, wchan="futex_wait_queue"), entry(1, wchan="pipe_read"), each=1),
-            "where rank 0 on gpu-a waits is not known, rank 1 on gpu-b: waits for a pipe. py-spy may not read the process (kernel.yama.ptrace_scope is 1)",
+            "where rank 0 on gpu-a waits is not known, rank 1 on gpu-b waits for a pipe. py-spy may not read the process (kernel.yama.ptrace_scope is 1)",
         ),
         (hosts(entry(0, *OWN)), "rank 0 on gpu-a is in simulate. Rank 0: simulate (t.py:5)"),
         (hosts(gpu_a="it did not answer within 60 s"), "no answer from host gpu-a"),
@@ -584,6 +584,31 @@ def test_the_sentence(answers, said):
         (
             "lines",
             "both ranks wait in all_reduce, but of different lines: rank 0 on gpu-a at reduce (record.py:46), rank 1 on gpu-b at rank_of (record.py:61)",
+        ),
+        (
+            "load",
+            "rank 1 on gpu-b is in dataloader, rank 0 on gpu-a waits in all_reduce. Rank 1: __getitem__ (record.py:39), sleeps",
+        ),
+        (
+            "workers",
+            "rank 1 on gpu-b is in dataloader, rank 0 on gpu-a waits in all_reduce. "
+            "Rank 1: rank_of (record.py:67), a process of it: __getitem__ (record.py:39), sleeps",
+        ),
+        (
+            "backward",
+            "rank 1 on gpu-b is in wait_for_lock, rank 0 on gpu-a waits in backward. Rank 1: wait_for_lock (record.py:43), sleeps",
+        ),
+        (
+            "pipe",
+            "rank 1 on gpu-b is in rank_of, rank 0 on gpu-a waits in all_reduce. Rank 1: rank_of (record.py:63), waits for a pipe",
+        ),
+        (
+            "init",
+            "rank 1 on gpu-b is in wait_for_lock, rank 0 on gpu-a waits in init_process_group. Rank 1: wait_for_lock (record.py:43), sleeps",
+        ),
+        (
+            "stopped",
+            "rank 1 on gpu-b is stopped by a signal, in rank_of (record.py:65), rank 0 on gpu-a waits in all_reduce",
         ),
     ],
 )
@@ -648,7 +673,7 @@ def test_the_kernel_says_where_processes_wait(sleepers):
     job, children = sleepers
     deadline = time.monotonic() + 10
     said = ""
-    while not said.startswith("rank 0 on here: sleeps, rank 1 on here: waits for a pipe"):
+    while not said.startswith("rank 0 on here sleeps, rank 1 on here waits for a pipe"):
         assert time.monotonic() < deadline, said
         found = _job_hang.collect(job)
         said = _job_hang.sentence([dict(found, host="here")])
@@ -673,7 +698,7 @@ def test_the_workers_answer_by_files(sleepers, tmp_path):
         ended.set()
         thread.join(10)
     said = _job_hang.tell(str(tmp_path), answers)
-    assert said.startswith("rank 0 on gpu-a: sleeps, rank 1 on gpu-a: waits for a pipe")
+    assert said.startswith("rank 0 on gpu-a sleeps, rank 1 on gpu-a waits for a pipe")
     assert "No answer from host gpu-b" in said
     text = (tmp_path / _job_hang.FILE).read_text(encoding="utf-8")
     assert text.splitlines()[0] == said

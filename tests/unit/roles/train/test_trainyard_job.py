@@ -1175,7 +1175,7 @@ def test_a_job_that_hangs_tells_where_its_ranks_wait(ranks, tmp_path, monkeypatc
     assert code == 124 and result["hang"] in result["warnings"], result
     said = (Path(launched.job_dir) / "hang.txt").read_text(encoding="utf-8")
     first = said.splitlines()[0]
-    assert first.startswith("rank 2 on lab-a: waits for a pipe, ranks 0, 1 and 3 on lab-a: sleeps")
+    assert first.startswith("rank 2 on lab-a waits for a pipe, ranks 0, 1 and 3 on lab-a: sleeps")
     assert result["hang"] == "at its end: %s. See %s/hang.txt" % (first, launched.job_dir)
     assert "=== host lab-b\n" in said
     told = (Path(launched.job_dir) / "rank.3.log").read_text(encoding="utf-8")
