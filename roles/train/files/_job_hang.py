@@ -909,7 +909,10 @@ def tell(folder: str, answers: list, mode: int = 0o600) -> str:
 
 def warning(minutes: int, said: str, folder: str) -> str:
     """Return what the log and the result of a job say. C(said) is the sentence, C(minutes) how long the job has made no progress."""
-    since = "no output, no work of its GPUs and no bytes on its network for %d minutes" % minutes
+    since = "no output, no work of its GPUs and no bytes on its network for %d minute%s" % (
+        minutes,
+        "" if minutes == 1 else "s",
+    )
     return "%s: %s. See %s/%s" % (since if minutes else "at its end", said, folder, FILE)
 
 

@@ -1152,7 +1152,7 @@ def test_a_failed_rank_of_mindspore_ends_the_job(ranks, how, code, problem):
 
 
 def test_a_job_that_hangs_tells_where_its_ranks_wait(ranks, tmp_path, monkeypatch):
-    """A minute is a second here. It is told before the ranks are ended at the time limit, once."""
+    """As soon as all ranks wait. Then the job is stopped, and its result has what was found."""
     (tmp_path / "_job_hang.py").write_bytes(Path(job._job_hang.__file__).read_bytes())
     monkeypatch.setattr(job, "LOOK_SECONDS", 0.2)
     os.mkfifo(tmp_path / "pipe")
@@ -1168,11 +1168,20 @@ def test_a_job_that_hangs_tells_where_its_ranks_wait(ranks, tmp_path, monkeypatc
     (tmp_path / "t.sh").write_text(
         command.replace("pipe", str(tmp_path / "pipe")), encoding="utf-8"
     )
-    launched = ranks("sh %s/t.sh" % tmp_path, hang_minutes=10, timeout=6)
+    launched = ranks("sh %s/t.sh" % tmp_path, hang_minutes=10, timeout=0)
     assert launched.progress.seconds == 600
-    launched.progress.seconds = 1
+    hang = job._job_hang
+
+    def look(_now, _size, _watched):
+        launched.stopped = bool(launched.hang)
+        found = hang.collect(launched.spec["job_id"])
+        said = hang.sentence([dict(found, host="here")])
+        is_first = launched.telling is None
+        return is_first and said.startswith("rank 2 on here waits for a pipe, ranks 0, 1 and 3")
+
+    monkeypatch.setattr(launched.progress, "look", look)
     code, result = result_of(launched)
-    assert code == 124 and result["hang"] in result["warnings"], result
+    assert code == 143 and result["hang"] in result["warnings"], result
     said = (Path(launched.job_dir) / "hang.txt").read_text(encoding="utf-8")
     first = said.splitlines()[0]
     assert first.startswith("rank 2 on lab-a waits for a pipe, ranks 0, 1 and 3 on lab-a: sleeps")
