@@ -94,7 +94,7 @@ class Signature(NamedTuple):
     search for that text. What their groups match tells one object (path, port, GPU) of the same kind from another. In C(cause), C(person) and C(operator),
     {1} is the first group. Without patterns, the table of Xids (P(_host_health)) has the causes, and this entry is only for docs/errors.md.
 
-    C(examples) are real messages, shortened, with one for each pattern. C(person) is the fix for whoever wrote the job, in the words of a job file.
+    C(examples) are real messages, shortened, with one for each pattern. C(person) is the fix for the author of the job, in the words of a job file.
     C(operator) is the fix in variables and playbooks. C(source) documents the message or reports it.
     """
 

@@ -321,7 +321,7 @@ def collect(
 ) -> dict:
     """Return what the ranks of a job on this host do: C(ranks), and C(ras), the answer of NCCL, or None.
 
-    It reads as the user who runs it, which owns the processes. In a job of trainyard, C(worker) is the one that is asked.
+    It reads as the user who runs it, which owns the processes. In a job of trainyard, C(worker) is the one on this host.
     """
     deadline = time.time() + COLLECT_SECONDS
     ranks, address = [], ""
@@ -366,7 +366,7 @@ def _talk(address: tuple) -> str:
         stream = connection.makefile("rb")
         connection.sendall(b"CLIENT PROTOCOL 2\n")
         if not stream.readline(1024).startswith(b"SERVER PROTOCOL "):
-            raise ValueError("it is another program that answers there")
+            raise ValueError("a different program answers there")
         # An older NCCL answers with an error to a command that it does not know.
         connection.sendall(b"SET FORMAT json\n")
         stream.readline(1024)

@@ -37,7 +37,7 @@ def idle(percent=0, moved=0, memory=0):
 
 def test_a_job_without_output_work_and_bytes_is_told_once():
     assert looks(10, *((at, 5, [idle()]) for at in range(0, 3000, 60))) == [600]
-    # Nobody has asked.
+    # The default of jobs.
     assert looks(0, *((at, 5, [idle()]) for at in range(0, 3000, 60))) == []
 
 
@@ -279,7 +279,7 @@ class Stopped(Nccl):
 def test_another_program_and_a_rank_that_is_stopped(nccl, monkeypatch):
     monkeypatch.setattr(_job_hang, "RAS_SECONDS", 0.5)
     _server, address = nccl(Web)
-    assert "it is another program that answers there" in _job_hang.ask_ras(address)["said"]
+    assert "a different program answers there" in _job_hang.ask_ras(address)["said"]
     _server, address = nccl(Stopped, text=ras_text())
     assert _job_hang.ask_ras(address)["text"] == ras_text()
     server, address = nccl()
