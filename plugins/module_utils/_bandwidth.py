@@ -637,10 +637,11 @@ def rdma_connections(text):
     return found
 
 
-def usage(text):
+def usage(text, most=3):
     """Percent of each GPU, and MiB of its memory used and in all; None if unknown.
 
-    C(text) is of C(nvidia-smi --query-gpu=utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits).
+    C(text) is of C(nvidia-smi --query-gpu=utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits). With C(most) 4, it may have
+    C(utilization.memory), too: in which percent of the time the memory was read or written.
     """
     found = []
     for line in text.splitlines():
@@ -648,7 +649,7 @@ def usage(text):
             re.match(r"\s*(?:(\d{1,9})(?: %| MiB)?|\[[^\]]+\])\s*$", field)
             for field in line.split(",")
         ]
-        if line.strip() and (len(matches) != 3 or None in matches):
+        if line.strip() and (not 3 <= len(matches) <= most or None in matches):
             raise ParseError("not the utilization and memory of a GPU: %r" % line)
         if line.strip():
             found.append([int(match.group(1)) if match.group(1) else None for match in matches])

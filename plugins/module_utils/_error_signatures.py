@@ -94,7 +94,7 @@ class Signature(NamedTuple):
     search for that text. What their groups match tells one object (path, port, GPU) of the same kind from another. In C(cause), C(person) and C(operator),
     {1} is the first group. Without patterns, the table of Xids (P(_host_health)) has the causes, and this entry is only for docs/errors.md.
 
-    C(examples) are real messages, shortened, with one for each pattern. C(person) is the fix for the person who wrote the job, in the words of a job file.
+    C(examples) are real messages, shortened, with one for each pattern. C(person) is the fix for the author of the job, in the words of a job file.
     C(operator) is the fix in variables and playbooks. C(source) documents the message or reports it.
     """
 
@@ -336,15 +336,31 @@ SIGNATURES = [
             "host_out_of_memory",
             RESOURCES,
             SPECIAL,
-            [r"Out of memory: Killed process", r"oom-kill:", r"invoked oom-killer"],
+            [
+                r"Out of memory: Killed process",
+                r"oom-kill:constraint=CONSTRAINT_(?!MEMCG)",
+            ],
             [
                 "Out of memory: Killed process 1234 (python3) total-vm:9637888kB",
                 "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task=python3,pid=1234,uid=0",
-                "python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0",
             ],
             "the memory of the host was full, and the kernel killed a process",
             "reduce the memory of the job: fewer workers of the data loader, or a smaller batch. Tell the operator of the cluster",
             "reduce the memory use of the job (workers, batch), or start fewer ranks on the host",
+            KERNEL_MEMORY,
+        ),
+        # The kernel says in a later line whether the memory of the host or of a control group was full.
+        (
+            "host_out_of_memory",
+            RESOURCES,
+            GENERAL,
+            [r"invoked oom-killer"],
+            [
+                "python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0",
+            ],
+            "memory was full, of the host or of a control group, and the kernel killed a process",
+            "reduce the memory of the job: fewer workers of the data loader, or a smaller batch",
+            "read the next lines of the kernel log: they say whose memory was full. Reduce the memory use of the job, or raise its limit",
             KERNEL_MEMORY,
         ),
         (
@@ -355,6 +371,7 @@ SIGNATURES = [
                 r"Memory cgroup out of memory",
                 r"oom_kill event",
                 r"oom-kill event",
+                r"oom-kill:constraint=CONSTRAINT_MEMCG",
                 r"srun: error: [^\n]{1,300}?: Out Of Memory",
                 r"Exceeded job memory limit",
                 r"Exceeded step memory limit",
@@ -366,6 +383,7 @@ SIGNATURES = [
                 "Memory cgroup out of memory: Killed process 3107 (python3) total-vm:9637888kB, anon-rss:307200kB",
                 "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been affected.",
                 "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4711.batch. Some of your processes may have been killed.",
+                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/slurm/uid_2001/job_4711,task=python3,pid=3107",
                 "srun: error: node-b: task 3: Out Of Memory",
                 "slurmstepd: error: Exceeded job memory limit at some point.",
                 "slurmstepd: error: Exceeded step memory limit at some point.",
@@ -386,6 +404,7 @@ SIGNATURES = [
                 r"exited on signal 9\b",
                 r"Signal 9 \(SIGKILL\)",
                 r"\(exitcode: -9\)",
+                r"Killed process \d+ \(",
                 r"is killed by signal: Killed",
                 r"died with <Signals.SIGKILL",
                 r"srun: error: [^\n]{1,300}?: Killed",
@@ -410,6 +429,7 @@ SIGNATURES = [
                 "Process name: [[23,1],3] exit status of 137",
                 "RunCommandException: rank 3 ended with exit code: 137",
                 "[launch.py:325:sigkill_handler] exits with return code = -9",
+                "Killed process 3107 (python3) total-vm:9637888kB, anon-rss:307200kB, file-rss:0kB",
             ],
             "a process was killed (SIGKILL). Most likely it used more memory than it may use",
             "raise worker_memory, or reduce the memory of the job: fewer workers of the data loader, or a smaller batch",
@@ -459,6 +479,8 @@ SIGNATURES = [
                 r"HIP out of memory",
                 r"NPU out of memory",
                 r"cudaErrorMemoryAllocation",
+                r"Allocator \(GPU_\d+_bfc\) ran out of memory",
+                r"Triton Error \[CUDA\]: out of memory",
             ],
             [
                 "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
@@ -472,6 +494,8 @@ SIGNATURES = [
                 "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.",
                 "RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 0; 29.50 GiB total capacity)",
                 "thrust::system_error: cudaErrorMemoryAllocation",
+                "W tensorflow/core/common_runtime/bfc_allocator.cc:497] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.00GiB (rounded to 2147483648)",
+                "RuntimeError: Triton Error [CUDA]: out of memory",
             ],
             "the memory of the GPU is full, because of the job itself or of another program on the same GPU",
             "use a smaller batch or a smaller model for each GPU. If the message shows little memory of your own process, another program uses the "
@@ -1081,7 +1105,7 @@ SIGNATURES = [
             ],
             "a library of CUDA is missing in the image",
             _IMAGE,
-            "add the library to the image (training_image_apt_packages or training_image_pip_packages) "
+            "add the library to the image (training_image_apt_packages or training_image_python_packages) "
             + _BUILD,
             TENSORFLOW,
         ),
@@ -1628,7 +1652,8 @@ SIGNATURES = [
             [
                 r"Watchdog caught collective operation timeout",
                 r"failed to pass monitoredBarrier",
-                r"Timed out waiting for recv operation",
+                r"Timed out waiting (?:\d+ms )?for (?:recv|send) operation",
+                r"reached monitoredBarrier, but received errors",
                 r"Monitored Barrier ",
                 r"ran for \d+ milliseconds before timing out",
             ],
@@ -1636,6 +1661,7 @@ SIGNATURES = [
                 "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)",
                 "RuntimeError: Rank 3 failed to pass monitoredBarrier in 30000 ms",
                 "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting for recv operation to complete",
+                "[Rank 0]: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0",
                 "Detected Monitored Barrier failure",
                 "WorkNCCL(SeqNum=118, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.",
             ],
@@ -3029,6 +3055,7 @@ SIGNATURES = [
                 r"pyxis: container start failed with error code",
                 r"pyxis: couldn't start container",
                 r"pyxis: failed to import docker image",
+                r"pyxis: importing docker image failed",
                 r"pyxis: child \d+ failed with error code",
             ],
             [
@@ -3037,6 +3064,7 @@ SIGNATURES = [
                 "pyxis: container start failed with error code: 1",
                 "slurmstepd: error: pyxis: couldn't start container",
                 "slurmstepd: error: pyxis: failed to import docker image",
+                "slurmstepd: error: pyxis: importing docker image failed",
                 "slurmstepd: error: pyxis: child 3851 failed with error code: 1",
             ],
             "pyxis could not start the container",
@@ -3511,12 +3539,14 @@ SIGNATURES = [
                 r"enroot-\w+: failed to execute: ([^\n:]{1,200})",
                 r"enroot-mount: failed to mount: (\S+)",
                 r"enroot: command not found",
+                r"enroot-\w+: failed to set capabilities",
             ],
             [
                 "/bin/bash: enroot-aufs2ovlfs: command not found",
                 "slurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/bash: No such file or directory",
                 "slurmstepd: error: pyxis:     enroot-mount: failed to mount: /data1 at /run/pyxis/data1: No such file or directory",
                 "bash: enroot: command not found",
+                "enroot-aufs2ovlfs: failed to set capabilities: Operation not permitted",
             ],
             "enroot could not start the container: a tool of it, a folder to mount, or the program in the image is missing",
             "check the mounts and the image. It needs a shell",
@@ -3664,6 +3694,7 @@ SIGNATURES = [
                 r"_ARRAY_API not found",
                 r"RuntimeError: Numpy is not available",
                 r"module compiled against (?:ABI|API) version",
+                r"was removed in the NumPy 2\.\d+ release",
             ],
             [
                 "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.0.0 as it may crash.",
@@ -3673,10 +3704,11 @@ SIGNATURES = [
                 "AttributeError: _ARRAY_API not found",
                 "RuntimeError: Numpy is not available",
                 "RuntimeError: module compiled against ABI version 0x1000009 but this version of numpy is 0x2000000",
+                "AttributeError: `np.float_` was removed in the NumPy 2.0 release. Use `np.float64` instead.",
             ],
             "a module was built for another version of NumPy than the one in use (NumPy 2 changed its interface)",
             "install numpy<2, or a newer release of the module",
-            "add numpy<2, or a newer release of the module, to training_image_pip_packages "
+            "add numpy in a version before 2 (numpy==1.26.4), or a newer release of the module, to training_image_python_packages "
             + _BUILD,
             NUMPY,
         ),
@@ -3695,7 +3727,7 @@ SIGNATURES = [
             ],
             "the Python package {1} is missing in the image",
             "use an image that has it (worker_image), or install it in your own environment on the share, which all hosts see",
-            "add it to training_image_pip_packages " + _BUILD,
+            "add it to training_image_python_packages " + _BUILD,
             PYTHON,
         ),
         (
@@ -3716,7 +3748,7 @@ SIGNATURES = [
             ],
             "a Python package has another version than the program expects ({1})",
             "install the version that the program was written for, or use another image (worker_image)",
-            "pin the version of the package in training_image_pip_packages",
+            "pin the version of the package in training_image_python_packages",
             PYTHON,
         ),
         (
@@ -4104,12 +4136,14 @@ SIGNATURES = [
                 r"exec: [^\n]{1,200}?: permission denied",
                 r"line \d+: ([^\n:]{1,200}): Permission denied",
                 r"execve\(\): ([^\n:]{1,200}): Permission denied",
+                r"bash: ([^\n:]{1,200}): Permission denied",
             ],
             [
                 "[FATAL tini (7)] exec ./run.sh failed: Permission denied",
                 'exec: "./run.sh": permission denied',
                 "/workspace/command.sh: line 1: ./train.sh: Permission denied",
                 "slurmstepd: error: execve(): ./train.sh: Permission denied",
+                "/bin/bash: ./train.sh: Permission denied",
             ],
             "a program may not be executed",
             "run `chmod +x` on it, or start it with its interpreter (python3 FILE, bash FILE)",
@@ -4675,7 +4709,7 @@ SIGNATURES = [
             ],
             "pip cannot install a package: the version does not exist for this Python, versions exclude each other, or the index is not reached",
             "correct the version, use an environment of your own (python3 -m venv), or another image (worker_image)",
-            "check package_sources_pip_index_url, and add the package to training_image_pip_packages",
+            "check package_sources_pip_index_url, and add the package to training_image_python_packages",
             "https://pip.pypa.io/en/stable/topics/dependency-resolution/",
         ),
     )

@@ -292,7 +292,7 @@ UNKNOWN_KEY = "an unknown key "
 
 
 def _meant_key(key, value, options):
-    """Return the key of C(options) of which C(key) is a spelling, '' if there is none: near enough for its length, and with a value of its type."""
+    """Return the key of C(options) that C(key) misspells, '' if there is none: near enough for its length, and with a value of its type."""
     plain = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).replace("-", "_").lower()
     close = nearest(plain, options, 0 if len(plain) < 4 else 1 if len(plain) < 6 else 2)
     # home is no name, and uid no gid.

@@ -384,7 +384,7 @@ def host_files(wanted: dict) -> list[dict]:
 def early_files(wanted: dict) -> list[dict]:
     """Return the files that have to exist before the packages: these start their daemons at once, open to the network.
 
-    With the drop-ins they end, because their settings do not exist yet: these belong to the group of the packages.
+    With the drop-ins they end without their settings, which belong to the group of the packages.
     """
     entries = [
         _folder("%s/%s.d" % (SYSTEMD, NODE)),

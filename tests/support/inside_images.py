@@ -108,6 +108,38 @@ def blame():
     return found
 
 
+def job_hang():
+    module = load("roles/train/files/_job_hang.py")
+    progress = module.Progress(1, 0)
+    dump = 'Thread 7 (idle): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:9)\n    main (t.py:3)\n'
+    ranks = [
+        {
+            "kind": "rank",
+            "rank": rank,
+            "pid": rank,
+            "inner": rank,
+            "command": "t",
+            "state": "S",
+            "wchan": "hrtimer_nanosleep",
+            "kernel": "",
+            "dump": dump * rank,
+            "said": "",
+            "children": [],
+        }
+        for rank in range(3)
+    ]
+    answers = [{"host": "a", "ranks": ranks, "ras": None}]
+    said = module.tell(FOLDER, answers)
+    return [
+        [progress.look(at, 1, [{"now": []}]) for at in (0, 30, 60, 90)],
+        said,
+        module.collect("no such job"),
+        module.ask_ras("localhost:1"),
+        module.parse_ras("  The missing rank: 3\n"),
+        module.parse_ras('{"communicators": []}'),
+    ]
+
+
 def job_watch():
     load("plugins/module_utils/_bandwidth.py")
     module = load("roles/train/files/_job_watch.py")
@@ -475,6 +507,7 @@ def example_tools():
 CASES = (
     bandwidth,
     blame,
+    job_hang,
     job_watch,
     steps,
     rank,

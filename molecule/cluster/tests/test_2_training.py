@@ -80,9 +80,9 @@ def test_two_hosts_train_together(cluster, launcher):
 @pytest.fixture(name="one_idle_gpu", scope="module")
 def fixture_one_idle_gpu(cluster):
     """Install a fake nvidia-smi with two GPUs in all containers, because the hosts have none. The first GPU works, the second stays idle."""
-    query = "--query-gpu=utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits"
+    query = "--query-gpu=utilization.gpu,memory.used,memory.total,utilization.memory --format=csv,noheader,nounits"
     replay = '#!/bin/sh\ntest "$*" = "%s" || exit 9\n' % query
-    replay += "echo 97, 900, 24576\necho 0, 1, 24576\n"
+    replay += "echo 97, 900, 24576, 40\necho 0, 1, 24576, 0\n"
     for host in cluster.hosts:
         subprocess.run(
             [

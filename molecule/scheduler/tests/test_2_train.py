@@ -16,6 +16,7 @@ FOLDER = "/root/queue-test"
 #: The runner and what it imports, as roles/train/tasks/run.yml sends them.
 PROGRAM = (
     "roles/train/files/trainyard_job.py",
+    "roles/train/files/_job_hang.py",
     "roles/train/files/_job_watch.py",
     "roles/train/files/_job_result.py",
     "roles/host_library/files/_files.py",

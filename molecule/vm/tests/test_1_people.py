@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from virtual_cluster import SHARE
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._log_causes import answer, log_of
+
 ANNA, BEN = (
     {"owner": 2001, "group": 3001, "mode": "0700"},
     {"owner": 2002, "group": 2002, "mode": "0700"},
@@ -77,6 +79,8 @@ def test_a_limit_that_the_kernel_keeps(cluster):
     cluster.on(cluster.server, "rm /data1/ben/file")
     over = cluster.on(cluster.server, write, check=False)
     assert over.code != 0 and "quota" in over.text.lower()
+    # What a job says, whose program gets this message.
+    assert [cause["id"] for cause in answer(log_of(over.text))["causes"]] == ["quota_exceeded"]
     assert cluster.module(cluster.server, "disk_quotas", record=RECORD, state="former").code == 0
     cluster.on(cluster.server, write)
     cluster.on(

@@ -451,6 +451,9 @@ def own_variables(job, step, place, entries, ports, gpus, person, config, exists
         found[name] = visible
     if exists(RANK_TABLE):
         found["TRAINYARD_RANK_TABLE"] = RANK_TABLE
+    if ports.get("control"):
+        # NCCL's default port may answer for another job. The launcher of the job does not have this port at the address of loopback.
+        found["NCCL_RAS_ADDR"] = "127.0.0.1:%d" % ports["control"]
     for name in ("network", "fabric"):
         if config.get(name):
             found["TRAINYARD_%s" % name.upper()] = config[name]

@@ -59,6 +59,10 @@ LOOK = 0.5
 DOOR = "/usr/local/lib/trainyard/jobs/door"
 #: Ports on the person's own computer, for the addresses that `show` prints.
 PORTS = {"jupyter": 8888, "tensorboard": 6006}
+#: In the folder of a job that makes no progress: where its ranks wait. P(_job_hang) writes it.
+HANG_FILE, MOST_HANG = "hang.txt", 64 << 20
+#: Seconds for which `why` waits for the workers of a job.
+ANSWER_SECONDS = 45
 #: Seconds for which `tensorboard` waits for its job.
 READY_SECONDS = 120
 
@@ -123,6 +127,8 @@ def state_words(site, job, result):
     """Return why a job waits, or why one that has ended left no result, as far as that is known."""
     if job["state"] in WAITING:
         return reason_words(job)
+    if job["state"] == "running":
+        return hang_words(site, job)
     if job["state"] in ACTIVE or not job["started"] or result:
         return ""
     problem = site.write_problem()
@@ -585,6 +591,32 @@ def tell_address(options, site, number):
     )
 
 
+def hang_words(site: Site, job: dict) -> str:
+    """Return where the ranks of a job that makes no progress wait, as its runner has found it. Empty if it has found nothing, or there was output since."""
+    path = os.path.join(site.folder_of(job["id"]) or "", HANG_FILE)
+    try:
+        found = os.stat(path).st_mtime
+        said = _files.read_regular(path, MOST_HANG).partition("\n")[0]
+    except OSError:
+        return ""
+    logs = [site.log_of(job["id"], rank) for rank in range(len(job["hosts"]))]
+    if any(os.path.exists(log) and os.stat(log).st_mtime > found for log in logs):
+        return ""
+    return "it makes no progress: %s. See %s" % (said, path)
+
+
+def where_it_waits(site: Site, job: dict) -> str:
+    """Ask the workers of a job where they wait, and return that as a sentence. Empty if none of them can answer."""
+    told = [site.json_of(job["id"], "watch.%d.json" % rank) for rank in range(len(job["hosts"]))]
+    if not any((each or {}).get("answers") for each in told):
+        return ""
+    folder = site.folder_of(job["id"])
+    library = importlib.import_module("_job_hang")
+    print("trainyard: asking the workers where they wait", file=sys.stderr)
+    said = library.tell(folder, library.ask(folder, job["hosts"], ANSWER_SECONDS))
+    return "%s. See %s" % (said, os.path.join(folder, HANG_FILE))
+
+
 def progress_words(job: dict) -> str:
     """Return whether a job that runs makes progress, as the end of a sentence. Empty if its logs do not show it."""
     site, number = Site(), job["id"]
@@ -595,9 +627,14 @@ def progress_words(job: dict) -> str:
         except OSError:
             quiet = None
         workers.append({"worker": rank, "host": host, "quiet": quiet})
+    known = hang_words(site, job)
+    if known:
+        return "; " + known
+    if _job_limits.is_quiet(workers):
+        known = where_it_waits(site, job)
     percents = [gpu["percent"] for gpu in usage(site, number, job["hosts"])]
     words = _job_limits.progress(number, workers, percents)
-    return "; " + words if words else ""
+    return "".join("; " + each for each in (known, words) if each)
 
 
 def why(options):
@@ -623,7 +660,8 @@ def first_cause(result: dict | None) -> str:
     """Return which worker failed first, and why, as the end of a sentence. Empty if the result does not say so."""
     failed = (result or {}).get("first_failed")
     if not failed:
-        return ""
+        hang = (result or {}).get("hang")
+        return "; " + hang if hang else ""
     who = "; worker %s on %s failed first" % (failed.get("rank", "?"), failed.get("host", "?"))
     causes = failed.get("causes") or []
     if causes:

@@ -30,6 +30,7 @@ MAX_WORKERS, MAX_CPUS, MAX_GPUS, MAX_GB, MAX_MINUTES, MAX_RETRIES = (
     60 * 24 * 366,
     10,
 )
+MAX_HANG_MINUTES = 60 * 24 * 7
 MIB_PER_GB = 1024
 #: How far jobs of one priority are apart that have other numbers.
 NICE_STEP = 100
@@ -486,6 +487,14 @@ TABLE = (
         _whole(0, MAX_RETRIES),
         "How often a command that failed is tried again",
         "2",
+    ),
+    Key(
+        "hang_minutes",
+        "0",
+        _whole(0, MAX_HANG_MINUTES),
+        "Minutes without output, work of the GPUs and traffic, after which `hang.txt` in the job's folder tells where each rank waits. The job goes on. 0: never",
+        "30",
+        is_of_batch=True,
     ),
     Key(
         "services",

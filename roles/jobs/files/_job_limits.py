@@ -495,6 +495,12 @@ def _lasted(seconds: float) -> str:
     return "%d minutes" % (seconds // 60) if seconds < 7200 else "%.1f hours" % (seconds / 3600)
 
 
+def is_quiet(workers: list) -> bool:
+    """Return whether no worker of a job has printed anything for so long that it may hang. C(workers) is as for P(progress)."""
+    known = [each["quiet"] for each in workers if each["quiet"] is not None]
+    return bool(known) and min(known) >= QUIET_SECONDS
+
+
 def progress(job: str, workers: list, percents: list) -> str:
     """Return what is known of the progress of a job that runs, in words; empty if nothing is.
 
@@ -506,7 +512,7 @@ def progress(job: str, workers: list, percents: list) -> str:
         return ""
     last = min(known, key=lambda each: each["quiet"])
     first = max(known, key=lambda each: each["quiet"])
-    if last["quiet"] < QUIET_SECONDS:
+    if not is_quiet(workers):
         return "worker %d printed something %s ago" % (last["worker"], _lasted(last["quiet"]))
     words = ["no worker has printed anything for %s" % _lasted(last["quiet"])]
     if first["quiet"] - last["quiet"] >= APART_SECONDS:

@@ -24,6 +24,7 @@ import time
 SHARED = "/usr/local/lib/trainyard/shared"
 sys.path.insert(0, SHARED)
 import _gpu_numbers
+import _job_hang
 import _job_result
 import _job_text
 import _job_watch
@@ -55,6 +56,8 @@ OF_TASKS = re.compile(
 #: A network file system may show a file of another host after a short delay.
 FILE_SECONDS = 5
 WATCH_SECONDS = 3
+#: Between two looks at the progress of a job.
+LOOK_SECONDS = 15
 #: How long the use of GPUs is kept.
 MINUTES = 60
 #: Time limit of rclone, in seconds. Only good jobs are copied: after a stop Slurm leaves no time for it.
@@ -311,7 +314,7 @@ class Job:
             raise Refused(AGAIN % (self.number, error, self.number)) from error
         self.hosts = hosts_of(environment)
         self.log = os.path.join(base, ".out", self.number + ".log")
-        self.began, self.stopped, self.child = time.time(), "", None
+        self.began, self.stopped, self.child, self.hang = time.time(), "", None, ""
         # By task: when srun said that it ended, by the clock of this host, and its words.
         self.ends: dict = {}
 
@@ -324,7 +327,7 @@ class Job:
             os.symlink(os.path.relpath(self.log, self.folder), self.folder + "/job.log")
         for name in os.listdir(self.folder):
             if re.match(
-                r"(rank\.\d+\.(json|log|report(\.\d+)?)|watch\.\d+\.json|result\.json|services\.(json|log)|service\..*\.log|nccl\..*)(\.new)?$",
+                r"(rank\.\d+\.(json|log|report(\.\d+)?)|watch\.\d+\.json|result\.json|services\.(json|log)|service\..*\.log|nccl\..*|hang\.(txt|ask|\d+\.json))(\.new)?$",
                 name,
             ):
                 os.unlink(os.path.join(self.folder, name))
@@ -341,16 +344,43 @@ class Job:
             self.child.send_signal(number)
 
     def launch(self):
-        self.ends = {}
+        self.ends, self.hang = {}, ""
         self.child = subprocess.Popen(
             srun_command(self.job, self.folder), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         reader = threading.Thread(target=self.pass_on, args=(self.child.stderr,), daemon=True)
         reader.start()
-        code = self.child.wait()
+        code = self.wait(_job_hang.Progress(self.job.get("hang_minutes", 0), time.monotonic()))
         # A process that a worker has left may keep the pipe open.
         reader.join(FILE_SECONDS)
         return 128 - code if code < 0 else code
+
+    def wait(self, progress: _job_hang.Progress) -> int:
+        """Return the exit code of srun. Meanwhile, tell once where the workers wait if the job makes no progress."""
+        while True:
+            try:
+                return self.child.wait(LOOK_SECONDS if progress.seconds else None)
+            except subprocess.TimeoutExpired:
+                if progress.look(time.monotonic(), self.size(), self.watched()):
+                    said = _job_hang.tell(self.folder, _job_hang.ask(self.folder, self.hosts))
+                    minutes = int(time.monotonic() - progress.since) // 60
+                    self.hang = _job_hang.warning(minutes, said, self.folder)
+                    say(self.hang)
+
+    def size(self) -> int:
+        """Return how many bytes of output the job has."""
+        found = 0
+        for path in ["%s/rank.%d.log" % (self.folder, rank) for rank in range(len(self.hosts))]:
+            with contextlib.suppress(OSError):
+                found += os.stat(path).st_size
+        return found
+
+    def watched(self) -> list:
+        """Return what the watcher of each worker has written last."""
+        found = [
+            read_json("%s/watch.%d.json" % (self.folder, rank)) for rank in range(len(self.hosts))
+        ]
+        return [each if isinstance(each, dict) else {} for each in found]
 
     def pass_on(self, stream):
         """Print what srun says, and note when each task ended. The clocks of the hosts may differ."""
@@ -390,10 +420,7 @@ class Job:
             self.folder,
             checksums_of(rows, self.started(), self.job["kind"]),
         )
-        watched = {
-            rank: read_json("%s/watch.%d.json" % (self.folder, rank))
-            for rank in range(len(self.hosts))
-        }
+        watched = dict(enumerate(self.watched()))
         gpus, fabric, warnings = seen(self.hosts, self.job["worker_gpu"], watched)
         final = _job_result.exit_code(
             STOPPED if self.stopped else code, rows, problems, bool(self.stopped)
@@ -424,7 +451,8 @@ class Job:
             },
             "exit_code": final,
             "problems": problems,
-            "warnings": warnings,
+            "warnings": warnings + [self.hang] * bool(self.hang),
+            "hang": self.hang or None,
             "gpus": gpus,
             "fabric": fabric,
             "first_failed": failed,
@@ -522,26 +550,31 @@ def copy(target, folder):
     return {"to": target, "ok": True, "said": ""}
 
 
-def watch_worker(path, with_gpus, devices, ending):
-    """Keep what the watcher says in a file, in one step each time, until the pipe is closed. With it the use of the GPUs in the last hour."""
+class Sink:
+    """Keeps what the watcher of a worker says in a file, in one step each time, and with it the use of the GPUs in the last hour.
 
-    class Sink:
-        minutes = []
+    It also answers who asks where the worker waits.
+    """
 
-        def write(self, text):
-            with contextlib.suppress(OSError, ValueError):
-                found = json.loads(text)
-                self.minutes = with_sample(
-                    self.minutes, int(time.time() // 60), found.get("now") or []
-                )
-                write_private(
-                    path, json.dumps(dict(found, devices=devices, minutes=self.minutes)) + "\n"
-                )
+    def __init__(self, folder: str, number: str, rank: str, devices: list) -> None:
+        self.folder, self.number, self.rank, self.devices = folder, number, rank, devices
+        self.minutes: list = []
+        self.answering = threading.Thread()
 
-        def flush(self):
-            return
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads(text)
+            self.minutes = with_sample(self.minutes, int(time.time() // 60), found.get("now") or [])
+            kept = dict(found, devices=self.devices, minutes=self.minutes, answers=True)
+            write_private("%s/watch.%s.json" % (self.folder, self.rank), json.dumps(kept) + "\n")
+        if self.rank.isdigit() and not self.answering.is_alive():
+            if os.path.exists(os.path.join(self.folder, _job_hang.ASKED)):
+                asked = (self.folder, self.number, int(self.rank))
+                self.answering = threading.Thread(target=_job_hang.answer, args=asked, daemon=True)
+                self.answering.start()
 
-    _job_watch.watch(with_gpus, ending, Sink())
+    def flush(self) -> None:
+        return
 
 
 def watched_gpus(environment):
@@ -575,15 +608,11 @@ def task(folder):
     os.environ.update(of_network(read(OF_CONTAINERS), job["environment"]))
     rank = values.get("SLURM_PROCID") or "0"
     ending, end = os.pipe()
+    sink = Sink(folder, number, rank, watched_gpus(values))
     watcher = threading.Thread(
-        target=watch_worker,
+        target=_job_watch.watch,
         daemon=True,
-        args=(
-            "%s/watch.%s.json" % (folder, rank),
-            bool(job["worker_gpu"]),
-            watched_gpus(values),
-            os.fdopen(ending, closefd=False),
-        ),
+        args=(bool(job["worker_gpu"]), os.fdopen(ending, closefd=False), sink),
     )
     watcher.start()
     command = (

@@ -163,7 +163,8 @@ def job_page(job, log, prefix, xsrf, ssh=""):
     result = job.get("result") or {}
     failed = result.get("first_failed") or {}
     body = table(("", ""), [(html.escape(name), text_of(value)) for name, value in rows])
-    body += "".join(problem(text) for text in result.get("problems") or [])
+    texts = (result.get("problems") or []) + (result.get("warnings") or [])
+    body += "".join(problem(text) for text in texts)
     body += "".join(
         problem("%s. %s" % (cause["cause"], cause["fix"])) for cause in failed.get("causes") or []
     )

@@ -147,7 +147,7 @@ def first_failed(
     """Return the rank that failed first, with its causes and the ranks that failed because of it, or None if none failed.
 
     C(logs) has the log of each rank. C(said) has by rank what the scheduler said about its end, and C(memory) by host the counters of its control group. A rank
-    whose log only says that a different rank failed, or that it lost connection, is not the first one if a different rank has a cause of its own.
+    whose log only has messages about other ranks, or a lost connection, is not the first one if a different rank has a cause of its own.
     """
     failed = _failed(rows)
     if not failed:

@@ -46,6 +46,8 @@ USAGE = (
     "--query-gpu=utilization.gpu,memory.used,memory.total",
     "--format=csv,noheader,nounits",
 )
+#: A collective that waits uses the GPU, but not its memory.
+WORK = (USAGE[0], USAGE[1] + ",utilization.memory", USAGE[2])
 #: Percent from which a GPU counts as used. A desktop stays below.
 IN_USE = 5
 #: Seconds between two samples: short at first, for short jobs; then longer, because nvidia-smi takes some hundred milliseconds of CPU with eight GPUs.
@@ -270,7 +272,7 @@ class _Gpus(threading.Thread):
 
     def look(self):
         try:
-            found = _bandwidth.usage(output(*USAGE))
+            found = _bandwidth.usage(output(*WORK), 4)
         except _bandwidth.ParseError as error:
             self.error = str(error)
             return

@@ -28,6 +28,7 @@ import time
 # Nothing is written beside this file.
 sys.dont_write_bytecode = True
 import _bandwidth
+import _job_hang
 import _job_result
 import _launchers
 from _files import load_json
@@ -131,6 +132,10 @@ LAUNCH_FILE, LAUNCH_FILES = "trainyard_launch.py", ("trainyard_launch.py", "_lau
 NPUS = "ASCEND_RT_VISIBLE_DEVICES"
 # Of role ascend: the NPUs of all hosts. The job's folder has a copy, which its containers can read.
 RANK_TABLE, COPIED_TABLE = "/etc/trainyard/hccl.json", "hccl.json"
+# What a host runs to tell where its ranks wait.
+HANG_FILES = ("_job_hang",)
+# Seconds between two looks at the progress of a job, and for the answer of a host.
+LOOK_SECONDS, HANG_SECONDS = 5, 60
 # Reads the program, whose length is the argument. The rest of the input ends it.
 WATCH_START = "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv[1])), 'watch', 'exec'))"
 
@@ -172,11 +177,15 @@ def placement(hosts):
 
 
 def own_environment(spec, job_dir):
-    return {
+    found = {
         "TRAINYARD_JOB_ID": spec["job_id"],
         "TRAINYARD_JOB_DIR": job_dir,
         "PYTHONUNBUFFERED": "1",
     }
+    if spec.get("ras_port"):
+        # NCCL's default port may answer for another job.
+        found[_job_hang.RAS_ADDRESS] = "127.0.0.1:%d" % spec["ras_port"]
+    return found
 
 
 def master_address(spec, hosts):
@@ -280,17 +289,32 @@ def launch_description(spec, hosts, index, ports, job_dir, rank_table=""):
 
 
 def watch_program(sources, with_gpus):
-    """Return one program with the texts of several modules, so that no file is written on the host."""
+    """Return the program that watches a host."""
+    return one_program(sources, "watch(%r)" % with_gpus)
+
+
+def one_program(sources: list, call: str) -> str:
+    """Return one program with the texts of several modules, so that no file is written on the host. It calls a function of the last one."""
     lines = ["import os, sys, types", "os.nice(10)"]
     for name, text in sources:
         lines += [
             "sys.modules[%r] = module = types.ModuleType(%r)" % (name, name),
             "exec(compile(%r, %r, 'exec'), module.__dict__)" % (text, name),
         ]
+    said = "    sys.stderr.write('%r\\n' % error)"
+    lines += ["try:", "    module." + call, "except Exception as error:", said]
     # Ends the process even if a call of nvidia-smi hangs.
-    return "\n".join(
-        lines + ["try:", "    module.watch(%r)" % with_gpus, "finally:", "    os._exit(0)", ""]
-    )
+    return "\n".join(lines + ["finally:", "    os._exit(0)", ""])
+
+
+def read_sources(names: tuple) -> list:
+    """Return (name, text) of modules beside this program. OSError if one is missing."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sources = []
+    for name in names:
+        with open(os.path.join(folder, name + ".py"), encoding="utf-8") as stream:
+            sources.append((name, stream.read()))
+    return sources
 
 
 def watch_command(spec, host, size):
@@ -542,6 +566,31 @@ class Watcher(threading.Thread):
         return self.last or {"said": self.said}
 
 
+def where_it_waits(spec: dict, host: dict, program: bytes) -> dict:
+    """Return where the ranks of a host wait, as P(_job_hang.sentence) takes it."""
+    command = watch_command(spec, host, len(program))
+    try:
+        done = subprocess.run(
+            command,
+            input=program,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(os.environ, TRAINYARD_JOB_ID=spec["job_id"]),
+            timeout=HANG_SECONDS,
+            check=False,
+        )
+        found = json.loads(done.stdout.decode(errors="replace"))
+        return dict(found, host=host["name"])
+    except subprocess.TimeoutExpired:
+        said = "it did not answer within %d s" % HANG_SECONDS
+    except OSError as error:
+        said = str(error)
+    except (ValueError, TypeError):
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        said = lines[-1] if lines else "it ended with exit code %d" % done.returncode
+    return {"host": host["name"], "said": said}
+
+
 class Output:
     """The job's output: what the launchers print, which includes what the ranks print.
 
@@ -552,7 +601,7 @@ class Output:
         self.descriptor, self.most = descriptor, most
         self.lock = threading.Lock()
         self.launcher = collections.deque(maxlen=LAUNCHER_LINES)
-        self.written = 0
+        self.written = self.total = 0
         # By rank, when its end was seen here. The clocks of the hosts may differ.
         self.ends: dict = {}
 
@@ -565,6 +614,7 @@ class Output:
         if end:
             self.ends.setdefault(int(end.group(1)), time.monotonic())
         with self.lock:
+            self.total += len(line)
             if not RANK_LINE.match(line):
                 self.launcher.append(line[:4096])
             if self.written + len(line) > self.most:
@@ -619,6 +669,13 @@ class Allocation:
         self.process.wait()
 
 
+def free_port() -> int:
+    """Return a port of this host that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 class Job(object):
     def __init__(self, spec):
         try:
@@ -640,12 +697,16 @@ class Job(object):
         self.watchers = []
         self.seen = {}
         self.output = Output()
+        self.progress = _job_hang.Progress(self.spec.get("hang_minutes", 0), self.began)
+        self.looked, self.hang, self.telling = self.began, "", None
+        if self.progress.seconds:
+            self.spec["ras_port"] = free_port()
 
     def prepare_directory(self):
         """Remove the results of an earlier job with the same ID."""
         os.makedirs(self.job_dir, exist_ok=True)
         for name in os.listdir(self.job_dir):
-            if name in ("result.json", HOST_FILE, COPIED_TABLE) or re.match(
+            if name in ("result.json", HOST_FILE, COPIED_TABLE, _job_hang.FILE) or re.match(
                 r"(rank\.\d+\.(json|log|report)(\.new)?|nccl\..*|launch\.\d+\.json)$", name
             ):
                 os.unlink(os.path.join(self.job_dir, name))
@@ -830,10 +891,14 @@ class Job(object):
             threading.Thread(target=self.output.copy, args=(child.stdout,), daemon=True).start()
             children.append(child)
         deadline = self.began + self.spec["timeout"] if self.spec["timeout"] else None
+        self.progress.since = self.looked = time.monotonic()
         code = None
         while code is None:
             time.sleep(0.05)
             code = self.code_of([child.poll() for child in children], deadline)
+            self.look()
+        if code == TIMED_OUT:
+            self.tell_before_the_end()
         if code and any(child.poll() is None for child in children):
             # Gives the others time to print why they lost their peer.
             time.sleep(0.5)
@@ -842,15 +907,46 @@ class Job(object):
                 child.terminate()
         return code
 
-    def start_watching(self):
-        sources = []
+    def look(self) -> None:
+        """If the job makes no progress, tell once where its ranks wait."""
+        now = time.monotonic()
+        if not self.progress.seconds or now - self.looked < LOOK_SECONDS:
+            return
+        self.looked = now
+        watched = [watcher.last or {} for watcher in self.watchers]
+        if self.progress.look(now, self.output.total, watched):
+            # The job may end meanwhile.
+            self.telling = threading.Thread(target=self.tell_where_it_waits, daemon=True)
+            self.telling.start()
+
+    def tell_before_the_end(self) -> None:
+        """Before the ranks of a job are ended, tell where they wait."""
+        if self.telling:
+            self.telling.join(HANG_SECONDS)
+        elif self.progress.seconds:
+            self.tell_where_it_waits()
+
+    def tell_where_it_waits(self) -> None:
+        """Collect on all hosts where the ranks wait, and write hang.txt."""
+        minutes = int(time.monotonic() - self.progress.since) // 60
         try:
-            for name in WATCH_FILES:
-                with open(
-                    os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py"),
-                    encoding="utf-8",
-                ) as stream:
-                    sources.append((name, stream.read()))
+            sources = read_sources(HANG_FILES)
+        except OSError as error:
+            say("it is not known where the job waits: %s" % error)
+            return
+        job_id, answers = self.spec["job_id"], []
+        with concurrent.futures.ThreadPoolExecutor(len(self.hosts)) as pool:
+            for index, host in enumerate(self.hosts):
+                call = "main(%r, %r)" % (job_id, index < _job_hang.RAS_HOSTS)
+                program = one_program(sources, call).encode()
+                answers.append(pool.submit(where_it_waits, self.spec, host, program))
+        said = _job_hang.tell(self.job_dir, [each.result() for each in answers], 0o644)
+        self.hang = _job_hang.warning(minutes, said, self.job_dir)
+        say(self.hang)
+
+    def start_watching(self):
+        try:
+            sources = read_sources(WATCH_FILES)
         except OSError as error:
             say("the job is not watched: %s" % error)
             return
@@ -946,7 +1042,8 @@ class Job(object):
         }
         if result["exit_code"] and launched and code not in (STOPPED, TIMED_OUT):
             result["first_failed"] = self.first_failed(rows)
-        result.update(self.what_was_seen())
+        result.update(self.what_was_seen(), hang=self.hang or None)
+        result["warnings"] += [self.hang] * bool(self.hang)
         write_json(self.result_path, result)
         for line in summary(result):
             say(line)

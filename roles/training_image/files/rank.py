@@ -22,6 +22,8 @@ import threading
 import time
 
 LONGEST_LINE = 65536
+# Of prctl(2).
+PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
 
 
 def first_of(environment, *names):
@@ -93,10 +95,14 @@ def in_own_group():
     """Create a process group, so that a signal reaches all processes of the command, and end with this process, even after SIGKILL.
 
     An aborted rank leaves no core file, which is as large as its memory and may be on the share. The command may raise the limit.
+
+    Other processes of the same user may read the stack of a rank that hangs, where kernel.yama.ptrace_scope is 1, as on Ubuntu.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     os.setpgid(0, 0)
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    library = ctypes.CDLL(None)
+    library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    library.prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
 
 
 def end_without_launcher(child, launcher):
@@ -142,6 +148,13 @@ def copy_output(child, log, prefix):
             return
 
 
+def not_started(command, error):
+    """Return the exit code of a command that cannot be started, as a shell has it, and its words."""
+    if isinstance(error, FileNotFoundError):
+        return 127, "%s: command not found" % command[0]
+    return 126, "%s: %s" % (command[0], error.strerror)
+
+
 def main():
     launcher = os.getppid()
     command = sys.argv[1:]
@@ -171,19 +184,28 @@ def main():
     write_json(base + ".json", facts)
     prefix = ("[%d %s] " % (rank, facts["hostname"])).encode()
     with open(base + ".log", "wb", buffering=0) as log:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=dict(os.environ, TRAINYARD_RANK_REPORT=report),
-            preexec_fn=in_own_group,
-        )
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda received, frame: pass_on(child, received))
-        threading.Thread(target=end_without_launcher, args=(child, launcher), daemon=True).start()
-        copy_output(child, log, prefix)
-    code = child.wait()
+        try:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=dict(os.environ, TRAINYARD_RANK_REPORT=report),
+                preexec_fn=in_own_group,
+            )
+        except OSError as error:
+            code, said = not_started(command, error)
+            line = ("trainyard: line 1: %s\n" % said).encode("utf-8", "replace")
+            log.write(line)
+            sys.stdout.buffer.write(prefix + line)
+        else:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, lambda received, frame: pass_on(child, received))
+            threading.Thread(
+                target=end_without_launcher, args=(child, launcher), daemon=True
+            ).start()
+            copy_output(child, log, prefix)
+            code = child.wait()
     facts["exit_code"] = code if code >= 0 else 128 - code
     if killed is not None:
         facts["oom_kills"] = oom_kills(read("/proc/vmstat")) - killed

@@ -42,6 +42,7 @@ FILES = [
     "plugins/module_utils/_blame.py",
     "plugins/module_utils/_launchers.py",
     "roles/job_container/files/trainyard_launch.py",
+    "roles/train/files/_job_hang.py",
     "roles/train/files/_job_watch.py",
     "roles/training_container/files/supervisor.py",
     "roles/jobs/files/services.py",

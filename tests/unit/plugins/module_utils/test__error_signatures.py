@@ -59,6 +59,11 @@ def test_each_reader_gets_its_own_words(signature):
     assert not OF_PERSONS.search(signature.operator), signature.operator
 
 
+def test_no_fix_installs_packages_by_the_variable_of_pip_itself():
+    """The image gets packages by training_image_python_packages. training_image_pip_packages is the pip that installs them."""
+    assert [s.id for s in SIGNATURES if "training_image_pip_packages" in s.operator] == []
+
+
 @pytest.mark.parametrize("signature", ENTRIES, ids=names)
 def test_no_other_entry_wins(signature):
     """Each example is fed to all entries: of those that match it, one alone has the highest precedence, and it is the right one."""

@@ -256,6 +256,18 @@ def test_each_once_and_in_the_order_of_the_log():
     assert [error["id"] for error in causes(busy + "\n" + full)] == ["address_in_use", "disk_full"]
 
 
+def test_whose_memory_was_full():
+    """As the kernel writes it: the first line is the same in both cases."""
+    first = "python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0\n"
+    of_group = (
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,oom_memcg=/slurm/job_7\n"
+    )
+    of_host = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,global_oom\n"
+    assert causes(first + of_group)[0]["id"] == "job_out_of_memory"
+    assert causes(first + of_host)[0]["id"] == "host_out_of_memory"
+    assert causes(first)[0]["id"] == "host_out_of_memory"
+
+
 def test_a_second_object_of_one_kind_is_told():
     full = "OSError: [Errno 28] No space left on device: '%s'"
     text = "\n".join(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import stat
 import subprocess
 import sys
@@ -32,6 +33,7 @@ SHIPPED = [
     ROOT / "plugins/module_utils/_bandwidth.py",
     ROOT / "plugins/module_utils/_gpu_numbers.py",
     ROOT / "plugins/module_utils/_host_health.py",
+    ROOT / "roles/train/files/_job_hang.py",
     ROOT / "roles/train/files/_job_result.py",
     ROOT / "roles/train/files/_job_watch.py",
     *(ROOT / "roles/host_library/files").glob("_*.py"),
@@ -567,6 +569,45 @@ def test_a_job_that_is_stopped_says_so(whole):
         and result["first_failed"] is None
     )
     process.stdout.close()
+
+
+def test_a_job_that_hangs_tells_where_its_ranks_wait(whole, tmp_path):
+    """A minute is a second here. One rank waits for a pipe, the other sleeps; then the first goes on, and the job ends well."""
+    for name, old, new in (
+        ("_job_hang.py", "minutes * 60", "minutes * 1"),
+        ("job", "LOOK_SECONDS = 15", "LOOK_SECONDS = 0.3"),
+    ):
+        path = tmp_path / "library" / name
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+    os.mkfifo(tmp_path / "pipe")
+    command = 'export TRAINYARD_JOB_ID=7; test "$RANK" = 0 && exec cat %s; exec sleep 3600' % (
+        tmp_path / "pipe"
+    )
+    process, folder, text = whole(
+        dict(SMALL, kind="PyTorchJob", worker_count="2", command=command, hang_minutes="2")
+    )
+    process.stdin.write(text)
+    process.stdin.close()
+    deadline = time.monotonic() + 60
+    while not (folder / "hang.txt").exists():
+        assert time.monotonic() < deadline and process.poll() is None, process.stdout.read()
+        time.sleep(0.1)
+    said = (folder / "hang.txt").read_text(encoding="utf-8")
+    assert said.startswith("rank 0 on h0 waits for a pipe, rank 1 on h1 sleeps. "), said
+    assert "=== host h0\n\n--- rank 0\nprocess " in said and "=== host h1\n\n--- rank 1\n" in said
+    process.terminate()
+    assert process.wait(30) == 143
+    log = process.stdout.read()
+    process.stdout.close()
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert result["hang"] in result["warnings"] and "trainyard: %s\n" % result["hang"] in log
+    assert re.match(
+        "at its end: rank 0 on h0 waits for a pipe",
+        result["hang"],
+    )
+    assert result["hang"].endswith("See %s/hang.txt" % folder)
 
 
 def test_a_good_job_stays_good_on_a_full_share(whole, tmp_path):

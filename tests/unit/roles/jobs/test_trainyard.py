@@ -11,6 +11,7 @@ import pwd
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -102,6 +103,7 @@ class Run:
                 ROOT / ("plugins/module_utils/%s.py" % name)
                 for name in ("_slurm", "_usage", "_log_causes", "_error_signatures", "_host_health")
             ),
+            ROOT / "roles/train/files/_job_hang.py",
             *(ROOT / "roles/host_library/files").glob("_*.py"),
         ]:
             (library / path.name).symlink_to(path)
@@ -498,6 +500,78 @@ def test_why_of_a_job_that_runs(run):
         "it may hang: no worker has printed anything for 16 minutes, its GPUs are not used. See `trainyard logs 6 --rank 0`"
         in done.stdout
     ), done.stdout + done.stderr
+
+
+def answering(folder, ended):
+    """The workers of a job: they answer who asks where they wait."""
+    while not ended.wait(0.1):
+        try:
+            mark = (folder / "hang.ask").read_text(encoding="utf-8").strip()
+        except OSError:
+            continue
+        for worker, frame in enumerate(("all_reduce (torch/distributed/c10d.py:5)", "f (t.py:7)")):
+            told = {
+                "kind": "rank",
+                "rank": worker,
+                "pid": 7,
+                "inner": 7,
+                "command": "python3 t.py",
+                "state": "S",
+                "wchan": "",
+                "kernel": "",
+                "said": "",
+                "children": [],
+                "dump": 'Thread 7 (idle): "MainThread"\n    %s\n' % frame,
+            }
+            text = json.dumps({"ranks": [told], "ras": None, "asked": mark})
+            (folder / ("hang.%d.json.new" % worker)).write_text(text, encoding="utf-8")
+            (folder / ("hang.%d.json.new" % worker)).rename(folder / ("hang.%d.json" % worker))
+
+
+def test_why_of_a_job_that_hangs(run):
+    """Without output for 10 minutes, the workers are asked. What a runner has found is told at once."""
+    (run.here / "jobs").write_text(a_job(6, "gpu-a,gpu-b", "RUNNING"), encoding="utf-8")
+    folder = run.jobs / "6"
+    folder.mkdir()
+    for worker in range(2):
+        log = folder / ("rank.%d.log" % worker)
+        log.write_text("epoch 1\n", encoding="utf-8")
+        os.utime(log, (time.time() - 1000,) * 2)
+        (folder / ("watch.%d.json" % worker)).write_text(
+            json.dumps({"now": [], "minutes": [], "devices": [], "answers": True}), encoding="utf-8"
+        )
+    ended = threading.Event()
+    thread = threading.Thread(target=answering, args=(folder, ended), daemon=True)
+    thread.start()
+    try:
+        done = run("why", "6")
+    finally:
+        ended.set()
+        thread.join(10)
+    said = "rank 1 on gpu-b is in f, rank 0 on gpu-a waits in all_reduce. Rank 1: f (t.py:7)"
+    assert (
+        "job 6: it does not wait: it is running; %s. See %s/hang.txt; it may hang: no worker"
+        % (said, folder)
+        in done.stdout
+    ), done.stdout + done.stderr
+    assert (folder / "hang.txt").read_text(encoding="utf-8").startswith(said + "\n")
+    # Now the file is there.
+    told = "it makes no progress: %s. See %s/hang.txt" % (said, folder)
+    assert run("why", "6").stdout == "job 6: it does not wait: it is running; %s\n" % told
+    assert json.loads(run("show", "6", "--json").stdout)["why"] == told
+    # There was output since.
+    (folder / "rank.0.log").write_text("epoch 2\n", encoding="utf-8")
+    os.utime(folder / "rank.0.log", (time.time() + 5,) * 2)
+    assert "it makes no progress" not in run("why", "6").stdout
+    assert json.loads(run("show", "6", "--json").stdout)["why"] == ""
+
+
+def test_why_of_a_job_that_was_stopped_while_it_hung(run):
+    (run.here / "ended").write_text(ended(4, "CANCELLED", "0:15"), encoding="utf-8")
+    (run.jobs / "4").mkdir()
+    result = {"problems": [], "warnings": [], "first_failed": None, "hang": "rank 1 sleeps"}
+    (run.jobs / "4/result.json").write_text(json.dumps(result), encoding="utf-8")
+    assert run("why", "4").stdout.endswith("; rank 1 sleeps\n")
 
 
 def test_show_and_logs_of_a_job_that_failed(run):

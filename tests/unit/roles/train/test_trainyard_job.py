@@ -1151,6 +1151,64 @@ def test_a_failed_rank_of_mindspore_ends_the_job(ranks, how, code, problem):
     assert job.sweep_host(launched.spec["job_id"], {}, True) is None
 
 
+def test_a_job_that_hangs_tells_where_its_ranks_wait(ranks, tmp_path, monkeypatch):
+    """As soon as all ranks wait. Then the job is stopped, and its result has what was found."""
+    (tmp_path / "_job_hang.py").write_bytes(Path(job._job_hang.__file__).read_bytes())
+    monkeypatch.setattr(job, "LOOK_SECONDS", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    # Its path tells that it is not the rank itself.
+    source = ROOT / "roles/training_image/files/rank.py"
+    wrapper = tmp_path / "trainyard/rank"
+    wrapper.parent.mkdir()
+    wrapper.write_bytes(source.read_bytes())
+    launch = tmp_path / "trainyard_launch.py"
+    text = launch.read_text(encoding="utf-8")
+    launch.write_text(text.replace(str(source), str(wrapper)), encoding="utf-8")
+    command = "echo $NCCL_RAS_ADDR; test $RANK_ID = 2 && exec cat pipe; exec sleep 1000"
+    (tmp_path / "t.sh").write_text(
+        command.replace("pipe", str(tmp_path / "pipe")), encoding="utf-8"
+    )
+    launched = ranks("sh %s/t.sh" % tmp_path, hang_minutes=10, timeout=0)
+    assert launched.progress.seconds == 600
+    hang = job._job_hang
+
+    def look(_now, _size, _watched):
+        launched.stopped = bool(launched.hang)
+        found = hang.collect(launched.spec["job_id"])
+        said = hang.sentence([dict(found, host="here")])
+        is_first = launched.telling is None
+        return is_first and said.startswith("rank 2 on here waits for a pipe, ranks 0, 1 and 3")
+
+    monkeypatch.setattr(launched.progress, "look", look)
+    code, result = result_of(launched)
+    assert code == 143 and result["hang"] in result["warnings"], result
+    said = (Path(launched.job_dir) / "hang.txt").read_text(encoding="utf-8")
+    first = said.splitlines()[0]
+    assert first.startswith("rank 2 on lab-a waits for a pipe, ranks 0, 1 and 3 on lab-a: sleeps")
+    assert result["hang"] == "at its end: %s. See %s/hang.txt" % (first, launched.job_dir)
+    assert "=== host lab-b\n" in said
+    told = (Path(launched.job_dir) / "rank.3.log").read_text(encoding="utf-8")
+    assert told == "127.0.0.1:%d\n" % launched.spec["ras_port"]
+    # Without hang_minutes nothing is asked, at the time limit either.
+    quiet = ranks("sleep 1000", timeout=2)
+    code, result = result_of(quiet)
+    assert (code, result["hang"]) == (124, None)
+    assert not (Path(quiet.job_dir) / "hang.txt").exists()
+    assert "ras_port" not in quiet.spec
+
+
+def test_a_job_that_reaches_its_limit_tells_where_it_was(ranks, tmp_path, monkeypatch):
+    (tmp_path / "_job_hang.py").write_bytes(Path(job._job_hang.__file__).read_bytes())
+    launched = ranks("sh -c 'while :; do echo; sleep 0.2; done'", hang_minutes=10, timeout=3)
+    code, result = result_of(launched)
+    assert code == 124 and result["hang"].startswith("at its end: ")
+    # A host whose container does not answer.
+    monkeypatch.setattr(job, "SSH", ["sh", "-c", "echo No route to host >&2; exit 255"])
+    launched.tell_where_it_waits()
+    said = (Path(launched.job_dir) / "hang.txt").read_text(encoding="utf-8")
+    assert said.startswith("no answer from hosts lab-a, lab-b\n") and "No route to host" in said
+
+
 def test_the_rank_table_is_copied_for_the_containers(ranks, tmp_path, monkeypatch):
     monkeypatch.setattr(job, "RANK_TABLE", str(tmp_path / "of-role-ascend"))
     launched = ranks("true", mindspore={})

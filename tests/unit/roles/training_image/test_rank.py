@@ -160,6 +160,30 @@ def test_a_rank_that_failed_says_so_to_the_launcher(tmp_path):
         assert (tmp_path / "rank.1.log").read_bytes() == b"a\n"
 
 
+@pytest.mark.parametrize(
+    "command, code, said",
+    [
+        ("no-such-trainer", 127, "no-such-trainer: command not found"),
+        ("./plain", 126, "./plain: Permission denied"),
+    ],
+)
+def test_a_command_that_cannot_be_started(tmp_path, command, code, said):
+    """Its record has an exit code: one without was killed, most often because memory was full."""
+    (tmp_path / "plain").touch()
+    done = subprocess.run(
+        [sys.executable, str(RANK), command],
+        cwd=tmp_path,
+        env=dict(os.environ, RANK="0", TRAINYARD_JOB_DIR=str(tmp_path)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, b"")
+    assert json.loads((tmp_path / "rank.0.json").read_text(encoding="utf-8"))["exit_code"] == code
+    assert said in (tmp_path / "rank.0.log").read_text(encoding="utf-8")
+    assert said in done.stdout.decode()
+
+
 def test_an_aborted_rank_leaves_no_core_file(tmp_path):
     process = start(tmp_path, "sh", "-c", "ulimit -Sc; ulimit -Hc", preexec_fn=allow_core_files)
     assert process.communicate(timeout=20)[0].decode().splitlines() == [

@@ -1,0 +1,922 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A job that does not end: whether it makes progress, where each of its ranks waits, and one sentence about that.
+
+Both job runners use it, and trainyard. P(Progress) watches the output, the GPUs and the fabric of a job. P(collect) reads on one host what the processes of
+the job do. P(sentence) and P(report) make text of the answers of all hosts. It also runs in training containers, so this is Python 3.6 with only the standard
+library.
+"""
+
+import collections
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import typing
+
+__all__ = [
+    "ASKED",
+    "FILE",
+    "Progress",
+    "answer",
+    "ask",
+    "ask_ras",
+    "collect",
+    "leaders",
+    "main_process",
+    "parse_dump",
+    "parse_ras",
+    "place",
+    "report",
+    "sentence",
+    "tell",
+    "warning",
+]
+
+#: In the job's folder: the report, the question of a runner or of trainyard, and the answer of each worker.
+FILE, ASKED, ANSWER = "hang.txt", "hang.ask", "hang.%d.json"
+#: Percent from which a GPU works. Bytes a minute that a host has without training: logs, metrics, and files of the share.
+WORKS, QUIET_BYTES = 5, 10 << 20
+#: Seconds: between two looks at the bytes, for all hosts to answer, for one dump, for the collection of one host, and for one try of RAS.
+MINUTE, ANSWER_SECONDS, DUMP_SECONDS, COLLECT_SECONDS, RAS_SECONDS = 60, 75, 15, 50, 8
+#: Most bytes of RAS's answer, characters of a dump, and processes of a rank beside its main one.
+MOST_RAS, MOST_DUMP, MOST_CHILDREN = 4 << 20, 1 << 16, 16
+#: Hosts that ask NCCL. The second is for the case that the processes of the first do not answer.
+RAS_HOSTS = 2
+#: Variables with the number of a rank, as in rank.py, and those that tell a rank from what has started it.
+NUMBERS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "RANK_ID")
+SIGNS = NUMBERS + ("LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "HOROVOD_LOCAL_RANK")
+WORKER = "TRAINYARD_WORKER_INDEX"
+RAS_ADDRESS = "NCCL_RAS_ADDR"
+#: Programs that only start others.
+_STARTERS = re.compile(
+    r"(?:ba|da|z|k)?sh$|env$|time(?:out)?$|numactl$|taskset$|nice$|sudo$|tini$|catatonit$|podman|conmon|sshd|srun$|mpirun$|orted$|prted$|fuse-overlayfs"
+)
+_OF_TRAINYARD = re.compile(r"/trainyard/(?:rank|shared/rank|jobs/job)$|trainyard[-_](?:run|launch)")
+
+
+# --- whether a job makes progress ---
+
+
+class Progress(object):
+    """Whether a job makes progress. Without output, without work of its GPUs and without bytes on its fabric, it does not."""
+
+    def __init__(self, minutes: int, now: float) -> None:
+        self.seconds = minutes * 60
+        self.since, self.size, self.told = now, None, False
+        self.counted, self.totals = now, None
+
+    def look(self, now: float, size: int, watched: list) -> bool:
+        """Return True once, when nothing has happened for so long.
+
+        C(size) are the bytes of output so far. C(watched) has the last line of the watcher of each host, as P(_job_watch.watch) writes it.
+        """
+        if not self.seconds:
+            return False
+        grown = size != self.size and self.size is not None
+        self.size = size
+        if grown or any(map(_works, watched)) or self._moves(now, watched):
+            self.since, self.told = now, False
+        is_new = now - self.since >= self.seconds and not self.told
+        self.told = self.told or is_new
+        return is_new
+
+    def _moves(self, now: float, watched: list) -> bool:
+        """Return whether a host has moved more than without training in the last minute, or longer."""
+        totals = [_moved(found) for found in watched]
+        if self.totals is None or len(self.totals) != len(totals):
+            self.counted, self.totals = now, totals
+            return False
+        minutes = (now - self.counted) / MINUTE
+        if minutes < 1:
+            return False
+        before, self.totals, self.counted = self.totals, totals, now
+        pairs = [pair for pair in zip(before, totals) if None not in pair]
+        return any(late - early > QUIET_BYTES * minutes for early, late in pairs)
+
+
+def _moved(found: dict) -> typing.Optional[int]:
+    sent, received = found.get("sent_bytes"), found.get("received_bytes")
+    return None if sent is None or received is None else sent + received
+
+
+def _works(found: dict) -> bool:
+    """Return whether a GPU works. The kernel of a collective that waits uses a GPU without reading its memory."""
+    for gpu in found.get("now") or []:
+        memory = gpu[3] if len(gpu) > 3 else None
+        if gpu[0] is not None and gpu[0] >= WORKS and memory != 0:
+            return True
+    return False
+
+
+# --- on a host: what the processes of a job do ---
+
+
+def _read(path: str, most: int = 1 << 20) -> str:
+    """Return the text of a file of the kernel. Nothing if it cannot be read: processes end at any time, and some files need a privilege."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(most).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _process(pid: int, mark: str, proc: str) -> typing.Optional[dict]:
+    """Return what is known of a process of the job, None if it is of no rank and of no worker."""
+    folder = "%s/%d/" % (proc, pid)
+    entries = _read(folder + "environ").split("\0")
+    variables = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    known = {name: variables[name] for name in SIGNS + (WORKER,) if name in variables}
+    fields = _read(folder + "stat").rpartition(") ")[2].split()
+    if mark not in entries or not known or len(fields) < 5:
+        return None
+    inner = re.search(r"^NSpid:.*?(\d+)$", _read(folder + "status"), re.MULTILINE)
+    program = ""
+    with contextlib.suppress(OSError):
+        program = os.path.basename(os.readlink(folder + "exe"))
+    return {
+        "pid": pid,
+        "parent": int(fields[1]),
+        "inner": int(inner.group(1)) if inner else pid,
+        "state": fields[0],
+        "has_terminal": fields[4] != "0",
+        "program": program or _read(folder + "comm").strip(),
+        "command": _read(folder + "cmdline", 4096).split("\0")[:-1],
+        "signs": known,
+        "path": variables.get("PATH", ""),
+        "ras": variables.get(RAS_ADDRESS, ""),
+    }
+
+
+def processes(job: str, worker: typing.Optional[int] = None, proc: str = "/proc") -> dict:
+    """Return the processes of the ranks or workers of a job by their numbers, without this one. C(worker) leaves out those of other workers."""
+    found = {}
+    for name in os.listdir(proc):
+        if name.isdigit() and int(name) != os.getpid():
+            process = _process(int(name), "TRAINYARD_JOB_ID=" + job, proc)
+            if process and process["signs"].get(WORKER) in (None, str(worker)):
+                found[process["pid"]] = process
+    return found
+
+
+def _number(signs: dict) -> typing.Optional[int]:
+    for name in NUMBERS:
+        if signs.get(name, "").isdigit():
+            return int(signs[name])
+    return None
+
+
+def _groups(found: dict) -> list:
+    """Return the processes of each rank or worker: those with the same variables, below the first one that has them.
+
+    A launcher may have variables of a rank, too: torchrun in a PyTorchJob has those of its worker. It starts processes with others, so it is no rank.
+    """
+    groups = collections.OrderedDict()  # type: dict
+    launchers = set()
+    for pid in sorted(found):
+        top = found[pid]
+        while top["parent"] in found and found[top["parent"]]["signs"] == top["signs"]:
+            top = found[top["parent"]]
+        groups.setdefault(top["pid"], []).append(found[pid])
+        above = found.get(top["parent"])
+        while above:
+            launchers.add(above["pid"])
+            above = found.get(above["parent"])
+    return [
+        group
+        for group in groups.values()
+        if launchers.isdisjoint(process["pid"] for process in group)
+    ]
+
+
+def leaders(found: dict) -> list:
+    """Return (kind, number, processes) of each rank of this host, or of its worker if it has no rank.
+
+    What runs beside a job is left out: its services, and terminals of people unless there is nothing else.
+    """
+    groups = [group for group in _groups(found) if not _is_service(group)]
+    groups = [group for group in groups if not group[0]["has_terminal"]] or groups
+    numbered = [group for group in groups if _number(group[0]["signs"]) is not None]
+    ranks = {}  # type: dict
+    for group in numbered or groups:
+        signs = group[0]["signs"]
+        number = _number(signs) if numbered else int(signs.get(WORKER) or 0)
+        former = ranks.get(number)
+        is_better = former and _is_python(main_process(group)) > _is_python(main_process(former))
+        if not former or is_better:
+            ranks[number] = group
+    kind = "rank" if numbered else "worker"
+    return [(kind, number, ranks[number]) for number in sorted(ranks)]
+
+
+def _is_service(group: list) -> bool:
+    return any(
+        re.search(r"/trainyard/services$", word)
+        for process in group
+        for word in process["command"][:3]
+    )
+
+
+def _is_python(process: dict) -> bool:
+    return process["program"].startswith("python")
+
+
+def _depth(process: dict, group: dict) -> int:
+    depth = 0
+    while process["parent"] in group and depth < len(group):
+        process, depth = group[process["parent"]], depth + 1
+    return depth
+
+
+def main_process(group: list) -> dict:
+    """Return the process of a rank that trains: the first that runs Python, or else the first that does not only start others."""
+    members = {process["pid"]: process for process in group}
+    ordered = sorted(group, key=lambda process: (_depth(process, members), process["pid"]))
+    own = [
+        process
+        for process in ordered
+        if not any(_OF_TRAINYARD.search(word) for word in process["command"][:3])
+        and not _STARTERS.match(process["program"])
+    ]
+    python = [process for process in own if _is_python(process)]
+    return (python or own or ordered)[0]
+
+
+def _spies(process: dict, proc: str) -> list:
+    """Return the paths of py-spy: of this host, and of the image of a process."""
+    found = [shutil.which("py-spy")]
+    root = "%s/%d/root" % (proc, process["pid"])
+    folders = process["path"].split(":") + ["/usr/local/bin", "/usr/bin", "/opt/conda/bin"]
+    for folder in folders:
+        path = root + folder + "/py-spy"
+        if folder.startswith("/") and os.access(path, os.X_OK) and not os.path.islink(path):
+            found.append(path)
+    return [path for path in found if path][:2]
+
+
+def _dump(process: dict, proc: str, deadline: float) -> tuple:
+    """Return py-spy's dump of a process, and why there is none. The process is not stopped: a dump of one that waits for a disk would not end."""
+    said = "py-spy is neither on the host nor in the image. Add it to the image: pip install py-spy"
+    for path in _spies(process, proc):
+        seconds = min(DUMP_SECONDS, deadline - time.time())
+        if seconds <= 0:
+            return "", "there was no time left for py-spy"
+        try:
+            done = subprocess.run(
+                [path, "dump", "--nonblocking", "--pid", str(process["pid"])],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            said = "py-spy did not end within %d s" % seconds
+            continue
+        except OSError as error:
+            said = "py-spy cannot be started: %s" % error.strerror
+            continue
+        text = done.stdout.decode("utf-8", "replace")
+        if done.returncode == 0 and "Thread " in text:
+            return text[:MOST_DUMP], ""
+        said = _of_spy(done.stderr.decode("utf-8", "replace"), proc)
+    return "", said
+
+
+def _of_spy(text: str, proc: str) -> str:
+    """Return why py-spy has failed."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no message"]
+    if "ermission" in text or "not permitted" in text:
+        scope = _read(proc + "/sys/kernel/yama/ptrace_scope").strip()
+        return "py-spy may not read the process%s" % (
+            " (kernel.yama.ptrace_scope is %s)" % scope if scope else ""
+        )
+    return "py-spy: " + lines[0][:200]
+
+
+def _told(process: dict, proc: str) -> dict:
+    """Return what the kernel knows of a process: its state, and where its main thread waits."""
+    folder = "%s/%d/" % (proc, process["pid"])
+    channel = _read(folder + "wchan", 200).strip()
+    return {
+        "pid": process["pid"],
+        "inner": process["inner"],
+        "command": " ".join(process["command"])[:300] or process["program"],
+        "state": process["state"],
+        "wchan": "" if channel == "0" else channel,
+        "kernel": _read(folder + "stack", 4096).strip(),
+    }
+
+
+def collect(
+    job: str, with_ras: bool = True, worker: typing.Optional[int] = None, proc: str = "/proc"
+) -> dict:
+    """Return what the ranks of a job on this host do: C(ranks), and C(ras), the answer of NCCL, or None.
+
+    It reads as the user who runs it, which owns the processes. In a job of trainyard, C(worker) is the one on this host.
+    """
+    deadline = time.time() + COLLECT_SECONDS
+    ranks, address = [], ""
+    for kind, number, group in leaders(processes(job, worker, proc)):
+        main = main_process(group)
+        entry = dict(_told(main, proc), kind=kind, rank=number)
+        entry["dump"], entry["said"] = _dump(main, proc, deadline)
+        children = [process for process in group if process["parent"] == main["pid"]]
+        entry["children"] = [_told(process, proc) for process in children[:MOST_CHILDREN]]
+        if place(entry)["label"] == "dataloader" and children:
+            entry["children"][0]["dump"] = _dump(children[0], proc, deadline)[0]
+        address = address or main["ras"]
+        ranks.append(entry)
+    ras = ask_ras(address) if with_ras and address else None
+    return {"ranks": ranks, "ras": ras}
+
+
+# --- NCCL's RAS ---
+
+
+def ask_ras(address: str, tries: int = 4) -> dict:
+    """Return the C(text) with which NCCL answers at this address, and C(said), why there is none.
+
+    All ranks of a host listen at one address, and the kernel chooses one for each connection, which may hang itself.
+    """
+    host, _colon, port = address.rpartition(":")
+    said = "NCCL does not listen at %s (RAS, since NCCL 2.24)" % address
+    for _try in range(tries if port.isdigit() else 0):
+        try:
+            return {"text": _talk((host.strip("[]") or "localhost", int(port))), "said": ""}
+        except ConnectionRefusedError:
+            break
+        except (OSError, ValueError) as error:
+            said = "NCCL's RAS at %s: %s" % (address, error)
+    return {"text": "", "said": said}
+
+
+def _talk(address: tuple) -> str:
+    """Return the status in JSON, or in text from an NCCL before 2.28.7. ValueError if the other side is not NCCL."""
+    with contextlib.closing(socket.create_connection(address, RAS_SECONDS)) as connection:
+        connection.settimeout(RAS_SECONDS)
+        stream = connection.makefile("rb")
+        connection.sendall(b"CLIENT PROTOCOL 2\n")
+        if not stream.readline(1024).startswith(b"SERVER PROTOCOL "):
+            raise ValueError("a different program answers there")
+        # An older NCCL answers with an error to a command that it does not know.
+        connection.sendall(b"SET FORMAT json\n")
+        stream.readline(1024)
+        connection.sendall(b"VERBOSE STATUS\n")
+        text = stream.read(MOST_RAS).decode("utf-8", "replace")
+    if not text.strip():
+        raise ValueError("it closed the connection without an answer")
+    return text
+
+
+def parse_ras(text: str) -> dict:
+    """Return what NCCL's RAS has found, from its JSON or its text.
+
+    C(missing) has C(rank), C(host), C(pid) (None if not known) and C(is_dead) of ranks that do not answer. C(behind) has C(operation), C(rank), C(pid),
+    C(count), and C(others), the largest count, of ranks that have started fewer operations. C(errors) are sentences. C(size) is that of the largest group.
+    """
+    found = {"missing": [], "behind": [], "errors": [], "size": 0}  # type: dict
+    if text.lstrip().startswith("{"):
+        try:
+            _read_json(json.loads(text), found)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            found["errors"].append("NCCL's answer cannot be read")
+    else:
+        _read_text(text, found)
+    return found
+
+
+def _read_json(value: dict, found: dict) -> None:
+    for group in value["communicators"]:
+        found["size"] = max(found["size"], int(group["size"]))
+        for rank in group["missing_ranks"]:
+            status = rank.get("status") or {}
+            if status.get("unresponsive") or status.get("considered_dead"):
+                _missing(
+                    found, rank["rank"], rank["host"], rank["pid"], status.get("considered_dead")
+                )
+        counts = collections.OrderedDict()  # type: dict
+        for rank in group["ranks"]:
+            for operation, count in rank["collective_counts"].items():
+                counts.setdefault(operation, []).append((count, rank["rank"], rank["pid"]))
+            error = rank["status"]["async_error"]
+            if error not in (0, 7):
+                found["errors"].append("rank %d has the error %d of NCCL" % (rank["rank"], error))
+        for operation, ranks in counts.items():
+            _behind(found, operation, ranks)
+
+
+def _missing(found: dict, rank: int, host: str, pid: typing.Optional[int], is_dead: object) -> None:
+    if all(each["rank"] != rank for each in found["missing"]):
+        found["missing"].append({"rank": rank, "host": host, "pid": pid, "is_dead": bool(is_dead)})
+
+
+def _behind(found: dict, operation: str, ranks: list) -> None:
+    """Add the ranks with fewer operations than the others. C(ranks) has (count, rank, process) of each that is known."""
+    most = max(ranks)[0] if ranks else 0
+    for count, rank, pid in sorted(ranks, key=lambda each: each[1]):
+        if count < most:
+            entry = {"operation": operation, "rank": rank, "pid": pid}
+            found["behind"].append(dict(entry, count=count, others=most))
+
+
+_RAS_RANK = re.compile(
+    r"  Rank (?P<rank>\d+)(?: has launched up to operation (?P<count>\d+)| (?P<none>has not launched any operations)| reported (?P<error>[^-]+?))?"
+    r" -- (?:GPU [^\n]*? managed by process (?P<pid>\d+) on node (?P<host>\S+)|\[process)"
+)
+_RAS_COUNT = re.compile(
+    r"  (?P<ranks>\d+) ranks have (?:launched up to operation (?P<count>\d+)|not launched)"
+)
+
+
+def _read_text(text: str, found: dict) -> None:
+    """Read the text of NCCL 2.24 and later. It names single ranks only if they are few."""
+    section, operation, count = "", "", None
+    counts = {}  # type: dict
+    most = {}  # type: dict
+    for line in text.splitlines():
+        if re.match(r"#\d+-\d+ \(", line):
+            section, operation = line.rpartition(" ")[2], ""
+        elif line in ("DEAD", "INCOMPLETE"):
+            section = "job " + line
+        size = re.match(
+            r"\s*\d+\s+\d+\s+\d+\s+\S+\s+(\d+)\s+\d+\s+(?:INIT|RUNNING|FINALIZE|ABORT|NOCOMM)", line
+        )
+        if size:
+            found["size"] = max(found["size"], int(size.group(1)))
+        differ = re.match(
+            r"  Communicator ranks have different (?:(?P<name>\w+) |collective )operation counts",
+            line,
+        )
+        if differ:
+            operation = differ.group("name") or "collective"
+        elif line.startswith("  Communicator ranks have"):
+            operation = ""
+        old = re.match(r"  The missing ranks?: ([\d, ]+)$", line)
+        if old:
+            for rank in re.findall(r"\d+", old.group(1)):
+                _missing(found, int(rank), "", None, False)
+        several = _RAS_COUNT.match(line)
+        if several:
+            count = int(several.group("count") or 0)
+            most[operation] = max(most.get(operation, 0), count)
+        rank = _RAS_RANK.match(line)
+        if rank:
+            own = int(rank.group("count") or 0)
+            own = own if rank.group("count") or rank.group("none") else count
+            _of_rank(found, section, operation, (rank, own), counts)
+    for name, ranks in counts.items():
+        highest = max([most.get(name, 0)] + [each[0] for each in ranks])
+        ranks = [each for each in ranks if each[0] < highest]
+        _behind(found, name, ranks + [(highest, -1, None)])
+    found["behind"] = [each for each in found["behind"] if each["rank"] >= 0]
+
+
+def _of_rank(found: dict, section: str, operation: str, said: tuple, counts: dict) -> None:
+    """Take the line of one rank. C(said) has its match, and the number of its operations, None if it is not known."""
+    line, count = said
+    rank, pid = int(line.group("rank")), int(line.group("pid") or 0) or None
+    if section == "INCOMPLETE":
+        _missing(found, rank, line.group("host") or "", pid, False)
+    elif line.group("error"):
+        found["errors"].append("rank %d reports: %s" % (rank, line.group("error")))
+    elif operation and count is not None:
+        counts.setdefault(operation, []).append((count, rank, pid))
+
+
+# --- where a rank waits ---
+
+_THREAD = re.compile(r"Thread (?P<id>\S+) \((?P<state>[\w+]+)\)(?:: \"(?P<name>.*)\")?$")
+_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$")
+#: What a rank does, by the file of a frame. A rank that WAITS does so for the other ranks.
+WAITS, OWN = "waits", "own"
+#: In place of a label: the function that the program has called, or the innermost one.
+_CALLED, _INNERMOST = "", "-"
+_PLACES = tuple(
+    (re.compile(pattern), kind, label)
+    for pattern, kind, label in (
+        (
+            r"torch/utils/data/|tensorflow/python/data/|nvidia/dali/|webdataset/|^datasets/|/datasets/",
+            OWN,
+            "dataloader",
+        ),
+        (r"torch/distributed/elastic/", OWN, "the agent of torchrun"),
+        (r"torch/distributed/|deepspeed/comm/", WAITS, _CALLED),
+        (r"horovod/", WAITS, _INNERMOST),
+        (r"torch/autograd/", WAITS, "backward"),
+        (r"torch/cuda/(?:__init__|streams)\.py", WAITS, "cuda synchronize"),
+        (
+            r"tensorflow/python/eager/(?:execute|context)\.py|tensorflow/python/client/",
+            WAITS,
+            "a step of TensorFlow",
+        ),
+        (r"(?:^|/)jax/", WAITS, "a computation of JAX"),
+        (r"(?:^|/)mindspore/", WAITS, "a step of MindSpore"),
+        (r"torch/_(?:inductor|dynamo)/|(?:^|/)triton/", OWN, "compilation"),
+        (r"torch/serialization\.py", OWN, "checkpoint"),
+        (r"(?:^|/)subprocess\.py", OWN, "a subprocess"),
+        (r"(?:^|/)(?:pdb|bdb)\.py", OWN, "the debugger"),
+        (r"(?:^|/)(?:ssl|socket|http/client)\.py", OWN, "a network request"),
+    )
+)
+_HELPERS = re.compile(r"c10d_logger\.py|torch/utils/_contextlib\.py|(?:^|/)contextlib\.py")
+_LIBRARY = re.compile(
+    r"(?:^|/)(?:torch|torchvision|tensorflow|keras|horovod|jax|flax|mindspore|deepspeed|megatron|lightning|pytorch_lightning|transformers|accelerate|numpy"
+    r"|multiprocessing|concurrent|asyncio|importlib|http|json|site-packages|dist-packages)/"
+    r"|(?:^|/)(?:threading|queue|selectors|socket|ssl|subprocess|contextlib|runpy|pickle|tempfile|shutil|pathlib|codecs)\.py$|^<"
+)
+#: What the kernel does for a process, by the name of its function.
+_KERNEL = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (r"nfs|rpc_", "waits for the file server (NFS)"),
+        (r"fuse_|request_wait_answer", "waits for a file system (FUSE)"),
+        (
+            r"folio_wait|wait_on_page|io_schedule|blkdev|blk_mq|jbd2|ext4_|xfs_|btrfs_",
+            "waits for a disk",
+        ),
+        (r"ptrace_stop|do_signal_stop|jobctl", "is stopped by a signal"),
+        (r"nanosleep", "sleeps"),
+        (r"n_tty_read|tty_read", "waits for a terminal"),
+        (
+            r"(?:^|_)(?:pipe_read|pipe_write|anon_pipe|pipe_wait|wait_for_partner)",
+            "waits for a pipe",
+        ),
+        (r"(?:^|_)flock|locks_lock|fcntl_setlk", "waits for the lock of a file"),
+        (r"do_wait|kernel_wait4", "waits for a process"),
+    )
+)
+#: Those that are told of a rank whose place is known.
+_TOLD_ALWAYS = ("NFS", "FUSE", "disk", "stopped", "sleeps", "terminal", "lock", "pipe")
+_STATES = {"T": "is stopped by a signal", "t": "is stopped by a debugger", "Z": "has ended"}
+
+
+def parse_dump(text: str) -> list:
+    """Return the threads of py-spy's dump, each with C(name), C(state), and C(frames), the innermost first: (function, file, line)."""
+    threads = []  # type: list
+    for line in text.splitlines():
+        thread = _THREAD.match(line)
+        frame = _FRAME.match(line)
+        if thread:
+            name = thread.group("name") or ""
+            threads.append({"name": name, "state": thread.group("state"), "frames": []})
+        elif frame and threads:
+            number = int(frame.group("line") or 0)
+            function = frame.group("function").rpartition(".")[2]
+            threads[-1]["frames"].append((function, frame.group("file"), number))
+    return threads
+
+
+def kernel_words(entry: dict) -> str:
+    """Return what the kernel does for a process, in words. Empty if that says nothing."""
+    if entry.get("state") in _STATES:
+        return _STATES[entry["state"]]
+    for pattern, words in _KERNEL:
+        if pattern.search(entry.get("wchan") or ""):
+            return words
+    return "waits for a disk or a file server" if entry.get("state") == "D" else ""
+
+
+def _known(frames: list) -> typing.Optional[tuple]:
+    """Return (kind, label) of the innermost frame that is known, None if none is."""
+    if any(function == "_find_and_load" for function, _file, _line in frames):
+        # Of a library that uses the others, too.
+        return OWN, "an import"
+    for at, (function, file, _line) in enumerate(frames):
+        for pattern, kind, label in _PLACES:
+            if not pattern.search(file):
+                continue
+            if label == _INNERMOST:
+                return kind, function
+            if label != _CALLED:
+                return kind, label
+            # The function that the program has called, and not what that calls in turn.
+            for outer, name, _number_of_line in frames[at:]:
+                if pattern.search(name):
+                    function = function if _HELPERS.search(name) else outer
+                elif not _HELPERS.search(name):
+                    break
+            return kind, function
+    return None
+
+
+def place(entry: dict) -> dict:
+    """Return where a rank waits: C(kind) (WAITS, OWN, or an empty text if it is not known), C(label), and C(detail), the line of its program and the kernel.
+
+    C(entry) has its C(dump), C(state) and C(wchan), as P(collect) returns it.
+    """
+    threads = [thread for thread in parse_dump(entry.get("dump") or "") if thread["frames"]]
+    threads.sort(key=lambda thread: thread["name"] != "MainThread")
+    words = kernel_words(entry)
+    if not threads:
+        return {"kind": OWN if words else "", "label": "", "detail": words, "caller": ""}
+    frames = threads[0]["frames"]
+    found = _known(frames)
+    if found is None and _LIBRARY.search(frames[0][1]):
+        # The main thread only waits for one that trains.
+        for thread in threads[1:]:
+            if found is None and _known(thread["frames"]):
+                found, frames = _known(thread["frames"]), thread["frames"]
+    own = [frame for frame in frames if not _LIBRARY.search(frame[1])] or frames
+    caller = "%s (%s:%d)" % own[0]
+    if entry.get("state") in _STATES:
+        detail = "%s, in %s" % (words, caller)
+        return {"kind": OWN, "label": "", "detail": detail, "caller": caller}
+    kind, label = found or (OWN, own[0][0])
+    told = [caller] + [words] * any(word in words for word in _TOLD_ALWAYS)
+    told += _of_children(entry)
+    return {"kind": kind, "label": label, "detail": ", ".join(told), "caller": caller}
+
+
+def _of_children(entry: dict) -> list:
+    """Return words about the processes that load data for a rank: what one of them does, and how many wait for a file."""
+    found = collections.Counter()  # type: typing.Counter
+    told = [place(child)["detail"] for child in entry.get("children") or [] if child.get("dump")]
+    for child in entry.get("children") or []:
+        words = kernel_words(child)
+        if child.get("state") in "DTZ" and words:
+            found[words] += 1
+    told = ["a process of it: " + words for words in told[:1]]
+    return told + ["%d of them: %s" % (count, words) for words, count in sorted(found.items())]
+
+
+# --- one sentence about all ranks ---
+
+
+def _clean(text: object) -> str:
+    """Return one line without control characters: names and stacks are what a program has chosen."""
+    return re.sub(r"[^\x20-\x7e\u00a0-\uffff]", "?", str(text))[:300]
+
+
+def _some(ranks: list, is_first: bool = True) -> str:
+    """Return the names of ranks, with their host if it is one."""
+    kind, numbers = ranks[0]["kind"], [str(each["rank"]) for each in ranks]
+    hosts = sorted({each["host"] for each in ranks})
+    shown = numbers[:4] + ["%d more" % (len(numbers) - 4)] * (len(numbers) > 4)
+    listed = shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
+    where = " on " + _clean(hosts[0]) if len(hosts) == 1 and is_first else ""
+    return "%s%s %s%s" % (kind, "" if len(ranks) == 1 else "s", listed, where)
+
+
+def _verb(count: int, one: str, more: str) -> str:
+    return one if count == 1 else more
+
+
+def _grouped(ranks: list, key: str = "label") -> list:
+    """Return the ranks by their place, the fewest first."""
+    groups = collections.OrderedDict()  # type: dict
+    for each in ranks:
+        where = each["place"]
+        groups.setdefault(where[key] or (where["kind"], where["detail"]), []).append(each)
+    return sorted(groups.values(), key=len)
+
+
+def _of_group(ranks: list) -> str:
+    """Return what a group of ranks does."""
+    where, count = ranks[0]["place"], len(ranks)
+    if where["kind"] == WAITS:
+        return "%s %s in %s" % (_some(ranks), _verb(count, "waits", "wait"), _clean(where["label"]))
+    if where["label"]:
+        return "%s %s in %s" % (_some(ranks), _verb(count, "is", "are"), _clean(where["label"]))
+    if where["kind"] == OWN:
+        return "%s%s %s" % (_some(ranks), ":" * (count > 1), _clean(where["detail"]))
+    return "where %s %s is not known" % (_some(ranks), _verb(count, "waits", "wait"))
+
+
+def _who(ranks: list) -> str:
+    """Return the main statement: who is not where the others wait."""
+    behind = [each for each in ranks if each["place"]["kind"] != WAITS]
+    waiting = [each for each in ranks if each["place"]["kind"] == WAITS]
+    groups = _grouped(waiting)
+    if behind and waiting:
+        parts = [_of_group(group) for group in _grouped(behind)[:3]]
+        if len(groups) == 1:
+            label = _clean(groups[0][0]["place"]["label"])
+            few = len(waiting) == 1
+            rest = _of_group(waiting) if few else "the others wait in %s" % label
+            return ", ".join(parts + [rest])
+        return ", ".join(parts + [_of_group(group) for group in groups])
+    if behind:
+        return ", ".join(_of_group(group) for group in _grouped(behind)[:4])
+    if len(groups) > 1:
+        parts = [_of_group(group) for group in groups[:-1]]
+        label = _clean(groups[-1][0]["place"]["label"])
+        rest = _of_group(groups[-1]) if len(groups[-1]) == 1 else "the others wait in " + label
+        return ", ".join(parts + [rest]) + ": they do not call the same operations"
+    lines = _grouped(waiting, "caller")
+    label = _clean(waiting[0]["place"]["label"])
+    if len(lines) > 1:
+        parts = [
+            "%s at %s" % (_some(group), _clean(group[0]["place"]["caller"])) for group in lines[:4]
+        ]
+        return "%s wait in %s, but of different lines: %s" % (_all(ranks), label, ", ".join(parts))
+    if len(ranks) == 1:
+        return "%s waits in %s" % (_some(ranks), label)
+    return "%s wait in %s" % (_all(ranks), label)
+
+
+def _all(ranks: list) -> str:
+    count = "both" if len(ranks) == 2 else "all %d" % len(ranks)
+    return "%s %ss" % (count, ranks[0]["kind"])
+
+
+def _of_ras(ranks: list, found: dict) -> list:
+    """Return what NCCL says of ranks, as statements. Its numbers are those of a group: a rank is known by its process, or if the group has all ranks."""
+    by_pid = collections.OrderedDict()  # type: dict
+    for each in ranks:
+        by_pid.setdefault(each["inner"], []).append(each)
+
+    def name(said: dict) -> str:
+        same = by_pid.get(said["pid"]) or []
+        if len(same) == 1:
+            return _some(same)
+        numbered = [each for each in ranks if each["rank"] == said["rank"]]
+        is_all = found["size"] == len(ranks) or not ranks
+        return _some(numbered) if numbered and is_all else "rank %d" % said["rank"]
+
+    told = []
+    for said in found["missing"][:3]:
+        told.append("NCCL has no answer from %s" % name(said))
+    for said in found["behind"][:3]:
+        told.append(
+            "%s has started %d %s operations, others %d"
+            % (name(said), said["count"], _clean(said["operation"]), said["others"])
+        )
+    more = len(found["missing"][3:]) + len(found["behind"][3:])
+    return told + ["%d more in %s" % (more, FILE)] * bool(more) + found["errors"][:2]
+
+
+def _with_places(answers: list) -> list:
+    """Return the ranks of all hosts with their places, by number. Workers are left out if there are ranks."""
+    found = {}  # type: dict
+    for each in answers:
+        for entry in each.get("ranks") or []:
+            named = dict(entry, host=each["host"], place=place(entry))
+            found.setdefault((entry["kind"], entry["rank"]), named)
+    kinds = ("rank",) if any(kind == "rank" for kind, _rank in found) else ("worker",)
+    return [found[key] for key in sorted(found) if key[0] in kinds]
+
+
+def sentence(answers: list) -> str:
+    """Return where the ranks of a job wait, and which of them differs: rank 5 on gpu-b is in dataloader, the others wait in all_reduce.
+
+    C(answers) has for each host C(host), and what P(collect) returned, or C(said), why there is no answer.
+    """
+    ranks = _with_places(answers)
+    silent = [each["host"] for each in answers if each.get("said")]
+    told = [_who(ranks)] if ranks else []
+    if not ranks and len(silent) < len(answers):
+        told.append("the job has no process of a rank")
+    ras = next((each["ras"] for each in answers if (each.get("ras") or {}).get("text")), None)
+    of_nccl = _of_ras(ranks, parse_ras(ras["text"])) if ras else []
+    if len(ranks) > 1 and not of_nccl and all(each["place"]["kind"] == WAITS for each in ranks):
+        if "different lines" not in told[0] and "do not call" not in told[0]:
+            of_nccl = ["none is behind, so check the network between the hosts"]
+    told += of_nccl
+    if silent:
+        hosts = ", ".join(map(_clean, silent[:4]))
+        told.append("no answer from host%s %s" % ("" if len(silent) == 1 else "s", hosts))
+    told += _details(ranks)
+    # Not the name of a program.
+    return ". ".join(told[:1] + [_begin(each) for each in told[1:]])
+
+
+def _begin(text: str) -> str:
+    return text if text.startswith("py-spy") else text[:1].upper() + text[1:]
+
+
+def _details(ranks: list) -> list:
+    """Return the lines of the programs of ranks that do not wait for others, and why the place of a rank is not known."""
+    found = []
+    for group in _grouped([each for each in ranks if each["place"]["kind"] == OWN])[:2]:
+        first = group[0]
+        if first["place"]["label"]:
+            found.append(
+                "%s %d: %s"
+                % (first["kind"].capitalize(), first["rank"], _clean(first["place"]["detail"]))
+            )
+    unknown = [each for each in ranks if not each["place"]["label"] and each.get("said")]
+    if unknown:
+        found.append(_clean(unknown[0]["said"]))
+    return found
+
+
+def report(answers: list, said: str) -> str:
+    """Return the text of hang.txt: the sentence, then all that was collected."""
+    lines = [said, ""]
+    for each in answers:
+        lines.append("=== host %s" % _clean(each["host"]))
+        if each.get("said"):
+            lines.append(_clean(each["said"]))
+        for entry in each.get("ranks") or []:
+            lines += ["", "--- %s %d" % (entry["kind"], entry["rank"])] + _lines_of(entry)
+            for child in entry.get("children") or []:
+                lines += ["  its process:"] + ["  " + line for line in _lines_of(child)]
+        ras = each.get("ras")
+        if ras:
+            lines += ["", "--- NCCL's RAS"] + (ras["text"] or ras["said"]).splitlines()
+        lines.append("")
+    return "\n".join(re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "?", line) for line in lines) + "\n"
+
+
+def _lines_of(entry: dict) -> list:
+    lines = [
+        "process %d: %s" % (entry["pid"], entry["command"]),
+        "state %s, kernel: %s %s"
+        % (entry["state"], entry["wchan"] or "no wait channel", kernel_words(entry)),
+    ]
+    lines += entry["kernel"].splitlines()
+    return lines + (entry.get("dump") or entry.get("said") or "").splitlines()
+
+
+# --- asking the workers of a job by files in its folder ---
+
+
+def _write(path: str, text: str, mode: int = 0o600) -> None:
+    """Write a file of the job in one step. Only its owner reads it, unless C(mode) says otherwise."""
+    new = "%s.%d" % (path, os.getpid())
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with open(os.open(new, flags, 0o600), "w", encoding="utf-8", errors="replace") as stream:
+        stream.write(text)
+        os.fchmod(stream.fileno(), mode)
+    os.rename(new, path)
+
+
+def _read_answer(path: str) -> dict:
+    """Return the content of a JSON file of a job. Its owner may have put anything in its place."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        with open(number, "rb") as stream:
+            found = json.loads(stream.read(2 * MOST_RAS).decode("utf-8", "replace"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def ask(folder: str, hosts: list, seconds: float = ANSWER_SECONDS) -> list:
+    """Ask all workers of a job where they wait, and return their answers as P(sentence) takes them."""
+    mark = "%.6f" % time.time()
+    _write(os.path.join(folder, ASKED), mark + "\n")
+    deadline, found = time.time() + seconds, {}  # type: float, dict
+    while len(found) < len(hosts) and time.time() < deadline:
+        for worker in range(len(hosts)):
+            answered = _read_answer(os.path.join(folder, ANSWER % worker))
+            if worker not in found and answered.get("asked") == mark:
+                found[worker] = answered
+        time.sleep(0.2)
+    silent = {"said": "its worker did not answer within %d s" % seconds}
+    return [
+        dict(_checked(found[worker]) if worker in found else silent, host=host)
+        for worker, host in enumerate(hosts)
+    ]
+
+
+def _checked(found: dict) -> dict:
+    """Return an answer, if it has the form of P(collect)."""
+    try:
+        tried = [dict(found, host="")]
+        report(tried, sentence(tried))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return {"said": "its answer cannot be read"}
+    return found
+
+
+def answer(folder: str, job: str, worker: int) -> None:
+    """Answer a question that this worker has not answered, if there is one."""
+    path = os.path.join(folder, ANSWER % worker)
+    mark = _read(os.path.join(folder, ASKED), 100).strip()
+    if mark and _read_answer(path).get("asked") != mark:
+        found = collect(job, worker < RAS_HOSTS, worker)
+        with contextlib.suppress(OSError):
+            _write(path, json.dumps(dict(found, asked=mark)) + "\n")
+
+
+def tell(folder: str, answers: list, mode: int = 0o600) -> str:
+    """Write hang.txt, and return the sentence."""
+    said = sentence(answers)
+    with contextlib.suppress(OSError):
+        _write(os.path.join(folder, FILE), report(answers, said), mode)
+    return said
+
+
+def warning(minutes: int, said: str, folder: str) -> str:
+    """Return what the log and the result of a job say. C(said) is the sentence, C(minutes) how long the job has made no progress."""
+    since = "no output, no work of its GPUs and no bytes on its network for %d minute%s" % (
+        minutes,
+        "" if minutes == 1 else "s",
+    )
+    return "%s: %s. See %s/%s" % (since if minutes else "at its end", said, folder, FILE)
+
+
+def main(job: str, with_ras: bool) -> None:
+    """Print what P(collect) returns, as one line of JSON. Role train's runner starts it in a container."""
+    sys.stdout.write(json.dumps(collect(job, with_ras)) + "\n")
+    sys.stdout.flush()
