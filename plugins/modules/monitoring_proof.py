@@ -138,7 +138,9 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._monitoring_proof im
     wrong_jobs,
 )
 
-PROMETHEUS, ALERTMANAGER, GOSSIP = 9090, 9093, 9094
+PROMETHEUS = 9090
+ALERTMANAGER = 9093
+GOSSIP = 9094
 LOOPBACK = "127.0.0.1"
 #: A query of GPUs that are known and have no metrics.
 UNMEASURED = "trainyard_host_gpus_expected unless on (instance) trainyard_gpus"
