@@ -24,8 +24,8 @@ INVENTORY = {
         "vars": {"ansible_become": False, "ansible_python_interpreter": sys.executable},
     }
 }
-# No such version was ever made.
-NOWHERE = json.dumps({"upgrade_asked": {"libnccl2": "0.1"}})
+# These hosts have no NCCL. A fact of a role, such as upgrade_asked, is refused in the input.
+NOWHERE = json.dumps({"nccl_version": "2.21.5", "nccl_cuda": "12.4"})
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ NOWHERE = json.dumps({"upgrade_asked": {"libnccl2": "0.1"}})
             NOWHERE,
             2,
             [
-                "server-a libnccl2 0.1 absent",
-                "server-b libnccl2 0.1 absent",
+                "server-a libnccl2 2.21.5-1+cuda12.4 absent",
+                "server-b libnccl2 2.21.5-1+cuda12.4 absent",
                 "drift on 2 of 2 hosts: server-a, server-b",
             ],
         ),
@@ -52,8 +52,8 @@ NOWHERE = json.dumps({"upgrade_asked": {"libnccl2": "0.1"}})
             NOWHERE,
             4,
             [
-                "server-a libnccl2 0.1 absent",
-                "server-b libnccl2 0.1 absent",
+                "server-a libnccl2 2.21.5-1+cuda12.4 absent",
+                "server-b libnccl2 2.21.5-1+cuda12.4 absent",
                 "server-c - - did not answer",
             ],
         ),
