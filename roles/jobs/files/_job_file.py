@@ -492,7 +492,8 @@ TABLE = (
         "hang_minutes",
         "0",
         _whole(0, MAX_HANG_MINUTES),
-        "Minutes without output, work of the GPUs and traffic, after which `hang.txt` in the job's folder tells where each rank waits. The job goes on. 0: never",
+        "Minutes without output, work of the GPUs and traffic, after which `hang.txt` in the job's folder tells where each rank waits. "
+        "The job goes on. 0: never",
         "30",
         is_of_batch=True,
     ),

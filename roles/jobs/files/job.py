@@ -327,7 +327,8 @@ class Job:
             os.symlink(os.path.relpath(self.log, self.folder), self.folder + "/job.log")
         for name in os.listdir(self.folder):
             if re.match(
-                r"(rank\.\d+\.(json|log|report(\.\d+)?)|watch\.\d+\.json|result\.json|services\.(json|log)|service\..*\.log|nccl\..*|hang\.(txt|ask|\d+\.json))(\.new)?$",
+                r"(rank\.\d+\.(json|log|report(\.\d+)?)|watch\.\d+\.json|result\.json|services\.(json|log)|service\..*\.log|nccl\..*"
+                r"|hang\.(txt|ask|\d+\.json))(\.new)?$",
                 name,
             ):
                 os.unlink(os.path.join(self.folder, name))
@@ -559,7 +560,7 @@ class Sink:
     def __init__(self, folder: str, number: str, rank: str, devices: list) -> None:
         self.folder, self.number, self.rank, self.devices = folder, number, rank, devices
         self.minutes: list = []
-        self.answering = threading.Thread()
+        self.answering: threading.Thread | None = None
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -567,7 +568,7 @@ class Sink:
             self.minutes = with_sample(self.minutes, int(time.time() // 60), found.get("now") or [])
             kept = dict(found, devices=self.devices, minutes=self.minutes, answers=True)
             write_private("%s/watch.%s.json" % (self.folder, self.rank), json.dumps(kept) + "\n")
-        if self.rank.isdigit() and not self.answering.is_alive():
+        if self.rank.isdigit() and not (self.answering and self.answering.is_alive()):
             if os.path.exists(os.path.join(self.folder, _job_hang.ASKED)):
                 asked = (self.folder, self.number, int(self.rank))
                 self.answering = threading.Thread(target=_job_hang.answer, args=asked, daemon=True)
