@@ -211,6 +211,9 @@ class Monitoring:
         command = shlex.split(self.commands[name])
         is_manager = name == "prometheus-alertmanager"
         command[0] = alertmanager(self.folder) if is_manager else program(name)
+        if name == "prometheus":
+            # An alert that Alertmanager missed, while it had a new certificate, comes again after a minute.
+            command.append("--rules.alert.resend-delay=2s")
         with open(self.folder / (name + ".log"), "ab") as log:
             self.children[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
 
