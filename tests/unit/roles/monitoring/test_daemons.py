@@ -355,6 +355,7 @@ def proof_of(monitoring, hosts):
         "address": "127.0.0.3",
         "port": monitoring.ports[0],
         "has_alertmanager": True,
+        "has_scheduler": False,
         "timeout": 5,
     }
     with pytest.MonkeyPatch.context() as patch:
