@@ -588,7 +588,7 @@ def judge(values: dict, priorities: list | tuple = (), default_image: str = "") 
         value = values.get(key.name, key.default)
         if value is None:
             problems.append(
-                "%s: the file does not have this key; it needs one, as in: %s: %s"
+                "%s: a value is required and missing; give one, as in: %s: %s"
                 % (key.name, key.name, key.example)
             )
             continue
@@ -622,7 +622,7 @@ def _together(job: dict, lines: dict, priorities: list | tuple, default_image: s
         (image,) = (key for key in TABLE if key.name == "worker_image")
         problem(
             "worker_image",
-            "the file does not have this key, and the cluster has no image of its own; use %s"
+            "a value is required and missing, because the cluster has no image of its own; use %s"
             % image.accepts.allowed,
         )
     try:

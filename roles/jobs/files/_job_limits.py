@@ -204,6 +204,44 @@ def free(node):
     }
 
 
+def largest_worker(nodes: list) -> str:
+    """Return in words what one worker can have now. GPUs without a free CPU or memory are of no use."""
+    best, idle = None, []
+    for node in nodes:
+        left = free(node)
+        if left["gpus"] and not (left["cpus"] and left["memory_mib"]):
+            idle.append((node["name"], left))
+            continue
+        size = (left["gpus"], left["cpus"], left["memory_mib"])
+        if left["cpus"] and left["memory_mib"] and (best is None or size > best[0]):
+            best = (size, node["name"])
+    words = "no worker can start now"
+    if best:
+        words = "a worker can have %d GPUs, %d CPUs and %.4g GB now, on %s" % (
+            best[0][0],
+            best[0][1],
+            best[0][2] / GIB,
+            best[1],
+        )
+    for name, left in idle[:8]:
+        lacking = "CPU" if not left["cpus"] else "memory"
+        words += "\n%d GPUs of %s are free, but no %s is" % (left["gpus"], name, lacking)
+    return words
+
+
+def free_classes(nodes: list) -> list:
+    """Return the free GPUs of each model: C(name), C(gpus) and C(free). Those of hosts out of service, or without a free CPU, are not free."""
+    found = {}
+    for node in nodes:
+        left = free(node)
+        usable = left["cpus"] and left["memory_mib"]
+        for entry in node["gpus"]:
+            mine = found.setdefault(entry["model"] or "gpu", {"gpus": 0, "free": 0})
+            mine["gpus"] += entry["total"]
+            mine["free"] += max(0, entry["total"] - entry["used"]) if usable else 0
+    return [dict(found[name], name=name) for name in sorted(found)]
+
+
 def classes(nodes):
     return sorted({feature for node in nodes for feature in node["features"]})
 
@@ -456,15 +494,21 @@ def _limit_reason(reason: str, account: str, priority: str) -> str:
     if kind == "Grp":
         return _group_words(whose, amount, minutes)
     if per == "User" or what.endswith("jobs") and per != "Account":
-        return "you have all the %s that %s allows one person; it starts when another job of yours has ended" % (
-            amount,
-            whose,
+        return (
+            "you have all the %s that %s allows one person; it starts when another job of yours has ended"
+            % (
+                amount,
+                whose,
+            )
         )
     if per == "Account":
-        return "group %s has all the %s that %s allows one group; it starts when another job of the group has ended" % (
-            account,
-            amount,
-            whose,
+        return (
+            "group %s has all the %s that %s allows one group; it starts when another job of the group has ended"
+            % (
+                account,
+                amount,
+                whose,
+            )
         )
     fewer = "a smaller " + (key or "request") + (" or max_minutes" if minutes else "")
     place = "host" if per == "Node" else "job"
@@ -479,9 +523,12 @@ def _group_words(whose: str, amount: str, minutes: str) -> str:
             amount,
         )
     if minutes:
-        return "the running jobs of %s hold all the %s that they may have; it starts when they have run for longer, or with a smaller max_minutes" % (
-            whose,
-            amount,
+        return (
+            "the running jobs of %s hold all the %s that they may have; it starts when they have run for longer, or with a smaller max_minutes"
+            % (
+                whose,
+                amount,
+            )
         )
     return "%s has all the %s that it may have; it starts when another of its jobs has ended" % (
         whose,
@@ -564,6 +611,39 @@ def limit_words(reason: str, usage: list, account: str) -> str:
         if words:
             return words
     return ""
+
+
+def place(queue: list, number: str) -> dict | None:
+    """Return the place of a job among those that wait for the same partition: C(place), C(queued) and the reason of the first one.
+
+    None if it is not in the queue, which P(_slurm_metrics.waiting) describes.
+    """
+    mine = next((entry for entry in queue if str(entry.get("id")) == number), None)
+    if mine is None:
+        return None
+    same = [entry for entry in queue if entry.get("partition") == mine.get("partition")]
+    return {
+        "place": same.index(mine) + 1,
+        "queued": len(same),
+        "first_reason": str(same[0].get("reason") or ""),
+    }
+
+
+def cost(job: dict, usage: list, accounts: list) -> str:
+    """Return in words what a job takes of the GPUs of its group. C(usage) is of P(_slurm.parse_usage), C(accounts) of P(accounts_of)."""
+    asked = job["worker_count"] * job["worker_gpu"]
+    if not asked:
+        return "it asks for no GPU"
+    words = "it asks for %d GPU%s" % (asked, "s" * (asked > 1))
+    name = job["workspace_id"] or (accounts[0]["account"] if len(accounts) == 1 else "")
+    for entry in usage:
+        used, limit = entry["gpus"]["used"], entry["gpus"]["limit"]
+        if entry["account"] != name or entry["user"] or limit is None:
+            continue
+        if used + asked <= limit:
+            return words + ", with which group %s uses %d of its %d" % (name, used + asked, limit)
+        return words + ", but group %s uses %d of its %d now, so it waits" % (name, used, limit)
+    return words
 
 
 def _away_words(nodes: list) -> str:

@@ -446,7 +446,9 @@ def test_each_reason_of_slurm_has_words():
         words = _job_limits.why(job, [], [node("b", available=False, reason="new disk")])
         assert " " in words.replace(" (%s)" % name, "") and "%" not in words, name
         assert words.count(name) <= 1 and "  " not in words, words
-        if name.startswith(("AssocMax", "QOSMax", "QOSMin")) and name.endswith(("PerJob", "PerNode")):
+        if name.startswith(("AssocMax", "QOSMax", "QOSMin")) and name.endswith(
+            ("PerJob", "PerNode")
+        ):
             assert "never starts; stop it, and submit it with" in words, name
 
 
