@@ -447,6 +447,20 @@ def usage(site, number, hosts):
     return found
 
 
+def minutes_of(site: Site, number: str, hosts: list) -> list:
+    """Return the use of each GPU of a job by minute, as far as its watch has kept it: C(host), C(gpu), and C(minutes), pairs of minute and mean percent."""
+    found = []
+    for rank, host in enumerate(hosts):
+        minutes = (site.json_of(number, "watch.%d.json" % rank) or {}).get("minutes") or []
+        for gpu in range(max((len(minute["gpus"]) for minute in minutes), default=0)):
+            samples = []
+            for minute in minutes:
+                total, count = (minute["gpus"][gpu] if gpu < len(minute["gpus"]) else (0, 0))[:2]
+                samples.append((minute["minute"], round(total / count, 1) if count else None))
+            found.append({"host": host, "gpu": gpu, "minutes": samples})
+    return found
+
+
 def show_usage(found):
     def told(value, unit):
         return "?" if value is None else "%d %s" % (value, unit)

@@ -54,12 +54,12 @@ def overview(options):
         "jobs": sorted(mine, key=lambda job: int(job["id"])),
         "classes": _job_limits.free_classes(hosts.result()),
         "out_of_service": away_lines(hosts.result()),
-        "accounts": _quota_of(usage.result(), person),
+        "accounts": quota_of(usage.result(), person),
     }
     return out(options, found, _show_overview)
 
 
-def _quota_of(usage: list, person: str) -> list:
+def quota_of(usage: list, person: str) -> list:
     """Return the GPUs of each account of a person: limits, and what is in use."""
     found = []
     for entry in _job_limits.accounts_of(usage, person):

@@ -8,6 +8,7 @@ The values have the keys of job files. Only the judge of job files (_job_file.py
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import html
 import json
@@ -41,8 +42,26 @@ PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 
 
 #: Actions of the spawner, then those of the pages of jobs.
-ACTIONS = ("choices", "start", "status", "stop", "jobs", "job", "stop_job", "clone", "submit")
-OF_JOB = ("status", "stop", "job", "stop_job", "clone")
+ACTIONS = (
+    "choices",
+    "start",
+    "status",
+    "stop",
+    "home",
+    "jobs",
+    "job",
+    "log",
+    "cluster",
+    "usage",
+    "values",
+    "check",
+    "submit",
+    "stop_job",
+    "clone",
+)
+OF_JOB = ("status", "stop", "job", "log", "stop_job", "clone")
+#: Bytes of a job file that a person sends.
+MAX_TEXT = 1 << 18
 
 
 class RequestError(ValueError):
@@ -119,6 +138,81 @@ def of_jobs_form(texts: dict, fields: list) -> dict:
     return dict(found, services=services) if services else found
 
 
+def form_of(values: dict, fields: list) -> tuple:
+    """Return the texts of the form for the values of a job file, and the values that the form has no field for."""
+    texts, others = {}, {}
+    names = {about["name"] for about in fields}
+    for key, value in values.items():
+        if str(key) in names and isinstance(value, str):
+            texts[str(key)] = str(value)
+        elif key == "services":
+            services, rest = _services_of(value, names)
+            texts.update(services)
+            others.update({"services": rest} if rest else {})
+        else:
+            others[str(key)] = value
+    return texts, others
+
+
+def _services_of(value: object, names: set) -> tuple:
+    """Return the texts of the fields of services, and what is no such service."""
+    pairs, rest = {}, []
+    for entry in value if isinstance(value, list) else [value]:
+        found = entry if isinstance(entry, dict) else {entry: "true"}
+        if all("services.%s" % name in names for name in found):
+            pairs.update({"services.%s" % name: str(each) for name, each in found.items()})
+        else:
+            rest.append(entry)
+    return pairs, rest
+
+
+def months_of(jobs: list) -> list:
+    """Return the use of each month and account, the newest first: C(jobs), C(failed), C(gpu_hours) and C(wait_hours), the mean from submission to start."""
+    found = {}
+    for job in jobs:
+        if not job["submitted"]:
+            continue
+        row = found.setdefault(
+            (job["submitted"][:7], job["account"]),
+            {"jobs": 0, "failed": 0, "seconds": 0.0, "waits": []},
+        )
+        row["jobs"] += 1
+        row["failed"] += job["state"] not in DID_NOT_FAIL
+        if job["started"]:
+            row["waits"].append(seconds_between(job["submitted"], job["started"]))
+        if job["started"] and job["ended"]:
+            row["seconds"] += job["gpus"] * seconds_between(job["started"], job["ended"])
+    months = []
+    for (month, account), row in sorted(found.items(), reverse=True):
+        waits = row["waits"]
+        months.append(
+            {
+                "month": month,
+                "account": account,
+                "jobs": row["jobs"],
+                "failed": row["failed"],
+                "gpu_hours": round(row["seconds"] / 3600, 1),
+                "wait_hours": round(sum(waits) / len(waits) / 3600, 2) if waits else 0.0,
+            }
+        )
+    return months
+
+
+#: States of Slurm of jobs that have not failed: they go on, ended well, or were stopped.
+DID_NOT_FAIL = frozenset(
+    (
+        *("pending", "configuring", "running", "completing", "suspended", "requeued"),
+        *("completed", "cancelled", "preempted", "stopped", "resizing"),
+    )
+)
+
+
+def seconds_between(begin: str, end: str) -> float:
+    """Return the seconds between two times of Slurm, such as 2026-01-31T23:59:59Z."""
+    first, last = (datetime.datetime.fromisoformat(text.rstrip("Z")) for text in (begin, end))
+    return max(0.0, (last - first).total_seconds())
+
+
 # --- requests to the helper -------------------------------------------------------------------------------------------------
 
 
@@ -148,6 +242,50 @@ def check_start(request: dict) -> None:
         raise RequestError("the environment of the request has variables that are not the hub's")
 
 
+def check_values(request: dict) -> None:
+    """Raise RequestError if a form has anything but texts."""
+    if not is_texts(request.get("values")):
+        raise RequestError("the request has no values")
+
+
+def check_list(request: dict) -> None:
+    """Raise RequestError if the filter of a list of jobs is not one that the page makes."""
+    texts = [request.get(key) for key in ("state", "since", "name")]
+    page = request.get("page")
+    if not all(isinstance(text, str) and len(text) <= 100 for text in texts):
+        raise RequestError("the request has no state, time or name")
+    if isinstance(page, bool) or not isinstance(page, int) or not 1 <= page < 1000000:
+        raise RequestError("the request has no page")
+
+
+def check_log(request: dict) -> None:
+    """Raise RequestError if the place in a log is not one that the page makes."""
+    rank, start = request.get("rank"), request.get("start")
+    for number in (0 if rank is None else rank, start):
+        if isinstance(number, bool) or not isinstance(number, int) or not -1 <= number < 1 << 50:
+            raise RequestError("the request has no worker or no place in the log")
+
+
+def check_source(request: dict) -> None:
+    """Raise RequestError if the values of the form have no source: a job, or the text of a file."""
+    text = request.get("text")
+    if text is None:
+        if not re.fullmatch(r"[1-9][0-9]{0,17}", str(request.get("job"))):
+            raise RequestError("the request has no job")
+    elif not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise RequestError("the request has no text")
+
+
+CHECKS = {
+    "start": check_start,
+    "submit": check_values,
+    "check": check_values,
+    "jobs": check_list,
+    "log": check_log,
+    "values": check_source,
+}
+
+
 def request_of(text):
     """Return a request of the hub, checked. It comes as JSON on the standard input of the helper."""
     try:
@@ -160,15 +298,12 @@ def request_of(text):
         r"[1-9][0-9]{0,17}", str(request.get("job"))
     ):
         raise RequestError("the request has no job")
-    if request["action"] == "submit":
-        if not is_texts(request.get("values")):
-            raise RequestError("the request has no values")
+    if request["action"] in CHECKS:
+        CHECKS[request["action"]](request)
     if request["action"] == "stop" and not re.fullmatch(
         r"[0-9a-f]{32}\.json", str(request.get("file"))
     ):
         raise RequestError("the request has no file")
-    if request["action"] == "start":
-        check_start(request)
     return request
 
 

@@ -283,8 +283,8 @@ def test_a_large_answer_is_refused(monkeypatch, capsys, command):
     monkeypatch.setattr(instance, "command", lambda: command)
     monkeypatch.setattr(instance.os, "getuid", lambda: 2001)
     monkeypatch.setattr(command, "Site", lambda: None)
-    monkeypatch.setitem(instance.DO, "jobs", lambda *_more: {"jobs": "x" * (9 << 20)})
-    monkeypatch.setattr(sys, "stdin", io.StringIO('{"action": "jobs"}'))
+    monkeypatch.setitem(instance.DO, "home", lambda *_more: {"jobs": "x" * (9 << 20)})
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"action": "home"}'))
     assert instance.main() == 0
     assert json.loads(capsys.readouterr().out) == {
         "error": "the answer is larger than 8 MiB",
