@@ -83,6 +83,7 @@ OF_HUB = (
     "templates/page.html",
     "templates/spawn.html",
     "templates/spawn_pending.html",
+    "templates/start_form.html",
     "templates/stop_pending.html",
 )
 OF_NOTEBOOK = (

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import html
 import json
 import re
 import secrets
@@ -390,82 +389,44 @@ def choices_of(accounts, nodes, images, default_image, approved=(), registries=(
     }
 
 
-def _option(name, value):
-    return "<option%s>%s</option>" % (" selected" if name == value else "", html.escape(name))
-
-
-def _select(key, label, values, value, empty=None):
-    rows = ['<option value="">%s</option>' % html.escape(empty)] if empty is not None else []
-    rows += [_option(entry, value) for entry in values]
-    return (
-        '<div class="mb-3"><label class="form-label" for="%s">%s</label><select class="form-select" id="%s" name="%s">%s</select></div>'
-        % (key, label, key, key, "".join(rows))
-    )
-
-
-def _image_list(choices, value):
-    """Return the list of images: those of the cluster, and beside them those that the person has saved, the newest first."""
-    if not choices["saved"]:
-        return _select("worker_image", "Image", choices["images"], value)
-    groups = "".join(
-        '<optgroup label="%s">%s</optgroup>'
-        % (label, "".join(_option(name, value) for name in names))
-        for label, names in (
-            ("Images of the cluster", choices["images"]),
-            ("Saved by you", choices["saved"]),
-        )
-        if names
-    )
-    return (
-        '<div class="mb-3"><label class="form-label" for="worker_image">Image</label><select class="form-select" id="worker_image" name="worker_image">'
-        "%s</select></div>" % groups
-    )
-
-
-def _image_text(key, label, value, why):
-    return (
-        '<div class="mb-3"><label class="form-label" for="%s">%s</label><input class="form-control" id="%s" name="%s" value="%s">%s</div>'
-        % (
-            key,
-            label,
-            key,
-            key,
-            html.escape(value),
-            '<div class="form-text">%s</div>' % html.escape(why) if why else "",
-        )
-    )
-
-
-def images_of(choices, value):
+def _image_fields(choices: dict, value: str) -> list:
     """Return the fields for the image. Without a list and without registries any name may be typed, and hosts say whether they have it."""
     listed = choices["images"] + choices["saved"]
+    typed = {"kind": "text", "key": "worker_image", "label": "Image", "value": value}
     if not listed:
-        return [_image_text("worker_image", "Image", value, choices["saved_problem"])]
-    found = [_image_list(choices, value)]
+        return [dict(typed, note=choices["saved_problem"])]
+    groups = [("Images of the cluster", choices["images"]), ("Saved by you", choices["saved"])]
+    if not choices["saved"]:
+        groups = [("", choices["images"])]
+    found = [dict(typed, kind="select", groups=[each for each in groups if each[1]])]
     if choices["registries"]:
-        notes = ["from " + ", ".join(choices["registries"])] + [choices["saved_problem"]] * bool(
-            choices["saved_problem"]
-        )
+        notes = ["from " + ", ".join(choices["registries"]), choices["saved_problem"]]
         found.append(
-            _image_text(
-                OTHER_IMAGE, "Or another image", "" if value in listed else value, "; ".join(notes)
+            dict(
+                typed,
+                key=OTHER_IMAGE,
+                label="Or another image",
+                value="" if value in listed else value,
+                note="; ".join(filter(None, notes)),
             )
         )
     return found
 
 
-def _number(key, label, value, most, why, least=1, step="1"):
-    note = '<div class="form-text">%s</div>' % html.escape(why) if why else ""
-    limit = ' max="%s"' % most if most is not None else ""
-    return (
-        '<div class="mb-3"><label class="form-label" for="%s">%s</label><input class="form-control" type="number" id="%s" name="%s" min="%s"%s step="%s" '
-        'value="%s">%s</div>' % (key, label, key, key, least, limit, step, html.escape(value), note)
-    )
+def _number(key, label, value, most, note, least=1, step="1"):
+    found = {"kind": "number", "key": key, "label": label, "value": value}
+    return dict(found, least=least, most=most, step=step, note=note)
 
 
-def page(choices, former, default_class=""):
-    """Return the part of the start page with the choices.
+def _list(key, label, value, names, empty):
+    found = {"kind": "select", "key": key, "label": label, "value": value}
+    return dict(found, groups=[("", names)], empty=empty)
 
+
+def start_fields(choices: dict, former: dict, default_class: str = "") -> list:
+    """Return the fields of the start page with the choices, for templates/start_form.html.
+
+    :param choices: of P(choices_of).
     :param former: the values of the last start. The server judges them again.
     :param default_class: class of hosts of a first start. One that no host has any more does not count.
     """
@@ -475,63 +436,26 @@ def page(choices, former, default_class=""):
     value.update(
         (key, text if isinstance(text, str) else "") for key, text in chosen(former).items()
     )
-    parts = images_of(choices, value["worker_image"])
-    parts += [
+    gpus, cpus, memory = choices["gpus"], choices["cpus"], choices["memory"]
+    most = choices["minutes"]
+    limit = "your account allows %d at most" % most if most else "empty: the limit of the queue"
+    gb, minutes = "Memory in GB", "Minutes until it ends"
+    found = _image_fields(choices, value["worker_image"]) + [
+        _number("worker_gpu", "GPUs", value["worker_gpu"], gpus["most"], gpus["why"], least=0),
+        _number("worker_cpu", "CPUs", value["worker_cpu"], cpus["most"], cpus["why"]),
         _number(
-            "worker_gpu",
-            "GPUs",
-            value["worker_gpu"],
-            choices["gpus"]["most"],
-            choices["gpus"]["why"],
-            least=0,
+            "worker_memory", gb, value["worker_memory"], memory["most"], memory["why"], "0.5", "0.5"
         ),
-        _number(
-            "worker_cpu",
-            "CPUs",
-            value["worker_cpu"],
-            choices["cpus"]["most"],
-            choices["cpus"]["why"],
-        ),
-        _number(
-            "worker_memory",
-            "Memory in GB",
-            value["worker_memory"],
-            choices["memory"]["most"],
-            choices["memory"]["why"],
-            least="0.5",
-            step="0.5",
-        ),
-        _number(
-            "max_minutes",
-            "Minutes until it ends",
-            value.get("max_minutes", ""),
-            choices["minutes"],
-            "your account allows %d at most" % choices["minutes"]
-            if choices["minutes"]
-            else "empty: the limit of the queue",
-        ),
+        _number("max_minutes", minutes, value.get("max_minutes", ""), most, limit),
     ]
     if choices["classes"]:
-        parts.append(
-            _select(
-                "host_class",
-                "Class of hosts",
-                choices["classes"],
-                value.get("host_class", ""),
-                empty="any",
-            )
-        )
+        chosen_class = value.get("host_class", "")
+        found.append(_list("host_class", "Class of hosts", chosen_class, choices["classes"], "any"))
     if len(choices["accounts"]) > 1:
-        parts.append(
-            _select(
-                "workspace_id",
-                "Account",
-                choices["accounts"],
-                value.get("workspace_id", ""),
-                empty="the default one",
-            )
-        )
-    return "\n".join(parts)
+        account = value.get("workspace_id", "")
+        accounts = choices["accounts"]
+        found.append(_list("workspace_id", "Account", account, accounts, "the default one"))
+    return found
 
 
 # --- login links ------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import _helper
 import _identity
 import _instance
 import _watch
+import jinja2
 from jupyterhub import orm
 from jupyterhub.apihandlers import APIHandler
 from jupyterhub.auth import Authenticator
@@ -59,6 +60,10 @@ LOGIN_PAGE = """
   addEventListener("hashchange", take);
 </script>
 """
+#: The start page. Every text in it is quoted.
+START_FORM = jinja2.Environment(
+    autoescape=True, loader=jinja2.FileSystemLoader(os.path.dirname(os.path.abspath(__file__)))
+).get_template("templates/start_form.html")
 #: What people see of an instance that did not start. Its texts are quoted when they are put in.
 START_FAILED = Markup(
     'The instance ended before it was ready. <a href="{address}">The page of job {job}</a> has its log, which says why. Correct that, and start it again.'
@@ -274,7 +279,8 @@ class InstanceSpawner(Spawner):
         choices = await self.ask({"action": "choices"})
         if "error" in choices:
             raise web.HTTPError(_helper.code_of(choices), choices["error"])
-        return _instance.page(choices, self.user_options, self.default_class)
+        fields = _instance.start_fields(choices, self.user_options, self.default_class)
+        return START_FORM.render(fields=fields)
 
     async def get_options_form(self):
         return await self.options_form()
