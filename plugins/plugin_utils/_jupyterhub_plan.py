@@ -542,6 +542,7 @@ def settings(wanted, address):
         "instances_per_person": wanted["instances_per_person"],
         "subdomains": wanted["subdomains"],
         "default_class": wanted["default_class"],
+        "announcement": wanted["announcement"],
         "people": persons(wanted),
         "addresses": {
             name: each

@@ -247,7 +247,6 @@ def home(trainyard, site, _request):
             job["why"] = why_words(trainyard, job, used, nodes, queue)
         (instances if job["id"] in marked else others).append(job)
     return {
-        "message": "",
         "instances": instances,
         "jobs": others[:OF_PAGE],
         "classes": trainyard._job_limits.free_classes(nodes),

@@ -18,6 +18,8 @@ from tornado import httpserver, web
 PREFIX, HUB = os.environ["JUPYTERHUB_SERVICE_PREFIX"], os.environ.get("JUPYTERHUB_HOST", "")
 #: What browsers load beside a page: the style sheet and the script, with their types.
 STATIC = {"pages.css": "text/css", "pages.js": "text/javascript"}
+#: Of role jupyterhub, with the message of the operator.
+CONFIG = "/etc/trainyard/hub/hub.json"
 #: Bytes of a job file that a person uploads.
 MAX_FILE = 1 << 18
 
@@ -33,6 +35,15 @@ HEADERS = {
     )
     % {"hub": HUB},
 }
+
+
+def announcement() -> str:
+    """Return the operator's message. It is read each time, so that a new one needs no restart of this service."""
+    try:
+        with open(CONFIG, encoding="utf-8") as stream:
+            return str(json.load(stream).get("announcement") or "")
+    except (OSError, ValueError):
+        return ""
 
 
 class WithHeaders:
@@ -79,7 +90,7 @@ class Home(Page):
         answer = await self.ask("home")
         if "error" in answer:
             return self.refuse("Home", answer)
-        return self.show("home", **answer)
+        return self.show("home", **dict(answer, message=announcement()))
 
 
 class Jobs(Page):

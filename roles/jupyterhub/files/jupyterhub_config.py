@@ -64,7 +64,10 @@ c.JupyterHub.default_url = "/hub/home"
 c.JupyterHub.template_paths = [
     os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
 ]
-c.JupyterHub.template_vars = {"jobs_page": jobs_host + "/services/jobs/"}
+c.JupyterHub.template_vars = {
+    "jobs_page": jobs_host + "/services/jobs/",
+    "notice": site["announcement"],
+}
 c.Spawner.default_url = "/lab"
 c.Spawner.start_timeout = site["queue_seconds"]
 c.Spawner.http_timeout = 120

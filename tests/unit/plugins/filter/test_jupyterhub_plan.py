@@ -52,6 +52,7 @@ WANTED = {
     "queue_seconds": 3600,
     "token_days": 30,
     "default_class": "",
+    "announcement": "Maintenance <b>on Friday</b>",
     "instances_per_person": 10,
     "packages_dir": "",
     "npm_registry": "",
