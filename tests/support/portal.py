@@ -326,9 +326,7 @@ def of_usage(pages: object) -> str:
 def of_problem(pages: object) -> str:
     """Return the page that people see while Slurm does not answer."""
     said = "Slurm does not answer ('Unable to contact slurm controller'). Start the controller on its host"
-    return pages.render(
-        "problem", FRAME, heading="Jobs", problems=[said], no_answer=True, now=stamp(700)
-    )
+    return pages.render("problem", FRAME, heading="Jobs", problems=[said], since=stamp(700))
 
 
 #: Pages by their path below PREFIX.
@@ -360,8 +358,8 @@ TYPES = {"css": "text/css", "js": "text/javascript"}
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers with the pages as the files are now, under the policy of the service."""
 
-    #: As the service sends it. A narrow picture needs a frame, which the service forbids.
-    policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; form-action 'self'; frame-src 'self'; base-uri 'none'"
+    #: As the service sends it without subdomains.
+    policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'"
 
     def do_GET(self):
         path = self.path.partition("?")[0]
@@ -370,9 +368,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
             body = hub_file(path[len("/hub/static/") :])
         elif path.startswith(PREFIX + "static/pages."):
             body = (FILES / path.rpartition("/")[2]).read_bytes()
-        elif path.startswith("/narrow/"):
-            inner = PREFIX + path[len("/narrow/") :]
-            body = ('<iframe src="%s" width="390" height="844"></iframe>' % inner).encode()
         elif path == "/":
             body = ("<meta http-equiv=refresh content='0; url=%s'>" % PREFIX).encode()
         elif path.startswith(PREFIX):
@@ -418,8 +413,11 @@ def pictures(folder: Path) -> None:
                     browser.run("localStorage.setItem('jupyterhub-bs-theme', arguments[0])", theme)
                     browser.go(url + PREFIX + path)
                     browser.picture(folder / ("%s-%s.png" % (name, theme)))
-                browser.go(url + "/narrow/" + path)
-                browser.picture(folder / ("%s-390.png" % name))
+                with browser.phone():
+                    browser.go(url + PREFIX + path)
+                    browser.picture(folder / ("%s-390.png" % name))
+                    wide = browser.run("return document.documentElement.scrollWidth")
+                    assert wide <= 390, "%s is %d pixels wide" % (name, wide)
     finally:
         driver.close()
 

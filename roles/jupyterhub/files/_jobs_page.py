@@ -8,6 +8,7 @@ The templates are page_*.html beside this file. No page needs a script, and none
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 from urllib.parse import urlencode
@@ -124,6 +125,20 @@ def render(name: str, frame: dict, **values: object) -> str:
     return TEMPLATES.get_template("page_%s.html" % name).render(
         page=name, live_seconds=LIVE_SECONDS, **frame, **values
     )
+
+
+class Silence:
+    """Since when Slurm does not answer, as far as people have asked. C(since) is empty while it does."""
+
+    def __init__(self) -> None:
+        self.since = ""
+
+    def take(self, answer: dict, now: datetime.datetime) -> None:
+        """Take an answer of the helper. A person with too many requests says nothing about Slurm."""
+        if "error" not in answer or not (answer["no_answer"] or answer.get("busy")):
+            self.since = ""
+        elif not answer.get("busy"):
+            self.since = self.since or now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def problem_lines(message: object) -> list:

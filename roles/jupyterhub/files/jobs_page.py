@@ -37,6 +37,10 @@ HEADERS = {
 }
 
 
+#: Since when Slurm has not answered anybody.
+silence = _jobs_page.Silence()
+
+
 def announcement() -> str:
     """Return the operator's message. It is read each time, so that a new one needs no restart of this service."""
     try:
@@ -55,16 +59,16 @@ class WithHeaders:
         """Answer an error in the frame of the pages. It names nobody: the login may be what failed."""
         heading = "%d: %s" % (status_code, self._reason)
         frame = {"prefix": PREFIX, "hub": HUB, "person": ""}
-        self.finish(
-            _jobs_page.render("problem", frame, heading=heading, problems=[], no_answer=False)
-        )
+        self.finish(_jobs_page.render("problem", frame, heading=heading, problems=[], since=""))
 
 
 class Page(WithHeaders, HubOAuthenticated, web.RequestHandler):
     """A page of one person."""
 
     async def ask(self, action, **more):
-        return await _helper.ask(self.get_current_user()["name"], dict(more, action=action))
+        answer = await _helper.ask(self.get_current_user()["name"], dict(more, action=action))
+        silence.take(answer, datetime.datetime.now(datetime.timezone.utc))
+        return answer
 
     def show(self, name, code=200, **values):
         self.set_status(code)
@@ -73,14 +77,12 @@ class Page(WithHeaders, HubOAuthenticated, web.RequestHandler):
         self.finish(_jobs_page.render(name, frame, xsrf=xsrf, **values))
 
     def refuse(self, heading, answer):
-        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.show(
             "problem",
             _helper.code_of(answer),
             heading=heading,
             problems=_jobs_page.problem_lines(answer["error"]),
-            no_answer=answer["no_answer"],
-            now=now,
+            since=silence.since if answer["no_answer"] else "",
         )
 
 

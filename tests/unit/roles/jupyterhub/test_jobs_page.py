@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import html.parser
 import json
 import re
@@ -151,7 +152,7 @@ def test_hostile_texts_stay_texts():
             reasons=pages.reasons(hostile(portal.queue())),
         ),
         drawn("usage", months=hostile(instance.months_of(portal.many_jobs(9)))),
-        drawn("problem", heading=HOSTILE, problems=[HOSTILE], no_answer=True, now=HOSTILE),
+        drawn("problem", heading=HOSTILE, problems=[HOSTILE], since=HOSTILE),
     ]
     for text in shown:
         page = Page(text)
@@ -352,8 +353,24 @@ def test_the_table_of_usage_as_a_file():
 
 def test_slurm_that_does_not_answer_is_told_with_the_time(rendered):
     page = Page(rendered["problem"])
-    assert "Slurm did not answer at 2026-11-30 04:00 UTC" in page.text
+    assert "Slurm has not answered since 2026-11-30 04:00 UTC" in page.text
     assert "Start the controller" in page.text
+    silence, error = pages.Silence(), {"error": "x", "no_answer": True}
+    times = [datetime.datetime(2026, 11, 30, hour) for hour in range(6)]
+    found = []
+    answers = [
+        error,
+        error,
+        dict(error, busy=True),
+        {"jobs": []},
+        error,
+        dict(error, no_answer=False),
+    ]
+    for answer, now in zip(answers, times):
+        silence.take(answer, now)
+        found.append(silence.since[11:13])
+    # One that is refused for another reason has been answered.
+    assert found == ["00", "00", "00", "", "04", ""]
 
 
 def test_pages_are_small_and_fast():
