@@ -9,6 +9,7 @@ as_person kills it a little later.
 """
 
 import argparse
+import codecs
 import concurrent.futures
 import contextlib
 import ctypes
@@ -303,11 +304,11 @@ def log(trainyard, site, request):
             start = max(0, size - LOG_BYTES)
         stream.seek(start)
         data = stream.read(LOG_BYTES)
-        # Not in the middle of a character, which the next answer begins with.
-        whole = data.decode("utf-8", "ignore").encode() if len(data) == LOG_BYTES else data
-        data = data[: len(whole)] if data.startswith(whole) else data
-        text = data.decode("utf-8", "replace")
-        found.update(text=text, start=start, next=start + len(data))
+        # The beginning of a character at the end of the piece is left to the next one.
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text = decoder.decode(data)
+        left = len(decoder.getstate()[0])
+        found.update(text=text, start=start, next=start + len(data) - left)
     found["ended"] = not found["text"] and status(trainyard, site, request)["state"] == "ended"
     return found
 
