@@ -46,6 +46,11 @@ FIREWALL_SERVICE, FIREWALL, TABLE = (
     "/etc/trainyard/firewall/instances.nft",
     "inet trainyard_instances",
 )
+#: What a client of Prometheus needs, of role monitoring_server.
+MONITORING_TLS, PROMETHEUS_TLS = (
+    "/etc/trainyard/monitoring/tls",
+    ("ca.pem", "client.key", "client.pem"),
+)
 #: Node loads it before the proxy.
 PRELOAD = "instance_tls.cjs"
 #: The proxy first: the hub waits for it, and it is the one that is not restarted without need.
@@ -402,6 +407,20 @@ def unit_of_links():
     )
 
 
+def credentials_of(wanted: dict) -> list:
+    """Return the lines by which the pages may ask the Prometheus of this host, which knows its clients by their certificates.
+
+    Before playbook monitoring has run there are no such files, and systemd takes the word none for each.
+    """
+    found = []
+    for name in PROMETHEUS_TLS if wanted["has_prometheus"] else ():
+        found += [
+            "LoadCredential=%s:%s/%s" % (name, MONITORING_TLS, name),
+            "SetCredential=%s:none" % name,
+        ]
+    return found
+
+
 def unit_of_jobs(wanted, address):
     variables = {
         "JUPYTERHUB_API_URL": "http://127.0.0.1:%d/hub/api" % wanted["hub_port"],
@@ -436,6 +455,7 @@ def unit_of_jobs(wanted, address):
         + ["Environment=%s=%s" % pair for pair in sorted(variables.items())]
         + [
             'Environment="TRAINYARD_HSTS=%s"' % hsts(wanted),
+            *credentials_of(wanted),
             "WorkingDirectory=" + STATE,
             "UMask=0077",
             "ExecStart=%s/%s/bin/python %s/jobs_page.py" % (HUB, ENVIRONMENT, HUB),

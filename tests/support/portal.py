@@ -158,6 +158,21 @@ def minutes() -> list:
     return found
 
 
+def prometheus(metric: str, gpus: int = 8) -> dict:
+    """Return what Prometheus answers for a job, one of whose GPUs draws less power."""
+    base = {"utilization": 0.9, "memory_used": 6e10, "power": 640, "temperature": 61}
+    level = next(value for name, value in base.items() if name in metric)
+    result = []
+    for gpu in range(gpus):
+        own = level * (0.6 if gpu == 5 and "power" in metric else 1)
+        values = [
+            [1764000000 + 60 * at, str(own * (1 + ((at * (gpu + 3)) % 7 - 3) / 100))]
+            for at in range(400)
+        ]
+        result.append({"metric": {"instance": "gpu-03", "gpu": str(gpu)}, "values": values})
+    return {"status": "success", "data": {"resultType": "matrix", "result": result}}
+
+
 def shown_job(**changes: object) -> dict:
     """Return a job as `trainyard show` has it."""
     more = {
@@ -239,6 +254,10 @@ def job_values(job: dict, log: str, curves: list, pages: object) -> dict:
             dict(each, address=pages.address_of(each["url"])) for each in job["endpoints"]
         ],
         "curves": pages.curves_of(curves),
+        "panels": pages.panels_of([prometheus(metric) for _title, metric, *_more in pages.CURVES])
+        if curves
+        else [],
+        "has_prometheus": False,
         "slow": pages.slow_words(job["usage"]),
         "rank": None,
         "ranks": 2,

@@ -9,6 +9,7 @@ The templates are page_*.html beside this file. No page needs a script, and none
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import re
 from urllib.parse import urlencode
@@ -286,6 +287,124 @@ def curves_of(usage: list) -> list:
                 }
             )
     return found
+
+
+#: Curves of a job from Prometheus: title, metric of role monitoring_host, factor to the unit, and unit. A browser sends none of it.
+CURVES = (
+    ("GPU use", "trainyard_gpu_utilization_ratio", 100, "%"),
+    ("GPU memory", "trainyard_gpu_memory_used_bytes", 1 / (1 << 30), "GiB"),
+    ("Power", "trainyard_gpu_power_watts", 1, "W"),
+    ("Temperature", "trainyard_gpu_temperature_celsius", 1, "\u00b0C"),
+)
+#: Points of a curve at most, and seconds between two of them at least: Prometheus reads the hosts no more often.
+MOST_POINTS, LEAST_STEP = 400, 15
+
+
+def seconds_of(stamp: str) -> float:
+    """Return a time of Slurm in seconds since 1970."""
+    moment = datetime.datetime.fromisoformat(stamp.rstrip("Z") + "+00:00")
+    return moment.timestamp()
+
+
+def curve_queries(job: dict, now: float) -> list:
+    """Return the parameters of the queries for the curves of a job, over its own time. None has a text of a person in it.
+
+    C(job) is what Slurm has told the person, so it is one of theirs.
+    """
+    if not job["started"]:
+        return []
+    start = seconds_of(job["started"])
+    end = max(start, seconds_of(job["ended"]) if job["ended"] else now)
+    step = max(LEAST_STEP, math.ceil((end - start) / (MOST_POINTS - 1)))
+    of_job = "%s and on (instance, uuid) (trainyard_gpu_job == %d)"
+    return [
+        urlencode(
+            {
+                "query": of_job % (metric, int(job["id"])),
+                "start": "%.0f" % start,
+                "end": "%.0f" % end,
+                "step": step,
+            }
+        )
+        for _title, metric, _factor, _unit in CURVES
+    ]
+
+
+def series_of(answer: object, factor: float) -> list:
+    """Return the series of an answer of Prometheus: C(name), and C(samples), pairs of seconds and value in the unit of the curve."""
+    data = answer.get("data") if isinstance(answer, dict) else None
+    found = []
+    for entry in (data or {}).get("result") or []:
+        labels = entry.get("metric") or {}
+        samples = []
+        for at, text in entry.get("values") or []:
+            value = float(text) * factor
+            samples.append((float(at), value if math.isfinite(value) else None))
+        name = "%s, GPU %s" % (labels.get("instance", "?"), labels.get("gpu", "?"))
+        if any(value is not None for _at, value in samples):
+            found.append({"name": name, "samples": samples})
+    return sorted(found, key=lambda each: each["name"])
+
+
+def panels_of(answers: list) -> list:
+    """Return the curves of a job for its page. C(answers) are those to P(curve_queries), None where there is none."""
+    panels = []
+    for (title, _metric, factor, unit), answer in zip(CURVES, answers):
+        try:
+            series = series_of(answer, factor)
+        except (TypeError, ValueError, AttributeError):
+            # Not from a Prometheus.
+            series = []
+        if series:
+            panels.append(_panel(title, unit, series))
+    return panels
+
+
+def _panel(title: str, unit: str, series: list) -> dict:
+    """Return one picture with the curves of all GPUs."""
+    known = []
+    for each in series:
+        values = [value for _at, value in each["samples"] if value is not None]
+        each["mean"] = sum(values) / len(values)
+        known += values
+    top = 100.0 if unit == "%" else max(known) or 1.0
+    lines = []
+    for number, each in enumerate(series):
+        percents = [
+            (at, None if value is None else value * 100 / top) for at, value in each["samples"]
+        ]
+        lines += [{"points": points, "colour": number % 8} for points in curve(percents)]
+    return {
+        "title": title,
+        "unit": unit,
+        "lines": lines,
+        "least": min(known),
+        "most": max(known),
+        "top": top,
+        "series": series,
+        "odd": odd_words(title, unit, series),
+    }
+
+
+def odd_words(title: str, unit: str, series: list) -> str:
+    """Return a sentence about a GPU that draws much less power than its peers, empty without one.
+
+    A GPU that waits for others in a collective looks used, but needs less power.
+    """
+    if title != "Power" or len(series) < 2:
+        return ""
+    least = min(series, key=lambda each: each["mean"])
+    others = [each["mean"] for each in series if each is not least]
+    mean = sum(others) / len(others)
+    if least["mean"] > 0.75 * mean:
+        return ""
+    return "%s draws %.0f %s on average, the others %.0f %s" % (
+        least["name"],
+        least["mean"],
+        unit,
+        mean,
+        unit,
+    )
 
 
 def slow_words(usage: list) -> str:

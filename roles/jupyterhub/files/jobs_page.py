@@ -9,17 +9,20 @@ import asyncio
 import datetime
 import json
 import os
+import time
 
 import _helper
 import _jobs_page
 from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
-from tornado import httpserver, web
+from tornado import httpclient, httpserver, web
 
 PREFIX, HUB = os.environ["JUPYTERHUB_SERVICE_PREFIX"], os.environ.get("JUPYTERHUB_HOST", "")
 #: What browsers load beside a page: the style sheet and the script, with their types.
 STATIC = {"pages.css": "text/css", "pages.js": "text/javascript"}
 #: Of role jupyterhub, with the message of the operator.
 CONFIG = "/etc/trainyard/hub/hub.json"
+#: Of role monitoring_server, if this is its host. Seconds for an answer: pages work without it.
+PROMETHEUS, PATIENCE = "https://localhost:9090/api/v1/query_range?", 3
 #: Bytes of a job file that a person uploads.
 MAX_FILE = 1 << 18
 
@@ -113,6 +116,37 @@ class Jobs(Page):
         )
 
 
+def is_certificate(path: str) -> bool:
+    """Return whether a file has a certificate. systemd passes the word none if playbook monitoring has not run."""
+    try:
+        with open(path, encoding="ascii") as stream:
+            return stream.read(5) == "-----"
+    except (OSError, ValueError):
+        return False
+
+
+async def ask_prometheus(query: str) -> object:
+    """Return the answer of the Prometheus of this host, None if it gives none."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    names = [os.path.join(folder, name) for name in ("client.pem", "client.key", "ca.pem")]
+    certificate, key, authority = names
+    if not is_certificate(certificate):
+        return None
+    client = httpclient.AsyncHTTPClient()
+    try:
+        found = await client.fetch(
+            PROMETHEUS + query,
+            request_timeout=PATIENCE,
+            client_cert=certificate,
+            client_key=key,
+            ca_certs=authority,
+        )
+        return json.loads(found.body)
+    # Not installed, stopped, slow, or somebody else's program.
+    except (OSError, ValueError, httpclient.HTTPError):
+        return None
+
+
 def rank_of(handler) -> int | None:
     """Return the worker of a log that the address names, None for all of them."""
     text = handler.get_query_argument("rank", "")
@@ -129,6 +163,8 @@ class Job(Page):
         if "error" in answer:
             return self.refuse("Job %s" % number, answer)
         job = answer["job"]
+        queries = _jobs_page.curve_queries(job, time.time())
+        told = await asyncio.gather(*[ask_prometheus(query) for query in queries])
         result = job.get("result") or {}
         address = "%sjob/%s/log?rank=%s" % (PREFIX, number, "" if rank is None else rank)
         endpoints = []
@@ -143,6 +179,8 @@ class Job(Page):
             ssh=answer["ssh"],
             endpoints=endpoints,
             curves=_jobs_page.curves_of(answer["curves"]),
+            panels=_jobs_page.panels_of(told),
+            has_prometheus=None not in told,
             slow=_jobs_page.slow_words(job.get("usage") or []),
             rank=rank,
             ranks=job["workers"],

@@ -11,6 +11,7 @@ import html.parser
 import json
 import re
 import time
+import urllib.parse
 
 import portal
 import pytest
@@ -321,7 +322,62 @@ def test_curves():
     assert (found["count"], found["mean"], found["name"]) == (1, 30, "a, GPU 0")
     assert pages.curves_of([{"host": "a", "gpu": 0, "minutes": []}]) == []
     text = of_job(portal.shown_job(), curves=pages.curves_of(portal.minutes()))
-    assert text.count("<polyline") == 16 and "from 31 to" in text
+    assert text.split("Curves over")[0].count("<polyline") == 16 and "from 31 to" in text
+
+
+def test_the_queries_of_curves():
+    """The only text in them is the number of the job. Their time is that of the job, and they have few points."""
+    job = portal.shown_job(started="2026-11-01T00:00:00Z", ended="2026-11-11T00:00:00Z")
+    queries = pages.curve_queries(job, 0.0)
+    assert len(queries) == 4
+    for text in queries:
+        asked = {key: value for key, (value,) in urllib.parse.parse_qs(text).items()}
+        assert re.fullmatch(
+            r"trainyard_gpu_\w+ and on \(instance, uuid\) \(trainyard_gpu_job == 9998\)",
+            asked["query"],
+        )
+        assert (int(asked["end"]) - int(asked["start"])) == 864000
+        assert 864000 / int(asked["step"]) < 400
+    short = dict(job, ended=None)
+    now = pages.seconds_of(job["started"]) + 60
+    assert "step=15" in pages.curve_queries(short, now)[0]
+    assert pages.curve_queries(dict(job, started=None), now) == []
+    with pytest.raises(ValueError):
+        pages.curve_queries(dict(job, id="1 or vector(1)"), now)
+
+
+def test_curves_of_prometheus():
+    answers = [portal.prometheus(metric) for _title, metric, *_more in pages.CURVES]
+    panels = pages.panels_of(answers)
+    assert [panel["title"] for panel in panels] == [title for title, *_more in pages.CURVES]
+    assert [len(panel["lines"]) for panel in panels] == [8, 8, 8, 8]
+    assert [panel["odd"] for panel in panels] == [
+        *("", ""),
+        "gpu-03, GPU 5 draws 384 W on average, the others 637 W",
+        "",
+    ]
+    page = of_job(portal.shown_job(), panels=panels)
+    assert "draws 384 W" in page and 'class="c7"' in page
+    assert len(page.encode()) < 300000
+    # Without Prometheus, and with something else in its place.
+    for odd in (
+        [None] * 4,
+        [{"status": "error"}, [], "x", {"data": {"result": [{"values": [["a", "b"]]}]}}],
+        [{"data": {"result": [{"metric": {}, "values": [[1, "NaN"]]}]}}] * 4,
+        [{"data": {"result": 5}}] * 4,
+    ):
+        assert pages.panels_of(odd) == []
+    assert "no Prometheus answers" in of_job(portal.shown_job(), panels=[])
+    hostile_series = {
+        "metric": {"instance": HOSTILE, "gpu": HOSTILE},
+        "values": [[1, "1"], [2, "0"]],
+    }
+    page = Page(
+        of_job(
+            portal.shown_job(), panels=pages.panels_of([{"data": {"result": [hostile_series]}}] * 4)
+        )
+    )
+    assert page.of("script") == [{"src": PREFIX + "static/pages.js"}] and HOSTILE in page.text
 
 
 def test_a_gpu_that_is_slower_than_its_peers():
