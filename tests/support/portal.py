@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import http.server
 import importlib.util
+import json
 import sys
 import threading
 import zipfile
@@ -387,6 +388,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             body = hub_file(path[len("/hub/static/") :])
         elif path.startswith(PREFIX + "static/pages."):
             body = (FILES / path.rpartition("/")[2]).read_bytes()
+        elif path.endswith("/log"):
+            begin = int(self.path.rpartition("from=")[2])
+            text = "[0 gpu-03] byte %d of the log, %s\n" % (begin, HOSTILE)
+            piece = {"text": text, "start": begin, "next": begin + len(text), "ended": False}
+            body, kind = json.dumps(piece).encode(), "application/json"
         elif path == "/":
             body = ("<meta http-equiv=refresh content='0; url=%s'>" % PREFIX).encode()
         elif path.startswith(PREFIX):

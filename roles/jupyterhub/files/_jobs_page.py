@@ -296,8 +296,8 @@ CURVES = (
     ("Power", "trainyard_gpu_power_watts", 1, "W"),
     ("Temperature", "trainyard_gpu_temperature_celsius", 1, "\u00b0C"),
 )
-#: Points of a curve at most, and seconds between two of them at least: Prometheus reads the hosts no more often.
-MOST_POINTS, LEAST_STEP = 400, 15
+#: Points of a curve at most, and those of all GPUs in one picture: a page with 64 GPUs stays small. Seconds between two points at least.
+MOST_POINTS, ALL_POINTS, LEAST_STEP = 400, 6000, 15
 
 
 def seconds_of(stamp: str) -> float:
@@ -315,7 +315,8 @@ def curve_queries(job: dict, now: float) -> list:
         return []
     start = seconds_of(job["started"])
     end = max(start, seconds_of(job["ended"]) if job["ended"] else now)
-    step = max(LEAST_STEP, math.ceil((end - start) / (MOST_POINTS - 1)))
+    points = max(2, min(MOST_POINTS, ALL_POINTS // max(1, job["gpus"])))
+    step = max(LEAST_STEP, math.ceil((end - start) / (points - 1)))
     of_job = "%s and on (instance, uuid) (trainyard_gpu_job == %d)"
     return [
         urlencode(

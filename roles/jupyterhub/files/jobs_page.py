@@ -130,7 +130,7 @@ async def ask_prometheus(query: str) -> object:
     folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
     names = [os.path.join(folder, name) for name in ("client.pem", "client.key", "ca.pem")]
     certificate, key, authority = names
-    if not is_certificate(certificate):
+    if not folder or not is_certificate(certificate):
         return None
     client = httpclient.AsyncHTTPClient()
     try:

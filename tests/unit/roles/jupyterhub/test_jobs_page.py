@@ -338,6 +338,8 @@ def test_the_queries_of_curves():
         )
         assert (int(asked["end"]) - int(asked["start"])) == 864000
         assert 864000 / int(asked["step"]) < 400
+    (large, *_more) = pages.curve_queries(dict(job, gpus=512), 0.0)
+    assert 864000 / int(urllib.parse.parse_qs(large)["step"][0]) < 12
     short = dict(job, ended=None)
     now = pages.seconds_of(job["started"]) + 60
     assert "step=15" in pages.curve_queries(short, now)[0]
