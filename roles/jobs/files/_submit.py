@@ -23,6 +23,7 @@ from _messages import Refused
 from _output import NO_ANSWER, local, moment_of, out
 from _site import Site
 from _slurm_client import (
+    NoAnswer,
     accounts_now,
     ask,
     minimal,
@@ -33,6 +34,8 @@ from _slurm_client import (
     usage_now,
 )
 
+#: A job in a script of P(_batch.script).
+SEALED = re.compile(r"<<'(END_OF_JOB\w*)'\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 #: Seconds from now on in which an expected start is "now": Slurm rounds its times.
 NOW_SECONDS = 60
 
@@ -289,6 +292,19 @@ def start_interactive(options, site, job, place):
     return NO_ANSWER
 
 
+def file_of(site: Site, number: str) -> str:
+    """Return the job file of a job. One that has not started has it in its script, which the controller keeps."""
+    try:
+        return site.values_of(number)
+    except Refused as error:
+        try:
+            script = ask(["scontrol", "write", "batch_script", number, "-"])
+            found = SEALED.search(script)
+            return _job_text.opened(found.group(2) if found else "")[1]
+        except (Refused, NoAnswer, _job_text.SealError):
+            raise error from None
+
+
 def clone(options):
     site, number = Site(), number_of(options.id)
-    return submit_text(options, site, site.values_of(number), "job %s" % number)
+    return submit_text(options, site, file_of(site, number), "job %s" % number)

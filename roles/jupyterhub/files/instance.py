@@ -267,7 +267,7 @@ def why_words(trainyard, job, usage, nodes, queue):
     return words
 
 
-def jobs(trainyard, _site, request):
+def jobs(trainyard, site, request):
     """A page of the list, the newest jobs first."""
     options = argparse.Namespace(
         all=False, state=request["state"], since=request["since"], name=request["name"]
@@ -276,6 +276,12 @@ def jobs(trainyard, _site, request):
     pages = max(1, -(-len(found) // OF_PAGE))
     page = min(request["page"], pages)
     shown = found[(page - 1) * OF_PAGE : page * OF_PAGE]
+    waiting = [each for each in shown if each["state"] in trainyard.WAITING]
+    if waiting:
+        used, nodes = trainyard.usage_now(site.person), trainyard.nodes_now()
+        queue = site.queue() or []
+        for each in waiting:
+            each["why"] = why_words(trainyard, each, used, nodes, queue)
     return {"jobs": shown, "total": len(found), "page": page, "pages": pages}
 
 
@@ -354,7 +360,7 @@ def values(trainyard, site, request):
     """Return the texts of the form for the file of a job, or for one that the person has sent."""
     text = request.get("text")
     if text is None:
-        text = site.values_of(trainyard.number_of(str(request["job"])))
+        text = trainyard.file_of(site, trainyard.number_of(str(request["job"])))
     try:
         found = trainyard._job_text.read_job_text(text, trainyard._job_file.KEYS)
     except trainyard._job_text.TextError as error:

@@ -773,6 +773,28 @@ def test_clone_submits_the_file_of_a_job(run):
     assert "job 5 has no job file" in run("clone", "5").stderr
 
 
+def test_a_clone_of_a_job_that_waits(run):
+    """It has no folder yet. Its script has the file, sealed, and somebody else's is no file."""
+    (run.here / "home").mkdir()
+    assert (
+        run("submit", run.file(SAMPLE + "worker_gpu: 2\nenvironment: {A: END_OF_JOB}\n")).returncode
+        == 0
+    )
+    script = run.here / "script"
+    (run.here / "kept").write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
+    usual = PROGRAMS["scontrol"] % {"here": run.here}
+    kept = 'case "$*" in "write batch_script 12 -") cat %s/kept; exit;; *batch_script*) exit 1;; esac\n'
+    run.program("scontrol", kept % run.here + usual)
+    done = run("clone", "12", "--set", "name=again")
+    assert done.returncode == 0, done.stderr
+    text = script.read_text(encoding="utf-8")
+    assert "--job-name=again\n" in text and "--gpus-per-node=2\n" in text
+    assert "job 13 has no job file" in run("clone", "13").stderr
+    for other in ("#!/bin/sh\nsleep 1\n", "<<'END_OF_JOB'\nx\nEND_OF_JOB\n"):
+        (run.here / "kept").write_text(other, encoding="utf-8")
+        assert "job 12 has no job file" in run("clone", "12").stderr
+
+
 def test_a_clone_starts_where_the_job_has_started(run):
     folder = run.here / "share/project"
     folder.mkdir()

@@ -347,7 +347,7 @@ def test_a_log_in_pieces(helper_module, tmp_path, monkeypatch, command):
     assert at == 25
 
 
-def test_a_page_of_many_jobs(helper_module, monkeypatch, command):
+def test_a_page_of_many_jobs(helper_module, tmp_path, monkeypatch, command):
     jobs = portal.many_jobs(10000)[::-1]
     asked = []
 
@@ -359,12 +359,16 @@ def test_a_page_of_many_jobs(helper_module, monkeypatch, command):
 
     def page(number):
         request = {"state": "failed", "since": "7d", "name": "a*", "page": number}
-        return helper_module.jobs(command, None, request)
+        return helper_module.jobs(command, OfPerson(tmp_path), request)
 
     found = page(2)
     assert asked == [("failed", "7d", "a*", False)]
     assert (found["total"], found["pages"], len(found["jobs"])) == (10000, 200, 50)
     assert [job["id"] for job in found["jobs"]][:2] == ["9950", "9949"]
+    # Slurm is asked once more where a job waits, and not for each page.
+    monkeypatch.setattr(command, "usage_now", lambda _person: [])
+    monkeypatch.setattr(command, "nodes_now", lambda: [])
+    assert page(1)["jobs"][0]["why"].startswith("other jobs are before it")
     assert page(999999)["page"] == 200 and page(200)["jobs"][-1]["id"] == "1"
     jobs.clear()
     assert page(3) == {"jobs": [], "total": 0, "page": 1, "pages": 1}
