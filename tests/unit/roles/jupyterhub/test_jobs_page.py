@@ -47,6 +47,35 @@ class Page(html.parser.HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
+def luminance(colour):
+    """Of WCAG 2.2, of a colour such as #0b5ed7."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
+
+
+@pytest.mark.parametrize(
+    "theme, grounds",
+    [(0, ("#ffffff", "#f8f9fa")), (1, ("#212529", "#2b3035"))],
+    ids=["light", "dark"],
+)
+def test_colours_can_be_read(theme, grounds):
+    """On the two grounds of Bootstrap 5.3 that pages have. axe finds nothing serious on them (issue 53)."""
+    rules = re.findall(
+        r"^(?::root|\[data-bs-theme=.dark.\]) \{(.*)\}",
+        (FILES / "pages.css").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    colours = re.findall(r"--[a-z]+: (#[0-9a-f]{6})", rules[theme])
+    assert len(colours) == 4
+    for colour in colours:
+        for ground in grounds:
+            low, high = sorted((luminance(colour), luminance(ground)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (colour, ground)
+
+
 def hostile(value):
     """The same data with another text in the place of each text and each name."""
     if isinstance(value, dict):
@@ -95,6 +124,10 @@ def test_each_page_can_be_read_and_used_by_keyboard(rendered):
         assert page.of("a")[0]["href"] == "#main" and page.of("main")[0]["id"] == "main", path
         assert sorted(set(page.ids)) == sorted(page.ids), path
         labels = {attrs["for"] for attrs in page.of("label")}
+        regions = [
+            attrs["aria-label"] for _tag, attrs in page.tags if attrs.get("role") == "region"
+        ]
+        assert len(set(regions)) == len(regions), path
         for tag in ("input", "select", "textarea"):
             for attrs in page.of(tag):
                 assert attrs.get("type") == "hidden" or attrs["id"] in labels, (path, attrs)
