@@ -83,6 +83,7 @@ OF_HUB = (
     "trainyard_hub.py",
     *OF_PAGES,
     # JupyterHub's own pages in our words.
+    "templates/404.html",
     "templates/home.html",
     "templates/not_running.html",
     "templates/page.html",
