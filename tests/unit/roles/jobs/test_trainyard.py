@@ -9,8 +9,8 @@ import json
 import os
 import pwd
 import re
+import select
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -1159,11 +1159,14 @@ def on_terminal(run, *words, seconds=20, **environment):
         os.close(theirs)
         text, end = b"", time.monotonic() + seconds
         while time.monotonic() < end and text.count(b"Ctrl-C") < 2:
+            if not select.select([ours], [], [], 1)[0]:
+                continue
             try:
                 text += os.read(ours, 1 << 16)
             except OSError:
                 break
-        child.send_signal(signal.SIGINT)
+        # Not Ctrl-C: a shell may have started the tests with SIGINT ignored.
+        child.terminate()
     os.close(ours)
     return text.decode()
 
