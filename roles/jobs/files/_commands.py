@@ -167,6 +167,9 @@ def show_jobs(found: list) -> None:
     rows = []
     for job in found:
         where = ",".join(job["hosts"]) or job["reason"] or "-"
+        if job["state"] in WAITING and not job["hosts"]:
+            # Without numbers, which `why` asks for.
+            where = _job_limits.why(job, [], []).partition(";")[0]
         rows.append(
             (
                 job["id"],

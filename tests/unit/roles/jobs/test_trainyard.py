@@ -417,6 +417,12 @@ def test_list(run):
     ]
     told = json.loads(run("list", "--json").stdout)
     assert [job["id"] for job in told] == ["3", "4", "5", "6"] and told[1]["exit_code"] == 2
+    # Why it waits is in words, and in those of Slurm for programs.
+    mark = "PENDING|7b1f9c42e0d85a36|"
+    waiting = a_job(6, "", "PENDING").replace(mark, mark + "AssocGrpGRES", 1)
+    (run.here / "jobs").write_text(a_job(5, "a") + waiting, encoding="utf-8")
+    assert run("list").stdout.splitlines()[-1].endswith("has all the GPUs that it may have")
+    assert json.loads(run("list", "--json").stdout)[-1]["reason"] == "AssocGrpGRES"
     # A task of an array, once.
     (run.here / "ended").write_text(
         ended(3) + ended(7).replace("7@7@", "4_2@7@", 1), encoding="utf-8"
