@@ -15,12 +15,13 @@ venv := .venv/complete
 workers := $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-vm lab-slurm lab-down lab-shell test test-fast acceptance lint format docs bench clean
+.PHONY: help lab lab-vm lab-slurm lab-down lab-shell portal test test-fast acceptance lint format docs bench clean
 
 help:
 	@echo 'make lab         two hosts on this machine, site.yml, a training run over both (HOSTS=3, LAB_IMAGE=)'
 	@echo 'make lab-vm      the same on virtual machines, with kernels of their own: NFS, memlock'
 	@echo 'make lab-slurm   the lab with a queue: two groups with quotas, a job of each of three people, a training in containers'
+	@echo 'make portal      the pages of the portal with recorded data of 64 hosts, on port 8053 of this machine'
 	@echo 'make lab-shell   a shell on a host of the lab (HOST=lab-b)'
 	@echo 'make lab-down    removes the lab (KEEP=1 keeps images and wheels)'
 	@echo 'make test        what CI runs: lint, unit tests, Molecule scenarios'
@@ -69,6 +70,9 @@ lint: $(venv)
 format: $(venv)
 	@.venv/bin/ruff check --fix --quiet .
 	@.venv/bin/ruff format --quiet .
+
+portal: $(venv)
+	@.venv/bin/python tests/support/portal.py
 
 docs: $(venv)
 	@.venv/bin/python tests/support/role_readmes.py

@@ -17,7 +17,7 @@ except ImportError:
     # Role host_library copies these files to hosts, into one folder.
     from _metrics import Family
 
-__all__ = ["queue_families", "seconds_of", "up_family"]
+__all__ = ["queue_families", "seconds_of", "up_family", "waiting"]
 
 #: Why jobs wait, as Slurm names it. Others are free text in parts, and each text would be a series.
 REASONS = frozenset(
@@ -188,6 +188,19 @@ def _node_families(nodes: list[dict], now: float) -> list[Family]:
             [(labels, sum(gpu["used"] for gpu in gpus)) for labels, gpus in keyed],
         ),
     ]
+
+
+def waiting(jobs: list[dict]) -> list[dict]:
+    """Return the jobs that wait in the order in which Slurm looks at them, without anything that names a person, a group or a job.
+
+    C(jobs) are of P(_slurm.parse_jobs). One that is held has no place.
+    """
+    queued = [job for job in jobs if job["state"] == "pending" and job["priority"] > 0]
+    found = []
+    for job in sorted(queued, key=lambda job: (-job["priority"], job["id"])):
+        entry = {key: job[key] for key in ("id", "partition", "reason", "gpus", "start_estimate")}
+        found.append(dict(entry, workers=job["node_count"]))
+    return found
 
 
 def queue_families(

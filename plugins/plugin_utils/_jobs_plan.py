@@ -31,6 +31,7 @@ OF_LOGIN = (
     "_job_limits.py",
     "_job_text.py",
     "_output.py",
+    "_overview.py",
     "_site.py",
     "_slurm_client.py",
     "_submit.py",
@@ -55,6 +56,8 @@ FORMER = (
 
 #: By which the command reads job files on login hosts. Debian builds it with libyaml, which is ten times as fast.
 YAML = "python3-yaml"
+#: It reads COMPLETION when a person presses Tab.
+BASH_COMPLETION = "bash-completion"
 
 
 def folder_of_jobs(share):
@@ -140,7 +143,7 @@ def jobs_plan(wanted, host):
             }
         )
     placed = {entry["path"] for entry in files}
-    packages = [YAML] if is_login else []
+    packages = [YAML, BASH_COMPLETION] if is_login else []
     if is_training and wanted["rclone"]:
         packages.append("rclone")
     return {

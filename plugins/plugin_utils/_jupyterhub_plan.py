@@ -26,7 +26,7 @@ HUB, NOTEBOOK = "/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebo
 PARTS = {"hub": HUB, "notebook": NOTEBOOK}
 ENVIRONMENT = "environment"
 #: Ends of the names of files that other programs load.
-READ_ONLY = (".py", ".cjs")
+READ_ONLY = (".py", ".cjs", ".html", ".css", ".js")
 FOLDER, NOTEBOOK_FOLDER, TLS = "/etc/trainyard/hub", "/etc/trainyard/notebook", "/etc/trainyard/tls"
 STATE = "/var/lib/trainyard/hub"
 #: The authority of instances, which the proxy's unit creates.
@@ -46,23 +46,51 @@ FIREWALL_SERVICE, FIREWALL, TABLE = (
     "/etc/trainyard/firewall/instances.nft",
     "inet trainyard_instances",
 )
+#: What a client of Prometheus needs, of role monitoring_server.
+MONITORING_TLS, PROMETHEUS_TLS = (
+    "/etc/trainyard/monitoring/tls",
+    ("ca.pem", "client.key", "client.pem"),
+)
 #: Node loads it before the proxy.
 PRELOAD = "instance_tls.cjs"
 #: The proxy first: the hub waits for it, and it is the one that is not restarted without need.
 SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE, JOBS_SERVICE)
+#: The pages of jobs, which the service loads when it starts. The hub needs none of them.
+OF_PAGES = (
+    "_jobs_page.py",
+    "jobs_page.py",
+    "page_cluster.html",
+    "page_frame.html",
+    "page_home.html",
+    "page_job.html",
+    "page_jobs.html",
+    "page_new.html",
+    "page_problem.html",
+    "page_usage.html",
+    "pages.css",
+    "pages.js",
+)
 OF_HUB = (
     "_helper.py",
     "_identity.py",
     "_instance.py",
-    "_jobs_page.py",
     "_watch.py",
     "as_person",
     "instance",
     PRELOAD,
-    "jobs_page.py",
     "jupyterhub_config.py",
     "links",
     "trainyard_hub.py",
+    *OF_PAGES,
+    # JupyterHub's own pages in our words.
+    "templates/404.html",
+    "templates/home.html",
+    "templates/not_running.html",
+    "templates/page.html",
+    "templates/spawn.html",
+    "templates/spawn_pending.html",
+    "templates/start_form.html",
+    "templates/stop_pending.html",
 )
 OF_NOTEBOOK = (
     "_idle.py",
@@ -380,6 +408,20 @@ def unit_of_links():
     )
 
 
+def credentials_of(wanted: dict) -> list:
+    """Return the lines by which the pages may ask the Prometheus of this host, which knows its clients by their certificates.
+
+    Before playbook monitoring has run there are no such files, and systemd takes the word none for each.
+    """
+    found = []
+    for name in PROMETHEUS_TLS if wanted["has_prometheus"] else ():
+        found += [
+            "LoadCredential=%s:%s/%s" % (name, MONITORING_TLS, name),
+            "SetCredential=%s:none" % name,
+        ]
+    return found
+
+
 def unit_of_jobs(wanted, address):
     variables = {
         "JUPYTERHUB_API_URL": "http://127.0.0.1:%d/hub/api" % wanted["hub_port"],
@@ -414,6 +456,7 @@ def unit_of_jobs(wanted, address):
         + ["Environment=%s=%s" % pair for pair in sorted(variables.items())]
         + [
             'Environment="TRAINYARD_HSTS=%s"' % hsts(wanted),
+            *credentials_of(wanted),
             "WorkingDirectory=" + STATE,
             "UMask=0077",
             "ExecStart=%s/%s/bin/python %s/jobs_page.py" % (HUB, ENVIRONMENT, HUB),
@@ -520,6 +563,7 @@ def settings(wanted, address):
         "instances_per_person": wanted["instances_per_person"],
         "subdomains": wanted["subdomains"],
         "default_class": wanted["default_class"],
+        "announcement": wanted["announcement"],
         "people": persons(wanted),
         "addresses": {
             name: each
@@ -560,6 +604,7 @@ def hub_files(wanted, address):
         _folder(FOLDER),
         _folder("/usr/local/lib/trainyard"),
         _folder(HUB),
+        _folder(HUB + "/templates"),
         _folder("/var/lib/trainyard"),
         _folder(STATE, "0700", **own),
         _folder(STATE + "/links", "0700", **own),
@@ -998,17 +1043,11 @@ def restarts(changed_paths, environment_changed, certificate_changed):
             or bool(
                 programs
                 - {preload}
-                - {
-                    HUB + "/" + name
-                    for name in ("as_person", "instance", "links", "jobs_page.py", "_jobs_page.py")
-                }
+                - {HUB + "/" + name for name in ("as_person", "instance", "links", *OF_PAGES)}
             )
             or bool({FOLDER + "/hub.json", FOLDER + "/authenticator.json"} & set(changed_paths)),
             LINKS_SERVICE: bool(programs & {HUB + "/links", HUB + "/_instance.py"}),
             JOBS_SERVICE: environment_changed
-            or bool(
-                programs
-                & {HUB + "/" + each for each in ("jobs_page.py", "_jobs_page.py", "_helper.py")}
-            ),
+            or bool(programs & {HUB + "/" + each for each in (*OF_PAGES, "_helper.py")}),
         }[name]
     ]

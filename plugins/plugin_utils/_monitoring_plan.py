@@ -298,6 +298,10 @@ def host_units(wanted: dict) -> dict[str, str]:
             "User=slurm",
             "ExecStart=%s/slurm_reader" % LIBRARY,
             "TimeoutStartSec=120",
+            # Of the waiting jobs, which everybody reads. It stays between two runs.
+            "RuntimeDirectory=trainyard-queue",
+            "RuntimeDirectoryMode=0755",
+            "RuntimeDirectoryPreserve=yes",
             "ProtectHome=true",
             "PrivateTmp=true",
         )

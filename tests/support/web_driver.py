@@ -195,6 +195,20 @@ class Browser:
             "POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]}
         )
 
+    @contextlib.contextmanager
+    def phone(self, width=390, height=844):
+        """A screen of this size in CSS pixels. A window of Chromium is at least 500 pixels wide."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": True}
+        self.command("Emulation.setDeviceMetricsOverride", **size)
+        try:
+            yield
+        finally:
+            self.command("Emulation.clearDeviceMetricsOverride")
+
+    def command(self, name, **parameters):
+        """Send a command of the protocol of Chromium's developer tools."""
+        return self.ask("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
+
     def picture(self, path):
         path.write_bytes(base64.b64decode(self.ask("GET", "/screenshot")))
 

@@ -101,6 +101,33 @@ def test_a_job_that_waits_says_why(cluster):
     assert cluster.ends("alice", again)["state"] == "completed"
 
 
+def test_what_the_command_tells_before_and_beside_jobs(cluster):
+    """Slurm's own answer to --test-only, completion in a login shell, and several jobs at once."""
+    text = "name: pair\nworker_gpu: 1\nworker_image: site/tools:1\ncommand: sleep 600\n"
+    told = json.loads(
+        cluster.trainyard("alice", "submit", "-", "--dry-run", "--json", text=text).out
+    )
+    assert told["cost"] == "it asks for 1 GPU, with which group vision uses 1 of its 2"
+    assert told["start_estimate"]
+    pair = [cluster.submit("alice", text) for _number in range(2)]
+    for number in pair:
+        cluster.ends("alice", number, "running")
+    overview = cluster.trainyard("alice").out
+    assert "you have 2 running and 0 waiting jobs" in overview
+    assert "group vision uses 2 of 2 GPUs, you use 2" in overview
+    shell = (
+        "bash -lc 'source /usr/share/bash-completion/bash_completion; source /etc/bash_completion.d/trainyard && "
+        'COMP_WORDS=(trainyard %s) COMP_CWORD=%d && _trainyard && echo "${COMPREPLY[@]}"\''
+    )
+    completed = cluster.as_person("alice", shell % ('stop ""', 2)).out.split()
+    assert completed == sorted(pair, key=int, reverse=True)
+    words = "submit x --set worker_image = site/t"
+    assert cluster.as_person("alice", shell % (words, 5)).out.split() == ["site/tools:1"]
+    cluster.trainyard("alice", "stop", *pair)
+    for number in pair:
+        cluster.ends("alice", number, "cancelled")
+
+
 def test_a_running_job_is_entered(cluster):
     number = cluster.submit(
         "alice",

@@ -643,7 +643,7 @@ def test_jobs_in_the_browser(hub):
     bad = send("new", **dict(values, command="x", host_class="h100\n#SBATCH --account=other"))
     assert (
         bad.code == 400
-        and '<p class="problem">host_class: &#x27;h100?#SBATCH --account=other&#x27; is not valid'
+        and 'id="problem-host_class">&#39;h100?#SBATCH --account=other&#39; is not valid'
         in bad.text
     )
     assert 'value="form_1"' in bad.text

@@ -303,3 +303,76 @@ def test_a_job_is_submitted_in_the_form(hub, alice):
         lambda: "/services/jobs/job/" in alice.url and alice.url.rpartition("/")[2] != number,
     )
     assert hub.cluster.ends("alice", alice.url.rpartition("/")[2])["state"] == "completed"
+
+
+def test_the_portal_while_a_job_runs(hub, alice):
+    """What changes is seen without a load of the page. Stop asks first, and a copy is edited in the form."""
+    jobs = hub.origin("/services/jobs/") + "/services/jobs/"
+    text = "name: lines\nworker_image: site/tools:1\nworker_memory: 1\ncommand: for i in $(seq 600); do echo line $i; sleep 1; done\n"
+    number = hub.cluster.submit("alice", text)
+    hub.cluster.ends("alice", number, "running")
+    alice.go(jobs)
+    assert "Free GPUs now" in alice.text("main") and "Group vision" in alice.text("main")
+    assert "lines" in alice.text(".jobs")
+    alice.go(jobs + "job/" + number)
+    alice.run("window.sameLoad = true")
+    last = "return Number((document.querySelector('#text').innerText.match(/line (\\d+)\\s*$/) || [0, 0])[1])"
+    first = alice.wait("a line", lambda: alice.run(last))
+    alice.wait("more lines", lambda: alice.run(last) > first + 3, 60)
+    assert alice.run("return window.sameLoad")
+    alice.picture(PICTURES / "portal-job.png")
+    alice.click("summary", "Stop")
+    alice.click("button", "Yes, stop it")
+    assert hub.cluster.ends("alice", number)["state"] == "cancelled"
+    alice.go(jobs + "job/" + number)
+    assert "stopped" in alice.text("main")
+    alice.click("a.button", "Edit a copy")
+    alice.wait("the form", lambda: alice.run("return document.querySelector('#name')?.value"))
+    assert alice.run("return document.querySelector('#name').value") == "lines"
+    alice.type("#name", "no name")
+    alice.click("button", "Check only")
+    alice.wait("the fault", lambda: "is not valid" in alice.text("#problem-name"))
+    # The field that is wrong has the focus.
+    assert alice.run("return document.activeElement.id") == "name"
+    alice.type("#name", "edited")
+    alice.click("button", "Check only")
+    alice.wait("the answer", lambda: "The job is valid" in alice.text("main"))
+    assert "name: edited" in alice.text("pre")
+
+
+def test_each_page_on_a_phone_and_in_the_dark(hub, alice):
+    """No page is wider than the screen, and none has an error of its policy. The pictures are for people."""
+    jobs = hub.origin("/services/jobs/") + "/services/jobs/"
+    for path in ("", "jobs", "new", "cluster", "usage", "none"):
+        name = path or "home"
+        for theme in ("light", "dark"):
+            alice.go(jobs + path)
+            alice.run("localStorage.setItem('jupyterhub-bs-theme', arguments[0])", theme)
+            alice.go(jobs + path)
+            shown = alice.run("return document.documentElement.dataset.bsTheme")
+            assert shown == theme, path
+            alice.picture(PICTURES / ("portal-%s-%s.png" % (name, theme)))
+        with alice.phone():
+            alice.go(jobs + path)
+            assert alice.run("return document.documentElement.scrollWidth") <= 390, path
+            alice.picture(PICTURES / ("portal-%s-390.png" % name))
+    alice.run("localStorage.removeItem('jupyterhub-bs-theme')")
+
+
+def test_a_login_link_in_the_tab_of_the_login_page(hub, driver):
+    """The browser loads nothing, as only what follows # changes."""
+    with driver.open(hub.rules()) as browser:
+        browser.go(hub.url + "/hub/login")
+        browser.wait(
+            "the page", lambda: browser.run("return document.querySelector('#submit').value")
+        )
+        browser.run("location.hash = arguments[0]", hub.link("alice").partition("#")[2])
+        browser.wait(
+            "the question",
+            lambda: (
+                browser.run("return document.querySelector('#submit').value") == "Log in as alice"
+            ),
+        )
+        assert "#" not in browser.url.rstrip("#")
+        browser.click("#submit")
+        browser.wait("the home of the hub", lambda: browser.url == hub.url + "/hub/home")

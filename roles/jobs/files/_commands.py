@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime
+import fnmatch
 import importlib
 import json
 import os
@@ -20,7 +21,19 @@ import _files
 import _job_limits
 import _slurm
 from _messages import Refused
-from _output import FAILED, GOOD, NO_ANSWER, amount, gigabytes, lasted, local, out, printable, table
+from _output import (
+    FAILED,
+    GOOD,
+    NO_ANSWER,
+    amount,
+    gigabytes,
+    lasted,
+    local,
+    out,
+    painted,
+    printable,
+    table,
+)
 from _site import Site
 from _slurm_client import (
     ACTIVE,
@@ -38,6 +51,7 @@ from _slurm_client import (
     month_jobs,
     nodes_now,
     number_of,
+    numbers_of,
     of_active,
     of_ended,
     parsed,
@@ -63,14 +77,28 @@ PORTS = {"jupyter": 8888, "tensorboard": 6006}
 HANG_FILE, MOST_HANG = "hang.txt", 64 << 20
 #: Seconds for which `why` waits for the workers of a job.
 ANSWER_SECONDS = 45
+#: States that `list` can choose.
+STATES_OF_JOBS = (
+    *ACTIVE,
+    "completed",
+    "failed",
+    "cancelled",
+    "timeout",
+    "out_of_memory",
+    "node_fail",
+    "boot_fail",
+    "deadline",
+    "revoked",
+)
 #: Seconds for which `tensorboard` waits for its job.
 READY_SECONDS = 120
 
 
-def list_jobs(options):
+def all_jobs(since: datetime.timedelta) -> list:
+    """Return the jobs of the person that were waiting, running or ended in this time, the oldest first."""
     # The controller first, so that a job which ends in between is in one of the answers. sacct does not list a job of the last second or two.
     known = [of_active(job) for job in active_jobs("--states=all")]
-    jobs = {job["id"]: job for job in map(of_ended, ended_jobs(ALL if options.all else RECENT))}
+    jobs = {job["id"]: job for job in map(of_ended, ended_jobs(since))}
     jobs.update(
         {
             job["id"]: job
@@ -78,49 +106,137 @@ def list_jobs(options):
             if job["state"] in ACTIVE or job["id"] not in jobs or jobs[job["id"]]["state"] in ACTIVE
         }
     )
-    ordered, today = (
-        sorted(jobs.values(), key=lambda job: (job["submitted"] or "", job["id"])),
-        datetime.datetime.now().date(),
-    )
+    return sorted(jobs.values(), key=lambda job: (job["submitted"] or "", job["id"]))
 
-    def show(found):
-        if not found:
-            print(
-                "no jobs%s"
-                % (
-                    ""
-                    if options.all
-                    else " in the last day; `trainyard list --all` shows older ones"
-                )
+
+def since_of(text: str) -> datetime.timedelta:
+    """Return the time of --since: minutes, hours, days or weeks, or the time since a date."""
+    match = re.fullmatch(r"([1-9][0-9]{0,5})([mhdw])", text)
+    if match:
+        unit = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}[match.group(2)]
+        return datetime.timedelta(**{unit: int(match.group(1))})
+    try:
+        moment = datetime.datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise Refused(
+            "--since: '%.40s' is not a time; use 30m, 12h, 7d or 2w, or a date such as 2026-01-31 or 2026-01-31T18:00"
+            % text
+        ) from None
+    return max(datetime.timedelta(0), datetime.datetime.now(datetime.timezone.utc) - moment)
+
+
+def states_of(text: str) -> set:
+    """Return the states of --state, in Slurm's words."""
+    found = set()
+    known = {word(state) for state in STATES_OF_JOBS}
+    for part in text.lower().split(","):
+        same = {state for state in STATES_OF_JOBS if part.strip() in (state, word(state))}
+        if not same:
+            raise Refused(
+                "--state: '%.40s' is not a state of jobs; use %s%s"
+                % (part, ", ".join(sorted(known)), _job_limits.near(part, known))
             )
-            return
-        table(
-            ("JOB", "NAME", "STATE", "ACCOUNT", "WORKERS", "GPUS", "SUBMITTED", "RUNS", "HOSTS"),
-            [
-                (
-                    job["id"],
-                    job["name"],
-                    word(job["state"]),
-                    job["account"],
-                    job["workers"],
-                    job["gpus"],
-                    local(job["submitted"], today),
-                    lasted(job),
-                    ",".join(job["hosts"]) or job["reason"] or "-",
-                )
-                for job in found
-            ],
-        )
+        found |= same
+    return found
 
-    return out(options, ordered, show)
+
+def chosen_jobs(options) -> list:
+    """Return the jobs that the options of `list` choose."""
+    since = ALL if options.all else RECENT
+    if options.since:
+        since = since_of(options.since)
+    states = states_of(options.state) if options.state else None
+    pattern = (options.name or "").lower()
+    if not re.search(r"[*?\[]", pattern):
+        pattern = "*%s*" % pattern
+    found = []
+    for job in all_jobs(since):
+        if states is not None and job["state"] not in states:
+            continue
+        if fnmatch.fnmatchcase(job["name"].lower(), pattern):
+            found.append(job)
+    return found
+
+
+def none_words(options) -> str:
+    """Return that there are no jobs, and how to see more."""
+    chosen = [name for name in ("state", "name") if getattr(options, name)]
+    words = "no jobs"
+    if chosen:
+        words += " with this " + " and this ".join(chosen)
+    if options.all:
+        return words
+    words += " since %s" % options.since if options.since else " in the last day"
+    return words + "; `trainyard list --all` shows older ones"
+
+
+def show_jobs(found: list) -> None:
+    """Print a table of jobs."""
+    today = datetime.datetime.now().date()
+    rows = []
+    for job in found:
+        where = ",".join(job["hosts"]) or job["reason"] or "-"
+        if job["state"] in WAITING and not job["hosts"]:
+            # Without numbers, which `why` asks for.
+            where = _job_limits.why(job, [], []).partition(";")[0]
+        rows.append(
+            (
+                job["id"],
+                job["name"],
+                word(job["state"]),
+                job["account"],
+                job["workers"],
+                job["gpus"],
+                local(job["submitted"], today),
+                lasted(job),
+                where,
+            )
+        )
+    heads = ("JOB", "NAME", "STATE", "ACCOUNT", "WORKERS", "GPUS", "SUBMITTED", "RUNS", "HOSTS")
+    table(heads, rows)
+
+
+def list_jobs(options):
+    def show(found):
+        if found:
+            show_jobs(found)
+        else:
+            print(none_words(options))
+
+    if options.watch is None:
+        return out(options, chosen_jobs(options), show)
+    if options.json or not sys.stdout.isatty():
+        raise Refused("--watch: this needs a terminal, and no --json; leave out --watch")
+    if options.watch < 1:
+        raise Refused("--watch: %d is no time; use seconds from 1 on" % options.watch)
+    while True:
+        found = chosen_jobs(options)
+        # The top left corner, and what was there before.
+        print("\x1b[H\x1b[2Jevery %d s, Ctrl-C ends\n" % options.watch)
+        show(found)
+        sys.stdout.flush()
+        time.sleep(options.watch)
 
 
 def reason_words(job):
-    """Return why a job waits, and when it may start."""
-    words = _job_limits.why(job, usage_now(pwd.getpwuid(os.getuid()).pw_name), nodes_now())
-    return words + (
-        "; estimated start %s" % local(job["start_estimate"]) if job["start_estimate"] else ""
-    )
+    """Return why a job waits, its place in the queue, and when it may start."""
+    person, nodes = pwd.getpwuid(os.getuid()).pw_name, nodes_now()
+    words = _job_limits.why(job, usage_now(person), nodes)
+    place = place_of(job)
+    if place:
+        words += "; place %d of %d in the queue" % (place["place"], place["queued"])
+        if job["reason"] == "Priority" and place["first_reason"] not in ("Priority", ""):
+            first = {"reason": place["first_reason"], "account": "of that job"}
+            words += ", whose first job waits: " + _job_limits.why(first, [], nodes)
+    if job["start_estimate"]:
+        words += "; estimated start %s" % local(job["start_estimate"])
+    return words
+
+
+def place_of(job: dict) -> dict | None:
+    """Return the place of a waiting job in the queue. None if that is not known on this host."""
+    queue = Site().queue()
+    return _job_limits.place(queue, job["id"]) if queue else None
 
 
 def state_words(site, job, result):
@@ -138,7 +254,8 @@ def state_words(site, job, result):
 def show_job(found: dict) -> None:
     """Print what show has found of a job."""
     why = ": " + found["why"] if found["why"] else ""
-    print("job %s  %s  %s%s" % (found["id"], printable(found["name"]), word(found["state"]), why))
+    state = painted(word(found["state"]))
+    print("job %s  %s  %s%s" % (found["id"], printable(found["name"]), state, why))
     for name, value in job_rows(found):
         print("%-12s%s" % (name, printable(value)))
     show_usage(found["usage"])
@@ -185,12 +302,12 @@ def show_result(result: dict) -> None:
         print("ended because of it: " + printable(", ".join(others)))
 
 
-def show(options):
-    site, number = Site(), number_of(options.id)
+def told_of(site: Site, number: str) -> dict:
+    """Return what show tells of a job."""
     job = find(number)
     result = site.result_of(number) if job["state"] not in WAITING else None
     running = job["state"] == "running"
-    told = dict(
+    return dict(
         job,
         folder=site.folder_of(number),
         log=site.log_of(number),
@@ -203,7 +320,24 @@ def show(options):
         usage=usage(site, number, job["hosts"]) if running else [],
     )
 
-    return out(options, told, show_job)
+
+def several(options, found: list, show) -> int:
+    """Print what was found of one job, or of each of several."""
+    if len(found) == 1:
+        return out(options, found[0], show)
+
+    def each(entries):
+        for at, entry in enumerate(entries):
+            if at and show is show_job:
+                print()
+            show(entry)
+
+    return out(options, found, each)
+
+
+def show(options):
+    site = Site()
+    return several(options, [told_of(site, number) for number in numbers_of(options.id)], show_job)
 
 
 def copied_words(result):
@@ -327,6 +461,20 @@ def usage(site, number, hosts):
     return found
 
 
+def minutes_of(site: Site, number: str, hosts: list) -> list:
+    """Return the use of each GPU of a job by minute, as far as its watch has kept it: C(host), C(gpu), and C(minutes), pairs of minute and mean percent."""
+    found = []
+    for rank, host in enumerate(hosts):
+        minutes = (site.json_of(number, "watch.%d.json" % rank) or {}).get("minutes") or []
+        for gpu in range(max((len(minute["gpus"]) for minute in minutes), default=0)):
+            samples = []
+            for minute in minutes:
+                total, count = (minute["gpus"][gpu] if gpu < len(minute["gpus"]) else (0, 0))[:2]
+                samples.append((minute["minute"], round(total / count, 1) if count else None))
+            found.append({"host": host, "gpu": gpu, "minutes": samples})
+    return found
+
+
 def show_usage(found):
     def told(value, unit):
         return "?" if value is None else "%d %s" % (value, unit)
@@ -409,6 +557,8 @@ def logs(options):
     path = site.log_of(number, options.rank)
     if options.follow and options.json:
         raise Refused("--json: a log that is followed has no end; leave out --follow, or --json")
+    if options.tail is not None and options.tail < 0:
+        raise Refused("--tail: %d is no number of lines; use 0 or more" % options.tail)
     if not options.follow:
         if not os.path.exists(path):
             job = find(number)
@@ -424,6 +574,7 @@ def logs(options):
                 )
             )
         with _files.open_regular(path) as stream:
+            skip_to_tail(stream, options.tail)
             if options.json:
                 return out(
                     options,
@@ -437,7 +588,23 @@ def logs(options):
                 )
             copy(stream)
         return GOOD
-    return follow(number, path)
+    return follow(number, path, options.tail)
+
+
+def skip_to_tail(stream, lines: int | None) -> None:
+    """Move to the last lines of a file, without reading what is before them."""
+    if lines is None:
+        return
+    end = at = stream.seek(0, os.SEEK_END)
+    kept = b""
+    # One more: the last line has its end, too.
+    while at > 0 and kept.count(b"\n") <= lines:
+        size = min(1 << 16, at)
+        at -= size
+        stream.seek(at)
+        kept = stream.read(size) + kept
+    tail = kept.splitlines(True)[-lines:] if lines else []
+    stream.seek(end - len(b"".join(tail)))
 
 
 def copy(stream):
@@ -460,13 +627,14 @@ def tell_waiting(number, told):
     return not jobs, words
 
 
-def follow(number, path):
-    """Print a log while it grows, until its job has ended. The exit code tells how."""
+def follow(number, path, tail=None):
+    """Print a log while it grows, from its last C(tail) lines on, until its job has ended. The exit code tells how."""
     stream, looked, ended, told = None, 0.0, False, ""
     try:
         while True:
             if stream is None and os.path.exists(path):
                 stream = _files.open_regular(path)
+                skip_to_tail(stream, tail)
             grown = copy(stream) if stream else 0
             if not grown and ended:
                 break
@@ -486,15 +654,26 @@ def follow(number, path):
 
 
 def stop(options):
-    number = number_of(options.id)
-    job = find(number)
-    if job["state"] not in ACTIVE:
-        raise Refused("job %s has already ended (%s)" % (number, word(job["state"])))
-    ask(["scancel", number])
-    return out(
+    numbers, problems = [], []
+    for number in numbers_of(options.id):
+        try:
+            job = find(number)
+        except Refused as error:
+            problems.append(str(error))
+            continue
+        if job["state"] in ACTIVE:
+            numbers.append(number)
+        else:
+            problems.append("job %s has already ended (%s)" % (number, word(job["state"])))
+    if numbers:
+        ask(["scancel", *numbers])
+    if problems:
+        # The others are stopped all the same.
+        raise Refused("\n".join(problems + ["job %s is being stopped" % each for each in numbers]))
+    return several(
         options,
-        {"id": number, "stopped": True},
-        lambda _value: print("job %s is being stopped" % number),
+        [{"id": number, "stopped": True} for number in numbers],
+        lambda value: print("job %s is being stopped" % value["id"]),
     )
 
 
@@ -637,8 +816,9 @@ def progress_words(job: dict) -> str:
     return "".join("; " + each for each in (known, words) if each)
 
 
-def why(options):
-    job = find(number_of(options.id))
+def why_of(number: str) -> dict:
+    """Return what why tells of a job."""
+    job = find(number)
     if job["state"] in WAITING:
         words = "queued: " + reason_words(job)
     elif job["state"] in ACTIVE:
@@ -649,10 +829,14 @@ def why(options):
             ", exit code %d" % job["exit_code"] if job["exit_code"] else "",
             first_cause(Site().result_of(job["id"])) if job["state"] != "completed" else "",
         )
-    return out(
+    return {"id": job["id"], "state": job["state"], "why": words}
+
+
+def why(options):
+    return several(
         options,
-        {"id": job["id"], "state": job["state"], "why": words},
-        lambda value: print("job %s: %s" % (value["id"], value["why"])),
+        [why_of(number) for number in numbers_of(options.id)],
+        lambda value: print("job %s: %s" % (value["id"], printable(value["why"]))),
     )
 
 
@@ -831,19 +1015,21 @@ def registry_use(site: Site) -> dict:
 
 
 def nodes(options):
+    known = nodes_now()
     found = [
         dict(
             name=node["name"],
             states=node["states"],
             available=node["available_for_jobs"],
             reason=node["reason"],
+            since=None if node["available_for_jobs"] else node["reason_time"],
             classes=node["features"],
             cpus=node["cpus"],
             memory_mib=node["memory_mib"],
             gpus=_job_limits.gpus_of(node),
             free=_job_limits.free(node),
         )
-        for node in nodes_now()
+        for node in known
     ]
 
     def lines(entries):
@@ -861,11 +1047,24 @@ def nodes(options):
                 for entry in entries
             ],
         )
-        best = max(entries, key=lambda entry: entry["free"]["gpus"], default=None)
-        if best and best["free"]["gpus"]:
-            print("a worker can have %d GPUs now, on %s" % (best["free"]["gpus"], best["name"]))
+        for line in away_lines(known):
+            print(printable(line))
+        print(_job_limits.largest_worker(known))
 
     return out(options, found, lines)
+
+
+def away_lines(known: list) -> list:
+    """Return a line for each host that is out of service: why, who has said so, and since when."""
+    lines = []
+    for node in known:
+        if node["available_for_jobs"]:
+            continue
+        line = "%s is out of service: %s" % (node["name"], _job_limits.away_reason(node))
+        if node["reason_time"]:
+            line += ", since %s" % local(node["reason_time"])
+        lines.append(line)
+    return lines
 
 
 def images(options):

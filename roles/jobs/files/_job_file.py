@@ -358,7 +358,7 @@ TABLE = (
         "Workers. Each has a host of its own",
         "2",
         sbatch="--nodes=%d",
-        field=Field(5, "Nodes", "number"),
+        field=Field(5, "Workers", "number"),
     ),
     Key(
         "worker_cpu",
@@ -367,7 +367,7 @@ TABLE = (
         "CPUs of each worker",
         "8",
         sbatch="--cpus-per-task=%d",
-        field=Field(7, "CPUs of each node", "number"),
+        field=Field(7, "CPUs of each worker", "number"),
     ),
     Key(
         "worker_gpu",
@@ -376,7 +376,7 @@ TABLE = (
         "GPUs (or NPUs) of each worker",
         "4",
         sbatch="--gpus-per-node=%d",
-        field=Field(6, "GPUs of each node", "number"),
+        field=Field(6, "GPUs of each worker", "number"),
     ),
     Key(
         "worker_memory",
@@ -384,7 +384,7 @@ TABLE = (
         _gigabytes(),
         "Memory of each worker",
         "16",
-        field=Field(8, "Memory of each node in GB", "number"),
+        field=Field(8, "Memory of each worker in GB", "number"),
     ),
     Key(
         "worker_shared_memory",
@@ -392,6 +392,7 @@ TABLE = (
         _gigabytes(zero=True, empty=True),
         "Size of `/dev/shm` of each worker, in addition to `worker_memory`",
         "8",
+        field=Field(17, "Shared memory of each worker in GB", "number"),
     ),
     Key(
         "worker_image",
@@ -412,7 +413,7 @@ TABLE = (
         "How soon it starts, compared with other jobs",
         "high",
         sbatch="--qos=%s",
-        field=Field(13, "Priority", "text"),
+        field=Field(13, "Priority", "select"),
     ),
     Key(
         "workspace_id",
@@ -480,6 +481,7 @@ TABLE = (
         Accepts("a path below your home or the share, which may begin with ~/", _folder),
         "The folder in which the command starts. Empty means the current one, or your home",
         "~/code",
+        field=Field(18, "Folder", "text"),
     ),
     Key(
         "retries",
@@ -487,6 +489,7 @@ TABLE = (
         _whole(0, MAX_RETRIES),
         "How often a command that failed is tried again",
         "2",
+        field=Field(19, "Retries", "number"),
     ),
     Key(
         "hang_minutes",
@@ -538,18 +541,20 @@ SERVICES = (
 def form_fields() -> list:
     """Return the fields of the form in the browser, in their order.
 
-    Each is a dict with C(name), C(label), C(control), C(default), C(placeholder) and C(choices).
+    Each is a dict with C(name), C(label), C(control), C(default), C(placeholder), C(choices), C(help) and C(allowed). The last two are in Markdown.
     """
     found = []
     for key in TABLE:
         if key.field:
             default = key.default or ""
             hint = key.example if key.default is None else default
-            found.append((key.field, key.name, default, hint, key.accepts.choices))
+            texts = (key.doc, key.accepts.allowed)
+            found.append((key.field, key.name, default, hint, key.accepts.choices, *texts))
     for service in SERVICES:
         hint = "~/logs" if service.name == "tensorboard" else ""
-        found.append((service.field, "services." + service.name, "", hint, ()))
-    names = ("name", "default", "placeholder", "choices", "label", "control")
+        texts = ("It runs in the container of the first worker, beside the command", "")
+        found.append((service.field, "services." + service.name, "", hint, (), *texts))
+    names = ("name", "default", "placeholder", "choices", "help", "allowed", "label", "control")
     return [
         dict(zip(names, (*entry[1:], *entry[0][1:])))
         for entry in sorted(found, key=lambda entry: entry[0].place)
@@ -598,7 +603,7 @@ def judge(values: dict, priorities: list | tuple = (), default_image: str = "") 
         value = values.get(key.name, key.default)
         if value is None:
             problems.append(
-                "%s: the file does not have this key; it needs one, as in: %s: %s"
+                "%s: a value is required and missing; give one, as in: %s: %s"
                 % (key.name, key.name, key.example)
             )
             continue
@@ -632,7 +637,7 @@ def _together(job: dict, lines: dict, priorities: list | tuple, default_image: s
         (image,) = (key for key in TABLE if key.name == "worker_image")
         problem(
             "worker_image",
-            "the file does not have this key, and the cluster has no image of its own; use %s"
+            "a value is required and missing, because the cluster has no image of its own; use %s"
             % image.accepts.allowed,
         )
     try:

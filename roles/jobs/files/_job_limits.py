@@ -204,6 +204,44 @@ def free(node):
     }
 
 
+def largest_worker(nodes: list) -> str:
+    """Return in words what one worker can have now. GPUs without a free CPU or memory are of no use."""
+    best, idle = None, []
+    for node in nodes:
+        left = free(node)
+        if left["gpus"] and not (left["cpus"] and left["memory_mib"]):
+            idle.append((node["name"], left))
+            continue
+        size = (left["gpus"], left["cpus"], left["memory_mib"])
+        if left["cpus"] and left["memory_mib"] and (best is None or size > best[0]):
+            best = (size, node["name"])
+    words = "no worker can start now"
+    if best:
+        words = "a worker can have %d GPUs, %d CPUs and %.4g GB now, on %s" % (
+            best[0][0],
+            best[0][1],
+            best[0][2] / GIB,
+            best[1],
+        )
+    for name, left in idle[:8]:
+        lacking = "CPU" if not left["cpus"] else "memory"
+        words += "\n%d GPUs of %s are free, but no %s is" % (left["gpus"], name, lacking)
+    return words
+
+
+def free_classes(nodes: list) -> list:
+    """Return the free GPUs of each model: C(name), C(gpus) and C(free). Those of hosts out of service, or without a free CPU, are not free."""
+    found = {}
+    for node in nodes:
+        left = free(node)
+        usable = left["cpus"] and left["memory_mib"]
+        for entry in node["gpus"]:
+            mine = found.setdefault(entry["model"] or "gpu", {"gpus": 0, "free": 0})
+            mine["gpus"] += entry["total"]
+            mine["free"] += max(0, entry["total"] - entry["used"]) if usable else 0
+    return [dict(found[name], name=name) for name in sorted(found)]
+
+
 def classes(nodes):
     return sorted({feature for node in nodes for feature in node["features"]})
 
@@ -352,6 +390,7 @@ def image_problems(job, images, registries):
 
 # --- why a job waits --------------------------------------------------------------------------------------------------------
 
+#: Reasons of Slurm 21.08 to 25.05 in words. Those of limits have a grammar, see P(_limit_reason).
 _WORDS = {
     "None": "it starts in a moment",
     "": "it starts in a moment",
@@ -360,22 +399,141 @@ _WORDS = {
     "Dependency": "it waits for another job (dependency)",
     "DependencyNeverSatisfied": "the job that it depends on has failed, so it never starts; stop it",
     "BeginTime": "it has a time before which it does not start, or was requeued a moment ago",
+    "DeadLine": "it cannot end before its deadline any more, so it never starts; stop it",
     "JobHeldUser": "you have held it; `scontrol release ID` lets it start",
     "JobHeldAdmin": "an operator has held it",
+    "JobHoldMaxRequeue": "Slurm holds it because it has failed to start several times; tell the operator",
     "PartitionTimeLimit": "it asks for more time than the partition allows, so it never starts; stop it, and submit it with a smaller max_minutes",
     "PartitionNodeLimit": "it has more workers than the partition allows, so it never starts; stop it, and submit it with a smaller worker_count",
+    "PartitionConfig": "the partition does not allow what it asks for; stop it, and submit it with smaller workers, or ask the operator",
     "PartitionDown": "the operator has closed the partition; running jobs go on",
     "PartitionInactive": "the operator has closed the partition",
     "BadConstraints": "no host can ever fit it; stop it, and submit it with smaller workers or another host_class",
+    "Constraints": "no host that it can use now has what it asks for; `trainyard nodes` shows what the hosts have",
     "Reservation": "it waits for its reservation",
     "ReservationDeleted": "its reservation does not exist any more; stop it",
+    "ReservationInvalid": "its reservation is not valid any more; stop it",
     "JobArrayTaskLimit": "its job array has as many running tasks as it allows",
     "AssociationJobLimit": "your account has as many running jobs as it may have",
+    "AssociationTimeLimit": "your account has used up its time; ask the operator",
+    "AccountingPolicy": "a limit of your account keeps it from starting; `trainyard quota` shows the limits",
+    "AccountNotAllowed": "its account may not use the partition; stop it, and submit it with another workspace_id",
+    "InvalidAccount": "its account does not exist any more; stop it, and submit it with another workspace_id",
+    "InvalidQOS": "its priority does not exist any more; stop it, and submit it with another priority",
+    "QOSNotAllowed": "its account or the partition does not allow its priority; stop it, and submit it with another priority",
+    "QOSUsageThreshold": "your account has used so much lately that its priority may not be used now; wait, or submit it with another priority",
+    "QOSJobLimit": "there are as many running jobs of its priority as there may be",
+    "QOSResourceLimit": "the jobs of its priority use all that they may use",
+    "QOSTimeLimit": "the jobs of its priority have used up their time; ask the operator",
+    "MaxMemPerLimit": "it asks for more memory for each CPU or host than this cluster allows; stop it, and submit it with a smaller worker_memory",
     "Licenses": "it waits for a licence",
     "NodeDown": "a host that it needs is down",
+    "FrontEndDown": "the host that starts jobs is down; tell the operator",
+    "SchedDefer": "it asks to start at once, which this cluster does not do; stop it, and submit it without --immediate",
+    "FedJobLock": "the clusters of the federation agree on where it starts",
+    "PowerNotAvail": "its hosts are switched off to save power",
+    "PowerReserved": "the power that it needs is reserved for other jobs",
+    "BurstBufferResources": "it waits for space in the burst buffer",
+    "BurstBufferStageIn": "its files are being copied into the burst buffer",
+    "BurstBufferOperation": "the burst buffer has failed for it; tell the operator",
     "Cleaning": "it is being cleaned up after its last run",
     "Prolog": "the host is being prepared for it",
+    # Of the run before, if it was queued again.
+    "JobLaunchFailure": "its last start failed on the host; tell the operator",
+    "SystemFailure": "its last run failed because of Slurm or a host; tell the operator",
+    "NonZeroExitCode": "its last run failed with an exit code; its log has it",
+    "RaisedSignal": "its last run was ended by a signal; its log may say why",
+    "TimeLimit": "its last run took longer than its time limit",
+    "InactiveLimit": "its last run was ended because it did nothing",
+    "OutOfMemory": "its last run needed more memory than it had; stop it, and submit it with a larger worker_memory",
 }
+
+#: Resources as reasons of limits name them: in words, and the key of a job file that asks for them.
+_RESOURCES = {
+    "BB": ("burst buffer space", ""),
+    "Billing": ("billing units", ""),
+    "Cpu": ("CPUs", "worker_cpu"),
+    "Energy": ("energy", ""),
+    "GRES": ("GPUs", "worker_gpu"),
+    "Jobs": ("running jobs", ""),
+    "License": ("licences", ""),
+    "Mem": ("memory", "worker_memory"),
+    "Memory": ("memory", "worker_memory"),
+    "Node": ("hosts", "worker_count"),
+    "SubmitJob": ("waiting and running jobs", ""),
+    "SubmitJobs": ("waiting and running jobs", ""),
+    "Unknown": ("of a resource", ""),
+    "Wall": ("time", "max_minutes"),
+    "WallDuration": ("time", "max_minutes"),
+}
+_LIMIT_REASON = re.compile(
+    r"(?P<of>Assoc|QOS)?(?P<kind>Grp|Max|Min)(?P<what>%s)(?P<time>RunMinutes|Minutes)?"
+    r"(?:Per(?P<per>Job|Node|User|Account))?(?:Limit|NotSatisfied)?"
+    % "|".join(sorted(_RESOURCES, key=len, reverse=True)),
+    re.IGNORECASE,
+)
+_BY_LOWER = {name.lower(): words for name, words in _RESOURCES.items()}
+_AGAIN = "so it never starts; stop it, and submit it with %s"
+
+
+def _limit_reason(reason: str, account: str, priority: str) -> str:
+    """Return a reason that names a limit in words, such as AssocGrpGRESRunMinutes. Empty if it does not."""
+    match = _LIMIT_REASON.fullmatch(reason)
+    if not match:
+        return ""
+    kind, minutes, per = match.group("kind"), match.group("time") or "", match.group("per") or ""
+    what, key = _BY_LOWER[match.group("what").lower()]
+    whose = "group %s" % account
+    if match.group("of") != "Assoc":
+        whose = "priority %s" % (priority or "of the job")
+    amount = "minutes of " + what if minutes else what
+    if kind == "Min":
+        more = "a larger %s or another priority" % key if key else "another priority"
+        less = "fewer" if what.endswith("s") else "less"
+        return "it asks for %s %s than %s requires, %s" % (less, what, whose, _AGAIN % more)
+    if kind == "Grp":
+        return _group_words(whose, amount, minutes)
+    if per == "User" or what.endswith("jobs") and per != "Account":
+        return (
+            "you have all the %s that %s allows one person; it starts when another job of yours has ended"
+            % (
+                amount,
+                whose,
+            )
+        )
+    if per == "Account":
+        return (
+            "group %s has all the %s that %s allows one group; it starts when another job of the group has ended"
+            % (
+                account,
+                amount,
+                whose,
+            )
+        )
+    fewer = "a smaller " + (key or "request") + (" or max_minutes" if minutes else "")
+    place = "host" if per == "Node" else "job"
+    return "it asks for more %s than %s allows one %s, %s" % (amount, whose, place, _AGAIN % fewer)
+
+
+def _group_words(whose: str, amount: str, minutes: str) -> str:
+    """Return the words for a limit of all jobs of a group or a priority together."""
+    if minutes == "Minutes" or amount == "time":
+        return "the jobs of %s have used up the %s that they may use; ask the operator" % (
+            whose,
+            amount,
+        )
+    if minutes:
+        return (
+            "the running jobs of %s hold all the %s that they may have; it starts when they have run for longer, or with a smaller max_minutes"
+            % (
+                whose,
+                amount,
+            )
+        )
+    return "%s has all the %s that it may have; it starts when another of its jobs has ended" % (
+        whose,
+        amount,
+    )
 
 
 #: Reasons of Slurm, the limit in P(_slurm.parse_usage), and how it is named.
@@ -384,7 +542,7 @@ _GROUP_LIMITS = (
     (r"AssocGrpMem(?!.*Min)", "memory_mib", "GB of memory", GIB),
     (r"AssocGrpJobs", "jobs", "running jobs", 1),
     (
-        r"Assoc(?:Grp|iationGroup)?.*(?:GRES|TRES)(?!.*Min)|AssociationResourceLimit",
+        r"Assoc(?:Grp|iationGroup)(?:GRES|TRES)(?!.*Min)|AssociationResourceLimit",
         "gpus",
         "GPUs",
         1,
@@ -442,43 +600,87 @@ def job_count_words(reason: str, usage: list, account: str) -> str:
 def limit_words(reason: str, usage: list, account: str) -> str:
     """Return which limit of an account or of the person a job waits for, or an empty text."""
     if re.match(r"AssocMax(?:Submit)?Jobs?Limit|AssociationJobLimit", reason):
-        return job_count_words(reason, usage, account) or _WORDS["AssociationJobLimit"]
+        words = _WORDS["AssociationJobLimit"]
+        if "Submit" in reason:
+            words = words.replace("running", "waiting and running")
+        return job_count_words(reason, usage, account) or words
     for pattern, key, unit, size in _GROUP_LIMITS:
         words = usage_words(usage, account, key, unit, size) if re.search(pattern, reason) else ""
         if words and key in ("cpus", "memory_mib"):
             words = used_up(usage, account) + words
         if words:
             return words
-    if re.match(r"AssocGrp|AssociationGroup|AssociationResource|AssocMaxGRESPerJob", reason):
-        return "group %s uses all that it may use (%s)" % (account, reason)
     return ""
 
 
+def place(queue: list, number: str) -> dict | None:
+    """Return the place of a job among those that wait for the same partition: C(place), C(queued) and the reason of the first one.
+
+    None if it is not in the queue, which P(_slurm_metrics.waiting) describes.
+    """
+    mine = next((entry for entry in queue if str(entry.get("id")) == number), None)
+    if mine is None:
+        return None
+    same = [entry for entry in queue if entry.get("partition") == mine.get("partition")]
+    return {
+        "place": same.index(mine) + 1,
+        "queued": len(same),
+        "first_reason": str(same[0].get("reason") or ""),
+    }
+
+
+def cost(job: dict, usage: list, accounts: list) -> str:
+    """Return in words what a job takes of the GPUs of its group. C(usage) is of P(_slurm.parse_usage), C(accounts) of P(accounts_of)."""
+    asked = job["worker_count"] * job["worker_gpu"]
+    if not asked:
+        return "it asks for no GPU"
+    words = "it asks for %d GPU%s" % (asked, "s" * (asked > 1))
+    name = job["workspace_id"] or (accounts[0]["account"] if len(accounts) == 1 else "")
+    for entry in usage:
+        used, limit = entry["gpus"]["used"], entry["gpus"]["limit"]
+        if entry["account"] != name or entry["user"] or limit is None:
+            continue
+        if used + asked <= limit:
+            return words + ", with which group %s uses %d of its %d" % (name, used + asked, limit)
+        return words + ", but group %s uses %d of its %d now, so it waits" % (name, used, limit)
+    return words
+
+
+def _away_words(nodes: list) -> str:
+    """Return the words for hosts that are out of service, with the reason of each."""
+    away = [node for node in nodes if not node["available_for_jobs"]]
+    shown = ["%s (%s)" % (node["name"], away_reason(node)) for node in away]
+    return "hosts that it needs are out of service or reserved%s" % (
+        ": " + names(shown, 4) if shown else ""
+    )
+
+
+def away_reason(node: dict) -> str:
+    """Return why a host is out of service: what the operator or Slurm has written, or else its states."""
+    return node["reason"] or ", ".join(node["states"]).replace("_", " ")
+
+
 def why(job, usage, nodes):
-    """Return the reason why a job waits, in words. C(job) is of P(_slurm.parse_jobs)."""
-    reason = job["reason"] or ""
-    words = limit_words(reason, usage, job["account"])
+    """Return the reason why a job waits, in words. C(job) is of P(_slurm.parse_jobs), or has the same keys C(reason), C(account) and C(qos) or C(priority)."""
+    # Commands differ in whether a sentence has spaces or underscores. "ReqNodeNotAvail, UnavailableNodes:a" begins with the reason.
+    reason = (job["reason"] or "").replace("_", " ").strip()
+    word = reason.partition(",")[0].strip()
+    words = limit_words(word, usage, job["account"])
     if words:
         return words
-    if re.match(r"(?:QOS|Max).*(?:PerUser|PerAccount)", reason):
-        return "you use all that one person may use (%s)" % reason
-    if re.match(r"(?:Assoc|QOS).*(?:Time|Wall)", reason):
-        return (
-            "it asks for more time than your account allows (%s); stop it, and submit it with a smaller max_minutes"
-            % reason
-        )
-    if reason.startswith(("ReqNodeNotAvail", "Nodes_required_for_job")):
-        away = [
-            "%s (%s)" % (node["name"], node["reason"] or ", ".join(node["states"]))
-            for node in nodes
-            if not node["available_for_jobs"]
-        ]
-        return "hosts that it needs are out of service or reserved%s" % (
-            ": " + names(away, 4) if away else ""
-        )
-    if "requeued held" in reason or "held" in reason.lower() and reason not in _WORDS:
+    priority = job.get("qos") or job.get("priority") or ""
+    words = _limit_reason(word, job["account"], priority if isinstance(priority, str) else "")
+    if words:
+        return "%s (%s)" % (words, word)
+    if word == "AssociationResourceLimit" or re.match("Assoc(?:iation)?Gr(?:ou)?p", word):
+        return "group %s uses all that it may use (%s)" % (job["account"], word)
+    if word == "ReqNodeNotAvail" or reason.lower().startswith("nodes required for job"):
+        return _away_words(nodes)
+    if word in _WORDS:
+        return _WORDS[word]
+    if "held" in reason.lower():
         return "Slurm holds it after a failed start (%s); tell the operator" % reason
-    return _WORDS.get(reason, reason)
+    return reason
 
 
 # --- whether a job that runs makes progress -----------------------------------------------------------------------------------

@@ -7,10 +7,42 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import sys
 
 from _slurm_client import GIB
 
 GOOD, FAILED, REFUSED, NO_ANSWER = 0, 1, 2, 3
+#: Colours of words on a terminal (ECMA-48). Each word says the same without its colour.
+GREEN, YELLOW, RED = "32", "33", "31"
+COLOURS = {
+    "running": GREEN,
+    "in service": GREEN,
+    "waiting": YELLOW,
+    "starting": YELLOW,
+    "ending": YELLOW,
+    "held": YELLOW,
+    "failed": RED,
+    "out of time": RED,
+    "out of memory": RED,
+    "host failed": RED,
+    "out of service": RED,
+}
+
+
+def is_coloured() -> bool:
+    """Return whether the output is a terminal that shows colours, and its person wants them (NO_COLOR)."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def painted(text: str) -> str:
+    """Return a state with its colour, if the output has colours. The text may have spaces after it."""
+    colour = COLOURS.get(text.rstrip())
+    if colour is None or not is_coloured():
+        return text
+    return "\x1b[%sm%s\x1b[0m" % (colour, text)
 
 
 def printable(text):
@@ -24,10 +56,18 @@ def printable(text):
 
 
 def table(heads, rows):
-    """Print rows below their heads, each column as wide as it needs to be."""
+    """Print rows below their heads, each column as wide as it needs to be. States have a colour on a terminal."""
     cells = [list(heads)] + [[printable(value) for value in row] for row in rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
-    print("\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells))
+    state = heads.index("STATE") if is_coloured() and "STATE" in heads else None
+    lines = []
+    for row in cells:
+        shown = list(map(str.ljust, row, widths))
+        shown[-1] = row[-1]
+        if state is not None:
+            shown[state] = painted(shown[state])
+        lines.append("  ".join(shown).rstrip())
+    print("\n".join(lines))
 
 
 def local(stamp, today=None):

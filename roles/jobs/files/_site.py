@@ -23,6 +23,8 @@ from _messages import Refused
 CONFIG = os.environ.get("TRAINYARD_JOBS_CONFIG") or "/etc/trainyard/jobs.json"
 #: Seconds after which the command of an interactive job is removed.
 KEPT_SECONDS = 30 * 86400
+#: Role monitoring writes it on the scheduler's host: the waiting jobs of all people, without names. Seconds for which it counts, and its size at most.
+QUEUE, QUEUE_SECONDS, QUEUE_BYTES = "/run/trainyard-queue/queue.json", 300, 16 << 20
 #: Where the operator's public keys of people are on this host.
 PEOPLE = "/etc/trainyard/people"
 
@@ -86,6 +88,15 @@ class Site:
                 "%s cannot be read (%s); tell the operator to run playbook image_relay"
                 % (path, error)
             ) from error
+
+    def queue(self) -> list | None:
+        """Return the waiting jobs of all people in their order, without names. None if this host does not know them."""
+        try:
+            text = _files.read_regular(self.config.get("queue") or QUEUE, QUEUE_BYTES)
+            found = json.loads(text)
+            return found["jobs"] if time.time() - found["written"] < QUEUE_SECONDS else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def saved(self):
         """Return the names of the images that the person has in the site's registry, the newest first, and why that is not known, or an empty text."""

@@ -80,8 +80,8 @@ def minimal(environment):
     return dict(kept, PATH=":".join(dict.fromkeys(folders)), SHELL="/bin/bash")
 
 
-def ask(command, text=None, environment=None):
-    """Return what a command of Slurm prints. Raises NoAnswer, or Refused if Slurm refuses a job."""
+def ask(command, text=None, environment=None, with_errors=False):
+    """Return what a command of Slurm prints, if asked also as errors. Raises NoAnswer, or Refused if Slurm refuses a job."""
     environment = environment or _slurm.command_environment(os.environ)
     try:
         done = subprocess.run(
@@ -113,7 +113,20 @@ def ask(command, text=None, environment=None):
         raise NoAnswer(
             "Slurm does not answer ('%s'). %s" % (evidence, sentence(_slurm.FIXES[cause]))
         )
-    return stdout
+    return stdout + stderr if with_errors else stdout
+
+
+def start_of(script: str, environment: dict) -> str | None:
+    """Return when Slurm would start a new job, which it is not given. None if it cannot say."""
+    command = ["sbatch", "--test-only", "--parsable"]
+    try:
+        # The time is in the zone of the command.
+        said = ask(command, script, dict(environment, TZ="UTC0", LC_ALL="C"), with_errors=True)
+    except (Refused, NoAnswer):
+        # The real one says why.
+        return None
+    found = re.search(r"to start at ([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}) ", said)
+    return found.group(1) + "Z" if found else None
 
 
 def sentence(text):
@@ -169,6 +182,12 @@ def number_of(text):
     if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
         raise Refused("'%.40s' is not the number of a job; `trainyard list` shows yours" % text)
     return text
+
+
+def numbers_of(texts: list) -> list:
+    """Return the numbers of jobs, each once. They may be one text with commas between them."""
+    words = ",".join(texts).split(",")
+    return list(dict.fromkeys(number_of(word) for word in words))
 
 
 def find(number):

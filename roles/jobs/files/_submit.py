@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import datetime
 import io
-import json
 import os
 import re
 import shlex
@@ -20,9 +20,24 @@ import _job_limits
 import _job_text
 import _slurm
 from _messages import Refused
-from _output import GOOD, NO_ANSWER, out
+from _output import NO_ANSWER, local, moment_of, out
 from _site import Site
-from _slurm_client import accounts_now, ask, minimal, nodes_now, number_of, parsed, usage_now
+from _slurm_client import (
+    NoAnswer,
+    accounts_now,
+    ask,
+    minimal,
+    nodes_now,
+    number_of,
+    parsed,
+    start_of,
+    usage_now,
+)
+
+#: A job in a script of P(_batch.script).
+SEALED = re.compile(r"<<'(END_OF_JOB\w*)'\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+#: Seconds from now on in which an expected start is "now": Slurm rounds its times.
+NOW_SECONDS = 60
 
 
 def read_file(path):
@@ -84,7 +99,8 @@ def submit_values(options, site, values, origin, then=None):
         site.check_folder()
     values, job = judged(options, site, values, origin)
     place = site.place(job)
-    problems = site_problems(site, job)
+    state = state_of(site)
+    problems = site_problems(site, job, state)
     if problems:
         raise Refused(
             "\n".join("%s: %s" % (origin, with_line(values, problem)) for problem in problems)
@@ -96,12 +112,34 @@ def submit_values(options, site, values, origin, then=None):
     # With what was chosen for the person.
     kept = dict(values, worker_image=job["worker_image"], **chosen_folder(job, place))
     script = _batch.script(job, _job_file.to_yaml(kept), place)
+    told = {
+        "cost": _job_limits.cost(
+            job, state["usage"], _job_limits.accounts_of(state["usage"], site.person)
+        ),
+        "start_estimate": None if then else start_of(script, minimal(os.environ)),
+    }
     if options.dry_run:
-        return out(options, {"script": script}, lambda value: sys.stdout.write(value["script"]))
-    try:
-        number = (
-            ask(["sbatch", "--parsable"], script, minimal(os.environ)).strip().partition(";")[0]
+        if not options.json:
+            print("trainyard: " + expected(told), file=sys.stderr)
+        return out(
+            options, dict(told, script=script), lambda value: sys.stdout.write(value["script"])
         )
+    number = hand_over(site, job, script, values, origin)
+    if then:
+        return then(site, number)
+    told.update(id=number, name=job["name"], log=site.log_of(number))
+
+    def lines(_told):
+        print("job %s submitted. Follow it with: trainyard logs -f %s" % (number, number))
+        print(expected(told))
+
+    return out(options, told, lines)
+
+
+def hand_over(site, job: dict, script: str, values: dict, origin: str) -> str:
+    """Give a job to Slurm, and return its number."""
+    try:
+        return ask(["sbatch", "--parsable"], script, minimal(os.environ)).strip().partition(";")[0]
     except Refused as error:
         problems = qos_problems(site, job, str(error)) or full_problems(site, job, str(error))
         if not problems:
@@ -109,19 +147,16 @@ def submit_values(options, site, values, origin, then=None):
         raise Refused(
             "\n".join("%s: %s" % (origin, with_line(values, problem)) for problem in problems)
         ) from error
-    if then:
-        return then(site, number)
-    if options.json:
-        print(
-            json.dumps(
-                {"id": number, "name": job["name"], "log": site.log_of(number)},
-                indent=2,
-                sort_keys=True,
-            )
-        )
-    else:
-        print("job %s submitted. Follow it with: trainyard logs -f %s" % (number, number))
-    return GOOD
+
+
+def expected(told: dict) -> str:
+    """Return what a job costs and when it is expected to start, in words."""
+    start = told["start_estimate"]
+    if not start:
+        return told["cost"] + "; Slurm does not say when it starts"
+    wait = moment_of(start) - datetime.datetime.now(datetime.timezone.utc)
+    when = "now" if wait.total_seconds() < NOW_SECONDS else "at " + local(start)
+    return "%s; it is expected to start %s" % (told["cost"], when)
 
 
 def with_line(values, problem):
@@ -140,24 +175,35 @@ def chosen_folder(job, place):
     )
 
 
-def site_problems(site, job):
-    """Return why the cluster can never run the job."""
+def state_of(site) -> dict:
+    """Return what the controller says of the cluster: C(partitions), C(usage) and C(hosts)."""
     # Side by side: each of them waits for the controller. The database, which knows the QOS of accounts, too, takes ten times as long.
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         partitions = pool.submit(parsed, _slurm.PARTITIONS, _slurm.parse_partitions)
         usage, hosts = pool.submit(usage_now, site.person), pool.submit(nodes_now)
+    return {
+        "partitions": partitions.result(),
+        "usage": usage.result(),
+        "hosts": hosts.result(),
+    }
+
+
+def site_problems(site, job, state=None):
+    """Return why the cluster can never run the job. C(state) is of P(state_of), which is asked otherwise."""
+    state = state or state_of(site)
+    hosts, partitions = state["hosts"], state["partitions"]
     approved = []
     # A damaged catalogue does not keep jobs from running.
     with contextlib.suppress(Refused):
         approved = site.approved()
     return (
         _job_limits.account_problems(
-            job, _job_limits.accounts_of(usage.result(), site.person), site.person
+            job, _job_limits.accounts_of(state["usage"], site.person), site.person
         )
-        + _job_limits.host_problems(job, hosts.result(), partitions.result())
+        + _job_limits.host_problems(job, hosts, partitions)
         + _job_limits.image_problems(job, site.catalogue(), site.config.get("registries") or [])
         + folder_problems(job, site)
-        + _job_limits.platform_problems(job, approved, hosts.result(), partitions.result())
+        + _job_limits.platform_problems(job, approved, hosts, partitions)
         + (
             ["copy_results: this cluster has no rclone (jobs_rclone); remove the key"]
             if job["copy_results"] and not site.config.get("rclone")
@@ -246,6 +292,19 @@ def start_interactive(options, site, job, place):
     return NO_ANSWER
 
 
+def file_of(site: Site, number: str) -> str:
+    """Return the job file of a job. One that has not started has it in its script, which the controller keeps."""
+    try:
+        return site.values_of(number)
+    except Refused as error:
+        try:
+            script = ask(["scontrol", "write", "batch_script", number, "-"])
+            found = SEALED.search(script)
+            return _job_text.opened(found.group(2) if found else "")[1]
+        except (Refused, NoAnswer, _job_text.SealError):
+            raise error from None
+
+
 def clone(options):
     site, number = Site(), number_of(options.id)
-    return submit_text(options, site, site.values_of(number), "job %s" % number)
+    return submit_text(options, site, file_of(site, number), "job %s" % number)

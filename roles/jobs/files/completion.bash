@@ -1,19 +1,17 @@
-# Completion of the command trainyard for bash.
+# Completion of the command trainyard for bash. The command itself knows its subcommands, options, jobs and images.
 _trainyard() {
-    local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]}
-    if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "submit list show logs stop clone attach tensorboard why explain quota usage nodes images login" -- "$word"))
-    elif { [ "$command" = submit ] || [ "$command" = explain ]; } && [ "${word#-}" = "$word" ]; then
-        compopt -o default
-        COMPREPLY=()
-    elif [ "$command" = tensorboard ] && [ "${word#-}" = "$word" ]; then
-        COMPREPLY=($(compgen -d -- "$word"))
-    elif [ "${word#-}" != "$word" ]; then
-        COMPREPLY=($(compgen -W "--json --help --set --dry-run --follow --rank --root --all --stdio --month --account --csv" -- "$word"))
-    else
-        case $command in
-            show|logs|stop|clone|attach|why) COMPREPLY=($(compgen -W "$(squeue --me --noheader --format=%i 2> /dev/null)" -- "$word"));;
-        esac
-    fi
+    local word=${COMP_WORDS[COMP_CWORD]} found
+    # What comes after : and = is replaced alone.
+    case $word in :|=) word= ;; esac
+    mapfile -t found < <(trainyard complete "${COMP_WORDS[@]:0:COMP_CWORD+1}" 2> /dev/null)
+    COMPREPLY=()
+    case ${found[0]} in
+        -files) compopt -o default 2> /dev/null ;;
+        -folders) mapfile -t COMPREPLY < <(compgen -d -- "$word") ;;
+        '') ;;
+        *)
+            COMPREPLY=("${found[@]}")
+            case ${found[0]} in *=) compopt -o nospace 2> /dev/null ;; esac ;;
+    esac
 }
 complete -F _trainyard trainyard

@@ -8,8 +8,8 @@ The values have the keys of job files. Only the judge of job files (_job_file.py
 
 from __future__ import annotations
 
+import datetime
 import hashlib
-import html
 import json
 import re
 import secrets
@@ -41,8 +41,26 @@ PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 
 
 #: Actions of the spawner, then those of the pages of jobs.
-ACTIONS = ("choices", "start", "status", "stop", "jobs", "job", "stop_job", "clone", "submit")
-OF_JOB = ("status", "stop", "job", "stop_job", "clone")
+ACTIONS = (
+    "choices",
+    "start",
+    "status",
+    "stop",
+    "home",
+    "jobs",
+    "job",
+    "log",
+    "cluster",
+    "usage",
+    "values",
+    "check",
+    "submit",
+    "stop_job",
+    "clone",
+)
+OF_JOB = ("status", "stop", "job", "log", "stop_job", "clone")
+#: Bytes of a job file that a person sends.
+MAX_TEXT = 1 << 18
 
 
 class RequestError(ValueError):
@@ -119,6 +137,81 @@ def of_jobs_form(texts: dict, fields: list) -> dict:
     return dict(found, services=services) if services else found
 
 
+def form_of(values: dict, fields: list) -> tuple:
+    """Return the texts of the form for the values of a job file, and the values that the form has no field for."""
+    texts, others = {}, {}
+    names = {about["name"] for about in fields}
+    for key, value in values.items():
+        if str(key) in names and isinstance(value, str):
+            texts[str(key)] = str(value)
+        elif key == "services":
+            services, rest = _services_of(value, names)
+            texts.update(services)
+            others.update({"services": rest} if rest else {})
+        else:
+            others[str(key)] = value
+    return texts, others
+
+
+def _services_of(value: object, names: set) -> tuple:
+    """Return the texts of the fields of services, and what is no such service."""
+    pairs, rest = {}, []
+    for entry in value if isinstance(value, list) else [value]:
+        found = entry if isinstance(entry, dict) else {entry: "true"}
+        if all("services.%s" % name in names for name in found):
+            pairs.update({"services.%s" % name: str(each) for name, each in found.items()})
+        else:
+            rest.append(entry)
+    return pairs, rest
+
+
+def months_of(jobs: list) -> list:
+    """Return the use of each month and account, the newest first: C(jobs), C(failed), C(gpu_hours) and C(wait_hours), the mean from submission to start."""
+    found = {}
+    for job in jobs:
+        if not job["submitted"]:
+            continue
+        row = found.setdefault(
+            (job["submitted"][:7], job["account"]),
+            {"jobs": 0, "failed": 0, "seconds": 0.0, "waits": []},
+        )
+        row["jobs"] += 1
+        row["failed"] += job["state"] not in DID_NOT_FAIL
+        if job["started"]:
+            row["waits"].append(seconds_between(job["submitted"], job["started"]))
+        if job["started"] and job["ended"]:
+            row["seconds"] += job["gpus"] * seconds_between(job["started"], job["ended"])
+    months = []
+    for (month, account), row in sorted(found.items(), reverse=True):
+        waits = row["waits"]
+        months.append(
+            {
+                "month": month,
+                "account": account,
+                "jobs": row["jobs"],
+                "failed": row["failed"],
+                "gpu_hours": round(row["seconds"] / 3600, 1),
+                "wait_hours": round(sum(waits) / len(waits) / 3600, 2) if waits else 0.0,
+            }
+        )
+    return months
+
+
+#: States of Slurm of jobs that have not failed: they go on, ended well, or were stopped.
+DID_NOT_FAIL = frozenset(
+    (
+        *("pending", "configuring", "running", "completing", "suspended", "requeued"),
+        *("completed", "cancelled", "preempted", "stopped", "resizing"),
+    )
+)
+
+
+def seconds_between(begin: str, end: str) -> float:
+    """Return the seconds between two times of Slurm, such as 2026-01-31T23:59:59Z."""
+    first, last = (datetime.datetime.fromisoformat(text.rstrip("Z")) for text in (begin, end))
+    return max(0.0, (last - first).total_seconds())
+
+
 # --- requests to the helper -------------------------------------------------------------------------------------------------
 
 
@@ -148,6 +241,50 @@ def check_start(request: dict) -> None:
         raise RequestError("the environment of the request has variables that are not the hub's")
 
 
+def check_values(request: dict) -> None:
+    """Raise RequestError if a form has anything but texts."""
+    if not is_texts(request.get("values")):
+        raise RequestError("the request has no values")
+
+
+def check_list(request: dict) -> None:
+    """Raise RequestError if the filter of a list of jobs is not one that the page makes."""
+    texts = [request.get(key) for key in ("state", "since", "name")]
+    page = request.get("page")
+    if not all(isinstance(text, str) and len(text) <= 100 for text in texts):
+        raise RequestError("the request has no state, time or name")
+    if isinstance(page, bool) or not isinstance(page, int) or not 1 <= page < 1000000:
+        raise RequestError("the request has no page")
+
+
+def check_log(request: dict) -> None:
+    """Raise RequestError if the place in a log is not one that the page makes."""
+    rank, start = request.get("rank"), request.get("start")
+    for number in (0 if rank is None else rank, start):
+        if isinstance(number, bool) or not isinstance(number, int) or not -1 <= number < 1 << 50:
+            raise RequestError("the request has no worker or no place in the log")
+
+
+def check_source(request: dict) -> None:
+    """Raise RequestError if the values of the form have no source: a job, or the text of a file."""
+    text = request.get("text")
+    if text is None:
+        if not re.fullmatch(r"[1-9][0-9]{0,17}", str(request.get("job"))):
+            raise RequestError("the request has no job")
+    elif not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise RequestError("the request has no text")
+
+
+CHECKS = {
+    "start": check_start,
+    "submit": check_values,
+    "check": check_values,
+    "jobs": check_list,
+    "log": check_log,
+    "values": check_source,
+}
+
+
 def request_of(text):
     """Return a request of the hub, checked. It comes as JSON on the standard input of the helper."""
     try:
@@ -160,15 +297,12 @@ def request_of(text):
         r"[1-9][0-9]{0,17}", str(request.get("job"))
     ):
         raise RequestError("the request has no job")
-    if request["action"] == "submit":
-        if not is_texts(request.get("values")):
-            raise RequestError("the request has no values")
+    if request["action"] in CHECKS:
+        CHECKS[request["action"]](request)
     if request["action"] == "stop" and not re.fullmatch(
         r"[0-9a-f]{32}\.json", str(request.get("file"))
     ):
         raise RequestError("the request has no file")
-    if request["action"] == "start":
-        check_start(request)
     return request
 
 
@@ -255,82 +389,44 @@ def choices_of(accounts, nodes, images, default_image, approved=(), registries=(
     }
 
 
-def _option(name, value):
-    return "<option%s>%s</option>" % (" selected" if name == value else "", html.escape(name))
-
-
-def _select(key, label, values, value, empty=None):
-    rows = ['<option value="">%s</option>' % html.escape(empty)] if empty is not None else []
-    rows += [_option(entry, value) for entry in values]
-    return (
-        '<div class="mb-3"><label class="form-label" for="%s">%s</label><select class="form-select" id="%s" name="%s">%s</select></div>'
-        % (key, label, key, key, "".join(rows))
-    )
-
-
-def _image_list(choices, value):
-    """Return the list of images: those of the cluster, and beside them those that the person has saved, the newest first."""
-    if not choices["saved"]:
-        return _select("worker_image", "Image", choices["images"], value)
-    groups = "".join(
-        '<optgroup label="%s">%s</optgroup>'
-        % (label, "".join(_option(name, value) for name in names))
-        for label, names in (
-            ("Images of the cluster", choices["images"]),
-            ("Saved by you", choices["saved"]),
-        )
-        if names
-    )
-    return (
-        '<div class="mb-3"><label class="form-label" for="worker_image">Image</label><select class="form-select" id="worker_image" name="worker_image">'
-        "%s</select></div>" % groups
-    )
-
-
-def _image_text(key, label, value, why):
-    return (
-        '<div class="mb-3"><label class="form-label" for="%s">%s</label><input class="form-control" id="%s" name="%s" value="%s">%s</div>'
-        % (
-            key,
-            label,
-            key,
-            key,
-            html.escape(value),
-            '<div class="form-text">%s</div>' % html.escape(why) if why else "",
-        )
-    )
-
-
-def images_of(choices, value):
+def _image_fields(choices: dict, value: str) -> list:
     """Return the fields for the image. Without a list and without registries any name may be typed, and hosts say whether they have it."""
     listed = choices["images"] + choices["saved"]
+    typed = {"kind": "text", "key": "worker_image", "label": "Image", "value": value}
     if not listed:
-        return [_image_text("worker_image", "Image", value, choices["saved_problem"])]
-    found = [_image_list(choices, value)]
+        return [dict(typed, note=choices["saved_problem"])]
+    groups = [("Images of the cluster", choices["images"]), ("Saved by you", choices["saved"])]
+    if not choices["saved"]:
+        groups = [("", choices["images"])]
+    found = [dict(typed, kind="select", groups=[each for each in groups if each[1]])]
     if choices["registries"]:
-        notes = ["from " + ", ".join(choices["registries"])] + [choices["saved_problem"]] * bool(
-            choices["saved_problem"]
-        )
+        notes = ["from " + ", ".join(choices["registries"]), choices["saved_problem"]]
         found.append(
-            _image_text(
-                OTHER_IMAGE, "Or another image", "" if value in listed else value, "; ".join(notes)
+            dict(
+                typed,
+                key=OTHER_IMAGE,
+                label="Or another image",
+                value="" if value in listed else value,
+                note="; ".join(filter(None, notes)),
             )
         )
     return found
 
 
-def _number(key, label, value, most, why, least=1, step="1"):
-    note = '<div class="form-text">%s</div>' % html.escape(why) if why else ""
-    limit = ' max="%s"' % most if most is not None else ""
-    return (
-        '<div class="mb-3"><label class="form-label" for="%s">%s</label><input class="form-control" type="number" id="%s" name="%s" min="%s"%s step="%s" '
-        'value="%s">%s</div>' % (key, label, key, key, least, limit, step, html.escape(value), note)
-    )
+def _number(key, label, value, most, note, least=1, step="1"):
+    found = {"kind": "number", "key": key, "label": label, "value": value}
+    return dict(found, least=least, most=most, step=step, note=note)
 
 
-def page(choices, former, default_class=""):
-    """Return the part of the start page with the choices.
+def _list(key, label, value, names, empty):
+    found = {"kind": "select", "key": key, "label": label, "value": value}
+    return dict(found, groups=[("", names)], empty=empty)
 
+
+def start_fields(choices: dict, former: dict, default_class: str = "") -> list:
+    """Return the fields of the start page with the choices, for templates/start_form.html.
+
+    :param choices: of P(choices_of).
     :param former: the values of the last start. The server judges them again.
     :param default_class: class of hosts of a first start. One that no host has any more does not count.
     """
@@ -340,63 +436,26 @@ def page(choices, former, default_class=""):
     value.update(
         (key, text if isinstance(text, str) else "") for key, text in chosen(former).items()
     )
-    parts = images_of(choices, value["worker_image"])
-    parts += [
+    gpus, cpus, memory = choices["gpus"], choices["cpus"], choices["memory"]
+    most = choices["minutes"]
+    limit = "your account allows %d at most" % most if most else "empty: the limit of the queue"
+    gb, minutes = "Memory in GB", "Minutes until it ends"
+    found = _image_fields(choices, value["worker_image"]) + [
+        _number("worker_gpu", "GPUs", value["worker_gpu"], gpus["most"], gpus["why"], least=0),
+        _number("worker_cpu", "CPUs", value["worker_cpu"], cpus["most"], cpus["why"]),
         _number(
-            "worker_gpu",
-            "GPUs",
-            value["worker_gpu"],
-            choices["gpus"]["most"],
-            choices["gpus"]["why"],
-            least=0,
+            "worker_memory", gb, value["worker_memory"], memory["most"], memory["why"], "0.5", "0.5"
         ),
-        _number(
-            "worker_cpu",
-            "CPUs",
-            value["worker_cpu"],
-            choices["cpus"]["most"],
-            choices["cpus"]["why"],
-        ),
-        _number(
-            "worker_memory",
-            "Memory in GB",
-            value["worker_memory"],
-            choices["memory"]["most"],
-            choices["memory"]["why"],
-            least="0.5",
-            step="0.5",
-        ),
-        _number(
-            "max_minutes",
-            "Minutes until it ends",
-            value.get("max_minutes", ""),
-            choices["minutes"],
-            "your account allows %d at most" % choices["minutes"]
-            if choices["minutes"]
-            else "empty: the limit of the queue",
-        ),
+        _number("max_minutes", minutes, value.get("max_minutes", ""), most, limit),
     ]
     if choices["classes"]:
-        parts.append(
-            _select(
-                "host_class",
-                "Class of hosts",
-                choices["classes"],
-                value.get("host_class", ""),
-                empty="any",
-            )
-        )
+        chosen_class = value.get("host_class", "")
+        found.append(_list("host_class", "Class of hosts", chosen_class, choices["classes"], "any"))
     if len(choices["accounts"]) > 1:
-        parts.append(
-            _select(
-                "workspace_id",
-                "Account",
-                choices["accounts"],
-                value.get("workspace_id", ""),
-                empty="the default one",
-            )
-        )
-    return "\n".join(parts)
+        account = value.get("workspace_id", "")
+        accounts = choices["accounts"]
+        found.append(_list("workspace_id", "Account", account, accounts, "the default one"))
+    return found
 
 
 # --- login links ------------------------------------------------------------------------------------------------------------

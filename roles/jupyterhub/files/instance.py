@@ -8,6 +8,8 @@ standard output. It judges and submits by the modules of the command trainyard. 
 as_person kills it a little later.
 """
 
+import argparse
+import codecs
 import concurrent.futures
 import contextlib
 import ctypes
@@ -26,14 +28,24 @@ import _instance
 
 JOBS, SHARED = "/usr/local/lib/trainyard/jobs", "/usr/local/lib/trainyard/shared"
 #: Modules of the command trainyard.
-OF_COMMAND = ("_slurm_client", "_site", "_output", "_submit", "_commands", "_command_line")
+OF_COMMAND = (
+    "_slurm_client",
+    "_site",
+    "_output",
+    "_submit",
+    "_commands",
+    "_command_line",
+    "_overview",
+)
 #: On training hosts.
 PROGRAM = "/usr/local/lib/trainyard/notebook/server"
 MAX_BYTES = 1 << 20
 #: Bytes of an answer. The hub reads no more.
 MAX_ANSWER = 8 << 20
-#: Bytes of a log that a page shows, at its end.
+#: Bytes of a log in an answer. A page shows the last ones.
 LOG_BYTES = 100000
+#: Jobs of a page of the list.
+OF_PAGE = 50
 #: Seconds for a request, less than as_person and the hub have. Seconds of CPU time, and bytes of memory, also for each command of Slurm.
 SECONDS, CPU_SECONDS, MEMORY = 130, 60, 1 << 30
 #: prctl(2), looked up here: between fork and exec, a process with threads could wait for ever.
@@ -90,6 +102,7 @@ def choices(trainyard, site, _request):
         saved, found["saved_problem"] = asked.result()
         found["saved"] = _instance.allowed(saved, found["registries"])
     found["fields"] = trainyard._job_file.form_fields()
+    found["priorities"] = [entry["name"] for entry in site.config.get("priorities") or []]
     return found
 
 
@@ -218,24 +231,105 @@ def by_command(trainyard, words, text=None):
     return found
 
 
-def jobs(trainyard, _site, _request):
-    return {"jobs": by_command(trainyard, ["list"])}
+def home(trainyard, site, _request):
+    """What the person has, what is free, and the jobs of the last day."""
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        asked = pool.submit(trainyard.all_jobs, trainyard.RECENT)
+        hosts = pool.submit(trainyard.nodes_now)
+        usage = pool.submit(trainyard.usage_now, site.person)
+        active = pool.submit(trainyard.active_jobs)
+    nodes, used = hosts.result(), usage.result()
+    marked = {str(job["id"]) for job in active.result() if job["comment"] == _instance.MARK}
+    queue = site.queue() or []
+    found = list(reversed(asked.result()))
+    instances, others = [], []
+    for job in found:
+        if job["state"] in trainyard.WAITING:
+            job["why"] = why_words(trainyard, job, used, nodes, queue)
+        (instances if job["id"] in marked else others).append(job)
+    return {
+        "instances": instances,
+        "jobs": others[:OF_PAGE],
+        "classes": trainyard._job_limits.free_classes(nodes),
+        "out_of_service": trainyard.away_lines(nodes),
+        "accounts": trainyard.quota_of(used, site.person),
+    }
+
+
+def why_words(trainyard, job, usage, nodes, queue):
+    """Return why a job waits, its place in the queue if that is known, and when it may start."""
+    words = trainyard._job_limits.why(job, usage, nodes)
+    place = trainyard._job_limits.place(queue, job["id"])
+    if place:
+        words += "; place %d of %d in the queue" % (place["place"], place["queued"])
+    if job["start_estimate"]:
+        words += "; estimated start %s UTC" % job["start_estimate"][:16].replace("T", " ")
+    return words
+
+
+def jobs(trainyard, site, request):
+    """A page of the list, the newest jobs first."""
+    options = argparse.Namespace(
+        all=False, state=request["state"], since=request["since"], name=request["name"]
+    )
+    found = list(reversed(trainyard.chosen_jobs(options)))
+    pages = max(1, -(-len(found) // OF_PAGE))
+    page = min(request["page"], pages)
+    shown = found[(page - 1) * OF_PAGE : page * OF_PAGE]
+    waiting = [each for each in shown if each["state"] in trainyard.WAITING]
+    if waiting:
+        used, nodes = trainyard.usage_now(site.person), trainyard.nodes_now()
+        queue = site.queue() or []
+        for each in waiting:
+            each["why"] = why_words(trainyard, each, used, nodes, queue)
+    return {"jobs": shown, "total": len(found), "page": page, "pages": pages}
 
 
 def job(trainyard, site, request):
     number = str(request["job"])
     found = by_command(trainyard, ["show", number])
-    text = ""
-    # Its person may have put anything in its place.
-    with contextlib.suppress(OSError), trainyard._files.open_regular(site.log_of(number)) as stream:
-        stream.seek(max(0, os.fstat(stream.fileno()).st_size - LOG_BYTES))
-        text = stream.read(LOG_BYTES).decode("utf-8", "replace")
+    is_waiting = found["state"] in trainyard.WAITING
+    found.update((is_waiting and trainyard.place_of(found)) or {})
     words, name = trainyard.ssh_words(site, number)
     return {
         "job": found,
-        "log": text,
+        "curves": trainyard.minutes_of(site, number, found["hosts"]),
         "ssh": shlex.join(words + [name]) if found["state"] == "running" else "",
     }
+
+
+def log(trainyard, site, request):
+    """The log of a job from a byte on, or its end. Its folder is the person's own, so the job need not be looked up for it."""
+    number, start = str(request["job"]), request["start"]
+    found = {"text": "", "start": max(0, start), "next": max(0, start), "ended": False}
+    # Its person may have put anything in its place.
+    path = site.log_of(number, request["rank"])
+    with contextlib.suppress(OSError), trainyard._files.open_regular(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if start < 0 or start > size:
+            start = max(0, size - LOG_BYTES)
+        stream.seek(start)
+        data = stream.read(LOG_BYTES)
+        # The beginning of a character at the end of the piece is left to the next one.
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text = decoder.decode(data)
+        left = len(decoder.getstate()[0])
+        found.update(text=text, start=start, next=start + len(data) - left)
+    found["ended"] = not found["text"] and status(trainyard, site, request)["state"] == "ended"
+    return found
+
+
+def cluster(trainyard, site, _request):
+    known = trainyard.nodes_now()
+    return {
+        "nodes": by_command(trainyard, ["nodes"]),
+        "classes": trainyard._job_limits.free_classes(known),
+        "queue": site.queue(),
+    }
+
+
+def usage(trainyard, _site, _request):
+    return {"months": _instance.months_of(trainyard.all_jobs(trainyard.ALL))}
 
 
 def stop_job(trainyard, _site, request):
@@ -246,10 +340,33 @@ def clone(trainyard, _site, request):
     return {"job": by_command(trainyard, ["clone", str(request["job"])])["id"]}
 
 
-def submit(trainyard, _site, request):
+def job_text(trainyard, request):
+    """Return the job file of a form: its fields, then the other keys as they were typed."""
     values = _instance.of_jobs_form(request["values"], trainyard._job_file.form_fields())
-    text = trainyard._job_file.to_yaml(values)
-    return {"job": by_command(trainyard, ["submit", "-"], text)["id"]}
+    more = request["values"].get("more", "").replace("\r\n", "\n").strip("\n")
+    return trainyard._job_file.to_yaml(values) + (more + "\n" if more else "")
+
+
+def submit(trainyard, _site, request):
+    return {"job": by_command(trainyard, ["submit", "-"], job_text(trainyard, request))["id"]}
+
+
+def check(trainyard, _site, request):
+    text = job_text(trainyard, request)
+    return dict(by_command(trainyard, ["submit", "-", "--dry-run"], text), file=text)
+
+
+def values(trainyard, site, request):
+    """Return the texts of the form for the file of a job, or for one that the person has sent."""
+    text = request.get("text")
+    if text is None:
+        text = trainyard.file_of(site, trainyard.number_of(str(request["job"])))
+    try:
+        found = trainyard._job_text.read_job_text(text, trainyard._job_file.KEYS)
+    except trainyard._job_text.TextError as error:
+        raise trainyard.Refused(str(error)) from error
+    texts, others = _instance.form_of(found, trainyard._job_file.form_fields())
+    return {"values": dict(texts, more=trainyard._job_file.to_yaml(others))}
 
 
 DO = {
@@ -257,8 +374,14 @@ DO = {
     "start": start,
     "status": status,
     "stop": stop,
+    "home": home,
     "jobs": jobs,
     "job": job,
+    "log": log,
+    "cluster": cluster,
+    "usage": usage,
+    "values": values,
+    "check": check,
     "stop_job": stop_job,
     "clone": clone,
     "submit": submit,

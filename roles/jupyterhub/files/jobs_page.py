@@ -1,20 +1,30 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Jobs in the browser: a service of the hub that runs the command trainyard as the person who has logged in."""
+"""The portal: a service of the hub that runs the command trainyard as the person who has logged in. Jobs, the cluster and usage in the browser."""
 
 from __future__ import annotations
 
 import asyncio
+import datetime
+import json
 import os
+import time
 
 import _helper
 import _jobs_page
 from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
-from tornado import httpserver, web
+from tornado import httpclient, httpserver, web
 
 PREFIX, HUB = os.environ["JUPYTERHUB_SERVICE_PREFIX"], os.environ.get("JUPYTERHUB_HOST", "")
-
+#: What browsers load beside a page: the style sheet and the script, with their types.
+STATIC = {"pages.css": "text/css", "pages.js": "text/javascript"}
+#: Of role jupyterhub, with the message of the operator.
+CONFIG = "/etc/trainyard/hub/hub.json"
+#: Of role monitoring_server, if this is its host. Seconds for an answer: pages work without it.
+PROMETHEUS, PATIENCE = "https://localhost:9090/api/v1/query_range?", 3
+#: Bytes of a job file that a person uploads.
+MAX_FILE = 1 << 18
 
 #: Headers of each answer, including errors. The address of Jupyter contains its token.
 HEADERS = {
@@ -23,9 +33,24 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-    ),
+        "default-src 'none'; script-src 'self'; style-src 'self' %(hub)s; img-src 'self' %(hub)s; font-src 'self' %(hub)s; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    )
+    % {"hub": HUB},
 }
+
+
+#: Since when Slurm has not answered anybody.
+silence = _jobs_page.Silence()
+
+
+def announcement() -> str:
+    """Return the operator's message. It is read each time, so that a new one needs no restart of this service."""
+    try:
+        with open(CONFIG, encoding="utf-8") as stream:
+            return str(json.load(stream).get("announcement") or "")
+    except (OSError, ValueError):
+        return ""
 
 
 class WithHeaders:
@@ -33,43 +58,160 @@ class WithHeaders:
         for name, value in HEADERS.items():
             self.set_header(name, value)
 
+    def write_error(self, status_code, **_more):
+        """Answer an error in the frame of the pages. It names nobody: the login may be what failed."""
+        heading = "%d: %s" % (status_code, self._reason)
+        frame = {"prefix": PREFIX, "hub": HUB, "person": ""}
+        self.finish(_jobs_page.render("problem", frame, heading=heading, problems=[], since=""))
+
 
 class Page(WithHeaders, HubOAuthenticated, web.RequestHandler):
     """A page of one person."""
 
     async def ask(self, action, **more):
-        return await _helper.ask(self.get_current_user()["name"], dict(more, action=action))
+        answer = await _helper.ask(self.get_current_user()["name"], dict(more, action=action))
+        silence.take(answer, datetime.datetime.now(datetime.timezone.utc))
+        return answer
 
-    def show(self, title, body, code=200):
+    def show(self, name, code=200, **values):
         self.set_status(code)
-        self.finish(_jobs_page.frame(title, body, PREFIX, self.get_current_user()["name"], HUB))
+        frame = {"prefix": PREFIX, "hub": HUB, "person": self.get_current_user()["name"]}
+        xsrf = self.xsrf_token.decode()
+        self.finish(_jobs_page.render(name, frame, xsrf=xsrf, **values))
 
-    def refuse(self, title, answer):
-        self.show(title, _jobs_page.problem(answer["error"]), _helper.code_of(answer))
+    def refuse(self, heading, answer):
+        self.show(
+            "problem",
+            _helper.code_of(answer),
+            heading=heading,
+            problems=_jobs_page.problem_lines(answer["error"]),
+            since=silence.since if answer["no_answer"] else "",
+        )
 
-    def xsrf(self):
-        return self.xsrf_form_html()
+
+class Home(Page):
+    @web.authenticated
+    async def get(self):
+        answer = await self.ask("home")
+        if "error" in answer:
+            return self.refuse("Home", answer)
+        return self.show("home", **dict(answer, message=announcement()))
 
 
 class Jobs(Page):
     @web.authenticated
     async def get(self):
-        answer = await self.ask("jobs")
+        query = _jobs_page.asked(self.request.query_arguments)
+        answer = await self.ask("jobs", **query)
         if "error" in answer:
             return self.refuse("Jobs", answer)
-        return self.show("Jobs", _jobs_page.list_page(answer["jobs"], PREFIX))
+        return self.show(
+            "jobs",
+            jobs=answer["jobs"],
+            total=answer["total"],
+            query=query,
+            filters=_jobs_page.FILTERS,
+            periods=_jobs_page.PERIODS,
+            pager=_jobs_page.pager(dict(query, page=""), answer["page"], answer["pages"]),
+        )
+
+
+def is_certificate(path: str) -> bool:
+    """Return whether a file has a certificate. systemd passes the word none if playbook monitoring has not run."""
+    try:
+        with open(path, encoding="ascii") as stream:
+            return stream.read(5) == "-----"
+    except (OSError, ValueError):
+        return False
+
+
+async def ask_prometheus(query: str) -> object:
+    """Return the answer of the Prometheus of this host, None if it gives none."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    names = [os.path.join(folder, name) for name in ("client.pem", "client.key", "ca.pem")]
+    certificate, key, authority = names
+    if not folder or not is_certificate(certificate):
+        return None
+    client = httpclient.AsyncHTTPClient()
+    try:
+        found = await client.fetch(
+            PROMETHEUS + query,
+            request_timeout=PATIENCE,
+            client_cert=certificate,
+            client_key=key,
+            ca_certs=authority,
+        )
+        return json.loads(found.body)
+    # Not installed, stopped, slow, or somebody else's program.
+    except (OSError, ValueError, httpclient.HTTPError):
+        return None
+
+
+def rank_of(handler) -> int | None:
+    """Return the worker of a log that the address names, None for all of them."""
+    text = handler.get_query_argument("rank", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
 class Job(Page):
     @web.authenticated
     async def get(self, number):
-        answer = await self.ask("job", job=number)
+        rank = rank_of(self)
+        answer, log = await asyncio.gather(
+            self.ask("job", job=number), self.ask("log", job=number, rank=rank, start=-1)
+        )
         if "error" in answer:
             return self.refuse("Job %s" % number, answer)
+        job = answer["job"]
+        queries = _jobs_page.curve_queries(job, time.time())
+        told = await asyncio.gather(*[ask_prometheus(query) for query in queries])
+        result = job.get("result") or {}
+        address = "%sjob/%s/log?rank=%s" % (PREFIX, number, "" if rank is None else rank)
+        endpoints = []
+        for each in job.get("endpoints") or []:
+            if each["service"] != "ssh":
+                endpoints.append(dict(each, address=_jobs_page.address_of(each["url"])))
         return self.show(
-            "Job %s" % number,
-            _jobs_page.job_page(answer["job"], answer["log"], PREFIX, self.xsrf(), answer["ssh"]),
+            "job",
+            job=job,
+            result=result,
+            failed=result.get("first_failed") or {},
+            ssh=answer["ssh"],
+            endpoints=endpoints,
+            curves=_jobs_page.curves_of(answer["curves"]),
+            panels=_jobs_page.panels_of(told),
+            has_prometheus=None not in told,
+            slow=_jobs_page.slow_words(job.get("usage") or []),
+            rank=rank,
+            ranks=job["workers"],
+            log=log.get("text", log.get("error", "")),
+            from_byte=log.get("start", 0),
+            next_byte=log.get("next", 0),
+            log_address=address,
         )
+
+
+class Log(Page):
+    """What a log has from a byte on, for the page of a job that runs, or all of it as a file."""
+
+    @web.authenticated
+    async def get(self, number):
+        start = self.get_query_argument("from", "0")
+        start = int(start) if start.isascii() and start.isdigit() and len(start) < 16 else 0
+        if not self.get_query_argument("download", ""):
+            answer = await self.ask("log", job=number, rank=rank_of(self), start=start)
+            self.set_status(_helper.code_of(answer) if "error" in answer else 200)
+            self.set_header("Content-Type", "application/json")
+            return self.finish(json.dumps(answer))
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("Content-Disposition", "attachment; filename=job-%s.log" % number)
+        while True:
+            answer = await self.ask("log", job=number, rank=rank_of(self), start=start)
+            if "error" in answer or not answer["text"]:
+                return self.finish()
+            self.write(answer["text"])
+            await self.flush()
+            start = answer["next"]
 
 
 class Act(Page):
@@ -82,28 +224,87 @@ class Act(Page):
 
 
 class New(Page):
-    async def form(self, values, message="", code=200):
+    async def form(self, values, message="", checked=None, code=200):
         choices = await self.ask("choices")
         if "error" in choices:
             return self.refuse("New job", choices)
+        by_field, others = _jobs_page.problems_by_field(message, choices["fields"])
         return self.show(
-            "New job",
-            _jobs_page.problem(message) * bool(message)
-            + _jobs_page.form_page(choices, values, PREFIX, self.xsrf()),
+            "new",
             code,
+            problems=others,
+            fields=_jobs_page.fields_of(choices, values, by_field),
+            more=values.get("more", ""),
+            gpus_why=choices["gpus"]["why"],
+            checked=checked,
         )
+
+    async def filled(self, **request):
+        """Show the form with the values of a job or of a file."""
+        answer = await self.ask("values", **request)
+        if "error" in answer:
+            return await self.form({}, answer["error"], code=_helper.code_of(answer))
+        return await self.form(answer["values"])
 
     @web.authenticated
     async def get(self):
-        await self.form({})
+        number = self.get_query_argument("from", "")
+        if number:
+            return await self.filled(job=number)
+        return await self.form({})
 
     @web.authenticated
     async def post(self):
         values = _jobs_page.values_of(self.request.body_arguments)
-        answer = await self.ask("submit", values=values)
+        do = values.pop("do", "submit")
+        if do == "fill":
+            body = self.request.files.get("file", [{"body": b""}])[0]["body"]
+            if len(body) > MAX_FILE:
+                return await self.form(
+                    {}, "the file is larger than %d KiB" % (MAX_FILE >> 10), code=400
+                )
+            return await self.filled(text=body.decode("utf-8", "replace"))
+        answer = await self.ask("check" if do == "check" else "submit", values=values)
         if "error" in answer:
-            return await self.form(values, answer["error"], _helper.code_of(answer))
+            return await self.form(values, answer["error"], code=_helper.code_of(answer))
+        if do == "check":
+            return await self.form(values, checked=answer)
         return self.redirect("%sjob/%s" % (PREFIX, answer["job"]))
+
+
+class Cluster(Page):
+    @web.authenticated
+    async def get(self):
+        answer = await self.ask("cluster")
+        if "error" in answer:
+            return self.refuse("Cluster", answer)
+        return self.show("cluster", reasons=_jobs_page.reasons(answer["queue"]), **answer)
+
+
+class Usage(Page):
+    KEYS = ("month", "account", "jobs", "failed", "gpu_hours", "wait_hours")
+
+    @web.authenticated
+    async def get(self, is_csv):
+        answer = await self.ask("usage")
+        if "error" in answer:
+            return self.refuse("Usage", answer)
+        if not is_csv:
+            return self.show("usage", months=answer["months"])
+        self.set_header("Content-Type", "text/csv; charset=utf-8")
+        self.set_header("Content-Disposition", "attachment; filename=usage.csv")
+        return self.finish(_jobs_page.csv(answer["months"], self.KEYS))
+
+
+class Static(WithHeaders, web.RequestHandler):
+    """The style sheet and the script. They have no secret, and need no login."""
+
+    def get(self, name):
+        self.set_header("Content-Type", STATIC[name])
+        # They change with a new release, and are small.
+        self.set_header("Cache-Control", "max-age=60")
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name), "rb") as stream:
+            self.finish(stream.read())
 
 
 class Missing(WithHeaders, web.ErrorHandler):
@@ -118,10 +319,15 @@ async def main():
     number = r"([1-9][0-9]{0,17})"
     application = web.Application(
         [
-            (PREFIX, Jobs),
+            (PREFIX, Home),
+            (PREFIX + "jobs", Jobs),
             (PREFIX + "new", New),
+            (PREFIX + "cluster", Cluster),
+            (PREFIX + r"usage(\.csv)?", Usage),
             ("%sjob/%s" % (PREFIX, number), Job),
+            ("%sjob/%s/log" % (PREFIX, number), Log),
             ("%sjob/%s/(stop|clone)" % (PREFIX, number), Act),
+            (PREFIX + r"static/(pages\.css|pages\.js)", Static),
             (PREFIX + "oauth_callback", LoggedIn),
         ],
         cookie_secret=os.urandom(32),
@@ -129,7 +335,7 @@ async def main():
         default_handler_class=Missing,
         default_handler_args={"status_code": 404},
     )
-    server = httpserver.HTTPServer(application, xheaders=True)
+    server = httpserver.HTTPServer(application, xheaders=True, max_body_size=1 << 20)
     server.listen(int(os.environ["TRAINYARD_PORT"]), "127.0.0.1")
     await asyncio.Event().wait()
 

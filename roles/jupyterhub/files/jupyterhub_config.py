@@ -54,9 +54,20 @@ c.JupyterHub.spawner_class = trainyard_hub.InstanceSpawner
 c.InstanceSpawner.addresses = site["addresses"]
 c.InstanceSpawner.default_class = site["default_class"]
 c.InstanceSpawner.identities = site["state"] + "/identities"
+# With its own host name in the way that JupyterHub makes it.
+jobs_host = site["url"].replace("://", "://jobs--service.") if site["subdomains"] else ""
+c.InstanceSpawner.jobs_page = jobs_host + "/services/jobs/"
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.named_server_limit_per_user = site["instances_per_person"]
 c.JupyterHub.default_url = "/hub/home"
+# Its own pages in the words of this cluster.
+c.JupyterHub.template_paths = [
+    os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
+]
+c.JupyterHub.template_vars = {
+    "jobs_page": jobs_host + "/services/jobs/",
+    "notice": site["announcement"],
+}
 c.Spawner.default_url = "/lab"
 c.Spawner.start_timeout = site["queue_seconds"]
 c.Spawner.http_timeout = 120

@@ -18,6 +18,7 @@ import _helper
 import _identity
 import _instance
 import _watch
+import jinja2
 from jupyterhub import orm
 from jupyterhub.apihandlers import APIHandler
 from jupyterhub.auth import Authenticator
@@ -26,6 +27,7 @@ from jupyterhub.proxy import ConfigurableHTTPProxy
 from jupyterhub.spawner import Spawner
 from jupyterhub.user import User
 from jupyterhub.utils import exponential_backoff, maybe_future
+from markupsafe import Markup
 from tornado import web
 from traitlets import Dict, Unicode
 
@@ -40,8 +42,11 @@ LOGIN_PAGE = """
 </form>
 <script>
   // Somebody else may have sent the link. So the page shows the name, and a person decides. The hub refuses a link that is for another name.
-  var link = /^#([a-z_][a-z0-9_.-]{0,31}):[A-Za-z0-9_-]{20,}$/.exec(location.hash);
-  if (link) {
+  function take() {
+    var link = /^#([a-z_][a-z0-9_.-]{0,31}):[A-Za-z0-9_-]{20,}$/.exec(location.hash);
+    if (!link) {
+      return;
+    }
     document.getElementById("token").value = location.hash.slice(1);
     history.replaceState(null, "", location.pathname + location.search);
     document.getElementById("token").type = "hidden";
@@ -50,8 +55,19 @@ LOGIN_PAGE = """
       " and have asked for the link.";
     document.getElementById("submit").value = "Log in as " + link[1];
   }
+  take();
+  // A link that is opened in the tab of this page loads nothing.
+  addEventListener("hashchange", take);
 </script>
 """
+#: The start page. Every text in it is quoted.
+START_FORM = jinja2.Environment(
+    autoescape=True, loader=jinja2.FileSystemLoader(os.path.dirname(os.path.abspath(__file__)))
+).get_template("templates/start_form.html")
+#: What people see of an instance that did not start. Its texts are quoted when they are put in.
+START_FAILED = Markup(
+    'The instance ended before it was ready. <a href="{address}">The page of job {job}</a> has its log, which says why. Correct that, and start it again.'
+)
 #: Failed logins of a name from an address that are judged within so many seconds.
 MOST_FAILED, FAILED_SECONDS = 10, 60
 
@@ -150,6 +166,19 @@ class LinkAuthenticator(Authenticator):
         return found["person"]
 
 
+def start_error(job: str, jobs_page: str) -> web.HTTPError:
+    """Return why an instance did not start, with a link to the page of its job, which has its log."""
+    error = web.HTTPError(
+        500,
+        "The instance, job %s, ended before it was ready. Its log says why: trainyard logs %s"
+        % (job, job),
+    )
+    error.jupyterhub_html_message = START_FAILED.format(
+        address="%sjob/%s" % (jobs_page, job), job=job
+    )
+    return error
+
+
 class InstanceServer(Server):
     """The server of an instance, which the hub believes only if it proves its name."""
 
@@ -189,6 +218,7 @@ class InstanceSpawner(Spawner):
     identities = Unicode(config=True, help="Folder of the authority of instances.")
     addresses = Dict(config=True, help="Addresses of the training hosts.")
     default_class = Unicode(config=True, help="Class of hosts that the start page chooses.")
+    jobs_page = Unicode("/services/jobs/", config=True, help="Address of the pages of jobs.")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -249,7 +279,8 @@ class InstanceSpawner(Spawner):
         choices = await self.ask({"action": "choices"})
         if "error" in choices:
             raise web.HTTPError(_helper.code_of(choices), choices["error"])
-        return _instance.page(choices, self.user_options, self.default_class)
+        fields = _instance.start_fields(choices, self.user_options, self.default_class)
+        return START_FORM.render(fields=fields)
 
     async def get_options_form(self):
         return await self.options_form()
@@ -282,11 +313,7 @@ class InstanceSpawner(Spawner):
             if state == "ended":
                 await self.ask({"action": "stop", "job": self.job, "file": self.file})
                 ended, self.job = self.job, ""
-                raise web.HTTPError(
-                    500,
-                    "job %s ended before its server ran; its log says why: trainyard logs %s"
-                    % (ended, ended),
-                )
+                raise start_error(ended, self.jobs_page)
             if state == "running" and self.port_of_server:
                 host = status["hosts"][0]
                 if host not in self.addresses:

@@ -36,6 +36,7 @@ ON_HOSTS = {
         "_job_limits",
         "_job_text",
         "_output",
+        "_overview",
         "_site",
         "_slurm_client",
         "_submit",

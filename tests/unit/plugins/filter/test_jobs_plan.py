@@ -57,10 +57,10 @@ def test_each_host_has_its_part_and_nothing_else(host, has_command, has_programs
 @pytest.mark.parametrize(
     "host, changes, packages",
     [
-        ("a", {}, ["python3-yaml", "rclone"]),
+        ("a", {}, ["python3-yaml", "bash-completion", "rclone"]),
         ("b", {}, ["rclone"]),
         ("c", {}, []),
-        ("a", {"training_hosts": ["b"]}, ["python3-yaml"]),
+        ("a", {"training_hosts": ["b"]}, ["python3-yaml", "bash-completion"]),
         ("b", {"rclone": False}, []),
     ],
 )

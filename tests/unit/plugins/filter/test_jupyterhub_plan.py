@@ -13,7 +13,10 @@ import pytest
 import yaml
 
 from ansible_collections.trainyard.gpu.plugins.filter.jupyterhub import FilterModule
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _jupyterhub_plan
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
+    _jupyterhub_plan,
+    _monitoring_plan,
+)
 
 ROOT = Path(__file__).resolve().parents[4]
 ROLE = ROOT / "roles/jupyterhub"
@@ -52,6 +55,8 @@ WANTED = {
     "queue_seconds": 3600,
     "token_days": 30,
     "default_class": "",
+    "has_prometheus": False,
+    "announcement": "Maintenance <b>on Friday</b>",
     "instances_per_person": 10,
     "packages_dir": "",
     "npm_registry": "",
@@ -861,3 +866,15 @@ def test_instances_of_removed_people():
     assert 'MARK = "%s"' % _jupyterhub_plan.INSTANCE_MARK in (
         ROLE / "files/_instance.py"
     ).read_text(encoding="utf-8")
+
+
+def test_the_pages_ask_the_prometheus_of_their_host():
+    """By the certificate of a client, which only this service can read. Without it, it starts all the same."""
+    path = _jupyterhub_plan.UNITS + "/trainyard-hub-jobs.service"
+    assert "Credential" not in files(plan("front"))[path]["content"]
+    unit = files(plan("front", has_prometheus=True))[path]["content"].splitlines()
+    for name in ("ca.pem", "client.key", "client.pem"):
+        # systemd.exec(5): of both, the second one is the default if there is no such file.
+        assert "LoadCredential=%s:/etc/trainyard/monitoring/tls/%s" % (name, name) in unit
+        assert "SetCredential=%s:none" % name in unit
+    assert _monitoring_plan.TLS == _jupyterhub_plan.MONITORING_TLS

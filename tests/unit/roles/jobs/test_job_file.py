@@ -214,12 +214,12 @@ def test_all_faults_are_told_at_once():
     assert (
         len(found) == 5
         and found[0].startswith("line 4: zebra")
-        and "command: the file does not have this key" in "".join(found)
+        and "command: a value is required and missing" in "".join(found)
     )
 
 
 def test_an_image_is_needed_unless_the_cluster_has_one():
-    assert "worker_image: the file does not have this key" in problems("name: a\ncommand: b\n")[0]
+    assert "worker_image: a value is required and missing" in problems("name: a\ncommand: b\n")[0]
     assert (
         read("name: a\ncommand: b\n", default_image="trainyard/training:1")["worker_image"]
         == "trainyard/training:1"

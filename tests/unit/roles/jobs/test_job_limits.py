@@ -358,8 +358,15 @@ def test_the_controller_s_limits_are_judged_as_those_of_the_database():
         ("AssocGrpMemLimit", "group vision uses 0.5 of its 4 GB of memory"),
         (
             "AssocGrpCPURunMinutesLimit",
-            "group vision uses all that it may use (AssocGrpCPURunMinutesLimit)",
+            "the running jobs of group vision hold all the minutes of CPUs that they may have; it starts when they have run for longer, or with a "
+            "smaller max_minutes (AssocGrpCPURunMinutesLimit)",
         ),
+        # The group has no such limit, and what it uses has nothing to do with the job's own size.
+        (
+            "AssocMaxGRESPerJob",
+            "it asks for more GPUs than group vision allows one job, so it never starts; stop it, and submit it with a smaller worker_gpu",
+        ),
+        ("AssocGrpFuture", "group vision uses all that it may use (AssocGrpFuture)"),
         (
             "AssocMaxJobsLimit",
             "you have 2 running jobs in group vision, which allows each person 2",
@@ -369,13 +376,27 @@ def test_the_controller_s_limits_are_judged_as_those_of_the_database():
             "you have 7 waiting and running jobs in group vision, which allows each person 7",
         ),
         ("AssocGrpJobsLimit", "you use 2 of your 3 running jobs in group vision"),
-        ("QOSMaxGRESPerUser", "you use all that one person may use"),
+        ("QOSMaxGRESPerUser", "you have all the GPUs that priority low allows one person"),
+        ("MaxNodePerAccount", "group vision has all the hosts that priority low allows one group"),
+        ("QOSMinGRES", "it asks for fewer GPUs than priority low requires, so it never starts"),
+        ("QOSGrpLicenseMinutes", "have used up the minutes of licences that they may use"),
         ("Priority", "other jobs are before it"),
         ("Resources", "until hosts are free"),
         (
             "ReqNodeNotAvail, UnavailableNodes:b",
             "hosts that it needs are out of service or reserved: b (new disk)",
         ),
+        # squeue prints spaces, scontrol underscores.
+        (
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+            "hosts that it needs are out of service or reserved: b (new disk)",
+        ),
+        (
+            "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions",
+            "hosts that it needs are out of service or reserved: b (new disk)",
+        ),
+        ("ReqNodeNotAvail, May be reserved for other job", "are out of service or reserved"),
+        ("BadConstraints, whatever", "no host can ever fit it"),
         ("launch failed requeued held", "tell the operator"),
         ("JobHeldUser", "you have held it"),
         ("None", "it starts in a moment"),
@@ -385,10 +406,50 @@ def test_the_controller_s_limits_are_judged_as_those_of_the_database():
 )
 def test_why_a_job_waits(reason, said):
     assert said in _job_limits.why(
-        {"reason": reason, "account": "vision"},
+        {"reason": reason, "account": "vision", "qos": "low"},
         _slurm.parse_usage(USAGE),
         [node("a"), node("b", available=False, reason="new disk")],
     )
+
+
+#: job_state_reason_string() of Slurm 21.08 to 25.05, and https://slurm.schedmd.com/job_reason_codes.html. $ stands for what a limit counts.
+REASONS = """
+AccountNotAllowed AccountingPolicy AssociationJobLimit AssociationResourceLimit AssociationTimeLimit BadConstraints BeginTime BurstBufferOperation
+BurstBufferResources BurstBufferStageIn Cleaning Constraints DeadLine Dependency DependencyNeverSatisfied FedJobLock FrontEndDown InactiveLimit
+InvalidAccount InvalidQOS JobArrayTaskLimit JobHeldAdmin JobHeldUser JobHoldMaxRequeue JobLaunchFailure Licenses MaxMemPerLimit NodeDown NonZeroExitCode
+None OutOfMemory PartitionConfig PartitionDown PartitionInactive PartitionNodeLimit PartitionTimeLimit PowerNotAvail PowerReserved Priority Prolog
+QOSJobLimit QOSNotAllowed QOSResourceLimit QOSTimeLimit QOSUsageThreshold RaisedSignal ReqNodeNotAvail Reservation ReservationDeleted
+ReservationInvalid Resources SchedDefer SystemFailure TimeLimit
+AssocGrpCpuLimit AssocGrpCPUMinutesLimit AssocGrpCPURunMinutesLimit AssocGrpJobsLimit AssocGrpMemLimit AssocGrpNodeLimit AssocGrpSubmitJobsLimit
+AssocGrpWallLimit AssocMaxCPUMinutesPerJobLimit AssocMaxCpuMinutesPerJobLimit AssocMaxCpuPerJobLimit AssocMaxCpuPerNode AssocMaxJobsLimit
+AssocMaxMemMinutesPerJob AssocMaxMemPerJob AssocMaxMemPerNode AssocMaxNodePerJobLimit AssocMaxSubmitJobLimit AssocMaxWallDurationPerJobLimit
+AssocGrpMemMinutes AssocGrpMemRunMinutes AssocGrpNodeMinutes AssocGrpNodeRunMinutes AssocMaxNodeMinutesPerJob
+QOSGrpCpuLimit QOSGrpCPUMinutesLimit QOSGrpCPURunMinutesLimit QOSGrpJobsLimit QOSGrpMemLimit QOSGrpMemoryMinutes QOSGrpMemoryRunMinutes
+QOSGrpNodeLimit QOSGrpNodeMinutes QOSGrpNodeRunMinutes QOSGrpSubmitJobsLimit QOSGrpWallLimit QOSMaxCpuMinutesPerJobLimit QOSMaxCpuPerJobLimit
+QOSMaxCpuPerNode QOSMaxCpuPerUserLimit QOSMaxJobsPerUserLimit QOSMaxMemoryMinutesPerJob QOSMaxMemoryPerJob QOSMaxMemoryPerNode QOSMaxMemoryPerUser
+QOSMaxNodeMinutesPerJob QOSMaxNodePerJobLimit QOSMaxNodePerUserLimit QOSMaxSubmitJobPerUserLimit QOSMaxWallDurationPerJobLimit
+QOSMinCpuNotSatisfied QOSMinMemory QOSMinNode MaxCpuPerAccount MaxJobsPerAccount MaxMemoryPerAccount MaxNodePerAccount MaxSubmitJobsPerAccount
+AssocGrp$ AssocGrp$Minutes AssocGrp$RunMinutes AssocMax$PerJob AssocMax$PerNode AssocMax$MinutesPerJob
+QOSGrp$ QOSGrp$Minutes QOSGrp$RunMinutes QOSMax$PerJob QOSMax$PerNode QOSMax$PerUser QOSMax$MinutesPerJob QOSMin$ Max$PerAccount
+""".split()
+
+
+def test_each_reason_of_slurm_has_words():
+    """Without numbers of limits, which are not always known."""
+    names = set()
+    for reason in REASONS:
+        for what in ("BB", "Billing", "Energy", "GRES", "License", "Unknown"):
+            names.add(reason.replace("$", what))
+    assert len(names) > 180
+    for name in sorted(names):
+        job = {"reason": name, "account": "vision", "qos": "low"}
+        words = _job_limits.why(job, [], [node("b", available=False, reason="new disk")])
+        assert " " in words.replace(" (%s)" % name, "") and "%" not in words, name
+        assert words.count(name) <= 1 and "  " not in words, words
+        if name.startswith(("AssocMax", "QOSMax", "QOSMin")) and name.endswith(
+            ("PerJob", "PerNode")
+        ):
+            assert "never starts; stop it, and submit it with" in words, name
 
 
 def test_a_group_with_free_gpus_waits_for_cpus_alone():

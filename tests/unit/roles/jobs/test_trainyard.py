@@ -9,6 +9,8 @@ import json
 import os
 import pwd
 import re
+import select
+import shlex
 import subprocess
 import sys
 import threading
@@ -70,7 +72,7 @@ PROGRAMS = {
     "sacct": 'case "$*" in *TotalCPU*) cat %(here)s/steps;; *) mark=$(echo "$*" | sed \'s/.*--delimiter=\\([^ ]*\\) .*/\\1/\'); sed "s/@/$mark/g" %(here)s/ended;; esac',
     "scontrol": 'case "$*" in *assoc_mgr*) cat %(here)s/usage;; *partitions*) cat %(here)s/partitions;; *) cat %(here)s/nodes;; esac',
     "sacctmgr": "cat %(here)s/associations",
-    "sbatch": "env > %(here)s/environment; cat > %(here)s/script; echo 12",
+    "sbatch": "case $* in *--test-only*) exit 1;; esac; env > %(here)s/environment; cat > %(here)s/script; echo 12",
     "scancel": 'echo "$@" >> %(here)s/cancelled',
     "srun": "printf '%%s\\n' \"$@\" > %(here)s/srun",
 }
@@ -131,19 +133,20 @@ class Run:
         (self.here / "bin" / name).write_text("#!/bin/bash\n%s\n" % body, encoding="utf-8")
         (self.here / "bin" / name).chmod(0o755)
 
-    def __call__(self, *words, text=None, before=(), **environment):
-        ours = dict(
+    def environment(self, **more):
+        return dict(
             os.environ,
             PATH="%s:/usr/bin:/bin" % (self.here / "bin"),
             SECRET="s3cret",
             TRAINYARD_JOBS_CONFIG=str(self.here / "jobs.json"),
             TZ="UTC0",
             PYTHONDONTWRITEBYTECODE="1",
-            **environment,
+            **more,
         )
-        # As a person: root has no jobs.
-        # As a person with a home of their own: root has no jobs.
-        program = (
+
+    def program_text(self):
+        """The command as a person with a home of their own: root has no jobs."""
+        return (
             "import atexit, os, pwd, sys, time; atexit.register(lambda: open(%r, 'w').write(str(time.process_time()))); sys.path.insert(0, %r); found = list(pwd.getpwuid(os.getuid())); found[5] = %r; found = pwd.struct_passwd(found); "
             "os.getuid = lambda: found.pw_uid or 1000; pwd.getpwuid = lambda _uid: found; exec(compile(open(%r).read(), 'trainyard', 'exec'))"
             % (
@@ -153,11 +156,13 @@ class Run:
                 str(FILES / "trainyard.py"),
             )
         )
-        command = [*before, sys.executable, "-c", program, *words]
+
+    def __call__(self, *words, text=None, before=(), **environment):
+        command = [*before, sys.executable, "-c", self.program_text(), *words]
         done = subprocess.run(
             command,
             cwd=self.here,
-            env=ours,
+            env=self.environment(**environment),
             input=text,
             text=True,
             stdout=subprocess.PIPE,
@@ -169,7 +174,7 @@ class Run:
             # Other programs read it.
             form = (
                 "error" if done.returncode > 1 else "dry_run" if "--dry-run" in words else words[0]
-            )
+            ).replace("--json", "overview")
             jsonschema.validate(
                 json.loads(done.stdout), dict(SCHEMA, **{"$ref": "#/$defs/" + form})
             )
@@ -221,7 +226,10 @@ def test_submit(run):
     assert (done.returncode, done.stderr) == (
         0,
         "",
-    ) and done.stdout == "job 12 submitted. Follow it with: trainyard logs -f 12\n"
+    ) and done.stdout == (
+        "job 12 submitted. Follow it with: trainyard logs -f 12\n"
+        "it asks for 2 GPUs, but group vision uses 4 of its 4 now, so it waits; Slurm does not say when it starts\n"
+    )
     script = (run.here / "script").read_text(encoding="utf-8")
     assert (
         "#SBATCH --gpus-per-node=2\n" in script
@@ -231,7 +239,41 @@ def test_submit(run):
     # Nothing of the shell of the person reaches the job.
     assert "s3cret" not in (run.here / "environment").read_text(encoding="utf-8")
     told = json.loads(run("submit", "-", "--json", text=SAMPLE).stdout)
-    assert told == {"id": "12", "name": "first", "log": str(run.jobs / ".out/12.log")}
+    assert told == {
+        "id": "12",
+        "name": "first",
+        "log": str(run.jobs / ".out/12.log"),
+        "cost": "it asks for no GPU",
+        "start_estimate": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "said, words, estimate",
+    [
+        ("2026-11-01T00:00:00", "now", "2026-11-01T00:00:00Z"),
+        ("2126-11-01T12:30:00", "at 2126-11-01 12:30", "2126-11-01T12:30:00Z"),
+    ],
+)
+def test_submit_tells_when_a_job_starts(run, said, words, estimate):
+    """Slurm's answer to --test-only, which no job comes from."""
+    run.program(
+        "sbatch",
+        'echo "$* $TZ" >> %s/asked; case "$*" in *--test-only*) cat > /dev/null; echo \'sbatch: Job 13 to start at %s using 4 processors on nodes a in '
+        "partition train' >&2;; *) cat > %s/script; echo 12;; esac" % (run.here, said, run.here),
+    )
+    free = USAGE.replace("gres/gpu=4(4)", "gres/gpu=4(1)")
+    (run.here / "usage").write_text(free, encoding="utf-8")
+    done = run("submit", run.file(), "--set", "worker_gpu=2")
+    expected = (
+        "it asks for 2 GPUs, with which group vision uses 3 of its 4; it is expected to start "
+    )
+    assert done.stdout.splitlines()[1] == expected + words, done.stderr
+    asked = (run.here / "asked").read_text(encoding="utf-8")
+    assert asked == "--test-only --parsable UTC0\n--parsable \n"
+    told = json.loads(run("submit", run.file(), "--dry-run", "--json").stdout)
+    assert (told["start_estimate"], told["cost"]) == (estimate, "it asks for no GPU")
+    assert words in run("submit", run.file(), "--dry-run").stderr
 
 
 def test_dry_run_prints_the_script_and_submits_nothing(run):
@@ -377,6 +419,12 @@ def test_list(run):
     ]
     told = json.loads(run("list", "--json").stdout)
     assert [job["id"] for job in told] == ["3", "4", "5", "6"] and told[1]["exit_code"] == 2
+    # Why it waits is in words, and in those of Slurm for programs.
+    mark = "PENDING|7b1f9c42e0d85a36|"
+    waiting = a_job(6, "", "PENDING").replace(mark, mark + "AssocGrpGRES", 1)
+    (run.here / "jobs").write_text(a_job(5, "a") + waiting, encoding="utf-8")
+    assert run("list").stdout.splitlines()[-1].endswith("has all the GPUs that it may have")
+    assert json.loads(run("list", "--json").stdout)[-1]["reason"] == "AssocGrpGRES"
     # A task of an array, once.
     (run.here / "ended").write_text(
         ended(3) + ended(7).replace("7@7@", "4_2@7@", 1), encoding="utf-8"
@@ -800,6 +848,84 @@ def test_stop(run):
     assert run("stop", "4").stderr == "trainyard: job 4 has already ended (done)\n"
 
 
+def test_several_jobs(run):
+    jobs = a_job(5, "a") + a_job(6, "", "PENDING")
+    (run.here / "jobs").write_text(jobs, encoding="utf-8")
+    (run.here / "ended").write_text(ended(4), encoding="utf-8")
+    assert json.loads(run("stop", "5", "6", "--json").stdout) == [
+        {"id": "5", "stopped": True},
+        {"id": "6", "stopped": True},
+    ]
+    assert (run.here / "cancelled").read_text(encoding="utf-8") == "5 6\n"
+    # One that has ended meanwhile does not keep the others from being stopped.
+    done = run("stop", "4,6", "9")
+    assert done.returncode == 2 and done.stderr.splitlines() == [
+        "trainyard: job 4 has already ended (done)",
+        "trainyard: you have no job 9; `trainyard list --all` shows yours",
+        "trainyard: job 6 is being stopped",
+    ]
+    assert (run.here / "cancelled").read_text(encoding="utf-8") == "5 6\n6\n"
+    assert [job["id"] for job in json.loads(run("show", "4", "5", "--json").stdout)] == ["4", "5"]
+    assert run("show", "4", "5").stdout.count("\njob ") == 1
+    lines = run("why", "5", "4", "5").stdout.splitlines()
+    assert [line[:6] for line in lines] == ["job 5:", "job 4:"]
+
+
+def test_the_last_lines_of_a_log(run):
+    log = run.jobs / ".out/4.log"
+    text = "".join("line %d\n" % number for number in range(20000))
+    log.write_text(text, encoding="utf-8")
+    (run.here / "ended").write_text(ended(4), encoding="utf-8")
+    assert run("logs", "4", "--tail", "2").stdout == "line 19998\nline 19999\n"
+    assert run("logs", "4", "--tail", "0").stdout == ""
+    assert run("logs", "4", "--tail", "15000").stdout == text[text.index("line 5000\n") :]
+    assert run("logs", "4", "--tail", "99999").stdout == text
+    assert run("logs", "-f", "4", "--tail", "1").stdout == "line 19999\n"
+    told = json.loads(run("logs", "4", "--tail", "1", "--json").stdout)
+    assert told["text"] == "line 19999\n"
+    log.write_text(text + "no end", encoding="utf-8")
+    assert run("logs", "4", "--tail", "2").stdout == "line 19999\nno end"
+    assert "use 0 or more" in run("logs", "4", "--tail", "-1").stderr
+
+
+def test_the_place_in_the_queue(run):
+    """It is in a file of role monitoring, as others' jobs are hidden."""
+    waiting = a_job(6, "", "PENDING").replace(
+        "PENDING|7b1f9c42e0d85a36|", "PENDING|7b1f9c42e0d85a36|Priority", 1
+    )
+    (run.here / "jobs").write_text(waiting, encoding="utf-8")
+    settings = json.loads((run.here / "jobs.json").read_text(encoding="utf-8"))
+    settings["queue"] = str(run.here / "queue.json")
+    (run.here / "jobs.json").write_text(json.dumps(settings), encoding="utf-8")
+    (run.here / "nodes").write_text(
+        NODES.replace("IDLE", "IDLE+DRAIN").rstrip("\n")
+        + " Reason=fan [root@2026-11-26T04:00:00]\n",
+        encoding="utf-8",
+    )
+    assert run("why", "6").stdout.startswith("job 6: queued: other jobs are before it; estimated")
+    reason = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
+    jobs = [
+        {"id": 3, "partition": "train", "reason": reason},
+        {"id": 4, "partition": "other", "reason": "Priority"},
+        {"id": 6, "partition": "train", "reason": "Priority"},
+    ]
+
+    def write(age):
+        text = json.dumps({"written": time.time() - age, "jobs": jobs})
+        (run.here / "queue.json").write_text(text, encoding="utf-8")
+
+    write(10)
+    assert run("why", "6").stdout.startswith(
+        "job 6: queued: other jobs are before it; place 2 of 2 in the queue, whose first job waits: hosts that it needs are out of service or "
+        "reserved: b (fan); estimated start "
+    )
+    # A reader that has stopped, and a file that is damaged.
+    write(1000)
+    assert "place" not in run("why", "6").stdout
+    (run.here / "queue.json").write_text("{", encoding="utf-8")
+    assert "place" not in run("why", "6").stdout
+
+
 def sealed_in(script):
     return _job_text.opened(script.partition("<<'END_OF_JOB'\n")[2].partition("END_OF_JOB\n")[0])
 
@@ -817,6 +943,28 @@ def test_clone_submits_the_file_of_a_job(run):
     script = (run.here / "script").read_text(encoding="utf-8")
     assert "--job-name=second\n" in script and "--gpus-per-node=1\n" in script
     assert "job 5 has no job file" in run("clone", "5").stderr
+
+
+def test_a_clone_of_a_job_that_waits(run):
+    """It has no folder yet. Its script has the file, sealed, and somebody else's is no file."""
+    (run.here / "home").mkdir()
+    assert (
+        run("submit", run.file(SAMPLE + "worker_gpu: 2\nenvironment: {A: END_OF_JOB}\n")).returncode
+        == 0
+    )
+    script = run.here / "script"
+    (run.here / "kept").write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
+    usual = PROGRAMS["scontrol"] % {"here": run.here}
+    kept = 'case "$*" in "write batch_script 12 -") cat %s/kept; exit;; *batch_script*) exit 1;; esac\n'
+    run.program("scontrol", kept % run.here + usual)
+    done = run("clone", "12", "--set", "name=again")
+    assert done.returncode == 0, done.stderr
+    text = script.read_text(encoding="utf-8")
+    assert "--job-name=again\n" in text and "--gpus-per-node=2\n" in text
+    assert "job 13 has no job file" in run("clone", "13").stderr
+    for other in ("#!/bin/sh\nsleep 1\n", "<<'END_OF_JOB'\nx\nEND_OF_JOB\n"):
+        (run.here / "kept").write_text(other, encoding="utf-8")
+        assert "job 12 has no job file" in run("clone", "12").stderr
 
 
 def test_a_clone_starts_where_the_job_has_started(run):
@@ -1064,7 +1212,7 @@ def test_quota_nodes_and_images(run):
     assert (
         lines[1].split()
         == ["a", "in", "service", "8", "of", "8", "16", "of", "16", "3", "of", "4", "h100"]
-        and lines[-1] == "a worker can have 4 GPUs now, on b"
+        and lines[-1] == "a worker can have 4 GPUs, 8 CPUs and 15.62 GB now, on b"
     )
     assert run("images").stdout == "tools:1\npytorch:2.5\n"
     assert json.loads(run("images", "--json").stdout) == [
@@ -1073,6 +1221,158 @@ def test_quota_nodes_and_images(run):
     ]
     for name in ("quota", "nodes", "images"):
         assert json.loads(run(name, "--json").stdout)
+
+
+def test_gpus_that_no_worker_can_have(run):
+    """Of a host without free CPUs or memory, and of one that is out of service."""
+    text = NODES.replace("CPUAlloc=0", "CPUAlloc=8", 1).replace("AllocMem=0", "AllocMem=16000")
+    (run.here / "nodes").write_text(text, encoding="utf-8")
+    lines = run("nodes").stdout.splitlines()
+    assert lines[-3:] == [
+        "no worker can start now",
+        "3 GPUs of a are free, but no CPU is",
+        "4 GPUs of b are free, but no memory is",
+    ]
+    away = NODES.replace("State=IDLE", "State=IDLE+DRAIN").replace(
+        "Partitions=train\nNodeName=b", "Partitions=train\nNodeName=b", 1
+    )
+    away = away.rstrip("\n") + " Reason=fan \x1b[31mbroken [root@2026-11-26T04:00:00]\n"
+    (run.here / "nodes").write_text(away, encoding="utf-8")
+    lines = run("nodes").stdout.splitlines()
+    assert lines[-2:] == [
+        "b is out of service: fan ?[31mbroken, since 2026-11-26 04:00",
+        "a worker can have 3 GPUs, 8 CPUs and 15.62 GB now, on a",
+    ]
+    told = {entry["name"]: entry for entry in json.loads(run("nodes", "--json").stdout)}
+    assert told["b"]["since"] == "2026-11-26T04:00:00Z" and told["a"]["since"] is None
+
+
+def test_the_overview(run):
+    (run.here / "jobs").write_text(a_job(5, "a") + a_job(6, "", "PENDING"), encoding="utf-8")
+    lines = run().stdout.splitlines()
+    assert lines[0] == "you have 1 running and 1 waiting jobs"
+    assert [line.split()[:3] for line in lines[2:4]] == [
+        ["5", "job", "running"],
+        ["6", "job", "waiting"],
+    ]
+    assert lines[4:] == [
+        "7 of 8 GPUs are free (h100)",
+        "group vision uses 4 of 4 GPUs, you use 1",
+        "next: trainyard submit job.yml, trainyard list, trainyard --help",
+    ]
+    told = json.loads(run("--json").stdout)
+    assert told["classes"] == [{"name": "h100", "gpus": 8, "free": 7}]
+    run.program("squeue", "echo 'error: Unable to contact slurm controller' >&2; exit 1")
+    assert run().returncode == 3
+
+
+def test_words_that_are_almost_right(run):
+    for words, said in (
+        (("sow",), "there is no subcommand 'sow'; did you mean show?; see: trainyard --help"),
+        (("stop",), "the following arguments are required: ID; see: trainyard stop --help"),
+        (
+            ("list", "--stat", "x", "--folow"),
+            "unrecognized arguments: --folow; see: trainyard --help",
+        ),
+        (
+            ("logs", "4", "--folow"),
+            "unrecognized arguments: --folow; did you mean --follow?; see: trainyard --help",
+        ),
+        (
+            ("list", "--state", "runing"),
+            "; did you mean running?",
+        ),
+        (("list", "--since", "yesterday"), "--since: 'yesterday' is not a time; use 30m, 12h"),
+        (("logs", "4", "--tail", "x"), "argument --tail: invalid int value: 'x'"),
+        (("submit", run.file(), "--set", "worker_image="), "worker_image: a value is required"),
+    ):
+        done = run(*words)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert said in done.stderr, done.stderr
+    assert "no subcommand" in json.loads(run("sow", "--json").stdout)["error"]
+
+
+def test_the_list_is_filtered(run):
+    found = ended(3) + ended(4, "FAILED", "2:0", name="BERT large") + ended(5, "TIMEOUT")
+    (run.here / "ended").write_text(found, encoding="utf-8")
+    (run.here / "jobs").write_text(a_job(6, "", "PENDING"), encoding="utf-8")
+
+    def numbers(*words):
+        return [job["id"] for job in json.loads(run("list", "--json", *words).stdout)]
+
+    assert numbers("--state", "waiting") == ["6"]
+    assert numbers("--state", "out of time,failed") == ["4", "5"]
+    assert numbers("--state", "timeout") == ["5"]
+    assert numbers("--name", "bert") == ["4"] and numbers("--name", "f?rst") == ["3", "5"]
+    assert numbers("--name", "[") == []
+    run.program("sacct", 'echo "$*" > %s/asked' % run.here)
+    for since in ("2h", "2020-01-31", "2020-01-31T18:00"):
+        assert numbers("--since", since) == ["6"]
+        asked = (run.here / "asked").read_text(encoding="utf-8")
+        assert ("--starttime=2020-01-31T" in asked) == since.startswith("2020")
+    (run.here / "jobs").write_text("", encoding="utf-8")
+    said = run("list", "--state", "failed", "--since", "2h").stdout
+    assert said == "no jobs with this state since 2h; `trainyard list --all` shows older ones\n"
+    assert "needs a terminal" in run("list", "--watch").stderr
+
+
+def on_terminal(run, *words, seconds=20, **environment):
+    """Return what the command prints on a terminal."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-c", run.program_text(), *words]
+    with subprocess.Popen(
+        command,
+        env=dict(run.environment(), **{"TERM": "xterm", **environment}),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=run.here,
+    ) as child:
+        os.close(theirs)
+        text, end = b"", time.monotonic() + seconds
+        while time.monotonic() < end and text.count(b"Ctrl-C") < 2:
+            if not select.select([ours], [], [], 1)[0]:
+                continue
+            try:
+                text += os.read(ours, 1 << 16)
+            except OSError:
+                break
+        # Not Ctrl-C: a shell may have started the tests with SIGINT ignored.
+        child.terminate()
+    os.close(ours)
+    return text.decode()
+
+
+def test_colours_on_a_terminal(run):
+    found = ended(4, "FAILED", "2:0", name="running") + ended(5)
+    (run.here / "ended").write_text(found, encoding="utf-8")
+    assert "\x1b" not in run("list", TERM="xterm").stdout
+    shown = on_terminal(run, "list")
+    assert "running  \x1b[31mfailed\x1b[0m" in shown and shown.count("\x1b") == 2
+    assert "\x1b[31mfailed\x1b[0m" in on_terminal(run, "show", "4")
+    for off in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "\x1b" not in on_terminal(run, "list", **off)
+
+
+def test_the_list_is_shown_again(run):
+    (run.here / "ended").write_text(ended(4), encoding="utf-8")
+    shown = on_terminal(run, "list", "--watch", "1", NO_COLOR="1")
+    assert shown.count("every 1 s, Ctrl-C ends") == 2 and "first  done" in shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("words", [("list",), ("nodes",), ("logs", "4"), ("--help",)])
+def test_an_output_that_is_full_or_closed(run, words):
+    (run.jobs / ".out/4.log").write_text("line\n", encoding="utf-8")
+    full = run(*words, before=("sh", "-c", 'exec "$@" > /dev/full', "sh"))
+    assert (full.returncode, full.stderr) == (
+        2,
+        "trainyard: standard output: No space left on device\n",
+    )
+    closed = run(*words, before=("sh", "-c", 'exec "$@" >&-', "sh"))
+    assert (closed.returncode, closed.stderr) == (0, "")
+    gone = run(*words, before=("bash", "-c", '"$@" | true; exit "${PIPESTATUS[0]}"', "bash"))
+    assert (gone.returncode, gone.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -1338,34 +1638,71 @@ def test_help_has_an_example_for_each_subcommand(run):
         assert "example:\n  trainyard %s" % name in run(name, "--help").stdout
 
 
-def test_completion(run):
-    (run.here / "jobs").write_text("", encoding="utf-8")
-    run.program("squeue", "echo 12; echo 13; echo 21")
+@pytest.fixture(name="completed")
+def _completed(run):
+    """What a shell offers after some words, which it splits at = and : as bash does."""
+    run.program("trainyard", "echo")
+    start = [sys.executable, "-c", run.program_text()]
+    (run.here / "bin/trainyard").write_text(
+        '#!/bin/bash\nexec %s "$@"\n' % shlex.join(start), encoding="utf-8"
+    )
 
     def completed(*words):
-        script = "source %s; COMP_WORDS=(%s); COMP_CWORD=%d; _trainyard; echo ${COMPREPLY[*]}" % (
-            FILES / "completion.bash",
-            " ".join("'%s'" % entry for entry in words),
-            len(words) - 1,
+        script = (
+            "source %s; COMP_WORDS=(%s); COMP_CWORD=%d; _trainyard; printf '%%s\\n' \"${COMPREPLY[@]}\""
+            % (
+                FILES / "completion.bash",
+                " ".join("'%s'" % entry for entry in words),
+                len(words) - 1,
+            )
         )
         return subprocess.run(
             ["bash", "-c", script],
-            env=dict(os.environ, PATH="%s:/usr/bin:/bin" % (run.here / "bin")),
+            env=run.environment(),
+            cwd=run.here,
             text=True,
             stdout=subprocess.PIPE,
             check=True,
         ).stdout.split()
 
-    assert completed("trainyard", "s") == ["submit", "show", "stop"] and completed(
-        "trainyard", "logs", "1"
-    ) == ["12", "13"]
+    return completed
+
+
+def test_completion(run, completed):
+    jobs = a_job(12, "a") + a_job(13, "", "PENDING") + a_job(21, "a")
+    (run.here / "jobs").write_text(jobs, encoding="utf-8")
+    (run.here / "ended").write_text(ended(14) + ended(2), encoding="utf-8")
+    assert completed("trainyard", "s") == ["submit", "show", "stop"]
+    # Jobs that have ended have logs, but are not stopped. The newest comes first.
+    assert completed("trainyard", "logs", "1") == ["14", "13", "12"]
+    assert completed("trainyard", "stop", "") == ["21", "13", "12"]
+    assert completed("trainyard", "stop", "12", "2") == ["21"]
     assert completed("trainyard", "logs", "--f") == ["--follow"]
+    assert completed("trainyard", "list", "--") == [
+        *("--all", "--state", "--since", "--name", "--watch", "--json", "--help")
+    ]
+    assert completed("trainyard", "nodes", "1") == completed("trainyard", "sow", "") == []
     names = [
         line.split()[0]
         for line in run("--help").stdout.partition("  SUBCOMMAND [ARGUMENT...]\n")[2].splitlines()
         if line.startswith("    ")
     ]
-    assert sorted(completed("trainyard", "")) == sorted(names)
+    assert completed("trainyard", "") == [*names, "--help"]
+
+
+def test_completion_of_values(run, completed):
+    submit = ("trainyard", "submit", "job.yml", "--set")
+    assert completed(*submit, "worker_im") == ["worker_image="]
+    assert completed(*submit, "worker_image", "=") == ["tools:1", "pytorch:2.5"]
+    assert completed(*submit, "worker_image", "=", "py") == ["pytorch:2.5"]
+    # The shell has made three words of it, and replaces the last one.
+    assert completed(*submit, "worker_image", "=", "tools", ":", "") == ["1"]
+    assert completed(*submit, "priority", "=", "") == ["low", "normal", "high"]
+    assert completed(*submit, "preemptible", "=", "t") == ["true"]
+    assert completed("trainyard", "list", "--state", "wait") == ["waiting"]
+    # Without Slurm nothing is offered, and nothing is said in the middle of the person's line.
+    run.program("squeue", "echo no >&2; exit 1")
+    assert completed("trainyard", "stop", "") == []
 
 
 def test_login_needs_a_hub(run):

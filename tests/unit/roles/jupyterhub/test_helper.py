@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+import portal
 import pytest
 from test_instance import FILES, load
 
@@ -283,10 +284,131 @@ def test_a_large_answer_is_refused(monkeypatch, capsys, command):
     monkeypatch.setattr(instance, "command", lambda: command)
     monkeypatch.setattr(instance.os, "getuid", lambda: 2001)
     monkeypatch.setattr(command, "Site", lambda: None)
-    monkeypatch.setitem(instance.DO, "jobs", lambda *_more: {"jobs": "x" * (9 << 20)})
-    monkeypatch.setattr(sys, "stdin", io.StringIO('{"action": "jobs"}'))
+    monkeypatch.setitem(instance.DO, "home", lambda *_more: {"jobs": "x" * (9 << 20)})
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"action": "home"}'))
     assert instance.main() == 0
     assert json.loads(capsys.readouterr().out) == {
         "error": "the answer is larger than 8 MiB",
         "no_answer": False,
+    }
+
+
+@pytest.fixture(name="helper_module")
+def _helper_module():
+    return load("instance", FILES)
+
+
+class OfPerson:
+    """A person's part of the site, with logs in a folder of the test."""
+
+    person, config = "anna", {"registries": [], "priorities": []}
+
+    def __init__(self, folder):
+        self.folder, self.waiting = folder, []
+
+    def log_of(self, number, rank=None):
+        return str(self.folder / ("%s.%s.log" % (number, rank)))
+
+    def values_of(self, number):
+        return (self.folder / (number + ".yml")).read_text(encoding="utf-8")
+
+    def queue(self):
+        return self.waiting
+
+
+def test_a_log_in_pieces(helper_module, tmp_path, monkeypatch, command):
+    """From the byte where the page is, never half a character, and its end at first."""
+    monkeypatch.setattr(helper_module, "LOG_BYTES", 10)
+    monkeypatch.setattr(command, "active_jobs", lambda: [])
+    site = OfPerson(tmp_path)
+    text = "line 1\nl\u00fcne 2\nline 3\n"
+    (tmp_path / "5.None.log").write_bytes(text.encode())
+
+    def piece(start, rank=None):
+        return helper_module.log(command, site, {"job": "5", "rank": rank, "start": start})
+
+    read, at = "", 0
+    for _piece in range(9):
+        found = piece(at)
+        assert found["start"] == at and len(found["text"].encode()) <= 10
+        assert not found["ended"] or not found["text"]
+        read, at = read + found["text"], found["next"]
+    assert read == text and found["ended"]
+    # The first look of a page, and one after the file was written again and is shorter.
+    assert piece(-1)["text"] == piece(99999)["text"] == text[-10:]
+    # A worker without a log, a pipe in its place, and bytes that are no text.
+    assert piece(0, rank=3)["text"] == ""
+    os.mkfifo(tmp_path / "5.4.log")
+    assert piece(0, rank=4) == {"text": "", "start": 0, "next": 0, "ended": True}
+    (tmp_path / "5.1.log").write_bytes(b"\xff" * 25)
+    at = 0
+    for _piece in range(3):
+        at = piece(at, rank=1)["next"]
+    assert at == 25
+
+
+def test_a_page_of_many_jobs(helper_module, tmp_path, monkeypatch, command):
+    jobs = portal.many_jobs(10000)[::-1]
+    asked = []
+
+    def chosen(options):
+        asked.append((options.state, options.since, options.name, options.all))
+        return jobs
+
+    monkeypatch.setattr(command, "chosen_jobs", chosen)
+
+    def page(number):
+        request = {"state": "failed", "since": "7d", "name": "a*", "page": number}
+        return helper_module.jobs(command, OfPerson(tmp_path), request)
+
+    found = page(2)
+    assert asked == [("failed", "7d", "a*", False)]
+    assert (found["total"], found["pages"], len(found["jobs"])) == (10000, 200, 50)
+    assert [job["id"] for job in found["jobs"]][:2] == ["9950", "9949"]
+    # Slurm is asked once more where a job waits, and not for each page.
+    monkeypatch.setattr(command, "usage_now", lambda _person: [])
+    monkeypatch.setattr(command, "nodes_now", lambda: [])
+    assert page(1)["jobs"][0]["why"].startswith("other jobs are before it")
+    assert page(999999)["page"] == 200 and page(200)["jobs"][-1]["id"] == "1"
+    jobs.clear()
+    assert page(3) == {"jobs": [], "total": 0, "page": 1, "pages": 1}
+
+
+def test_what_home_tells(helper_module, tmp_path, monkeypatch, command):
+    """An instance is known by its comment. A job that waits says why, and its place if that is known."""
+    jobs = [portal.a_job(number) for number in (1, 2)]
+    jobs += [portal.a_job(3, "running"), portal.a_job(4, "pending", reason="Priority")]
+    monkeypatch.setattr(command, "all_jobs", lambda _since: jobs)
+    monkeypatch.setattr(command, "nodes_now", lambda: [])
+    monkeypatch.setattr(command, "usage_now", lambda _person: [])
+    marked = [{"id": 3, "comment": "trainyard instance"}, {"id": 4, "comment": "of mine"}]
+    monkeypatch.setattr(command, "active_jobs", lambda: marked)
+    site = OfPerson(tmp_path)
+    site.waiting = [{"id": 9, "partition": "p"}, {"id": 4, "partition": "p"}]
+    found = helper_module.home(command, site, {})
+    assert [job["id"] for job in found["instances"]] == ["3"]
+    assert [job["id"] for job in found["jobs"]] == ["4", "2", "1"]
+    assert found["jobs"][0]["why"] == (
+        "other jobs are before it; place 2 of 2 in the queue; estimated start 2026-11-01 02:24 UTC"
+    )
+    site.queue = lambda: None
+    assert "place" not in helper_module.home(command, site, {})["jobs"][0]["why"]
+
+
+def test_the_values_of_a_job_and_of_a_file(helper_module, tmp_path, command):
+    site = OfPerson(tmp_path)
+    text = "name: a\nworker_gpu: 2\nenvironment: {A: b}\ncommand: |\n  one\n  two\n"
+    (tmp_path / "7.yml").write_text(text, encoding="utf-8")
+    for request in ({"job": "7"}, {"text": text}):
+        found = helper_module.values(command, site, request)["values"]
+        assert (found["name"], found["worker_gpu"], found["command"]) == ("a", "2", "one\ntwo\n")
+        assert found["more"] == "environment:\n  A: b\n"
+    with pytest.raises(command.Refused, match="line 1"):
+        helper_module.values(command, site, {"text": "name: [a\n"})
+    # The other keys come back into the file as they were typed.
+    request = {"values": dict(found, more="environment:\r\n  A: c\r\n")}
+    again = helper_module.job_text(command, request)
+    assert 'command: "one\\ntwo\\n"\n' in again and again.endswith("\nenvironment:\n  A: c\n")
+    assert command._job_text.read_job_text(again, command._job_file.KEYS)["environment"] == {
+        "A": "c"
     }

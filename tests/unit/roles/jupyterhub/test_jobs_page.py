@@ -1,114 +1,202 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pages of jobs: what people have written is quoted, and only fields of the form reach a job file."""
+"""Pages of the portal from recorded data: each text stays a text, no page needs a script, and large clusters have small pages."""
 
 from __future__ import annotations
 
-import importlib.util
+import ast
+import datetime
+import html.parser
+import json
 import re
-from pathlib import Path
+import time
+import urllib.parse
 
-import _job_file
+import portal
 import pytest
+from portal import FILES, FRAME, HOSTILE, PREFIX
 
-ROOT = Path(__file__).resolve().parents[4]
-spec = importlib.util.spec_from_file_location(
-    "of_jupyterhub_jobs_page", ROOT / "roles/jupyterhub/files/_jobs_page.py"
+pages = portal.load("_jobs_page")
+instance = portal.load("_instance")
+#: Attributes by which a page would run or load something, or have a style, that the policy forbids.
+FORBIDDEN = re.compile(r"on[a-z]+|style|srcdoc|formaction")
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser makes of a page: its elements, texts, labels and addresses."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.texts, self.open, self.ids = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        self.open.append(tag)
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def of(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
+
+
+def luminance(colour):
+    """Of WCAG 2.2, of a colour such as #0b5ed7."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
+
+
+@pytest.mark.parametrize(
+    "theme, grounds",
+    [(0, ("#ffffff", "#f8f9fa")), (1, ("#212529", "#2b3035"))],
+    ids=["light", "dark"],
 )
-pages = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(pages)
-JOB = {
-    "id": "12",
-    "name": "<b>",
-    "state": "running",
-    "account": "vision",
-    "workers": 2,
-    "gpus": 1,
-    "submitted": "2026-11-27T10:00:00Z",
-    "hosts": ["a", "b"],
-    "reason": "",
-    "priority": "normal",
-    "started": None,
-    "ended": None,
-    "exit_code": None,
-    "folder": None,
-    "why": "",
-    "result": {"problems": ["<i>"], "first_failed": {"causes": [{"cause": "c<", "fix": "f"}]}},
-    "efficiency": {"CPU used": "5 %"},
-}
-ENDED = "2026-11-27T11:00:00Z"
-CHOICES = {
-    "fields": _job_file.form_fields(),
-    "classes": ["h100"],
-    "images": ['t"1'],
-    "saved": ["front:5000/anna/tools:1"],
-    "accounts": ["vision"],
-    "gpus": {"most": 2, "why": "your account has 2 GPUs, so 2 at most"},
-}
+def test_colours_can_be_read(theme, grounds):
+    """On the two grounds of Bootstrap 5.3 that pages have. axe finds nothing serious on them (issue 53)."""
+    rules = re.findall(
+        r"^(?::root|\[data-bs-theme=.dark.\]) \{(.*)\}",
+        (FILES / "pages.css").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    colours = re.findall(r"--[a-z]+: (#[0-9a-f]{6})", rules[theme])
+    assert len(colours) == 4
+    for colour in colours:
+        for ground in grounds:
+            low, high = sorted((luminance(colour), luminance(ground)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (colour, ground)
 
 
-def test_texts_are_quoted():
-    page = (
-        pages.list_page([JOB], "/services/jobs/")
-        + pages.job_page(JOB, "<script>", "/services/jobs/", "<x>")
-        + pages.frame("<t>", "", "/p/", "anna")
-    )
-    assert (
-        'href="https://hub.example.org/hub/home"'
-        in pages.frame("Jobs", "", "/p/", "anna", "https://hub.example.org")
-        and 'href="/hub/home"' in page
-    )
-    assert (
-        "<b>" not in page
-        and "<i>" not in page
-        and "<script>" not in page
-        and "<t>" not in page
-        and "&lt;script&gt;" in page
-    )
-    assert (
-        'href="/services/jobs/job/12"' in page
-        and 'action="/services/jobs/job/12/stop"' in page
-        and "a, b" in page
-    )
-    assert "/stop" not in pages.job_page(
-        dict(JOB, state="completed", ended=ENDED, result=None, efficiency=None), "", "/p/", ""
-    )
-    assert "no jobs" in pages.list_page([], "/p/")
+def hostile(value):
+    """The same data with another text in the place of each text and each name."""
+    if isinstance(value, dict):
+        return {key: hostile(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [hostile(each) for each in value]
+    return HOSTILE if isinstance(value, str) else value
 
 
-def test_a_running_job_has_endpoints():
-    ready = {
-        "service": "jupyter",
-        "state": "ready",
-        "why": "",
-        "command": "ssh -L 8890:<x> a",
-        "url": "http://localhost:8890/?token=secret",
-    }
-    failed = {
-        "service": "tensorboard",
-        "state": "failed",
-        "why": "no <b>",
-        "command": None,
-        "url": None,
-    }
-    gpu = {"host": "a", "gpu": 0, "percent": 7, "memory_mib": None, "hour_percent": 3}
-    page = pages.job_page(
-        dict(JOB, endpoints=[ready, failed], usage=[gpu]),
-        "",
-        "/p/",
-        "",
-        ssh="ssh -o 'ProxyCommand=x' anna@job-12",
-    )
-    assert (
-        "ssh -L 8890:&lt;x&gt; a" in page
-        and 'href="http://localhost:8890/?token=secret">http://localhost:8890/<' in page
-        and "no &lt;b&gt;" in page
-    )
-    assert "anna@job-12" in page and "<td>7 %</td><td>-</td><td>3 %</td>" in page
-    assert "Endpoints" not in pages.job_page(
-        JOB, "", "/p/", ""
-    ) and "GPUs</h2>" not in pages.job_page(JOB, "", "/p/", "")
+def drawn(name, **values):
+    return pages.render(name, FRAME, **values)
+
+
+def of_job(job, log="line\n", **more):
+    return drawn("job", **dict(portal.job_values(job, log, [], pages), **more))
+
+
+@pytest.fixture(scope="module", name="rendered")
+def _rendered():
+    return {path: draw(pages) for path, draw in portal.PAGES.items()}
+
+
+def test_no_page_has_what_the_policy_forbids(rendered):
+    """Scripts and styles come from files. Each page works without them."""
+    for path, text in rendered.items():
+        page = Page(text)
+        assert [attrs for attrs in page.of("script") if set(attrs) != {"src"}] == [], path
+        assert page.of("style") == [] and "javascript:" not in text, path
+        for tag, attrs in page.tags:
+            assert [name for name in attrs if FORBIDDEN.fullmatch(name)] == [], (path, tag)
+        assert {attrs["href"] for attrs in page.of("link")} == {
+            "/hub/static/css/style.min.css",
+            PREFIX + "static/pages.css",
+            "/hub/static/favicon.ico",
+        }
+    sources = (FILES / "pages.js").read_text(encoding="utf-8")
+    assert not re.search(r"innerHTML|insertAdjacentHTML|\beval\b|\.style\b", sources)
+
+
+def test_each_page_can_be_read_and_used_by_keyboard(rendered):
+    """A language, a title, one heading of the first level, one main part, a way past the menu, a label for each field, heads of tables, and no id twice."""
+    for path, text in rendered.items():
+        page = Page(text)
+        assert page.of("html")[0]["lang"] == "en" and "width=device-width" in text, path
+        assert len(page.of("h1")) == len(page.of("main")) == len(page.of("title")) == 1, path
+        assert page.of("a")[0]["href"] == "#main" and page.of("main")[0]["id"] == "main", path
+        assert sorted(set(page.ids)) == sorted(page.ids), path
+        labels = {attrs["for"] for attrs in page.of("label")}
+        regions = [
+            attrs["aria-label"] for _tag, attrs in page.tags if attrs.get("role") == "region"
+        ]
+        assert len(set(regions)) == len(regions), path
+        for tag in ("input", "select", "textarea"):
+            for attrs in page.of(tag):
+                assert attrs.get("type") == "hidden" or attrs["id"] in labels, (path, attrs)
+        for attrs in page.of("th"):
+            assert attrs.get("scope") in ("col", "row"), path
+        for tag, attrs in page.tags:
+            for name in ("aria-describedby", "aria-labelledby"):
+                assert set(attrs.get(name, "").split()) <= set(page.ids), (path, tag, attrs)
+            # What scrolls is reached by keyboard, and has a name.
+            assert tag != "div" or attrs.get("class") != "scroll" or attrs["tabindex"] == "0"
+        assert "<th></th>" not in text, path
+
+
+def test_hostile_texts_stay_texts():
+    """In each field of each page, also in those that the person's own programs have written."""
+    frame = dict(FRAME, person=HOSTILE)
+    job = hostile(portal.failed_job())
+    running = hostile(portal.shown_job())
+    offered = hostile(portal.choices())
+    values = {about["name"]: HOSTILE for about in offered["fields"]}
+    query = {"state": "", "since": "1d", "name": HOSTILE, "page": 1}
+    shown = [
+        pages.render("home", frame, **hostile(portal.home())),
+        pages.render(
+            "jobs",
+            frame,
+            jobs=[hostile(portal.a_job(5))],
+            total=1,
+            query=query,
+            filters=pages.FILTERS,
+            periods=pages.PERIODS,
+            pager=pages.pager(query, 1, 2),
+        ),
+        of_job(job, HOSTILE),
+        of_job(running, HOSTILE, curves=pages.curves_of(portal.minutes()), slow=HOSTILE),
+        of_job(running, HOSTILE, curves=hostile(pages.curves_of([])), ssh=HOSTILE),
+        drawn(
+            "new",
+            fields=pages.fields_of(offered, values, {HOSTILE: [HOSTILE]}),
+            more=HOSTILE,
+            problems=[HOSTILE],
+            gpus_why=HOSTILE,
+            checked={
+                "cost": HOSTILE,
+                "start_estimate": HOSTILE,
+                "file": HOSTILE,
+                "script": HOSTILE,
+            },
+            xsrf=HOSTILE,
+        ),
+        drawn(
+            "cluster",
+            nodes=hostile(portal.nodes(2)),
+            classes=hostile(portal.home()["classes"]),
+            queue=hostile(portal.queue()),
+            reasons=pages.reasons(hostile(portal.queue())),
+        ),
+        drawn("usage", months=hostile(instance.months_of(portal.many_jobs(9)))),
+        drawn("problem", heading=HOSTILE, problems=[HOSTILE], since=HOSTILE),
+    ]
+    for text in shown:
+        page = Page(text)
+        assert page.of("script") == [{"src": PREFIX + "static/pages.js"}], text[:200]
+        # Jinja's own signs in a text are no template.
+        assert "49" not in page.text and "{{ 7*7 }}" in page.text
+        for tag, attrs in page.tags:
+            # No text has ended the attribute that it is in.
+            assert not set(attrs) & {"1)", "alert(1)", "'{{"}, (tag, attrs)
+    assert page.text.count("alert(1)") >= 2
 
 
 def test_what_is_no_address_is_no_link():
@@ -122,56 +210,106 @@ def test_what_is_no_address_is_no_link():
         ["x"],
     ):
         each = {"service": "jupyter", "state": "ready", "why": "", "command": "ssh", "url": url}
-        assert "href" not in pages.endpoints(dict(JOB, endpoints=[each]), "").replace(
-            "&#x27;", ""
-        ), url
-    hostile = dict(JOB, id='1"><script>')
-    page = pages.list_page([hostile], "/p/") + pages.job_page(hostile, "", '/p"><script>', "")
-    assert "<script>" not in page and page.count("&lt;script&gt;") >= 4
+        page = Page(of_job(portal.shown_job(endpoints=[each])))
+        assert str(url) not in [attrs["href"] for attrs in page.of("a")], url
+    ready = dict(each, url="http://localhost:8890/?token=secret", command="ssh -L 8890:<x> a")
+    failed = dict(each, state="failed", why="no <b>", command=None, url=None)
+    page = Page(of_job(portal.shown_job(endpoints=[ready, failed])))
+    assert {"href": "http://localhost:8890/?token=secret"} in page.of("a")
+    assert "ssh -L 8890:<x> a" in page.text and "no <b>" in page.text
+    # The token is in the address, and not in the text.
+    assert "secret" not in page.text
+    hidden = Page(of_job(portal.shown_job(endpoints=[], ended="2026-11-27T11:00:00Z")))
+    assert "Endpoints" not in hidden.text
 
 
-def test_services_of_the_form():
-    sent = {"services.ssh": "true", "services.tensorboard": "~/logs"}
-    page = pages.form_page(CHOICES, sent, "/p/", "")
-    assert 'value="~/logs"' in page and page.count('<option value="true" selected>') == 1
+@pytest.mark.parametrize(
+    "state, ended, stops",
+    [
+        ("running", None, True),
+        ("requeued", None, True),
+        ("completed", "2026-11-27T11:00:00Z", False),
+    ],
+)
+def test_a_job_can_be_stopped_until_it_has_ended(state, ended, stops):
+    """Also one that was preempted, and waits again. It asks first, without a script."""
+    text = of_job(portal.shown_job(state=state, ended=ended))
+    page = Page(text)
+    actions = {attrs["action"] for attrs in page.of("form")}
+    assert (PREFIX + "job/9998/stop" in actions) is stops
+    assert (PREFIX + "job/9998/clone" in actions) is not stops
+    assert {"href": PREFIX + "new?from=9998", "class": "button"} in page.of("a")
+    # What has ended does not change, and is not asked for again.
+    assert ("data-log" in text) is stops and ("data-live" in text) is stops
+    if stops:
+        assert text.index("<summary") < text.index("/stop") < text.index("</details>")
+    assert all(attrs["method"] == "get" or "_xsrf" in text for attrs in page.of("form"))
 
 
-def test_the_form_keeps_what_was_sent():
-    page = pages.form_page(
-        CHOICES,
-        {
-            "name": '"><script>',
-            "command": "</textarea>",
-            "preemptible": "true",
-            "host_class": "h100",
-        },
-        "/p/",
-        "<xsrf>",
-    )
-    assert (
-        "<script>" not in page
-        and "</textarea></textarea>" not in page
-        and "<xsrf>" in page
-        and "t&quot;1" in page
-    )
-    assert (
-        '<option value="h100" selected>' in page
-        and '<option value="true" selected>true</option>' in page
-        and "so 2 at most" in page
-    )
+def test_one_vocabulary():
+    """That of the command: the states of its own table."""
+    client = (FILES.parents[1] / "jobs/files/_slurm_client.py").read_text(encoding="utf-8")
+    table = re.search(r"^STATES = (\{.*?^\})", client, re.MULTILINE | re.DOTALL).group(1)
+    assert ast.literal_eval(table) == pages.STATES
+    page = Page(portal.listed(pages)).text
+    assert "out of memory" in page and "waiting" in page
+    for raw in ("pending", "completed", "cancelled", "node_fail", "out_of_memory"):
+        assert raw not in page
+    assert pages.short_time("2026-11-27T10:00:00Z") == "2026-11-27 10:00 UTC"
+    assert pages.short_time(HOSTILE) == pages.short_time(None) == "-"
+
+
+def test_a_form_with_faults_says_them_beside_the_fields(rendered):
+    page = Page(rendered["new"])
+    wrong = {
+        attrs["id"]: attrs["aria-describedby"]
+        for _tag, attrs in page.tags
+        if attrs.get("aria-invalid") == "true"
+    }
+    assert wrong == {
+        "name": "help-name problem-name",
+        "worker_gpu": "help-worker_gpu problem-worker_gpu",
+    }
+    assert "'my job' is not valid; use 1 to 27 letters" in page.text
+    assert 'value="my job"' in rendered["new"] and "NCCL_DEBUG" in page.text
+    # The keys of the file are not in what people read, as the field says which one it is.
+    assert "name: 'my job'" not in page.text
+    fields = portal.choices()["fields"]
+    said = "-: line 2: services: tensorboard: no folder\nSlurm\nx: y"
+    by_field, others = pages.problems_by_field(said, fields)
+    assert by_field == {"services.tensorboard": ["tensorboard: no folder"]}
+    assert others == ["Slurm", "x: y"]
+    assert pages.problems_by_field("", fields) == ({}, [])
 
 
 def test_the_form_has_what_the_table_of_keys_says():
-    page = pages.form_page(CHOICES, {}, "/p/", "")
-    assert re.findall(r'<label for="([^"]+)">', page) == [
-        about["name"] for about in CHOICES["fields"]
-    ]
-    assert '<option value="Job" selected>Job</option>' in page and 'placeholder="4"' in page
-    assert '<option value="" selected>any</option><option value="h100">' in page
-    # The person may change the helper that tells the fields while it runs.
-    hostile = [dict(CHOICES["fields"][0], name='"><script>', label="<b>", placeholder='"<i>')]
-    page = pages.form_page(dict(CHOICES, fields=hostile), {}, "/p/", "")
-    assert "<script>" not in page and "<b>" not in page and "<i>" not in page
+    text = portal.form(pages, {})
+    page = Page(text)
+    names = [about["name"] for about in portal.choices()["fields"]]
+    assert [attrs["for"] for attrs in page.of("label")] == [*names, "more", "file"]
+    for key in ("workdir", "retries", "worker_shared_memory", "worker_image"):
+        assert key in names
+    # Each field has its help, and what it accepts.
+    assert "CPUs of each worker." in page.text and "1 to 27 letters, digits and '_'." in page.text
+    assert '<option value="Job" selected>Job</option>' in text and 'placeholder="4"' in text
+    assert '<option value="" selected>any</option>' in text
+    assert [attrs["value"] for attrs in page.of("option") if attrs.get("value") == "high"]
+    # Another image than those of the list may be typed.
+    assert {"value": "front:5000/anna/tools:1"} in page.of("option")
+    assert page.of("datalist") == [{"id": "of-worker_image"}]
+    sent = {"preemptible": "true", "host_class": "gone", "services.tensorboard": "~/logs"}
+    text = portal.form(pages, sent)
+    assert '<option value="true" selected>yes</option>' in text and 'value="~/logs"' in text
+    # A class that no host has any more is not changed by the form.
+    assert '<option value="gone" selected>gone</option>' in text
+    checked = {
+        "cost": "it asks for 2 GPUs",
+        "start_estimate": None,
+        "file": "name: a\n",
+        "script": "#!",
+    }
+    page = Page(portal.form(pages, {}, checked=checked))
+    assert "The job is valid" in page.text and "it asks for 2 GPUs" in page.text
 
 
 def test_what_a_browser_has_sent():
@@ -180,10 +318,266 @@ def test_what_a_browser_has_sent():
 
 
 @pytest.mark.parametrize(
-    "state, ended, stops",
-    [("running", None, True), ("requeued", None, True), ("completed", ENDED, False)],
+    "sent, found",
+    [
+        ({}, {}),
+        ({"state": [b"failed"], "since": [b"7d"], "name": [b"a*"], "page": [b"3"]}, None),
+        ({"state": [b"x"], "since": [b"99y"], "page": [b"0"]}, {}),
+        ({"page": [b"1e3"]}, {}),
+        ({"name": [b"n" * 1000]}, {"name": "n" * 100}),
+    ],
 )
-def test_a_job_can_be_stopped_until_it_has_ended(state, ended, stops):
-    """Also one that was preempted, and waits again."""
-    page = pages.job_page(dict(JOB, state=state, ended=ended), "", "/p/", "")
-    assert ("/p/job/12/stop" in page) is stops and "/p/job/12/clone" in page
+def test_the_filter_of_the_list(sent, found):
+    usual = {"state": "", "since": "1d", "name": "", "page": 1}
+    if found is None:
+        found = {"state": "failed", "since": "7d", "name": "a*", "page": 3}
+    assert pages.asked(sent) == dict(usual, **found)
+
+
+def test_pages_of_the_list():
+    query = {"state": "failed", "since": "7d", "name": "a&b", "page": ""}
+    assert pages.pager(query, 2, 3) == {
+        "page": 2,
+        "pages": 3,
+        "before": "?state=failed&since=7d&name=a%26b&page=1",
+        "after": "?state=failed&since=7d&name=a%26b&page=3",
+    }
+    assert pages.pager(query, 1, 1)["before"] == pages.pager(query, 1, 1)["after"] == ""
+
+
+def test_curves():
+    lines = pages.curve([(0, 0), (1, 50.0), (2, None), (4, 100)])
+    assert lines == ["0.0,80.0 150.0,40.0", "600.0,0.0"]
+    # What the person's own program may have written is no number, or none that fits.
+    assert pages.curve([]) == [] and pages.curve([(5, 900), (6, -3)]) == ["0.0,0.0 600.0,80.0"]
+    odd = [{"host": "a", "gpu": 0, "minutes": [("x", 1), (1, "<b>"), (2, 30)]}]
+    (found,) = pages.curves_of(odd)
+    assert (found["count"], found["mean"], found["name"]) == (1, 30, "a, GPU 0")
+    assert pages.curves_of([{"host": "a", "gpu": 0, "minutes": []}]) == []
+    text = of_job(portal.shown_job(), curves=pages.curves_of(portal.minutes()))
+    assert text.split("Curves over")[0].count("<polyline") == 16 and "from 31 to" in text
+
+
+def test_the_queries_of_curves():
+    """The only text in them is the number of the job. Their time is that of the job, and they have few points."""
+    job = portal.shown_job(started="2026-11-01T00:00:00Z", ended="2026-11-11T00:00:00Z")
+    queries = pages.curve_queries(job, 0.0)
+    assert len(queries) == 4
+    for text in queries:
+        asked = {key: value for key, (value,) in urllib.parse.parse_qs(text).items()}
+        assert re.fullmatch(
+            r"trainyard_gpu_\w+ and on \(instance, uuid\) \(trainyard_gpu_job == 9998\)",
+            asked["query"],
+        )
+        assert (int(asked["end"]) - int(asked["start"])) == 864000
+        assert 864000 / int(asked["step"]) < 400
+    (large, *_more) = pages.curve_queries(dict(job, gpus=512), 0.0)
+    assert 864000 / int(urllib.parse.parse_qs(large)["step"][0]) < 12
+    short = dict(job, ended=None)
+    now = pages.seconds_of(job["started"]) + 60
+    assert "step=15" in pages.curve_queries(short, now)[0]
+    assert pages.curve_queries(dict(job, started=None), now) == []
+    with pytest.raises(ValueError):
+        pages.curve_queries(dict(job, id="1 or vector(1)"), now)
+
+
+def test_curves_of_prometheus():
+    answers = [portal.prometheus(metric) for _title, metric, *_more in pages.CURVES]
+    panels = pages.panels_of(answers)
+    assert [panel["title"] for panel in panels] == [title for title, *_more in pages.CURVES]
+    assert [len(panel["lines"]) for panel in panels] == [8, 8, 8, 8]
+    assert [panel["odd"] for panel in panels] == [
+        *("", ""),
+        "gpu-03, GPU 5 draws 384 W on average, the others 637 W",
+        "",
+    ]
+    page = of_job(portal.shown_job(), panels=panels)
+    assert "draws 384 W" in page and 'class="c7"' in page
+    assert len(page.encode()) < 300000
+    # Without Prometheus, and with something else in its place.
+    for odd in (
+        [None] * 4,
+        [{"status": "error"}, [], "x", {"data": {"result": [{"values": [["a", "b"]]}]}}],
+        [{"data": {"result": [{"metric": {}, "values": [[1, "NaN"]]}]}}] * 4,
+        [{"data": {"result": 5}}] * 4,
+    ):
+        assert pages.panels_of(odd) == []
+    assert "no Prometheus answers" in of_job(portal.shown_job(), panels=[])
+    hostile_series = {
+        "metric": {"instance": HOSTILE, "gpu": HOSTILE},
+        "values": [[1, "1"], [2, "0"]],
+    }
+    page = Page(
+        of_job(
+            portal.shown_job(), panels=pages.panels_of([{"data": {"result": [hostile_series]}}] * 4)
+        )
+    )
+    assert page.of("script") == [{"src": PREFIX + "static/pages.js"}] and HOSTILE in page.text
+
+
+def test_a_gpu_that_is_slower_than_its_peers():
+    said = pages.slow_words(portal.usage())
+    assert said == (
+        "GPU 5 of gpu-03 was busy for 31 % of the last hour, the others for 90 % on average"
+    )
+    assert pages.slow_words(portal.usage(50)) == "" and pages.slow_words([]) == ""
+    # All of them are idle: that is told elsewhere.
+    idle = [dict(gpu, hour_percent=number) for number, gpu in enumerate(portal.usage())]
+    assert pages.slow_words(idle) == pages.slow_words(portal.usage()[:1]) == ""
+
+
+def test_the_queue_by_reason():
+    rows = pages.reasons(portal.queue())
+    assert [row["jobs"] for row in rows] == [11, 10, 10, 10] and rows[0]["reason"] == "Priority"
+    assert "ReqNodeNotAvail" in {row["reason"] for row in rows}
+    text = drawn("cluster", nodes=[], classes=[], queue=None, reasons=[])
+    assert "is not known here" in text
+    assert "No job waits" in drawn("cluster", nodes=[], classes=[], queue=[], reasons=[])
+
+
+def test_the_table_of_usage_as_a_file():
+    rows = [{"month": "2026-11", "account": '=1+"x"', "jobs": 3}, {"month": "a,b", "jobs": -1}]
+    assert pages.csv(rows, ("month", "account", "jobs")) == (
+        'month,account,jobs\r\n2026-11,"\'=1+""x""",3\r\n"a,b",,\'-1\r\n'
+    )
+
+
+def test_slurm_that_does_not_answer_is_told_with_the_time(rendered):
+    page = Page(rendered["problem"])
+    assert "Slurm has not answered since 2026-11-30 04:00 UTC" in page.text
+    assert "Start the controller" in page.text
+    silence, error = pages.Silence(), {"error": "x", "no_answer": True}
+    times = [datetime.datetime(2026, 11, 30, hour) for hour in range(6)]
+    found = []
+    answers = [
+        error,
+        error,
+        dict(error, busy=True),
+        {"jobs": []},
+        error,
+        dict(error, no_answer=False),
+    ]
+    for answer, now in zip(answers, times):
+        silence.take(answer, now)
+        found.append(silence.since[11:13])
+    # One that is refused for another reason has been answered.
+    assert found == ["00", "00", "00", "", "04", ""]
+
+
+def test_pages_are_small_and_fast():
+    """10,000 jobs, of which 50 are shown; 64 hosts with 512 GPUs; the newest 100,000 bytes of a log. What a page loads beside JupyterHub's style sheet."""
+    beside = sum(len((FILES / name).read_bytes()) for name in ("pages.css", "pages.js"))
+    jobs = portal.many_jobs(10000)
+    query = {"state": "", "since": "365d", "name": "", "page": 1}
+    draws = {
+        "jobs": lambda: drawn(
+            "jobs",
+            jobs=jobs[:50],
+            total=len(jobs),
+            query=query,
+            filters=pages.FILTERS,
+            periods=pages.PERIODS,
+            pager=pages.pager(query, 1, 200),
+        ),
+        "cluster": lambda: portal.of_cluster(pages),
+        "home": lambda: drawn("home", **portal.home()),
+    }
+    for name, draw in draws.items():
+        draw()
+        begun = time.process_time()
+        text = draw()
+        seconds = time.process_time() - begun
+        print("%s: %d bytes and %d beside it, %.3f s" % (name, len(text), beside, seconds))
+        assert len(text.encode()) + beside < 100000 and seconds < 0.1, name
+    months = instance.months_of(jobs)
+    assert sum(row["jobs"] for row in months) == 10000 and len(months) == 2
+
+
+def test_what_the_helper_is_asked_for_is_checked():
+    """The service makes these requests of what a browser has sent."""
+    request = {"action": "jobs", "state": "", "since": "1d", "name": "", "page": 1}
+    assert instance.request_of(json.dumps(request)) == request
+    good = {"action": "log", "job": "5", "rank": None, "start": -1}
+    assert instance.request_of(json.dumps(good)) == good
+    for bad in (
+        dict(request, page=0),
+        dict(request, page=True),
+        dict(request, name=["x"]),
+        dict(request, state="x" * 101),
+        dict(good, rank="0"),
+        dict(good, rank=-2),
+        dict(good, start=1.5),
+        dict(good, job="5;id"),
+        {"action": "values"},
+        {"action": "values", "job": "x"},
+        {"action": "values", "text": "x" * (instance.MAX_TEXT + 1)},
+        {"action": "check", "values": {"name": 5}},
+    ):
+        with pytest.raises(instance.RequestError):
+            instance.request_of(json.dumps(bad))
+
+
+def test_the_form_of_a_job_that_there_was():
+    """What the form has no field for stays in the file."""
+    fields = portal.choices()["fields"]
+    values = {
+        "name": "a",
+        "worker_gpu": "2",
+        "environment": {"A": "b"},
+        "services": ["ssh", {"tensorboard": "~/logs"}],
+        "copy_results": "results:runs",
+    }
+    texts, others = instance.form_of(values, fields)
+    assert texts == {
+        "name": "a",
+        "worker_gpu": "2",
+        "services.ssh": "true",
+        "services.tensorboard": "~/logs",
+    }
+    assert others == {"environment": {"A": "b"}, "copy_results": "results:runs"}
+    texts, others = instance.form_of({"services": {"ssh": "true", "x": "y"}}, fields)
+    assert (texts, others) == ({}, {"services": [{"ssh": "true", "x": "y"}]})
+    assert instance.of_jobs_form({"name": "a", "services.ssh": "true"}, fields) == {
+        "name": "a",
+        "services": {"ssh": "true"},
+    }
+
+
+def test_the_use_of_a_month():
+    jobs = [
+        portal.a_job(
+            1,
+            started="2026-11-01T01:00:00Z",
+            submitted="2026-11-01T00:00:00Z",
+            ended="2026-11-01T03:30:00Z",
+            gpus=4,
+        ),
+        portal.a_job(
+            2,
+            "failed",
+            started="2026-11-02T03:00:00Z",
+            submitted="2026-11-02T00:00:00Z",
+            ended="2026-11-02T03:30:00Z",
+            gpus=1,
+        ),
+        portal.a_job(3, "pending", submitted="2026-12-02T00:00:00Z"),
+        portal.a_job(4, "running", submitted=None),
+    ]
+    assert instance.months_of(jobs) == [
+        {
+            "month": "2026-12",
+            "account": "vision",
+            "jobs": 1,
+            "failed": 0,
+            "gpu_hours": 0.0,
+            "wait_hours": 0.0,
+        },
+        {
+            "month": "2026-11",
+            "account": "vision",
+            "jobs": 2,
+            "failed": 1,
+            "gpu_hours": 10.5,
+            "wait_hours": 2.0,
+        },
+    ]

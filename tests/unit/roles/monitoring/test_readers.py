@@ -405,8 +405,9 @@ def test_the_metrics_of_a_queue():
             "sacctmgr": "c\n",
         }
     )
-    text = slurm_reader._metrics.render(slurm_reader.families(ask))
-    assert check_metrics(text) == "" and len(asked) == 4
+    families, queue = slurm_reader.readings(ask)
+    text = slurm_reader._metrics.render(families)
+    assert check_metrics(text) == "" and len(asked) == 4 and queue == []
     assert (
         text.count('trainyard_slurm_up{daemon="slurm') == 2
         and "trainyard_slurm_node_state{" in text
@@ -416,10 +417,61 @@ def test_the_metrics_of_a_queue():
 
 def test_a_controller_that_does_not_answer_is_asked_once():
     ask, asked = answered({"sacctmgr": "c\n"})
-    text = slurm_reader._metrics.render(slurm_reader.families(ask))
-    assert 'trainyard_slurm_up{daemon="slurmctld"} 0\n' in text
+    families, queue = slurm_reader.readings(ask)
+    text = slurm_reader._metrics.render(families)
+    # The former file of waiting jobs grows old.
+    assert 'trainyard_slurm_up{daemon="slurmctld"} 0\n' in text and queue is None
     assert 'trainyard_slurm_up{daemon="slurmdbd"} 1\n' in text
     assert "node_state" not in text and len(asked) == 2
+
+
+def test_waiting_jobs_have_no_names(tmp_path):
+    """Everybody reads them. The order is that in which Slurm looks at them."""
+
+    def job(number, **changes):
+        return dict(
+            {
+                "id": number,
+                "state": "pending",
+                "priority": 10,
+                "partition": "train",
+                "reason": "Priority",
+                "gpus": 2,
+                "node_count": 1,
+                "start_estimate": None,
+                "name": "secret",
+                "user": "anna",
+                "account": "vision",
+                "comment": "secret",
+            },
+            **changes,
+        )
+
+    jobs = [
+        job(5),
+        job(4, state="running"),
+        job(7, priority=20, reason="Resources", start_estimate="2026-11-26T04:00:00Z"),
+        job(3),
+        # Held: it has no place.
+        job(2, priority=0, reason="JobHeldUser"),
+        job(6, reason="ReqNodeNotAvail, UnavailableNodes:gpu-a"),
+    ]
+    found = slurm_reader._slurm_metrics.waiting(jobs)
+    assert [entry["id"] for entry in found] == [7, 3, 5, 6]
+    assert found[0] == {
+        "id": 7,
+        "partition": "train",
+        "reason": "Resources",
+        "gpus": 2,
+        "workers": 1,
+        "start_estimate": "2026-11-26T04:00:00Z",
+    }
+    path = tmp_path / "queue.json"
+    for _time in range(2):
+        slurm_reader.write_queue(str(path), found, 5.0)
+    assert json.loads(path.read_text(encoding="utf-8")) == {"written": 5.0, "jobs": found}
+    assert path.stat().st_mode & 0o777 == 0o644 and [*tmp_path.iterdir()] == [path]
+    assert "anna" not in path.read_text(encoding="utf-8")
 
 
 def test_a_command_that_fails_or_hangs(capsys):

@@ -1,0 +1,463 @@
+"""The pages of the portal with recorded data of 64 hosts and 10,000 jobs, without a hub and without Slurm: make portal
+
+It serves them on a port of this machine, made again at each load, so that a changed template or style sheet is seen at once. `portal.py FOLDER` writes their
+pictures: light, dark and 390 pixels wide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import http.server
+import importlib.util
+import json
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ROOT / "roles/jupyterhub/files"
+COMMAND = ROOT / "roles/jobs/files"
+#: Where tests of the hub keep its packages, one of which has its style sheet.
+PACKAGES = ROOT / ".cache/hub/packages"
+PREFIX = "/services/jobs/"
+FRAME = {"prefix": PREFIX, "hub": "", "person": "anna"}
+#: A text that no page may take for anything else.
+HOSTILE = "\"><script>alert(1)</script>'{{ 7*7 }}"
+STATES = ("completed", "failed", "cancelled", "timeout", "out_of_memory", "node_fail")
+
+
+def load(name: str, folder: Path = FILES) -> object:
+    """Return a program or a module of a role, as its file is now."""
+    spec = importlib.util.spec_from_file_location("portal_" + name, folder / (name + ".py"))
+    module = importlib.util.module_from_spec(spec)
+    # A class of it may look for its module.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def stamp(hours: float) -> str:
+    """Return a time of Slurm so many hours after a day in November 2026."""
+    begin = datetime.datetime(2026, 11, 1)
+    return (begin + datetime.timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def a_job(number: int, state: str = "completed", **changes: object) -> dict:
+    """Return a job as the command trainyard lists it."""
+    started = None if state == "pending" else stamp(number * 0.1 + 0.2)
+    ended = None if state in ("pending", "running") else stamp(number * 0.1 + 3)
+    return dict(
+        {
+            "id": str(number),
+            "name": "bert_%d" % number,
+            "state": state,
+            "account": "vision",
+            "priority": "normal",
+            "workers": 2,
+            "gpus": 16,
+            "hosts": [] if state == "pending" else ["gpu-%02d" % (number % 64), "gpu-63"],
+            "reason": "Priority" if state == "pending" else "",
+            "submitted": stamp(number * 0.1),
+            "started": started,
+            "ended": ended,
+            "start_estimate": stamp(number * 0.1 + 2) if state == "pending" else None,
+            "exit_code": 1 if state == "failed" else None if ended is None else 0,
+            "limit_minutes": 600,
+            "restarts": 0,
+        },
+        **changes,
+    )
+
+
+def many_jobs(count: int) -> list:
+    """Return jobs, the newest first."""
+    found = [a_job(number, STATES[number % len(STATES)]) for number in range(1, count - 2)]
+    found += [a_job(count - 2, "running"), a_job(count - 1, "running"), a_job(count, "pending")]
+    return found[::-1]
+
+
+def nodes(count: int = 64) -> list:
+    """Return hosts as `trainyard nodes` has them."""
+    found = []
+    for number in range(count):
+        away = number in (7, 40)
+        used = 0 if away else (number * 5) % 9
+        free = {"cpus": 8 * (8 - used), "memory_mib": 131072 * (8 - used), "gpus": 8 - used}
+        found.append(
+            {
+                "name": "gpu-%02d" % number,
+                "states": ["idle", "drain"] if away else ["mixed"],
+                "available": not away,
+                "reason": "trainyard: GPU 3 has fallen off the bus (Xid 79)" if away else "",
+                "since": stamp(500) if away else None,
+                "classes": ["h100" if number < 48 else "a100"],
+                "cpus": 64,
+                "memory_mib": 1048576,
+                "gpus": 8,
+                "free": dict.fromkeys(free, 0) if away else free,
+            }
+        )
+    return found
+
+
+def home() -> dict:
+    """Return what the helper answers for the first page."""
+    waiting = a_job(9999, "pending", why="other jobs are before it; place 3 of 41 in the queue")
+    return {
+        "message": "Maintenance on Friday from 18:00 UTC. Jobs that would not end before do not start.",
+        "instances": [a_job(9990, "running", name="main", gpus=1, workers=1, hosts=["gpu-03"])],
+        "jobs": [waiting, a_job(9998, "running"), a_job(9997), a_job(9996, "failed")],
+        "classes": [
+            {"name": "a100", "gpus": 128, "free": 41},
+            {"name": "h100", "gpus": 384, "free": 7},
+        ],
+        "out_of_service": [
+            "gpu-07 is out of service: GPU 3 has fallen off the bus (Xid 79), since 2026-11-21"
+        ],
+        "accounts": [
+            {
+                "account": "vision",
+                "gpus": 64,
+                "gpus_used": 48,
+                "person_gpus": None,
+                "person_gpus_used": 33,
+            },
+        ],
+    }
+
+
+def usage(percent: int = 90) -> list:
+    """Return the use of the GPUs of a job, one of which is slow."""
+    found = []
+    for gpu in range(8):
+        hour = 31 if gpu == 5 else percent
+        found.append(
+            {
+                "host": "gpu-03",
+                "worker": 0,
+                "gpu": gpu,
+                "percent": hour + 3,
+                "memory_mib": 61234,
+                "memory_total_mib": 81559,
+                "hour_percent": hour,
+                "hour_memory_mib": 70000,
+            }
+        )
+    return found
+
+
+def minutes() -> list:
+    """Return the curves of that job."""
+    found = []
+    for gpu in range(8):
+        level = 31 if gpu == 5 else 90
+        samples = [(minute, min(100, level + (minute * (gpu + 3)) % 9)) for minute in range(60)]
+        samples[20 + gpu] = (20 + gpu, None)
+        found.append({"host": "gpu-03", "gpu": gpu, "minutes": samples})
+    return found
+
+
+def prometheus(metric: str, gpus: int = 8) -> dict:
+    """Return what Prometheus answers for a job, one of whose GPUs draws less power."""
+    base = {"utilization": 0.9, "memory_used": 6e10, "power": 640, "temperature": 61}
+    level = next(value for name, value in base.items() if name in metric)
+    result = []
+    for gpu in range(gpus):
+        own = level * (0.6 if gpu == 5 and "power" in metric else 1)
+        values = [
+            [1764000000 + 60 * at, str(own * (1 + ((at * (gpu + 3)) % 7 - 3) / 100))]
+            for at in range(400)
+        ]
+        result.append({"metric": {"instance": "gpu-03", "gpu": str(gpu)}, "values": values})
+    return {"status": "success", "data": {"resultType": "matrix", "result": result}}
+
+
+def shown_job(**changes: object) -> dict:
+    """Return a job as `trainyard show` has it."""
+    more = {
+        "folder": "/data1/share/.trainyard/jobs/anna/9998",
+        "log": "/data1/share/.trainyard/jobs/anna/.out/9998.log",
+        "result": None,
+        "why": "",
+        "efficiency": {
+            "CPU used": "71 % of 128 CPUs",
+            "memory used": "402.1 GB at most, by one worker",
+        },
+        "endpoints": [
+            {
+                "service": "tensorboard",
+                "state": "ready",
+                "why": "",
+                "command": "ssh -N -L 6006:/run/trainyard/jobs/9998/task.0.0/tensorboard.sock anna@job-9998",
+                "url": "http://localhost:6006/",
+            }
+        ],
+        "usage": usage(),
+    }
+    return dict(a_job(9998, "running"), **dict(more, **changes))
+
+
+def failed_job() -> dict:
+    """Return a job that has failed, with its cause."""
+    cause = {
+        "cause": "a GPU has run out of memory",
+        "fix": "Use a smaller batch, or more GPUs",
+    }
+    result = {
+        "problems": ["worker 1 on host gpu-63 ended with exit code 1"],
+        "warnings": ["host gpu-03: GPU 5 stayed idle"],
+        "first_failed": {"rank": 1, "host": "gpu-63", "causes": [cause], "lines": []},
+    }
+    ended = {"state": "failed", "ended": stamp(900), "exit_code": 1, "usage": [], "endpoints": []}
+    return shown_job(id="9996", name="bert_9996", result=result, **ended)
+
+
+def choices() -> dict:
+    """Return what a person may choose in the form of a job."""
+    sys.path.insert(0, str(COMMAND))
+    try:
+        fields = load("_job_file", COMMAND).form_fields()
+    finally:
+        sys.path.remove(str(COMMAND))
+    return {
+        "fields": fields,
+        "classes": ["a100", "h100"],
+        "images": ["trainyard/training:1", "pytorch:2.5"],
+        "saved": ["front:5000/anna/tools:1"],
+        "accounts": ["language", "vision"],
+        "priorities": ["low", "normal", "high"],
+        "gpus": {"most": 64, "why": "your accounts have 64 GPUs, so 64 at most"},
+    }
+
+
+def queue() -> list:
+    """Return waiting jobs of all people, without names."""
+    reasons = ("Priority", "Resources", "AssocGrpGRES", "ReqNodeNotAvail, UnavailableNodes:gpu-07")
+    return [
+        {"id": number, "partition": "train", "reason": reasons[number % 4], "gpus": 8, "workers": 1}
+        for number in range(41)
+    ]
+
+
+def job_values(job: dict, log: str, curves: list, pages: object) -> dict:
+    """Return the values of the page of a job, as the service has them."""
+    result = job.get("result") or {}
+    return {
+        "job": job,
+        "result": result,
+        "failed": result.get("first_failed") or {},
+        "ssh": ""
+        if job["ended"]
+        else "ssh -o 'ProxyCommand=ssh anna@front trainyard attach --stdio 9998' anna@job-9998",
+        "endpoints": [
+            dict(each, address=pages.address_of(each["url"])) for each in job["endpoints"]
+        ],
+        "curves": pages.curves_of(curves),
+        "panels": pages.panels_of([prometheus(metric) for _title, metric, *_more in pages.CURVES])
+        if curves
+        else [],
+        "has_prometheus": False,
+        "slow": pages.slow_words(job["usage"]),
+        "rank": None,
+        "ranks": 2,
+        "log": log,
+        "from_byte": 0,
+        "next_byte": len(log),
+        "log_address": "%sjob/%s/log?rank=" % (PREFIX, job["id"]),
+        "xsrf": "secret",
+    }
+
+
+def listed(pages: object) -> str:
+    """Return the first page of a list of 10,000 jobs."""
+    query = {"state": "", "since": "365d", "name": "", "page": 1}
+    jobs = many_jobs(10000)
+    return pages.render(
+        "jobs",
+        FRAME,
+        jobs=jobs[:50],
+        total=len(jobs),
+        query=query,
+        filters=pages.FILTERS,
+        periods=pages.PERIODS,
+        pager=pages.pager(dict(query, page=""), 1, 200),
+    )
+
+
+def form(pages: object, sent: dict, said: str = "", **more: object) -> str:
+    """Return the form of a job with what was sent, and what the command has said to it."""
+    offered = choices()
+    by_field, others = pages.problems_by_field(said, offered["fields"])
+    return pages.render(
+        "new",
+        FRAME,
+        problems=others,
+        fields=pages.fields_of(offered, sent, by_field),
+        more=sent.get("more", ""),
+        gpus_why=offered["gpus"]["why"],
+        xsrf="secret",
+        **more,
+    )
+
+
+def refused_form(pages: object) -> str:
+    """Return a form with faults."""
+    sent = {
+        "name": "my job",
+        "worker_gpu": "99",
+        "command": "python3 train.py",
+        "worker_image": "pytorch:2.5",
+        "more": "environment: {NCCL_DEBUG: INFO}",
+    }
+    said = (
+        "-: line 1: name: 'my job' is not valid; use 1 to 27 letters, digits and '_'\n"
+        "-: worker_gpu: a worker needs 99 GPUs, but the largest host of this cluster has 8; use less"
+    )
+    return form(pages, sent, said)
+
+
+def of_job(pages: object, job: dict, curves: list) -> str:
+    """Return the page of a job with a log."""
+    log = "".join("[0 gpu-03] step %d loss %.4f\n" % (step, 4 / (1 + step)) for step in range(400))
+    return pages.render("job", FRAME, **job_values(job, log, curves, pages))
+
+
+def of_cluster(pages: object) -> str:
+    """Return the page of the cluster."""
+    waiting = queue()
+    return pages.render(
+        "cluster",
+        FRAME,
+        nodes=nodes(),
+        classes=home()["classes"],
+        queue=waiting,
+        reasons=pages.reasons(waiting),
+    )
+
+
+def of_usage(pages: object) -> str:
+    """Return the page of usage."""
+    months = load("_instance").months_of(many_jobs(10000))
+    return pages.render("usage", FRAME, months=months)
+
+
+def of_problem(pages: object) -> str:
+    """Return the page that people see while Slurm does not answer."""
+    said = "Slurm does not answer ('Unable to contact slurm controller'). Start the controller on its host"
+    return pages.render("problem", FRAME, heading="Jobs", problems=[said], since=stamp(700))
+
+
+#: Pages by their path below PREFIX.
+PAGES = {
+    "": lambda pages: pages.render("home", FRAME, **home()),
+    "jobs": listed,
+    "job/9998": lambda pages: of_job(pages, shown_job(), minutes()),
+    "job/9996": lambda pages: of_job(pages, failed_job(), []),
+    "new": refused_form,
+    "cluster": of_cluster,
+    "usage": of_usage,
+    "problem": of_problem,
+}
+
+
+def hub_file(path: str) -> bytes:
+    """Return a file of JupyterHub's own, such as its style sheet. Nothing if its package is not here (make acceptance fetches it)."""
+    for wheel in sorted(PACKAGES.glob("jupyterhub-[0-9]*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if name.endswith("share/jupyterhub/static/" + path):
+                    return archive.read(name)
+    return b""
+
+
+TYPES = {"css": "text/css", "js": "text/javascript"}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers with the pages as the files are now, under the policy of the service."""
+
+    #: As the service sends it without subdomains.
+    policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'"
+
+    def do_GET(self):
+        path = self.path.partition("?")[0]
+        body, kind = b"", TYPES.get(path.rpartition(".")[2], "text/html; charset=utf-8")
+        if path.startswith("/hub/static/"):
+            body = hub_file(path[len("/hub/static/") :])
+        elif path.startswith(PREFIX + "static/pages."):
+            body = (FILES / path.rpartition("/")[2]).read_bytes()
+        elif path.endswith("/log"):
+            begin = int(self.path.rpartition("from=")[2])
+            text = "[0 gpu-03] byte %d of the log, %s\n" % (begin, HOSTILE)
+            piece = {"text": text, "start": begin, "next": begin + len(text), "ended": False}
+            body, kind = json.dumps(piece).encode(), "application/json"
+        elif path == "/":
+            body = ("<meta http-equiv=refresh content='0; url=%s'>" % PREFIX).encode()
+        elif path.startswith(PREFIX):
+            draw = PAGES.get(path[len(PREFIX) :])
+            body = draw(load("_jobs_page")).encode() if draw else b""
+        self.send_response(200 if body else 404)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Security-Policy", self.policy)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments):
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def server(port: int = 0):
+    """Serve the pages on a port of this machine."""
+    found = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield "http://127.0.0.1:%d" % found.server_address[1]
+    finally:
+        found.shutdown()
+        found.server_close()
+
+
+def pictures(folder: Path) -> None:
+    """Write the pictures of all pages."""
+    # Its fixture needs pytest, which pages do not.
+    from web_driver import Driver
+
+    folder.mkdir(parents=True, exist_ok=True)
+    driver = Driver()
+    try:
+        with server() as url, driver.open(width=1300, height=950) as browser:
+            for path in PAGES:
+                name = (path or "home").replace("/", "-")
+                for theme in ("light", "dark"):
+                    browser.go(url + PREFIX + path)
+                    browser.run("localStorage.setItem('jupyterhub-bs-theme', arguments[0])", theme)
+                    browser.go(url + PREFIX + path)
+                    browser.picture(folder / ("%s-%s.png" % (name, theme)))
+                with browser.phone():
+                    browser.go(url + PREFIX + path)
+                    browser.picture(folder / ("%s-390.png" % name))
+                    wide = browser.run("return document.documentElement.scrollWidth")
+                    assert wide <= 390, "%s is %d pixels wide" % (name, wide)
+    finally:
+        driver.close()
+
+
+def main(arguments: list) -> None:
+    if arguments:
+        return pictures(Path(arguments[0]))
+    with server(8053) as url:
+        print("The portal with recorded data: %s (Ctrl-C ends)" % url)
+        if not hub_file("css/style.min.css"):
+            print("JupyterHub's style sheet is not in %s; `make acceptance` fetches it" % PACKAGES)
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+    return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
