@@ -57,7 +57,7 @@ HARD, SOFT = {"gpu-state", "gpu-ecc"}, {"gpu-fabric", "gpu-throttle"}
 #: A smaller cluster has no mass to protect.
 LEAST_NODES = 4
 #: Reasons of verify and of upgrades, which begin with the same word.
-OTHERS = ("trainyard: verify:", "trainyard: upgrade")
+OTHERS = ("trainyard: verify:", "trainyard: upgrade", "trainyard: burn-in")
 
 
 def judge_gpus(expected, found):

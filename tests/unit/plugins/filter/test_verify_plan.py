@@ -319,6 +319,9 @@ def test_what_logins_have_shown(proofs, told):
                 "fabric-counters",
                 "fabric-errors",
                 "nccl-transport",
+                "burn-in-results",
+                "burn-in-speed",
+                "burn-in-errors",
             ],
         ),
         (
@@ -480,6 +483,9 @@ def test_of_a_slow_link_the_suspect_is_drained():
             [found("gpu-xid", "a"), found("bandwidth-cluster", "a, b", "fail")],
             [],
         ),
+        # A host with one rank has no bandwidth of its own, and playbook burn_in measures it.
+        ([node("a", OURS)], [found("gpu-xid", "a"), found("burn-in-speed", "a", "warn")], ["a"]),
+        ([node("a", OURS)], [found("gpu-xid", "a"), found("burn-in-speed", "a", "fail")], []),
         ([node("away", OURS)], [found("bandwidth-cluster", "a, b, away")], []),
     ],
 )
