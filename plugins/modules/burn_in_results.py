@@ -16,7 +16,7 @@ description:
 options:
   hosts:
     description:
-      - What was read on each host, by name - C(answer) of the program of role C(burn_in), C(serial) of the host, C(before), C(during) and C(after) of
+      - What was read on each host, by name - C(run), the result of the program of role C(burn_in), C(serial) of the host, C(before), C(during) and C(after) of
         M(trainyard.gpu.nvidia_smi_info), and C(errors_before) and C(errors_after) of M(trainyard.gpu.host_health_info).
     type: dict
     required: true
@@ -40,7 +40,7 @@ author:
 EXAMPLES = r"""
 - name: Check the results of a burn-in
   trainyard.gpu.burn_in_results:
-    hosts: {gpu-a: {answer: {software: torch 2.4, ranks: []}}}
+    hosts: {gpu-a: {run: "{{ program }}", serial: J0123456}}
     results_dir: "{{ inventory_dir }}/.trainyard/burn_in"
   run_once: true
 """

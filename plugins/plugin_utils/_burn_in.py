@@ -11,6 +11,7 @@ replaced GPU is a new one. Rates are in GB/s and TFLOP/s: more is better.
 from __future__ import annotations
 
 import collections
+import json
 import re
 import statistics
 from collections.abc import Callable
@@ -107,13 +108,27 @@ def _is_serial(text: str, counts: collections.Counter) -> bool:
     return counts[text] == 1 and text.lower() not in NO_SERIAL and len(text) > 3
 
 
+def answer_of(run: dict) -> dict:
+    """Return the answer of the program, from the result of its task: the last line, as libraries may print anything before it."""
+    lines = [line for line in run.get("stdout_lines") or [] if line.strip()]
+    try:
+        answer = json.loads(lines[-1]) if run.get("rc") == 0 else None
+    except (IndexError, ValueError, RecursionError):
+        answer = None
+    if isinstance(answer, dict):
+        return answer
+    said = [line for line in run.get("stderr_lines") or [] if line.strip()] or lines
+    why = (said or [str(run.get("msg") or "no message")])[-1]
+    return {"error": "the program did not end well: %s" % why[:300]}
+
+
 def devices(host: str, told: dict) -> list[dict]:
     """Return the devices of a host from what was read there.
 
-    C(told) has C(answer) of the program, C(serial) of the host, the results of M(trainyard.gpu.nvidia_smi_info#module) C(before), C(during) and C(after), and
+    C(told) has C(run), the result of the program's task, C(serial) of the host, the results of M(trainyard.gpu.nvidia_smi_info#module) C(before), C(during) and C(after), and
     the errors of the kernel's log C(errors_before) and C(errors_after).
     """
-    answer = told.get("answer") or {}
+    answer = answer_of(told.get("run") or {})
     by_uuid = {
         moment: {gpu.get("uuid"): gpu for gpu in (told.get(moment) or {}).get("gpus") or []}
         for moment in ("before", "during", "after")

@@ -30,24 +30,35 @@ def act(folder, hosts, check=False):
     ).run(task_vars={})
 
 
+def ended(answer):
+    return {"rc": 0, "stdout_lines": ["a library says hello", json.dumps(answer), ""]}
+
+
 def told(speed=1.0, ranks=2, serial="SN-00042"):
     return {
-        "answer": {
-            "software": "torch 2.4.0, CUDA None",
-            "ranks": [
-                {
-                    "kind": "cpu",
-                    "index": number,
+        "run": ended(
+            {
+                "software": "torch 2.4.0, CUDA None",
+                "ranks": [
+                    {
+                        "kind": "cpu",
+                        "index": number,
+                        "model": "EPYC",
+                        "rates": {"memory": [10.0 * speed] * 10},
+                        "wrong": {"memory": 0},
+                        "error": "",
+                    }
+                    for number in range(ranks)
+                ],
+                "host": {
+                    "rates": {"read_local": [2.0]},
                     "model": "EPYC",
-                    "rates": {"memory": [10.0 * speed] * 10},
-                    "wrong": {"memory": 0},
-                    "error": "",
-                }
-                for number in range(ranks)
-            ],
-            "host": {"rates": {"read_local": [2.0]}, "model": "EPYC", "wrong": {}, "faults": []},
-            "error": "",
-        },
+                    "wrong": {},
+                    "faults": [],
+                },
+                "error": "",
+            }
+        ),
         "serial": serial,
     }
 
@@ -109,5 +120,7 @@ def test_a_file_that_cannot_be_read_is_no_result(tmp_path, text):
 
 
 def test_a_host_that_answers_nothing(tmp_path):
-    result = act(tmp_path, {"host-a": {"answer": {"error": "docker exec failed"}, "serial": ""}})
+    result = act(
+        tmp_path, {"host-a": {"run": {"rc": 1, "msg": "docker exec failed"}, "serial": ""}}
+    )
     assert verdicts(result)["burn-in-results", "host-a"] == "fail"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -208,7 +209,11 @@ def a_card(**changes):
     )
 
 
-def told(after=None, **changes):
+def ended(answer):
+    return {"rc": 0, "stdout_lines": ["Loading", json.dumps(answer)]}
+
+
+def told(after=None, host=None, **changes):
     rank = {
         "kind": "gpu",
         "uuid": "GPU-1",
@@ -219,7 +224,7 @@ def told(after=None, **changes):
     }
     return dict(
         {
-            "answer": {"software": "torch 2.4.0", "ranks": [rank], "host": {}, "error": ""},
+            "run": ended({"software": "torch 2.4.0", "ranks": [rank], "host": host, "error": ""}),
             "serial": "S1234567",
             "before": {"driver_version": "550.1", "gpus": [a_card()]},
             "during": {"gpus": [a_card()]},
@@ -269,8 +274,6 @@ def test_xids_of_the_run():
     before = told(errors_before=[xid], errors_after=[xid])
     assert checks_of({"gpu-a": before})["burn-in-errors"]["verdict"] == "pass"
     again = told(errors_before=[xid], errors_after=[dict(xid, count=2)])
-    # They belong to the host.
-    again["answer"]["host"] = {"rates": {"write_local": [1.0]}, "model": "x"}
     found = checks_of({"gpu-a": again})["burn-in-errors"]
     assert found["verdict"] == "fail" and "Xid 63 of 0000:3b:00" in found["found"]
     without = told(errors_before=[], errors_after=[xid])
@@ -284,10 +287,21 @@ def test_throttled_at_work():
     assert found["verdict"] == "warn" and "lower clocks" in found["found"]
 
 
-def test_a_program_that_does_not_run_is_a_fault():
-    found = checks_of({"gpu-a": told(answer={"error": "The burn-in needs PyTorch"})})
+@pytest.mark.parametrize(
+    "run, said",
+    [
+        ({"rc": 1, "stderr_lines": ["The burn-in needs PyTorch", ""]}, "needs PyTorch"),
+        ({"rc": 1, "stdout_lines": ["{}"], "msg": "non-zero return code"}, "{}"),
+        ({"rc": 0, "stdout_lines": ["[1]"]}, "[1]"),
+        ({"rc": 0, "stdout_lines": ["[" * 100000]}, "[[["),
+        ({"msg": "async task did not complete within the requested time"}, "async task"),
+        ({}, "no message"),
+    ],
+)
+def test_a_program_that_does_not_run_is_a_fault(run, said):
+    found = checks_of({"gpu-a": told(run=run)})
     assert found["burn-in-results"]["verdict"] == "fail"
-    assert "needs PyTorch" in found["burn-in-results"]["found"]
+    assert said in found["burn-in-results"]["found"]
 
 
 def test_serial_numbers_of_hosts():
@@ -299,7 +313,7 @@ def test_serial_numbers_of_hosts():
         "error": "",
     }
     its = {
-        name: {"answer": answer, "serial": serial}
+        name: {"run": ended(answer), "serial": serial}
         for name, serial in (
             ("a", "SAME-1234"),
             ("b", "SAME-1234"),

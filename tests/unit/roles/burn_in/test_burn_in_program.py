@@ -151,9 +151,10 @@ def burn(tmp_path, meanwhile=lambda process: None, path="", **plan):
     finally:
         process.kill()
     assert process.returncode == 0, err.decode()
-    answer = json.loads(out.decode().splitlines()[-1])
+    run = {"rc": 0, "stdout_lines": out.decode().splitlines()}
+    answer = _burn_in.answer_of(run)
     found = _burn_in.judge(
-        _burn_in.of_hosts({"host-a": {"answer": answer, "serial": ""}}), {}, lambda _model: {}
+        _burn_in.of_hosts({"host-a": {"run": run, "serial": ""}}), {}, lambda _model: {}
     )
     return answer, found["devices"], {entry["id"]: entry for entry in found["checks"]}
 
