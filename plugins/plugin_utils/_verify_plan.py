@@ -273,6 +273,8 @@ def logs(checks, host, sources, job_checks, job_log):
     return found + ([job_log] if job_failed(job_checks) else [])
 
 
+#: The health program has drained the node too often for one cause: a person has to resume it.
+STAYS_OUT = "trainyard: stays out:"
 #: Checks of which one measures a host.
 MEASURED = ("bandwidth-", "burn-in-speed")
 
@@ -304,7 +306,11 @@ def nodes(checks, blame, suspect, draining, known, hosts):
                     "%s %s: %s" % (each["kind"], ", ".join(each["names"]), each["evidence"])
                 )
     names = [node["name"] for node in known if node["name"] in hosts]
-    ours = [node["name"] for node in known if is_ours(node["reason"])]
+    ours = [
+        node["name"]
+        for node in known
+        if is_ours(node["reason"]) and not node["reason"].startswith(STAYS_OUT)
+    ]
     return {
         "drain": [
             {"node": name, "reason": redact("verify: " + "; ".join(dict.fromkeys(reasons[name])))}

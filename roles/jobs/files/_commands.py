@@ -730,13 +730,38 @@ def registry_use(site: Site) -> dict:
         return nothing
 
 
+def node_history(options):
+    """List when hosts were out of service in the last month, and why."""
+    since = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=30)
+    command = _slurm.events_command(since.strftime("%Y-%m-%dT%H:%M:%S"))
+
+    def lines(entries):
+        table(
+            ("HOST", "SINCE", "UNTIL", "WHY"),
+            [
+                (entry["node"], local(entry["start"]), local(entry["end"]), entry["reason"] or "-")
+                for entry in entries
+            ],
+        )
+
+    events = parsed(command, _slurm.parse_events)
+    return out(
+        options,
+        events,
+        lines if events else lambda _none: print("no host was out of service in the last 30 days"),
+    )
+
+
 def nodes(options):
+    if options.history:
+        return node_history(options)
     found = [
         dict(
             name=node["name"],
             states=node["states"],
             available=node["available_for_jobs"],
             reason=node["reason"],
+            since=node["reason_time"] if node["reason"] else None,
             classes=node["features"],
             cpus=node["cpus"],
             memory_mib=node["memory_mib"],
@@ -761,6 +786,11 @@ def nodes(options):
                 for entry in entries
             ],
         )
+        for entry in entries:
+            if not entry["available"] and entry["reason"]:
+                since = local(entry["since"])
+                told = printable(entry["reason"])
+                print("%s is out of service since %s: %s" % (printable(entry["name"]), since, told))
         best = max(entries, key=lambda entry: entry["free"]["gpus"], default=None)
         if best and best["free"]["gpus"]:
             print("a worker can have %d GPUs now, on %s" % (best["free"]["gpus"], best["name"]))

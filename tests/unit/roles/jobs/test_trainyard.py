@@ -68,7 +68,7 @@ PROGRAMS = {
     "squeue": "%(jobs)s",
     "sacct": 'case "$*" in *TotalCPU*) cat %(here)s/steps;; *) mark=$(echo "$*" | sed \'s/.*--delimiter=\\([^ ]*\\) .*/\\1/\'); sed "s/@/$mark/g" %(here)s/ended;; esac',
     "scontrol": 'case "$*" in *assoc_mgr*) cat %(here)s/usage;; *partitions*) cat %(here)s/partitions;; *) cat %(here)s/nodes;; esac',
-    "sacctmgr": "cat %(here)s/associations",
+    "sacctmgr": 'case "$*" in *event*) cat %(here)s/events;; *) cat %(here)s/associations;; esac',
     "sbatch": "env > %(here)s/environment; cat > %(here)s/script; echo 12",
     "scancel": 'echo "$@" >> %(here)s/cancelled',
     "srun": "printf '%%s\\n' \"$@\" > %(here)s/srun",
@@ -165,9 +165,9 @@ class Run:
         )
         if "--json" in words:
             # Other programs read it.
-            form = (
-                "error" if done.returncode > 1 else "dry_run" if "--dry-run" in words else words[0]
-            )
+            own = {"--dry-run": "dry_run", "--history": "node_history"}
+            form = next((own[word] for word in words if word in own), words[0])
+            form = "error" if done.returncode > 1 else form
             jsonschema.validate(
                 json.loads(done.stdout), dict(SCHEMA, **{"$ref": "#/$defs/" + form})
             )
@@ -907,6 +907,42 @@ def test_quota_nodes_and_images(run):
     ]
     for name in ("quota", "nodes", "images"):
         assert json.loads(run(name, "--json").stdout)
+
+
+def test_why_a_host_is_out_of_service(run):
+    text = NODES.replace("State=IDLE", "State=IDLE+DRAIN").rstrip("\n")
+    text += " Reason=trainyard: gpu-xid: Xid 79 [root@2026-11-29T08:12:00]\n"
+    (run.here / "nodes").write_text(text, encoding="utf-8")
+    lines = run("nodes").stdout.splitlines()
+    assert [
+        line.startswith("b is out of service since 2026-11-29 ")
+        and line.endswith(": trainyard: gpu-xid: Xid 79")
+        for line in lines
+    ].count(True) == 1
+    entries = json.loads(run("nodes", "--json").stdout)
+    assert [entry["since"] for entry in entries] == [None, "2026-11-29T08:12:00Z"]
+
+
+def test_the_history_of_hosts(run):
+    (run.here / "events").write_text("", encoding="utf-8")
+    assert run("nodes", "--history").stdout == "no host was out of service in the last 30 days\n"
+    (run.here / "events").write_text(
+        "b|2026-11-29T10:00:00|Unknown|DRAIN|trainyard: share: a|b\x1b[2J\n"
+        "a|2026-11-28T10:00:00|2026-11-28T11:00:00|DOWN*|Not responding\n",
+        encoding="utf-8",
+    )
+    lines = run("nodes", "--history").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["HOST", "a", "b"]
+    assert lines[2].endswith("trainyard: share: a|b?[2J") and " -  " in lines[2]
+    assert json.loads(run("nodes", "--history", "--json").stdout)[0] == {
+        "node": "a",
+        "start": "2026-11-28T10:00:00Z",
+        "end": "2026-11-28T11:00:00Z",
+        "state": "down*",
+        "reason": "Not responding",
+    }
+    (run.here / "events").write_text("only|three|fields\n", encoding="utf-8")
+    assert run("nodes", "--history").returncode == 3
 
 
 @pytest.mark.parametrize(
