@@ -13,7 +13,15 @@ LENGTH = 200
 #: Reasons of verify, of upgrades and of burn-ins, which begin with the same word.
 OTHERS = ("trainyard: verify:", "trainyard: upgrade", "trainyard: burn-in")
 #: Who has to act: on a host, on what hosts share, or on what a person's job has left.
-CLASSES = {"share": "fabric", "gpu-fabric": "fabric", "epilog": "user", "alloc-gpus-busy": "user"}
+CLASSES = {
+    "share": "fabric",
+    "gpu-fabric": "fabric",
+    "ib-ports": "fabric",
+    "ib-flaps": "fabric",
+    "ib-counters": "fabric",
+    "epilog": "user",
+    "alloc-gpus-busy": "user",
+}
 #: Drain any number of nodes: a job without the share fails on each of them, and what a job has left must not meet the next person.
 NEVER_HELD = {"share", "epilog", "firewall", "alloc-gpus-busy"}
 #: A smaller cluster has no mass to protect. In others the breaker leaves two thirds of the nodes in service.

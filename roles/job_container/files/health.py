@@ -23,6 +23,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _drains
+import _fabric
 import _files
 import _gpu_numbers
 import _gpu_users
@@ -38,6 +39,8 @@ REASON = "/var/lib/trainyard/health.reason"
 #: Errors of GPUs in the kernel's log, which forgets its oldest lines.
 ERRORS = "/var/lib/trainyard/health.json"
 BOOT = "/proc/sys/kernel/random/boot_id"
+#: Ports of the fabric at the last look.
+PORTS = "/var/lib/trainyard/health.ports.json"
 #: When and why this program has drained and resumed the node.
 HISTORY = "/var/lib/trainyard/health.history.json"
 #: Device numbers of GPUs that a prolog has found in use by a process of no job.
@@ -281,6 +284,22 @@ def judge_busy(kinds: dict, runtime: str = RUNTIME) -> str:
     return _gpu_users.told(found)
 
 
+def judge_fabric() -> list[tuple[str, str]]:
+    """Return the faults of the fabric's ports since the last look, one entry for each check."""
+    ports = _fabric.read_ports()
+    if not ports and not os.path.exists(PORTS):
+        return []
+    former = _files.read_json(PORTS)
+    boot = _files.read(BOOT).strip()
+    found, kept = _fabric.judge(former, ports, boot, time.time())
+    os.makedirs(os.path.dirname(PORTS), exist_ok=True)
+    _files.write_private(PORTS, json.dumps(kept))
+    texts = {"ib-ports": [], "ib-flaps": [], "ib-counters": []}
+    for check, text in found:
+        texts[check].append(text)
+    return [(check, ", ".join(each[:2])) for check, each in texts.items()]
+
+
 def release_job() -> None:
     """Let the job start elsewhere that a prolog has refused for a busy GPU: Slurm holds it, as another job might fail on each node."""
     refused = _files.read_json(BUSY)
@@ -348,6 +367,7 @@ def problems(config):
         ("gpu-state", unread),
         *((check, judge_cards(gpus, check)) for check in OF_CARDS),
         ("alloc-gpus-busy", judge_busy(config.get("gpus") or {})),
+        *judge_fabric(),
         ("driver-library", judge_driver(version, library_version())),
         ("share", missing or judge_share(share)),
         ("free-space", judge_space(free_space(free_gib), free_gib)),

@@ -22,6 +22,7 @@ ON_HOSTS = {
     "job_container": [
         "_disk_limit",
         "_drains",
+        "_fabric",
         "_gpu_users",
         "_images",
         "_job_ports",

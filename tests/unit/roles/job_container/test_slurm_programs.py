@@ -1636,6 +1636,7 @@ def test_programs_are_placed_with_their_interpreter():
     modules = (
         "_disk_limit.py",
         "_drains.py",
+        "_fabric.py",
         "_gpu_users.py",
         "_images.py",
         "_job_ports.py",
