@@ -20,10 +20,13 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import fin
 
 SCHEMA_VERSION = 1
 RESULTS, SPEED, ERRORS = "burn-in-results", "burn-in-speed", "burn-in-errors"
+LINKS = "burn-in-links"
 #: How much slower than the median is a fault: microsoft/superbenchmark's 5 % for GPUs. CPUs, disks and links share more with others.
 TOLERANCE = {"gpu": 0.05, "cpu": 0.25, "host": 0.4}
 #: Copies depend on the socket of the process, and on what else the host does.
 COPIES, COPY_TOLERANCE = ("to_device", "from_device", "peers"), 0.15
+#: Pairs of hosts without GPUs also share CPUs.
+LINK_TOLERANCE = {"nccl": 0.15, "gloo": 0.4}
 #: Where good devices differ more than usual, the limit is this many deviations (of the median's kind), but at most twice the tolerance, or a bad lot would
 #: excuse itself.
 DEVIATIONS, MOST = 3.5, 2
@@ -491,6 +494,46 @@ def _shown(device: dict) -> dict:
         },
         "state": {key: value for key, value in device["state"].items() if key != "slowed"},
     }
+
+
+# --- between hosts ------------------------------------------------------------------------------------------------------------
+
+
+def link_check(runs: list[dict], collective: str, hosts: list[str]) -> dict:
+    """Return the finding about the pairs of hosts, of which each was measured once: runs of the bandwidth job with the ID C(pair:...)."""
+    pairs = [run for run in runs if run["id"].startswith("pair:")]
+    speeds = {tuple(run["hosts"]): run["judged_busbw_gb_s"] or 0.0 for run in pairs}
+    broken = [" - ".join(run["hosts"]) for run in pairs if not run["passed"]]
+    good = [speed for speed in speeds.values() if speed > 0]
+    slow, told = [], []
+    if len(good) > 2:
+        middle, share = limit(good, LINK_TOLERANCE.get(collective, COPY_TOLERANCE))
+        slow = [pair for pair, speed in speeds.items() if speed < middle * share]
+        told = [
+            "%s: %.3g GB/s, %.0f %% of the median"
+            % (" - ".join(pair), speeds[pair], 100 * speeds[pair] / middle)
+            for pair in sorted(slow, key=speeds.get)
+        ]
+    # A host that is slow with each other host has a slow card, cable or port. Else it is the way between two.
+    whole = [
+        host
+        for host in hosts
+        if len([pair for pair in speeds if host in pair]) > 1
+        and all(pair in slow for pair in speeds if host in pair)
+    ]
+    parts = ["%s is slow with each other host" % host for host in whole]
+    parts += ["too slow or failed: %s" % ", ".join(broken[:4])] * bool(broken) + told[:4]
+    return finding(
+        LINKS,
+        ", ".join(hosts),
+        "fail" if broken else "warn" if slow else "pass",
+        expected="each pair of hosts reaches what its hardware promises, and what the other pairs do",
+        found="; ".join(parts) or "%d pairs are equally fast" % len(pairs),
+        source="PyTorch's all-reduce between two hosts",
+        fix="Check the cards, cables and ports of the host or the pair that is named, and the path through the switches between them."
+        if parts
+        else "",
+    )
 
 
 # --- the files ----------------------------------------------------------------------------------------------------------------

@@ -372,7 +372,9 @@ def conduct(plan):
         between = told.get("pairs") or []
         answer["error"] = told.get("error", "")
     kind = "cuda" if uuids else "cpu"
-    count = len(uuids) or plan.get("ranks") or max(1, min(MOST_RANKS, (os.cpu_count() or 2) // 2))
+    # Ansible may write numbers as texts.
+    ranks = int(plan.get("ranks") or 0)
+    count = len(uuids) or ranks or max(1, min(MOST_RANKS, (os.cpu_count() or 2) // 2))
     seconds = str(plan["seconds"])
     processes = [
         start(

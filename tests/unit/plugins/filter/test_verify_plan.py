@@ -322,6 +322,7 @@ def test_what_logins_have_shown(proofs, told):
                 "burn-in-results",
                 "burn-in-speed",
                 "burn-in-errors",
+                "burn-in-links",
             ],
         ),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 
@@ -377,3 +378,39 @@ def test_a_broken_result_is_left_out():
         "results": [{"rates": {}}, 3, dict(filed(0, "fast")[a_device(0)["serial"]][0])],
     }
     assert _burn_in.read_document(document) == {"serial": "s", "results": []}
+
+
+# --- between hosts ---
+
+HOSTS = ["gpu-a", "gpu-b", "gpu-c", "gpu-d"]
+
+
+def pairs_of(speed, passed=lambda pair: True):
+    found = [
+        {"id": "pair:%s,%s" % pair, "hosts": list(pair), "judged_busbw_gb_s": speed(pair)}
+        for pair in itertools.combinations(HOSTS, 2)
+    ]
+    return [dict(run, passed=passed(tuple(run["hosts"]))) for run in found] + [
+        {"id": "cluster", "hosts": HOSTS, "judged_busbw_gb_s": 1.0, "passed": True}
+    ]
+
+
+@pytest.mark.parametrize(
+    "speed, verdict, said",
+    [
+        (lambda pair: 40.0, "pass", "6 pairs are equally fast"),
+        (lambda pair: 37.0 if pair[0] == "gpu-a" else 40.0, "pass", ""),
+        (lambda pair: 30.0 if pair == ("gpu-b", "gpu-c") else 40.0, "warn", "gpu-b - gpu-c: 30"),
+        (lambda pair: 30.0 if "gpu-c" in pair else 40.0, "warn", "gpu-c is slow with each other"),
+    ],
+)
+def test_pairs_of_hosts(speed, verdict, said):
+    found = _burn_in.link_check(pairs_of(speed), "nccl", HOSTS)
+    assert found["verdict"] == verdict and said in found["found"]
+    assert found["host"] == ", ".join(HOSTS)
+
+
+def test_a_pair_that_fails():
+    runs = pairs_of(lambda pair: 40.0, lambda pair: pair != ("gpu-a", "gpu-d"))
+    found = _burn_in.link_check(runs, "nccl", HOSTS)
+    assert found["verdict"] == "fail" and "gpu-a - gpu-d" in found["found"]

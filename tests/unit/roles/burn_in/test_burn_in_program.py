@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -114,6 +115,23 @@ def test_gpus_of_the_container(tmp_path, monkeypatch, said, found):
     assert burn_in.gpus() == found
 
 
+@pytest.mark.parametrize("ranks, count", [("0", 4), (0, 4), ("3", 3), (None, 4)])
+def test_the_number_of_ranks(monkeypatch, ranks, count):
+    """Numbers of Ansible may be texts. Without one there is a rank for each two CPUs."""
+    started = []
+    nothing = SimpleNamespace(
+        cuda=SimpleNamespace(is_available=lambda: False),
+        __version__="2.4",
+        version=SimpleNamespace(cuda=None),
+    )
+    monkeypatch.setattr(burn_in, "torch", nothing, raising=False)
+    monkeypatch.setattr(burn_in.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(burn_in, "start", lambda words, _environment: started.append(words))
+    monkeypatch.setattr(burn_in, "answer_of", lambda _process: {})
+    burn_in.conduct({"seconds": "60", "ranks": ranks})
+    assert started == [["rank", "cpu", "60", str(number)] for number in range(count)]
+
+
 def test_without_nvidia_smi_nothing_is_known(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert burn_in.gpus() is None
@@ -140,7 +158,9 @@ def burn(tmp_path, meanwhile=lambda process: None, path="", **plan):
         env=dict(
             os.environ,
             PYTHONPATH=path,
-            TRAINYARD_BURN_IN=json.dumps(dict({"seconds": 3, "ranks": 2, "folders": {}}, **plan)),
+            TRAINYARD_BURN_IN=json.dumps(
+                dict({"seconds": "3", "ranks": "2", "folders": {}}, **plan)
+            ),
         ),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
