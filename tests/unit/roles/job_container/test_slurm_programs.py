@@ -962,7 +962,7 @@ def test_the_prolog_refuses_a_gpu_that_is_in_use(monkeypatch, tmp_path, ends):
     try:
         assert child.stdout.readline()
         if ends:
-            monkeypatch.setattr(users.time, "sleep", lambda _seconds: (child.wait(10), None)[1])
+            monkeypatch.setattr(users.time, "sleep", lambda _seconds: (child.wait(), None)[1])
             prolog.refuse_busy("9", [3], {"nodes": str(tmp_path / "nvidia%d")}, str(tmp_path))
             assert not (tmp_path / "gpus.busy").exists()
         else:
