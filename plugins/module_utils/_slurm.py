@@ -29,6 +29,7 @@ __all__ = [
     "command_environment",
     "controllers_of",
     "credential_fault",
+    "events_command",
     "expand_hosts",
     "finished_command",
     "is_ours",
@@ -37,6 +38,7 @@ __all__ = [
     "node_state_plan",
     "parse_associations",
     "parse_config",
+    "parse_events",
     "parse_finished",
     "parse_gres",
     "parse_jobs",
@@ -70,6 +72,8 @@ ASSOCIATIONS = [
     "format=" + ",".join(ASSOCIATION_FIELDS),
 ]
 QOS = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=" + ",".join(QOS_FIELDS)]
+#: Reason is the last one because it may have any text.
+EVENT_FIELDS = ("NodeName", "Start", "End", "State", "Reason")
 JOB_FIELDS = (
     "JobID ArrayJobID ArrayTaskID HetJobID HetJobOffset UserName Account QOS Partition State Reason NumNodes NodeList ReqNodes SchedNodes tres-alloc "
     "PriorityLong SubmitTime EligibleTime StartTime EndTime TimeLimit RestartCnt Feature Reservation Dependency Name Comment"
@@ -159,6 +163,41 @@ def command_environment(environment):
         or name in ("SLURM_CONF", "SLURM_CONF_SERVER")
     }
     return dict(kept, LC_ALL="C", TZ="UTC0")
+
+
+def events_command(start: str, node: str = "") -> list[str]:
+    """Return the command that lists when nodes were out of service, since a time of Slurm. C(node) is one of them; empty for all."""
+    return [
+        "sacctmgr",
+        "--noheader",
+        "--parsable2",
+        "show",
+        "event",
+        "event=node",
+        "start=%s" % start,
+        *(["nodes=%s" % node] if node else []),
+        "format=" + ",".join("%s%%250" % field for field in EVENT_FIELDS),
+    ]
+
+
+def parse_events(text: str) -> list[dict]:
+    """Return the events in the output of P(events_command), in the order of their start. C(end) is null for those that go on."""
+    events = []
+    for line in text.splitlines():
+        values = line.split("|", len(EVENT_FIELDS) - 1)
+        if len(values) != len(EVENT_FIELDS) or not values[0]:
+            raise ParseError("expected %s: %.160r" % ("|".join(EVENT_FIELDS), line))
+        name, start, end, state, reason = values
+        events.append(
+            {
+                "node": name,
+                "start": _time("Start", start, line),
+                "end": _time("End", end, line),
+                "state": state.lower(),
+                "reason": _text(reason),
+            }
+        )
+    return sorted(events, key=lambda event: (event["start"] or "", event["node"]))
 
 
 def jobs_command(mark):

@@ -49,6 +49,12 @@ options:
       - Empty if none was measured.
     type: dict
     default: {}
+  burn_in:
+    description: Devices as M(trainyard.gpu.burn_in_results) returns them. Empty if no burn-in was part of the run.
+    type: list
+    elements: dict
+    default: []
+    version_added: "0.4.0"
   blame:
     description: Hosts and links at fault, each with C(kind) (V(host) or V(link)), C(names) and C(evidence).
     type: list

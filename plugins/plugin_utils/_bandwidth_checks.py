@@ -12,6 +12,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import rema
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import (
     reason as reason_of,
 )
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._burn_in import link_check
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import (
     fabric_counters,
@@ -282,4 +283,7 @@ def _measured_checks(answer, hosts, tail, gpus, reason):
     name, run = ", ".join(hosts), runs.get("cluster")
     if run is None:
         return checks + [_unmeasured(answer, "bandwidth-cluster", name, because(reason))]
-    return checks + [_cluster_check(answer, name, run)]
+    checks.append(_cluster_check(answer, name, run))
+    return checks + [link_check(answer["runs"], answer["collective"], hosts)] * bool(
+        answer.get("pairs")
+    )

@@ -464,6 +464,16 @@ def _all_data_center(gpus: list, facts: dict) -> bool | None:
     return None if unknown else all(found)
 
 
+def gpu_figures(model: str, facts: dict) -> dict:
+    """Return the published speed of a GPU of this name by test of role burn_in, in GB/s and TFLOP/s; empty if the table does not have it."""
+    for row in facts["cuda"]["gpu_figures"]:
+        if any(fnmatch.fnmatchcase(_short(model), name) for name in row["models"]):
+            return {
+                test: value for test, value in row.items() if test.startswith(("matmul_", "memory"))
+            }
+    return {}
+
+
 def nvlinks(model, facts):
     """What a GPU of this name has: C(links), None if that is not known, C(gb_s) of each, C(bridge), whether they need one, and C(known).
 

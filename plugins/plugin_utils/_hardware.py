@@ -410,7 +410,78 @@ def _gpudirect_problems(hosts, _models):
     }
 
 
+_ALIKE = {
+    "firmware": "update the firmware to that of the other hosts, or theirs, and reboot",
+    "driver": "install the same driver of the adapters on all hosts",
+    "NUMA node": "put the adapter into the same slot as on the other hosts, or its data crosses the sockets there",
+    "link layer": "set the port to the same protocol on all hosts (mlxconfig LINK_TYPE)",
+    "subnet": "cable the same adapter of all hosts to the same switch: NCCL connects adapters of the same name",
+    "GID index": "give the interface of the adapter the same addresses as on the other hosts: NCCL_IB_GID_INDEX is one number for all",
+}
+
+
+def _traits(host):
+    """What RDMA adapters and their active ports are like: by part and trait. Firmware is that of the board, the others of the place."""
+    found = {}
+    for device in host.get("infiniband", {}).get("devices") or []:
+        if device.get("virtual_function"):
+            continue
+        board = device.get("board_id") or device.get("hca_type")
+        if board and device.get("firmware"):
+            found.setdefault((board, "firmware"), set()).add(device["firmware"])
+        for trait, key in (("driver", "driver"), ("NUMA node", "numa_node")):
+            value = device.get(key)
+            # -1 is a machine that does not say.
+            if value not in (None, -1):
+                found[(device["name"], trait)] = {value}
+        for port in device.get("ports") or []:
+            if port.get("state") == "active":
+                found.update(_port_traits("%s port %s" % (device["name"], port.get("port")), port))
+    return found
+
+
+def _port_traits(name, port):
+    found = {(name, "link layer"): {port["link_layer"]}} if port.get("link_layer") else {}
+    gids = port.get("gids") or []
+    if port.get("link_layer") == "infiniband" and gids:
+        # The first half of a GID is the subnet, which the subnet manager gives. A fabric of each rail has its own.
+        found[(name, "subnet")] = {gids[0]["gid"][:19]}
+    if port.get("transport") == "roce" and port.get("nccl_gid_index") is not None:
+        found[(name, "GID index")] = {port["nccl_gid_index"]}
+    return found
+
+
+def _alike_problems(hosts, _models):
+    """Adapters that differ from those of most hosts. What all hosts have two of is no difference."""
+    traits = {host["name"]: _traits(host) for host in hosts}
+    found = {name: [] for name in traits}
+    for key in sorted({key for its in traits.values() for key in its}):
+        names = {}
+        for name, its in traits.items():
+            if key in its:
+                names.setdefault(frozenset(its[key]), []).append(name)
+        # Of as many hosts on each side the first ones count.
+        usual, like = max(names.items(), key=lambda pair: len(pair[1]))
+        part, trait = key
+        for values, others in names.items():
+            for name in others if values != usual else []:
+                found[name].append(
+                    _problem(
+                        "%s %s, as on %s" % (trait, _values(usual), _some(like)),
+                        "%s: %s %s" % (part, trait, _values(values)),
+                        _ALIKE[trait],
+                        True,
+                    )
+                )
+    return found
+
+
+def _values(values):
+    return " and ".join(sorted(str(value) for value in values))
+
+
 _CHECKS = {
+    "fabric-alike": _alike_problems,
     "gpudirect": _gpudirect_problems,
     "gpu-nvlinks": _nvlink_problems,
     "gpu-pcie-width": _width_problems,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 
+from collections.abc import Callable
 from xml.etree import ElementTree
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding, render
@@ -319,6 +320,7 @@ def make(
     published,
     versions=None,
     bandwidth=None,
+    burn_in=(),
     blame=(),
     suspect=(),
     logs=(),
@@ -351,6 +353,8 @@ def make(
             "hosts": hosts,
             "versions": versions or {},
             "bandwidth": dict({"collective": None, "note": "", "runs": []}, **(bandwidth or {})),
+            # A report without it is as before.
+            **({"burn_in": list(burn_in)} if burn_in else {}),
             "blame": list(blame),
             "suspect": list(suspect),
             "seconds": round(float(seconds), 1),
@@ -449,7 +453,37 @@ def changes(before, now):
                 "%.3g GB/s" % values[0],
                 "%.3g GB/s (%+.0f %%)" % (values[1], 100 * (values[1] / values[0] - 1)),
             )
+    _note_devices(before, now, note)
     return found
+
+
+def _note_devices(before: dict, now: dict, note: Callable) -> None:
+    """Note the devices of two burn-ins that differ. A device is the same as long as its serial number is."""
+    old, new = (
+        {device["serial"]: device for device in report.get("burn_in", [])}
+        for report in (before, now)
+    )
+    if not old or not new:
+        return
+    for serial, device in new.items():
+        name = "burn-in of %s %d (%s)" % (device["kind"], device["index"], serial)
+        former = old.get(serial)
+        note(name, device["host"], former["verdict"] if former else "not there", device["verdict"])
+        for test, rate in device["rates"].items():
+            was = former["rates"].get(test) if former else None
+            if was and rate and abs(rate / was - 1) > NOTICEABLE:
+                unit = "TFLOP/s" if test.startswith("matmul") else "GB/s"
+                note(
+                    "%s, %s" % (name, test),
+                    device["host"],
+                    "%.4g %s" % (was, unit),
+                    "%.4g %s (%+.0f %%)" % (rate, unit, 100 * (rate / was - 1)),
+                )
+    hosts = {device["host"] for device in new.values()}
+    for serial, device in old.items():
+        if serial not in new and device["host"] in hosts:
+            name = "burn-in of %s %d (%s)" % (device["kind"], device["index"], serial)
+            note(name, device["host"], device["verdict"], "not there")
 
 
 def between(run_id):

@@ -94,6 +94,7 @@ def render(report, published, suspect_file, earlier=()):
                 if verdict
             },
             meanings=merged(report["explanations"]),
+            heat=heat_maps(report.get("burn_in", [])),
             versions=versions([report]),
             whole=_run(report, "cluster"),
             alone=slowest(
@@ -342,6 +343,57 @@ def matrix(report, published):
         "rows": rows,
         "others": others,
     }
+
+
+def heat_maps(devices: list[dict]) -> list[dict]:
+    """Return the tables of a burn-in: for each kind of device the tests as columns and the devices as rows, the slowest host first.
+
+    A cell has the share of the median of the model, and a class for its colour.
+    """
+    tables = []
+    for kind, title in (("gpu", "GPUs"), ("cpu", "CPU ranks"), ("host", "Disks")):
+        own = [device for device in devices if device["kind"] == kind and device["rates"]]
+        tests = list(dict.fromkeys(test for device in own for test in device["rates"]))
+        by_host = {}
+        for device in own:
+            by_host.setdefault(device["host"], []).append(device)
+        if own:
+            hosts = sorted(by_host.items(), key=lambda pair: min(map(_slowest, pair[1])))
+            tables.append(
+                {
+                    "title": title,
+                    "tests": tests,
+                    "hosts": [
+                        (name, [_heat_row(device, tests) for device in group])
+                        for name, group in hosts
+                    ],
+                }
+            )
+    return tables
+
+
+def _slowest(device: dict) -> float:
+    return min(device["relative"].values(), default=1.0) - (device["verdict"] == "fail")
+
+
+def _heat_row(device: dict, tests: list[str]) -> dict:
+    cells = []
+    for test in tests:
+        rate, share = device["rates"].get(test), device["relative"].get(test)
+        heat = "none" if share is None else str(min(9, max(0, round((1 - share) * 100))))
+        unit = "TFLOP/s" if test.startswith("matmul") else "GB/s"
+        cells.append(
+            {
+                "heat": heat,
+                "text": "–"
+                if rate is None
+                else busbw(rate)
+                if share is None
+                else "%.0f %%" % (100 * share),
+                "said": "" if rate is None else "%.4g %s" % (rate, unit),
+            }
+        )
+    return {"device": device, "cells": cells}
 
 
 def grouped_changes(changes, titles, hosts):

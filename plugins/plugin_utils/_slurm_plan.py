@@ -804,6 +804,9 @@ def slurm_conf(
         "Prolog": scripts["prolog"],
         "Epilog": scripts["epilog"],
         "PrologEpilogTimeout": "120" if scripts["prolog"] or scripts["epilog"] else "",
+        # scontrol reboot ASAP nextstate=RESUME. A server with many GPUs and much memory takes long to boot.
+        "RebootProgram": "/usr/sbin/reboot",
+        "ResumeTimeout": "1800",
         "HealthCheckProgram": scripts["health"],
         "HealthCheckInterval": "300" if scripts["health"] else "",
         "HealthCheckNodeState": "ANY,CYCLE" if scripts["health"] else "",

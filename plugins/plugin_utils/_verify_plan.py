@@ -273,11 +273,17 @@ def logs(checks, host, sources, job_checks, job_log):
     return found + ([job_log] if job_failed(job_checks) else [])
 
 
+#: The health program has drained the node too often for one cause: a person has to resume it.
+STAYS_OUT = "trainyard: stays out:"
+#: Checks of which one measures a host.
+MEASURED = ("bandwidth-", "burn-in-speed")
+
+
 def nodes(checks, blame, suspect, draining, known, hosts):
     """Return which of the scheduler's nodes to C(drain), with C(node) and C(reason) of each, and the names of those to C(resume).
 
     A node is drained if one of the checks C(draining) failed on it, or if the measurement blames it (C(blame)) and leaves it out of later runs (C(suspect)).
-    It is resumed if trainyard drained it, all of these checks were made where they apply, and its bandwidth was measured. C(known) are the nodes as
+    It is resumed if trainyard drained it, all of these checks were made where they apply, and its bandwidth or speed was measured. C(known) are the nodes as
     M(trainyard.gpu.slurm_info#module) returns them. Those that are not in C(hosts) were not checked and stay as they are.
     """
     # Not at the top: Ansible loads all filters, and this module loads much more than they need.
@@ -291,7 +297,7 @@ def nodes(checks, blame, suspect, draining, known, hosts):
                 reasons.setdefault(name, []).append("%s: %s" % (check["id"], check["found"]))
         if check["id"] in draining and check["verdict"] == "not_evaluated":
             open_checks.update(names)
-        if check["id"].startswith("bandwidth-") and check["verdict"] in ("pass", "warn"):
+        if check["id"].startswith(MEASURED) and check["verdict"] in ("pass", "warn"):
             measured_hosts.update(names)
     for each in blame:
         for name in each["names"]:
@@ -300,7 +306,11 @@ def nodes(checks, blame, suspect, draining, known, hosts):
                     "%s %s: %s" % (each["kind"], ", ".join(each["names"]), each["evidence"])
                 )
     names = [node["name"] for node in known if node["name"] in hosts]
-    ours = [node["name"] for node in known if is_ours(node["reason"])]
+    ours = [
+        node["name"]
+        for node in known
+        if is_ours(node["reason"]) and not node["reason"].startswith(STAYS_OUT)
+    ]
     return {
         "drain": [
             {"node": name, "reason": redact("verify: " + "; ".join(dict.fromkeys(reasons[name])))}

@@ -27,7 +27,7 @@ UNITS = re.compile(
 )
 
 # Roles that need a whole cluster, or that others exercise in each of their runs, are proved in scenario `cluster`.
-IN_SCENARIO_CLUSTER = {"cluster", "train", "verify"}
+IN_SCENARIO_CLUSTER = {"burn_in", "cluster", "train", "verify"}
 # Those that need a kernel of their own.
 IN_SCENARIO_VM = {"nfs_client", "nfs_server"}
 # Those that share a scenario, whose tests name their role.

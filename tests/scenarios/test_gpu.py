@@ -34,6 +34,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._log_causes import c
 from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import parse_check_build
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import why_no_answer
 from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import horovod_variables
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _burn_in, _compat
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_plan import gpu_type
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.gpu]
@@ -1318,3 +1319,49 @@ def test_process_left_on_the_gpu_is_seen_and_ended_by_the_epilog(tmp_path, torch
             time.sleep(0.1)
         assert other.pid in on_gpu() and left.pid not in on_gpu()
         assert nvml.nvmlDeviceGetMemoryInfo(handles[0]).used < used - (1 << 30)
+
+
+def test_burn_in_of_each_gpu(tmp_path, torch):
+    """Each part of the load once, with its figures, compared with those of the data sheet where there are some."""
+    program = ROOT / "roles/burn_in/files/burn_in.py"
+    before = as_module("nvidia_smi_info")
+    code, text = run(
+        sys.executable,
+        "-B",
+        program,
+        env={"TRAINYARD_BURN_IN": json.dumps({"seconds": 30, "folders": {"local": str(tmp_path)}})},
+    )
+    assert code == 0, text
+    record("burn-in.json", text)
+    told = {
+        "run": {"rc": 0, "stdout_lines": text.splitlines()},
+        "before": before,
+        "during": {},
+        "after": as_module("nvidia_smi_info"),
+    }
+    found = _burn_in.judge(
+        _burn_in.of_hosts({"here": told}),
+        {},
+        lambda model: _compat.gpu_figures(model, _compat.load_facts()),
+    )
+    gpus = [device for device in found["devices"] if device["kind"] == "gpu"]
+    assert len(gpus) == torch.cuda.device_count()
+    for device in gpus:
+        print(device["model"], device["rates"])
+        assert device["wrong"] == 0 and device["verdict"] == "pass", found["checks"]
+        assert {"matmul_float32", "matmul_float16", "memory", "to_device", "from_device"} <= set(
+            device["rates"]
+        )
+    # No published figure is out of reach.
+    assert {check["verdict"] for check in found["checks"]} <= {"pass", "warn"}
+
+
+def test_the_gpu_of_a_process_of_no_job_is_seen(torch, facts):
+    """By its open device file, as the prolog sees it, and within the time that it has."""
+    users = load("roles/job_container/files/_gpu_users.py", "_gpu_users")
+    minors = [gpu["minor_number"] for gpu in facts["smi"]["gpus"]]
+    with worker("", STRANGER) as stranger, worker("4242", STRANGER) as own:
+        begun = time.monotonic()
+        found = users.strangers(minors, "/dev/nvidia%d", {"4242"})
+        assert time.monotonic() - begun < 4 * users.SECONDS
+        assert stranger.pid in found and own.pid not in found

@@ -190,7 +190,7 @@ def test_a_process_that_cannot_be_killed_fails_the_epilog(host):
         )
         health = host.run("/usr/local/lib/trainyard/slurm/health")
         assert health.rc == 1 and health.stdout.startswith(
-            "trainyard: job 112: these processes do not end"
+            "trainyard: epilog: job 112: these processes do not end"
         )
     finally:
         host.run(
@@ -274,7 +274,7 @@ def test_health_misses_a_gpu(host):
     host.run_expect([0], "mv /dev/nvidia3 /srv/")
     done = host.run("/usr/local/lib/trainyard/slurm/health")
     host.run_expect([0], "mv /srv/nvidia3 /dev/")
-    assert (done.rc, done.stdout) == (1, "trainyard: 3 of 4 GPUs are present\n")
+    assert (done.rc, done.stdout) == (1, "trainyard: gpu-count: 3 of 4 GPUs are present\n")
 
 
 def test_the_number_of_slurm_is_a_position(host):

@@ -109,7 +109,7 @@ def test_a_process_that_cannot_be_killed_drains_the_node(cluster):
             cluster.head, "sinfo --noheader --nodes=%s --format %%E" % cluster.peer
         ).out
         assert re.match(
-            r"trainyard: job %s: these processes do not end: \d+ \(cat\)" % first, reason
+            r"trainyard: epilog: job %s: these processes do not end: \d+ \(cat\)" % first, reason
         ), reason
     finally:
         cluster.on(cluster.peer, "systemctl stop hang; umount --lazy --force /mnt/hang; true")

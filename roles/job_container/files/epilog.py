@@ -793,6 +793,9 @@ def end_job(job: str, uid: str) -> int:
         return 1
     with contextlib.suppress(FileNotFoundError):
         os.unlink("%s/epilog.failed/%s" % (RUNTIME, job))
+    # slurmd may have drained the node, as a process of the job did not end in time. It has now, and the health program resumes the node.
+    with open(RUNTIME + "/epilog.ended", "w", encoding="ascii"):
+        pass
     return 0
 
 

@@ -22,8 +22,11 @@ import time
 # Teardown would find the folder of the compiled module.
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/trainyard/shared")
+import _drains
+import _fabric
 import _files
 import _gpu_numbers
+import _gpu_users
 import _host_health
 import _metrics
 import _mountinfo
@@ -36,6 +39,16 @@ REASON = "/var/lib/trainyard/health.reason"
 #: Errors of GPUs in the kernel's log, which forgets its oldest lines.
 ERRORS = "/var/lib/trainyard/health.json"
 BOOT = "/proc/sys/kernel/random/boot_id"
+#: Ports of the fabric at the last look.
+PORTS = "/var/lib/trainyard/health.ports.json"
+#: When and why this program has drained and resumed the node.
+HISTORY = "/var/lib/trainyard/health.history.json"
+#: Device numbers of GPUs that a prolog has found in use by a process of no job.
+BUSY = "/run/trainyard/gpus.busy"
+#: Written by an epilog that ended well.
+ENDED = "/run/trainyard/epilog.ended"
+#: Seconds after an epilog in which slurmd may still drain the node for a process of the job, or see it end.
+ENDED_SECONDS = 3600
 #: Written by an epilog that failed, as slurmd drains the node then.
 HANDED_OVER = "/run/trainyard/health.reason"
 #: One file for each job whose epilog has failed on this host: the ID of its user, and the reason.
@@ -52,12 +65,10 @@ INSTANCES = "/usr/local/lib/trainyard/notebook/look"
 UNITS = "/etc/systemd/system"
 SHARE_SECONDS, TOOL_SECONDS, EPILOG_SECONDS = 5, 15, 2
 GIB = 1 << 30
-#: Checks of GPUs. What the second ones find may come to all hosts at once: from the room, a switch, or an upgrade.
-HARD, SOFT = {"gpu-state", "gpu-ecc"}, {"gpu-fabric", "gpu-throttle"}
-#: A smaller cluster has no mass to protect.
-LEAST_NODES = 4
-#: Reasons of verify and of upgrades, which begin with the same word.
-OTHERS = ("trainyard: verify:", "trainyard: upgrade")
+#: Checks of GPUs by what nvidia-smi says.
+OF_CARDS = ("gpu-state", "gpu-ecc", "gpu-fabric", "gpu-throttle")
+#: After a drain, until those of the same second are seen.
+SETTLE_SECONDS = 1.1
 
 
 def judge_gpus(expected, found):
@@ -78,21 +89,15 @@ def judge_kernel_log(text: str, gpus: list[dict] | tuple = (), driver: str = "")
     return ", ".join(bad[:2])
 
 
-def judge_cards(gpus: list[dict], ids: set | None = None) -> str:
-    """Return the problems of GPUs that drain, as the checks of verify judge them, or only those of some checks."""
+def judge_cards(gpus: list[dict], check: str) -> str:
+    """Return the problems of GPUs that drain, as a check of verify judges them."""
     bad = [
         problem["evidence"]
         for gpu in gpus
         for problem in gpu["problems"]
-        if problem["action"] == "drain" and (ids is None or problem["id"] in ids)
+        if problem["action"] == "drain" and problem["id"] == check
     ]
     return ", ".join(bad[:2])
-
-
-def are_all_alike(gpus: list[dict]) -> bool:
-    """Return whether nvidia-smi has a fault in place of the same values of all GPUs, as of a faulty driver, which all hosts get with an upgrade."""
-    kinds = {tuple(sorted(gpu["faults"])) for gpu in gpus}
-    return len(kinds) == 1 and kinds != {()}
 
 
 def judge_driver(loaded, library):
@@ -112,16 +117,6 @@ def judge_space(free, limits):
         if path in free and free[path] < limit * GIB
     ]
     return ", ".join(short)
-
-
-def line(problems):
-    """Return the reason: one line, as Slurm's tables have no room for more."""
-    text = "; ".join(problem for problem in problems if problem)
-    # Names of processes and files are chosen by people, and the reason is shown on terminals.
-    text = re.sub(r"\s+", " ", text)
-    strange = {letter for letter in text if not letter.isprintable()}
-    text = text.translate({ord(letter): "?" for letter in strange})
-    return ("trainyard: " + text)[:200] if text else ""
 
 
 def output(command, seconds, environment=None):
@@ -270,6 +265,50 @@ def unfinished(folder=FAILED, again=run_epilog):
     return ""
 
 
+def judge_busy(kinds: dict, runtime: str = RUNTIME) -> str:
+    """Return the processes of no job that still use a GPU which a prolog has refused."""
+    refused = _files.read_json(BUSY)
+    devices = refused.get("devices") if isinstance(refused, dict) else None
+    if not isinstance(devices, list):
+        return ""
+    try:
+        living = set(os.listdir(runtime + "/jobs"))
+    except FileNotFoundError:
+        living = set()
+    pattern = kinds.get("nodes") or _gpu_numbers.NODES
+    # Here a full look may take its time.
+    found = _gpu_users.strangers(devices, pattern, living, seconds=TOOL_SECONDS)
+    if not found:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(BUSY)
+    return _gpu_users.told(found)
+
+
+def judge_fabric() -> list[tuple[str, str]]:
+    """Return the faults of the fabric's ports since the last look, one entry for each check."""
+    ports = _fabric.read_ports()
+    if not ports and not os.path.exists(PORTS):
+        return []
+    former = _files.read_json(PORTS)
+    boot = _files.read(BOOT).strip()
+    found, kept = _fabric.judge(former, ports, boot, time.time())
+    os.makedirs(os.path.dirname(PORTS), exist_ok=True)
+    _files.write_private(PORTS, json.dumps(kept))
+    texts = {"ib-ports": [], "ib-flaps": [], "ib-counters": []}
+    for check, text in found:
+        texts[check].append(text)
+    return [(check, ", ".join(each[:2])) for check, each in texts.items()]
+
+
+def release_job() -> None:
+    """Let the job start elsewhere that a prolog has refused for a busy GPU: Slurm holds it, as another job might fail on each node."""
+    refused = _files.read_json(BUSY)
+    job = str(refused.get("job") or "") if isinstance(refused, dict) else ""
+    if not job.isdigit() or output(["scontrol", "release", job], TOOL_SECONDS) is None:
+        return
+    _files.write_private(BUSY, json.dumps(dict(refused, job="")))
+
+
 def remove_rest(parents: list) -> None:
     """Remove what epilogs have put aside and could not remove in their time.
 
@@ -321,22 +360,22 @@ def problems(config):
     version = loaded.group(1) if loaded else ""
     gpus, unread = read_cards() if loaded else ([], "")
     kernel = read_kernel_log() if loaded else ""
-    soft = SOFT | {"gpu-state"} if are_all_alike(gpus) else SOFT
     free_gib = health.get("free_gib") or {}
     found = [
         ("gpu-count", judge_devices(health.get("gpus", 0), config.get("gpus") or {})),
         ("gpu-xid", judge_kernel_log(kernel, gpus, version)),
         ("gpu-state", unread),
-        ("gpu-state", judge_cards(gpus, HARD - soft)),
+        *((check, judge_cards(gpus, check)) for check in OF_CARDS),
+        ("alloc-gpus-busy", judge_busy(config.get("gpus") or {})),
+        *judge_fabric(),
         ("driver-library", judge_driver(version, library_version())),
         ("share", missing or judge_share(share)),
         ("free-space", judge_space(free_space(free_gib), free_gib)),
         ("epilog", unfinished()),
         ("firewall", restore_tables()),
     ]
-    hot = judge_cards(gpus, soft)
-    report([*found, ("gpu-soft", hot)])
-    return without_mass_drain([problem for _check, problem in found if problem], hot)
+    report(found)
+    return [(check, text) for check, text in found if text]
 
 
 def report(checks: list[tuple[str, str]], folder: str = METRICS) -> None:
@@ -349,51 +388,123 @@ def report(checks: list[tuple[str, str]], folder: str = METRICS) -> None:
         print("trainyard: %s: %s" % (folder, error), file=sys.stderr)
 
 
-def is_everywhere(node: str, shown: str) -> bool:
-    """Return whether this program has drained half of the nodes already. C(shown) has a node and its reason in each line, as sinfo prints them."""
-    reasons = dict(line.split("|", 1) for line in shown.splitlines() if "|" in line)
-    ours = [
-        name
-        for name, reason in reasons.items()
-        if name != node and reason.startswith("trainyard: ") and not reason.startswith(OTHERS)
-    ]
-    return len(reasons) >= LEAST_NODES and 2 * (len(ours) + 1) > len(reasons)
+def nodes_shown() -> str:
+    """Return all nodes with the times and reasons of their drains, for the breaker."""
+    command = ["sinfo", "--noheader", "--Node", "--format=%N|%H|%E"]
+    return output(command, TOOL_SECONDS) or ""
 
 
-def without_mass_drain(hard: list[str], soft: str) -> list[str]:
-    """Return the problems that drain. Those that one cause, or a wrong rule, brings to all hosts at once do not drain more than half of the nodes."""
-    node = os.environ.get("SLURMD_NODENAME")
-    if not soft or hard or not node or _files.read(REASON).strip():
-        return [*hard, soft]
-    command = ["sinfo", "--noheader", "--Node", "--format=%N|%E"]
-    if not is_everywhere(node, output(command, TOOL_SECONDS) or ""):
-        return [soft]
-    text = "not drained, as half of the nodes are already: %s. Run verify.yml" % soft
+def hold_back(found: list[tuple[str, str]]) -> None:
+    """Say that the breaker keeps the node in service, in the log of the host and in the node's history."""
+    text = "not drained, as a third of the nodes are already: %s. Run verify.yml" % "; ".join(
+        "%s: %s" % pair for pair in found
+    )
     print("trainyard: %s" % text)
     output(["logger", "--tag=trainyard-health", "--priority=daemon.err", text], TOOL_SECONDS)
-    return []
+    note("held", found, "")
 
 
-def drain(node, reason):
-    """Drain or resume the node, only when the reason has changed, so that a good check asks nothing of the controller."""
-    former = _files.read(REASON).strip() or _files.read(HANDED_OVER).strip()
-    if reason == former:
+def history() -> list[dict]:
+    former = _files.read_json(HISTORY)
+    return _drains.read_history(former if isinstance(former, list) else [])
+
+
+def note(event: str, found: list[tuple[str, str]], reason: str) -> None:
+    """Add an event to the history. One that is held back again and again is one event."""
+    former = history()
+    checks = list(dict.fromkeys(check for check, _text in found))
+    if event == "held" and former and former[-1]["event"] == event:
         return
-    if reason:
-        change = ["state=drain", "reason=%s" % reason]
-    else:
-        # Someone else may have drained the node since.
-        shown = output(["sinfo", "--noheader", "--nodes=%s" % node, "--format=%E"], TOOL_SECONDS)
-        change = ["state=resume"] if (shown or "").strip() == former else []
-    if (
-        change
-        and output(["scontrol", "update", "nodename=%s" % node] + change, TOOL_SECONDS) is None
-    ):
-        return
+    entry = {
+        "time": int(time.time()),
+        "event": event,
+        "checks": checks,
+        "new": _drains.new_checks(former, found),
+        "class": _drains.class_of(found),
+        "reason": reason,
+    }
+    os.makedirs(os.path.dirname(HISTORY), exist_ok=True)
+    _files.write_private(HISTORY, json.dumps(_drains.with_event(former, entry)))
+
+
+def update(node: str, *change: str) -> bool:
+    return output(["scontrol", "update", "nodename=%s" % node, *change], TOOL_SECONDS) is not None
+
+
+def reason_shown(node: str) -> str | None:
+    """Return the reason of the node in Slurm; None if Slurm does not answer."""
+    shown = output(["sinfo", "--noheader", "--nodes=%s" % node, "--format=%E"], TOOL_SECONDS)
+    return None if shown is None else shown.strip()
+
+
+def remember(reason: str) -> None:
+    os.makedirs(os.path.dirname(REASON), exist_ok=True)
     with open(REASON, "w", encoding="utf-8") as stream:
         stream.write(reason)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(HANDED_OVER)
+
+
+def take_out(node: str, found: list[tuple[str, str]], former: str) -> None:
+    """Drain the node, unless too many are drained already."""
+    reason = _drains.line(found)
+    may_hold = not former and _drains.is_held(found)
+    if may_hold and _drains.is_over(node, nodes_shown()):
+        hold_back(found)
+        return
+    if not update(node, "state=drain", "reason=%s" % reason):
+        return
+    if may_hold:
+        time.sleep(SETTLE_SECONDS)
+        if _drains.is_over(node, nodes_shown()) and update(node, "state=resume"):
+            hold_back(found)
+            return
+    remember(reason)
+    note("drain", found, reason)
+
+
+def bring_back(node: str, former: str) -> None:
+    """Resume a node whose faults have ended, unless somebody else has drained it since, or it was drained too often."""
+    shown = reason_shown(node)
+    if shown is None:
+        return
+    if shown != former:
+        remember("")
+        return
+    if former.startswith(_drains.STAYS):
+        return
+    often = _drains.too_often(history(), time.time())
+    if often:
+        reason = _drains.stays_out(often)
+        if update(node, "state=drain", "reason=%s" % reason):
+            remember(reason)
+        return
+    if update(node, "state=resume"):
+        remember("")
+        note("resume", [], former)
+
+
+def has_ended_lately(path: str) -> bool:
+    """Return whether an epilog has ended well in the last hour."""
+    try:
+        return time.time() - os.stat(path).st_mtime < ENDED_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def drain(node: str, found: list[tuple[str, str]]) -> None:
+    """Drain or resume the node, only when the reason has changed, so that a good check asks nothing of the controller."""
+    reason = _drains.line(found)
+    former = _files.read(REASON).strip() or _files.read(HANDED_OVER).strip()
+    if reason and reason != former:
+        take_out(node, found, former)
+    elif former and not reason:
+        bring_back(node, former)
+    elif not former and not reason and has_ended_lately(ENDED):
+        # The epilog has ended all processes of the job that slurmd could not end.
+        shown = reason_shown(node)
+        if (shown or "").startswith(_drains.KILL_FAILED) and update(node, "state=resume"):
+            note("resume", [], shown)
 
 
 def main():
@@ -402,20 +513,21 @@ def main():
     except ValueError as error:
         config = {}
         print("trainyard: %s: %s" % (CONFIG, error), file=sys.stderr)
-    reason = line(problems(config))
-    if reason:
-        print(reason)
+    found = problems(config)
+    if found:
+        print(_drains.line(found))
     node = os.environ.get("SLURMD_NODENAME")
     if node:
-        os.makedirs(os.path.dirname(REASON), exist_ok=True)
-        drain(node, reason)
+        drain(node, found)
+        if any(check == "alloc-gpus-busy" for check, _text in found):
+            release_job()
         if os.path.exists(INSTANCES):
             output([INSTANCES], TOOL_SECONDS)
         storage = config.get("storage") or STORAGE
         own = [storage + "/jobs", storage + "/people", RUNTIME + "/jobs"]
         # At last: it may take all of its time, and nothing waits for it.
         remove_rest(own + list(SHARED_FOLDERS))
-    return 1 if reason else 0
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

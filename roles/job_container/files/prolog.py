@@ -17,11 +17,14 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _gpu_numbers
+import _gpu_users
 import _job_ports
 
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"
 LOGIN = "/run/user"
+#: What slurmd drains the node with after a failed prolog.
+SLURM_REASON = "Prolog error"
 #: Which job has each GPU, by device number. Role monitoring_host makes the folder.
 GPUS = RUNTIME + "/gpus"
 
@@ -111,6 +114,30 @@ def devices_of_job(environment: dict, kinds: dict) -> list:
     return _gpu_numbers.devices_of(positions, kinds, _gpu_numbers.read_host(kinds))
 
 
+def refuse_busy(job: str, devices: list, kinds: dict, runtime: str = RUNTIME) -> None:
+    """Refuse a job whose GPUs are used by a process of no job: it would share their memory and time with it.
+
+    slurmd drains the node then and holds the job. The health program releases the job, which starts elsewhere, and resumes the node when the process has ended.
+    """
+    if not devices:
+        return
+    try:
+        living = set(os.listdir(runtime + "/jobs")) | {job}
+    except FileNotFoundError:
+        living = {job}
+    found = _gpu_users.lasting(devices, kinds.get("nodes") or _gpu_numbers.NODES, living)
+    if not found:
+        return
+    with open(runtime + "/gpus.busy", "w", encoding="ascii") as stream:
+        stream.write(json.dumps({"devices": sorted(set(found.values())), "job": job}))
+    with open(runtime + "/health.reason", "w", encoding="ascii") as stream:
+        stream.write(SLURM_REASON)
+    raise Failed(
+        "alloc-gpus-busy: job %s does not start here: %s; end the process. The node is resumed when it has ended"
+        % (job, _gpu_users.told_operator(found))
+    )
+
+
 def mark_gpus(job: str, uid: int, devices: list, folder: str = GPUS) -> None:
     """Write who has each GPU, for the metrics of the host. Without them there is no folder. The epilog removes the marks."""
     if not devices or not os.path.isdir(folder):
@@ -138,7 +165,9 @@ def main():
         if _job_ports.is_of_the_system(uid):
             mark_job_of_the_system(job, uid, kinds)
         else:
-            mark_gpus(job, uid, devices_of_job(os.environ, kinds))
+            devices = devices_of_job(os.environ, kinds)
+            refuse_busy(job, devices, kinds)
+            mark_gpus(job, uid, devices)
             begin(job, uid, pwd.getpwuid(uid).pw_gid, config["storage"])
             limit_disk(job, config)
             _job_ports.open_ports(job, uid, os.environ)

@@ -258,9 +258,9 @@ SUBCOMMANDS = {
     ),
     "nodes": (
         nodes,
-        "list the hosts, and what is free on them now",
-        "trainyard nodes",
-        [],
+        "list the hosts, what is free on them now, and why one is out of service",
+        "trainyard nodes --history",
+        [("--history", {"action": "store_true", "help": "when hosts were out of service"})],
     ),
     "images": (images, "list the images of this cluster", "trainyard images", []),
     "login": (login, "print a login link for the browser", "trainyard login", []),

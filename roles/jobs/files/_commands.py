@@ -1014,7 +1014,31 @@ def registry_use(site: Site) -> dict:
         return nothing
 
 
+def node_history(options):
+    """List when hosts were out of service in the last month, and why."""
+    since = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=30)
+    command = _slurm.events_command(since.strftime("%Y-%m-%dT%H:%M:%S"))
+
+    def lines(entries):
+        table(
+            ("HOST", "SINCE", "UNTIL", "WHY"),
+            [
+                (entry["node"], local(entry["start"]), local(entry["end"]), entry["reason"] or "-")
+                for entry in entries
+            ],
+        )
+
+    events = parsed(command, _slurm.parse_events)
+    return out(
+        options,
+        events,
+        lines if events else lambda _none: print("no host was out of service in the last 30 days"),
+    )
+
+
 def nodes(options):
+    if options.history:
+        return node_history(options)
     known = nodes_now()
     found = [
         dict(
@@ -1022,7 +1046,7 @@ def nodes(options):
             states=node["states"],
             available=node["available_for_jobs"],
             reason=node["reason"],
-            since=None if node["available_for_jobs"] else node["reason_time"],
+            since=node["reason_time"] if node["reason"] else None,
             classes=node["features"],
             cpus=node["cpus"],
             memory_mib=node["memory_mib"],

@@ -444,6 +444,8 @@ class Conductor(Rank):
         self.facts = {}
         self.earlier = plan["history"].get(self.backend, {})
         self.hosts = [host["name"] for host in plan["hosts"]]
+        # Whether each pair of hosts was measured.
+        self.has_pairs = False
 
     def ask(self, wanted, watch=False):
         """Measure groups in parallel: {name: (ranks, sizes)} to {name: answer}. A watched measurement has one size."""
@@ -560,6 +562,7 @@ class Conductor(Rank):
             "lost": self.lost_of,
             "nccl_lines": {host: sorted(lines) for host, lines in self.remarked_on.items()},
             "facts": self.facts,
+            "pairs": self.has_pairs,
             "blame": verdict["blame"],
             "suspect": verdict["suspect"],
             "note": verdict["note"],
@@ -603,6 +606,8 @@ class Conductor(Rank):
                 {host: run["errors"][0] for host, run in alone.items() if run["errors"]},
             )
             self.tell_wrong(verdict)
+        if self.plan.get("pairs"):
+            self.measure_pairs(sizes[-2:-1])
         found = self.write(verdict)
         for entry in verdict["blame"]:
             print(
@@ -611,6 +616,21 @@ class Conductor(Rank):
             )
         self.end()
         return found
+
+    def measure_pairs(self, sizes):
+        """Measure each pair of hosts once. Two hosts are the cluster, and the search may have measured some."""
+        if len(self.hosts) < 3:
+            return
+        at_once = self.plan["at_once"]
+        for pairs in _blame.circle(self.hosts):
+            pairs = [pair for pair in map(self.in_order, pairs) if self.name(pair) not in self.runs]
+            while pairs:
+                now, pairs = pairs[: at_once or None], pairs[at_once:] if at_once else []
+                self.measure_groups(now, sizes)
+        self.has_pairs = True
+
+    def in_order(self, group):
+        return tuple(sorted(group, key=self.hosts.index))
 
     def tell_wrong(self, verdict):
         """Add the hosts with wrong sums to the verdict. In the search they only have no bandwidth."""

@@ -21,6 +21,9 @@ FOLDER = "/usr/local/lib/trainyard/shared"
 ON_HOSTS = {
     "job_container": [
         "_disk_limit",
+        "_drains",
+        "_fabric",
+        "_gpu_users",
         "_images",
         "_job_ports",
         "epilog",

@@ -405,6 +405,7 @@ def test_a_cluster_in_order(kind):
             (check_id, "skipped")
             for check_id in {
                 "gpudirect",
+                "fabric-alike",
                 "alerts-path",
                 "ib-ports",
                 "metrics-closed",
@@ -636,6 +637,13 @@ FIRING = {
     "nic-pcie": [
         (plain, cards(gt_s=8.0), "0000:17:00.0 (ens1): 8 GT/s, 8 lanes"),
         (plain, cards(gt_s=8.0, address="192.0.2.7"), "warn: 0000:17:00.0 (ens1): 8 GT/s"),
+    ],
+    "fabric-alike": [
+        (
+            gpu_host,
+            fabric(a_port(link_layer="ethernet")),
+            "warn: mlx5_0 port 1: link layer ethernet",
+        ),
     ],
     "gpu-throttle": [
         (

@@ -313,6 +313,10 @@ def test_what_logins_have_shown(proofs, told):
             [
                 "scheduler-job",
                 "scheduler-isolation",
+                "burn-in-results",
+                "burn-in-speed",
+                "burn-in-errors",
+                "burn-in-links",
                 "bandwidth-host",
                 "bandwidth-cluster",
                 "gpus-busy",
@@ -480,6 +484,15 @@ def test_of_a_slow_link_the_suspect_is_drained():
             [found("gpu-xid", "a"), found("bandwidth-cluster", "a, b", "fail")],
             [],
         ),
+        # Drained three times in a week.
+        (
+            [node("a", "trainyard: stays out: gpu-xid drained this node 3 times in a week")],
+            [MEASURED, found("gpu-xid", "a")],
+            [],
+        ),
+        # A host with one rank has no bandwidth of its own, and playbook burn_in measures it.
+        ([node("a", OURS)], [found("gpu-xid", "a"), found("burn-in-speed", "a", "warn")], ["a"]),
+        ([node("a", OURS)], [found("gpu-xid", "a"), found("burn-in-speed", "a", "fail")], []),
         ([node("away", OURS)], [found("bandwidth-cluster", "a, b, away")], []),
     ],
 )

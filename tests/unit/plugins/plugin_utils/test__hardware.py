@@ -589,6 +589,72 @@ def test_gpudirect(others, found):
     assert told("gpudirect", b=on_fabric(**others), c=with_links(18, 18)) == {}
 
 
+def an_adapter(name="mlx5_0", subnet="fe80:0000:0000:0001", **changes):
+    port = {
+        "port": 1,
+        "state": "active",
+        "link_layer": "infiniband",
+        "transport": "infiniband",
+        "gids": [{"gid": subnet + ":0002:c903:0000:1234"}],
+        "nccl_gid_index": None,
+    }
+    device = {
+        "name": name,
+        "board_id": "MT_0000000838",
+        "hca_type": "MT4129",
+        "firmware": "28.39.1002",
+        "driver": "mlx5_core",
+        "numa_node": 0,
+        "virtual_function": False,
+    }
+    port.update({key: value for key, value in changes.items() if key in port})
+    device.update({key: value for key, value in changes.items() if key in device})
+    return dict(device, ports=[port])
+
+
+def with_adapters(*devices):
+    return {"gpus": [], "facts": {}, "infiniband": {"devices": list(devices)}}
+
+
+ROCE = {"link_layer": "ethernet", "transport": "roce", "nccl_gid_index": 3}
+
+
+@pytest.mark.parametrize(
+    "changes, found",
+    [
+        ({}, None),
+        ({"firmware": "28.36.1010"}, "MT_0000000838: firmware 28.36.1010"),
+        ({"driver": "mlx5_core_old"}, "mlx5_0: driver mlx5_core_old"),
+        ({"numa_node": 1}, "mlx5_0: NUMA node 1"),
+        # Rails that are exchanged.
+        ({"subnet": "fe80:0000:0000:0002"}, "mlx5_0 port 1: subnet fe80:0000:0000:0002"),
+        # Unknown, a port without a cable, a part of an adapter in a virtual machine.
+        ({"numa_node": -1}, None),
+        ({"firmware": None, "numa_node": None}, None),
+        ({"state": "down", "link_layer": "ethernet"}, None),
+        ({"virtual_function": True, "firmware": "1.2"}, None),
+    ],
+)
+def test_adapters_that_differ_from_those_of_most_hosts(changes, found):
+    hosts = {name: with_adapters(an_adapter()) for name in "abc"}
+    hosts["d"] = with_adapters(an_adapter(**changes))
+    assert told("fabric-alike", **hosts) == ({"d": ["warn: " + found]} if found else {})
+
+
+def test_roce_adapters_that_differ():
+    hosts = {name: with_adapters(an_adapter(**ROCE)) for name in "abc"}
+    hosts["d"] = with_adapters(an_adapter(**dict(ROCE, nccl_gid_index=5)))
+    assert told("fabric-alike", **hosts) == {"d": ["warn: mlx5_0 port 1: GID index 5"]}
+
+
+def test_two_firmwares_on_each_host_are_no_difference():
+    both = with_adapters(an_adapter(), an_adapter("mlx5_1", firmware="28.36.1010"))
+    assert told("fabric-alike", a=both, b=both) == {}
+    # Of two hosts one is the measure.
+    one = with_adapters(an_adapter(), an_adapter("mlx5_1"))
+    assert list(told("fabric-alike", a=both, b=one)) == ["b"]
+
+
 def test_gpudirect_names_a_peer():
     its = FilterModule().filters()["verify_hardware"]
     variables = {

@@ -262,6 +262,60 @@ def test_what_changed():
     )
 
 
+def a_device(serial="16549", host="lab-a", rate=3000.0, **changes):
+    return dict(
+        {
+            "kind": "gpu",
+            "serial": serial,
+            "host": host,
+            "index": 3,
+            "model": "NVIDIA H100 80GB HBM3",
+            "software": "torch 2.4.0",
+            "verdict": "pass",
+            "wrong": 0,
+            "rates": {"memory": rate},
+            "relative": {"memory": 1.0},
+            "state": {"temperature_c": 70},
+        },
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    "before, now, changes",
+    [
+        ([a_device()], [a_device(rate=2950.0)], []),
+        (
+            [a_device()],
+            [a_device(rate=2700.0, verdict="fail")],
+            [
+                ("burn-in of gpu 3 (16549)", "pass", "fail"),
+                ("burn-in of gpu 3 (16549), memory", "3000 GB/s", "2700 GB/s (-10 %)"),
+            ],
+        ),
+        # A replaced GPU is a new one, and is not compared with the old one.
+        (
+            [a_device()],
+            [a_device(serial="20001", rate=1000.0)],
+            [
+                ("burn-in of gpu 3 (20001)", "not there", "pass"),
+                ("burn-in of gpu 3 (16549)", "pass", "not there"),
+            ],
+        ),
+        # Without a burn-in in both of them, or of another host, nothing has changed.
+        ([], [a_device()], []),
+        ([a_device()], [], []),
+        ([a_device(), a_device(serial="2", host="lab-b")], [a_device()], []),
+    ],
+)
+def test_what_changed_in_burn_ins(before, now, changes):
+    former = valid(make(burn_in=before))
+    report = valid(make(before=former, generated="2026-11-24T18:45:02Z", burn_in=now))
+    assert [
+        (change["what"], change["before"], change["now"]) for change in report["changes"]
+    ] == changes
+
+
 def test_two_runs_of_one_healthy_cluster_differ_in_nothing():
     assert make(before=make(), **example_reports.lab(seed=1))["changes"] == []
 

@@ -253,6 +253,32 @@ def test_many_hosts_share_a_column_where_they_are_alike():
     assert "the slowest 12 of 2018" in text and "The slowest 12 of 64 hosts alone" in text
 
 
+def test_the_heat_map_of_a_burn_in():
+    """The slowest host comes first, and each cell says the share of the median and the value."""
+    devices = [
+        {
+            "kind": "gpu",
+            "serial": "%d<b>" % number,
+            "host": "lab-b" if number else "lab-a",
+            "index": number,
+            "model": "NVIDIA H100 80GB HBM3",
+            "software": "torch 2.4.0",
+            "verdict": "fail" if number else "pass",
+            "wrong": 2 * number,
+            "rates": {"matmul_bfloat16": 700.0 - 49 * number},
+            "relative": {"matmul_bfloat16": 1 - 0.07 * number},
+            "state": {},
+        }
+        for number in range(2)
+    ]
+    page = page_of("lab", burn_in=devices)
+    assert page.index("1&lt;b&gt;") < page.index("0&lt;b&gt;")
+    assert '<td class="number h7" title="651 TFLOP/s">93 %</td>' in page
+    assert '<td class="number h0" title="700 TFLOP/s">100 %</td>' in page
+    assert "fail, 2 wrong" in page
+    assert 'id="burn-in"' not in page_of("lab")
+
+
 def test_checks_that_apply_to_no_host_are_named_in_one_line():
     table = _report_page.matrix(make("lab", 0)[0], PUBLISHED)
     assert "GPUs present" in table["others"] and "One image" not in table["others"]

@@ -12,7 +12,9 @@ import importlib.util
 import inspect
 import json
 import os
+import pwd
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -425,11 +427,12 @@ def test_an_epilog_that_failed_is_tried_again(tmp_path):
 def test_a_node_whose_epilog_was_repaired_at_the_first_try_is_resumed(monkeypatch, tmp_path):
     asked, reason = [], tmp_path / "health.reason"
     monkeypatch.setattr(health, "REASON", str(reason))
+    monkeypatch.setattr(health, "HISTORY", str(tmp_path / "history.json"))
     monkeypatch.setattr(
         health, "output", lambda command, *_more: asked.append(command) or "Epilog error\n"
     )
     epilog.note("9", "2101", "job 9", str(tmp_path))
-    health.drain("a", "")
+    health.drain("a", [])
     assert (
         asked[-1] == ["scontrol", "update", "nodename=a", "state=resume"]
         and reason.read_text(encoding="utf-8") == ""
@@ -658,7 +661,8 @@ def test_the_removal_has_one_time_for_all_folders_and_comes_last(monkeypatch, tm
     monkeypatch.setattr(health, "REASON", str(tmp_path / "reason"))
     monkeypatch.setattr(health, "INSTANCES", str(tmp_path))
     monkeypatch.setattr(health, "SHARED_FOLDERS", (str(tmp_path / "tmp"),))
-    monkeypatch.setattr(health, "problems", lambda _config: ["a GPU is lost"])
+    monkeypatch.setattr(health, "problems", lambda _config: [("epilog", "a GPU is lost")])
+    monkeypatch.setattr(health, "HISTORY", str(tmp_path / "history.json"))
     monkeypatch.setattr(health.os, "environ", {"SLURMD_NODENAME": "a"})
     root = os.stat_result([0] * 10)
     monkeypatch.setattr(health.os, "lstat", lambda _path: root)
@@ -857,6 +861,150 @@ def test_epilog_needs_the_variables_of_slurmd():
     assert done.returncode == 1 and "'7;x'" in done.stderr
 
 
+# --- GPUs that are in use ---
+
+users = sys.modules["_gpu_users"]
+
+
+class Proc:
+    """A folder like /proc."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+
+    def add(self, pid, *targets, group="/user.slice/user-2101.slice/session-3.scope", job=""):
+        own = self.folder / str(pid)
+        (own / "fd").mkdir(parents=True)
+        for number, target in enumerate(("/dev/null", "socket:[7]", *targets)):
+            (own / "fd" / str(number)).symlink_to(target)
+        (own / "cgroup").write_text("0::%s\n" % group, encoding="ascii")
+        (own / "environ").write_bytes(
+            b"A=1\0" + (b"SLURM_JOB_ID=%s\0" % job.encode() if job else b"")
+        )
+        (own / "comm").write_text("python3\n", encoding="ascii")
+
+
+STEP = "/system.slice/slurmstepd.scope/job_%s/step_0/user/task_0"
+DOCKER = "/system.slice/docker-%s.scope" % ("0123456789ab" + "c" * 52)
+
+
+@pytest.mark.parametrize(
+    "process, is_stranger",
+    [
+        ({"group": "/user.slice/user-2101.slice/session-3.scope"}, True),
+        ({"group": DOCKER}, True),
+        ({"group": STEP % "7"}, False),
+        ({"group": STEP % "8"}, False),
+        # A job that has ended, whose process has survived.
+        ({"group": STEP % "6"}, True),
+        ({"group": "/", "job": "7"}, False),
+        ({"group": "/", "job": "6"}, True),
+        # The environment is what a person writes into it, and the group is not.
+        ({"group": STEP % "6", "job": "7"}, True),
+        ({"group": "/system.slice/nvidia-persistenced.service"}, False),
+        ({"group": "/system.slice/nvidia-fabricmanager.service"}, False),
+        ({"group": "/system.slice/nvidia-dcgm.service"}, False),
+        ({"group": "/system.slice/trainyard-metrics-gpu.service"}, False),
+        ({"group": "/system.slice/my-nvidia-dcgm.service"}, True),
+    ],
+)
+def test_who_uses_a_gpu_and_belongs_to_no_job(tmp_path, process, is_stranger):
+    proc = Proc(tmp_path / "proc")
+    proc.add(41, "/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm", **process)
+    proc.add(42, "/dev/nvidia5")
+    (tmp_path / "proc/self").mkdir()
+    found = users.strangers([0, 3], "/dev/nvidia%d", {"7", "8"}, str(tmp_path / "proc"), 5)
+    assert found == ({41: 3} if is_stranger else {})
+
+
+def test_what_is_said_of_a_stranger(tmp_path):
+    proc = Proc(tmp_path / "proc")
+    proc.add(41, "/dev/nvidia3", group=DOCKER)
+    name = pwd.getpwuid(os.getuid()).pw_name
+    # No name of a person in the tables of Slurm.
+    assert users.told({41: 3}, str(tmp_path / "proc")) == (
+        "GPU 3 is used by process 41 (python3) of no job"
+    )
+    assert users.told_operator({41: 3}, str(tmp_path / "proc")) == (
+        "GPU 3: process 41 (python3) of %s in container 0123456789ab" % name
+    )
+
+
+def test_a_host_with_many_processes_delays_no_job(tmp_path):
+    proc = Proc(tmp_path / "proc")
+    for pid in range(100, 160):
+        proc.add(pid, *["/dev/shm/%d" % number for number in range(200)])
+    begun = time.monotonic()
+    users.strangers([0], "/dev/nvidia%d", set(), str(tmp_path / "proc"))
+    # The last process may end after the time.
+    assert time.monotonic() - begun < 10 * users.SECONDS
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_prolog_refuses_a_gpu_that_is_in_use(monkeypatch, tmp_path, ends):
+    """A real process with an open file. One that ends meanwhile, as nvidia-smi does, is no reason."""
+    device = tmp_path / "nvidia3"
+    device.touch()
+    (tmp_path / "jobs").mkdir()
+    monkeypatch.setattr(users, "PAUSE", 0.5)
+    monkeypatch.setattr(users.lasting, "__defaults__", (users.PROC, 0.5))
+    monkeypatch.setattr(users.strangers, "__defaults__", (users.PROC, 20))
+    child = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import time; f = open(%r); print(1, flush=True); time.sleep(%s)"
+            % (str(device), "0.1" if ends else "60"),
+        ],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert child.stdout.readline()
+        if ends:
+            monkeypatch.setattr(users.time, "sleep", lambda _seconds: (child.wait(), None)[1])
+            prolog.refuse_busy("9", [3], {"nodes": str(tmp_path / "nvidia%d")}, str(tmp_path))
+            assert not (tmp_path / "gpus.busy").exists()
+        else:
+            with pytest.raises(
+                prolog.Failed, match="process %d .* of no job|process %d" % (child.pid, child.pid)
+            ):
+                prolog.refuse_busy("9", [3], {"nodes": str(tmp_path / "nvidia%d")}, str(tmp_path))
+            assert json.loads((tmp_path / "gpus.busy").read_text()) == {"devices": [3], "job": "9"}
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_node_is_resumed_when_the_gpu_is_free(node, tmp_path, monkeypatch):
+    proc = Proc(tmp_path / "proc")
+    proc.add(41, "/dev/nvidia3")
+    monkeypatch.setattr(health, "BUSY", str(tmp_path / "gpus.busy"))
+    monkeypatch.setattr(users.strangers, "__defaults__", (str(tmp_path / "proc"), 5))
+    monkeypatch.setattr(users.told, "__defaults__", (str(tmp_path / "proc"),))
+    Path(health.BUSY).write_text('{"devices": [3], "job": "9"}', encoding="ascii")
+    Path(health.HANDED_OVER).write_text("Prolog error", encoding="ascii")
+    node.reason = "Prolog error"
+
+    def check():
+        text = health.judge_busy({}, str(tmp_path))
+        health.drain("a", [("alloc-gpus-busy", text)] if text else [])
+
+    check()
+    said = "trainyard: alloc-gpus-busy: GPU 3 is used by process 41 (python3) of no job"
+    assert node.reason == said
+    node.asked.clear()
+    health.release_job()
+    health.release_job()
+    assert node.asked == [["scontrol", "release", "9"]]
+    node.reason = said
+    check()
+    assert node.reason == said
+    shutil.rmtree(tmp_path / "proc/41")
+    check()
+    assert node.reason == "none" and not os.path.exists(health.BUSY)
+
+
 # --- health ---
 
 
@@ -873,7 +1021,8 @@ def test_a_device_of_the_list_is_missing(monkeypatch):
         health._gpu_numbers, "read_host", lambda _kinds: {"nodes": [0, 1], "driver": []}
     )
     for numbers, reason in (([0, 1], ""), ([0], ""), ([0, 2], "0, 2, and the host has 0, 1")):
-        told = health.problems({"health": {"gpus": 2}, "gpus": {"positions": numbers}})[0]
+        found = dict(health.problems({"health": {"gpus": 2}, "gpus": {"positions": numbers}}))
+        told = found.get("gpu-count", "")
         assert reason in told and bool(reason) == bool(told)
 
 
@@ -933,9 +1082,10 @@ def a_document(**values: str) -> str:
 )
 def test_problems_of_gpus(values, said):
     gpus = health._nvidia_smi.parse_query(a_document(**values)).gpus
-    found = health.judge_cards(gpus, health.HARD)
-    assert said in found and bool(found) == bool(said)
-    assert health.judge_cards(gpus, health.SOFT) == ""
+    found = {check: health.judge_cards(gpus, check) for check in health.OF_CARDS}
+    text = found["gpu-state"] + found["gpu-ecc"]
+    assert said in text and bool(text) == bool(said)
+    assert found["gpu-fabric"] == found["gpu-throttle"] == ""
 
 
 @pytest.mark.parametrize(
@@ -973,7 +1123,13 @@ RELOADED = "[%d.0] nvidia-nvlink: Nvlink Core is being initialized, major device
 def _node(monkeypatch, tmp_path):
     """A node whose kernel log, boot and scheduler are files and lists of the test."""
     state = SimpleNamespace(
-        log="", asked=[], reason="none", nodes="a|none\n", boot=tmp_path / "boot"
+        log="",
+        asked=[],
+        reason="none",
+        nodes="a|Unknown|none\n",
+        boot=tmp_path / "boot",
+        now=1.7e9,
+        ran=lambda command: None,
     )
     state.boot.write_text("boot-1\n", encoding="utf-8")
 
@@ -985,12 +1141,20 @@ def _node(monkeypatch, tmp_path):
         state.asked.append(command)
         if command[0] == "scontrol":
             state.reason = command[4].partition("=")[2] if len(command) == 5 else "none"
+            state.ran(command)
         return ""
 
     monkeypatch.setattr(health, "output", output)
+    monkeypatch.setattr(health.time, "time", lambda: state.now)
     monkeypatch.setattr(health, "BOOT", str(state.boot))
     monkeypatch.setattr(health, "HANDED_OVER", str(tmp_path / "run/health.reason"))
-    for name, path in (("REASON", "lib/health.reason"), ("ERRORS", "lib/health.json")):
+    monkeypatch.setattr(health, "SETTLE_SECONDS", 0)
+    for name, path in (
+        ("REASON", "lib/health.reason"),
+        ("ERRORS", "lib/health.json"),
+        ("HISTORY", "lib/health.history.json"),
+        ("ENDED", "run/epilog.ended"),
+    ):
         monkeypatch.setattr(health, name, str(tmp_path / path))
     (tmp_path / "run").mkdir()
     monkeypatch.setenv("SLURMD_NODENAME", "a")
@@ -999,7 +1163,9 @@ def _node(monkeypatch, tmp_path):
         """One run: what it has asked of the scheduler."""
         state.asked.clear()
         kernel = health.read_kernel_log()
-        health.drain("a", health.line([health.judge_kernel_log(kernel)]))
+        health.drain(
+            "a", [pair for pair in [("gpu-xid", health.judge_kernel_log(kernel))] if pair[1]]
+        )
         return [command[3:] for command in state.asked]
 
     state.check = check
@@ -1007,7 +1173,10 @@ def _node(monkeypatch, tmp_path):
 
 
 DRAINED = [
-    ["state=drain", "reason=trainyard: Xid 79 of 0000:3b:00: the GPU has fallen off the bus"]
+    [
+        "state=drain",
+        "reason=trainyard: gpu-xid: Xid 79 of 0000:3b:00: the GPU has fallen off the bus",
+    ]
 ]
 RESUMED = [["state=resume"]]
 
@@ -1065,70 +1234,151 @@ def test_the_note_of_an_epilog_is_taken_over(node):
     assert node.check() == RESUMED and not os.path.exists(health.HANDED_OVER)
 
 
-ONE_OF_MANY = "\n".join("%s|%s" % pair for pair in zip("abcdef", ["none"] * 6)) + "\n"
-
-
-@pytest.mark.parametrize(
-    "nodes, drains",
-    [
-        (ONE_OF_MANY, True),
-        (ONE_OF_MANY.replace("b|none", "b|trainyard: GPU 1"), True),
-        (ONE_OF_MANY.replace("none", "trainyard: GPU 1: fabric state"), False),
-        # Other people and programs drain for reasons of their own.
-        (ONE_OF_MANY.replace("none", "maintenance"), True),
-        (ONE_OF_MANY.replace("none", "trainyard: verify: gpu-fabric: GPU 1"), True),
-        ("a|none\nb|trainyard: GPU 1\nc|trainyard: GPU 1\n", True),
-        ("", True),
-    ],
-)
-def test_what_comes_to_all_nodes_at_once_does_not_drain_most_of_them(node, capsys, nodes, drains):
-    node.nodes = nodes
-    soft = "GPU 0 (00000000:03:00.0): fabric state 'In Progress'"
-    assert health.without_mass_drain([], soft) == ([soft] if drains else [])
-    assert ("half of the nodes" in capsys.readouterr().out) is not drains
-    assert any(command[0] == "logger" for command in node.asked) is not drains
-    # A fault of its own drains, and a node that is drained stays so.
-    assert health.without_mass_drain(["Xid 79"], soft) == ["Xid 79", soft]
-    assert health.without_mass_drain([], "") == [""]
-    os.makedirs(os.path.dirname(health.REASON), exist_ok=True)
-    Path(health.REASON).write_text("trainyard: before", encoding="utf-8")
-    assert health.without_mass_drain([], soft) == [soft]
-
-
-@pytest.mark.parametrize(
-    "faults, drains",
-    [
-        # A driver that cannot tell a value of any GPU comes to all hosts with an upgrade.
-        ([{"fan_speed": "Unknown Error"}] * 2, False),
-        # A card that is broken.
-        ([{"fan_speed": "Unknown Error"}, {}], True),
-        ([{"fan_speed": "ERR!"}, {"fan_speed": "ERR!", "uuid": "ERR!"}], True),
-        # A recovery action.
-        ([{}, {}], True),
-    ],
-)
-def test_a_fault_of_the_driver_does_not_drain_most_nodes(node, monkeypatch, faults, drains):
-    told = {"id": "gpu-state", "action": "drain", "evidence": "GPU 0: 'Unknown Error'"}
-    gpus = [{"faults": each, "problems": [told] * (each == faults[0])} for each in faults]
-    for name, answer in (
-        ("read_cards", (gpus, "")),
-        ("judge_devices", ""),
-        ("judge_driver", ""),
-        ("judge_kernel_log", ""),
-        ("restore_tables", ""),
-        ("unfinished", ""),
-        ("unmounted", ""),
-    ):
-        monkeypatch.setattr(health, name, lambda *_given, answer=answer, **_named: answer)
-    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05"
-    read = health._files.read
-    monkeypatch.setattr(
-        health._files, "read", lambda path: version if "nvidia/version" in path else read(path)
+def shown(reasons, since="2026-11-30T08:00:00"):
+    """What sinfo prints of all nodes."""
+    return "".join(
+        "%s|%s|%s\n" % (name, since if reason != "none" else "Unknown", reason)
+        for name, reason in reasons.items()
     )
-    node.nodes = ONE_OF_MANY
-    assert any("Unknown Error" in problem for problem in health.problems({}))
-    node.nodes = ONE_OF_MANY.replace("none", "trainyard: GPU 0: 'Unknown Error'")
-    assert any("Unknown Error" in problem for problem in health.problems({})) is drains
+
+
+SIX = dict.fromkeys("abcdef", "none")
+OURS = "trainyard: gpu-fabric: GPU 1: fabric state"
+
+
+@pytest.mark.parametrize(
+    "reasons, drains",
+    [
+        (SIX, True),
+        (dict(SIX, b=OURS), True),
+        # A third of six is out.
+        (dict(SIX, b=OURS, c=OURS), False),
+        (dict.fromkeys("abcdef", OURS), False),
+        # Other people and programs drain for reasons of their own.
+        (dict.fromkeys("abcdef", "maintenance"), True),
+        (dict.fromkeys("abcdef", "trainyard: verify: gpu-fabric: GPU 1"), True),
+        (dict.fromkeys("abcdef", "trainyard: burn-in"), True),
+        # Three nodes are no mass.
+        (dict.fromkeys("abc", OURS), True),
+        ({}, True),
+    ],
+)
+def test_the_breaker_leaves_two_thirds_of_the_nodes(node, capsys, reasons, drains):
+    node.nodes = shown(dict(reasons, a="none") if reasons else {})
+    found = [("gpu-xid", "Xid 79 of 0000:3b:00")]
+    for _time in range(2):
+        node.asked.clear()
+        health.drain("a", found)
+        assert ("a third of the nodes" in capsys.readouterr().out) is not drains or _time
+    assert [command for command in node.asked if command[0] == "scontrol"] == []
+    events = [event["event"] for event in json.loads(Path(health.HISTORY).read_text())]
+    assert events == (["drain"] if drains else ["held"])
+    assert (health._files.read(health.REASON) != "") is drains
+    # The share, and what jobs have left, drain any number.
+    health.drain("a", [*found, ("share", "/data1/share is not mounted")])
+    assert "share" in health._files.read(health.REASON)
+
+
+def test_hosts_that_drain_in_the_same_second_agree(node):
+    """Each has seen none of the others before its drain. After it all see the same order, and the first third stays out."""
+    for name in "abcdef":
+        node.nodes = shown(SIX)
+        node.ran = lambda _command: setattr(node, "nodes", shown(dict.fromkeys("abcdef", OURS)))
+        Path(health.REASON).unlink(missing_ok=True)
+        node.asked.clear()
+        health.drain(name, [("gpu-fabric", "GPU 1: fabric state")])
+        changes = [command[3] for command in node.asked if command[0] == "scontrol"]
+        assert changes == (["state=drain"] if name in "ab" else ["state=drain", "state=resume"])
+        assert bool(health._files.read(health.REASON)) is (name in "ab")
+
+
+def test_three_drains_for_one_cause_in_a_week(node):
+    for day in range(3):
+        node.now = 1.7e9 + day * 86400
+        node.log += "\n" + XID_79 % (100 + 100 * day)
+        assert node.check() == DRAINED
+        node.log += "\n" + RELOADED % (150 + 100 * day)
+        if day < 2:
+            assert node.check() == RESUMED
+    stays = "trainyard: stays out: gpu-xid drained this node 3 times in a week; repair it, then resume it by hand"
+    assert node.check() == [["state=drain", "reason=" + stays]]
+    assert node.check() == [] and node.reason == stays
+    # A person has repaired and resumed it.
+    node.reason = "none"
+    assert node.check() == [] and health._files.read(health.REASON) == ""
+    node.log += "\n" + XID_79 % 900
+    assert node.check() == DRAINED
+
+
+def test_three_drains_in_three_weeks_are_no_pattern(node):
+    for week in range(4):
+        node.now = 1.7e9 + week * 7 * 86400
+        node.log += "\n" + XID_79 % (100 + 100 * week)
+        assert node.check() == DRAINED
+        node.log += "\n" + RELOADED % (150 + 100 * week)
+        assert node.check() == RESUMED
+
+
+def test_a_finding_that_changes_its_words_is_one_drain(node):
+    for number in range(5):
+        health.drain("a", [("free-space", "/tmp has 0.%d GiB free, less than 1" % number)])
+    events = json.loads(Path(health.HISTORY).read_text(encoding="utf-8"))
+    assert [event["new"] for event in events] == [["free-space"]] + [[]] * 4
+    node.now += 60
+    health.drain("a", [])
+    assert node.reason == "none"
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", "[3]", '[{"time": "x"}]', "[" * 100000])
+def test_a_damaged_history_is_begun_anew(node, content):
+    os.makedirs(os.path.dirname(health.HISTORY), exist_ok=True)
+    Path(health.HISTORY).write_text(content, encoding="utf-8")
+    health.drain("a", [("gpu-xid", "Xid 79")])
+    assert [event["event"] for event in health.history()] == ["drain"]
+
+
+@pytest.mark.parametrize(
+    "reason, after_epilog, resumed",
+    [
+        ("Kill task failed", True, True),
+        # No job has ended here: the process may still run.
+        ("Kill task failed", False, False),
+        ("the disk is replaced", True, False),
+        ("none", True, False),
+    ],
+)
+def test_a_node_that_slurm_drained_for_a_process_that_has_ended(
+    node, reason, after_epilog, resumed
+):
+    node.reason = reason
+    if after_epilog:
+        Path(health.ENDED).touch()
+        os.utime(health.ENDED, (node.now - 60, node.now - 60))
+    health.drain("a", [])
+    assert [command[3] for command in node.asked if command[0] == "scontrol"] == (
+        ["state=resume"] if resumed else []
+    )
+    # An hour later nothing is asked any more.
+    node.now += 4000
+    node.asked.clear()
+    monitored = node.reason
+    health.drain("a", [])
+    assert node.asked == [] and node.reason == monitored
+
+
+def test_a_scheduler_that_does_not_answer_keeps_the_memory_of_a_drain(node, monkeypatch):
+    node.log = XID_79 % 100
+    assert node.check() == DRAINED
+    answer = health.output
+    monkeypatch.setattr(
+        health,
+        "output",
+        lambda command, *more: None if command[0] == "sinfo" else answer(command, *more),
+    )
+    node.log += "\n" + RELOADED % 200
+    assert node.check() == []
+    monkeypatch.setattr(health, "output", answer)
+    assert node.check() == RESUMED
 
 
 def test_a_host_without_nvidia_smi(monkeypatch, tmp_path):
@@ -1241,52 +1491,75 @@ def test_a_table_that_was_flushed_is_loaded_again(
 
 
 def test_one_line():
-    assert health.line(["", "a\nb", "c"]) == "trainyard: a b; c" and health.line(["", ""]) == ""
-    assert len(health.line(["x" * 500])) == 200
-    assert health.line(["5 (\x1b]0;x\x07)\u202e"]) == "trainyard: 5 (?]0;x?)?"
+    line = health._drains.line
+    assert line([("a", ""), ("b", "a\nb"), ("c", "c")]) == "trainyard: b: a b; c: c"
+    assert line([("a", ""), ("b", "")]) == ""
+    assert len(line([("a", "x" * 500)])) == 200
+    assert line([("a", "5 (\x1b]0;x\x07)\u202e")]) == "trainyard: a: 5 (?]0;x?)?"
 
 
 @pytest.mark.parametrize(
-    "former, reason, shown, asked",
+    "checks, name",
+    [
+        (["gpu-xid"], "host"),
+        (["share", "free-space"], "host"),
+        (["share", "epilog"], "fabric"),
+        (["gpu-fabric"], "fabric"),
+        (["epilog"], "user"),
+        ([], ""),
+    ],
+)
+def test_the_class_of_a_drain(checks, name):
+    assert health._drains.class_of([(check, "x") for check in checks]) == name
+
+
+@pytest.mark.parametrize(
+    "former, text, shown, asked",
     [
         ("", "", "", []),
         (
             "",
-            "trainyard: x",
+            "x",
             "",
-            [["scontrol", "update", "nodename=a", "state=drain", "reason=trainyard: x"]],
+            [["scontrol", "update", "nodename=a", "state=drain", "reason=trainyard: share: x"]],
         ),
-        ("trainyard: x", "trainyard: x", "", []),
+        ("trainyard: share: x", "x", "", []),
         (
-            "trainyard: x",
+            "trainyard: share: x",
             "",
-            "trainyard: x",
+            "trainyard: share: x",
             [
                 ["sinfo", "--noheader", "--nodes=a", "--format=%E"],
                 ["scontrol", "update", "nodename=a", "state=resume"],
             ],
         ),
         (
-            "trainyard: x",
+            "trainyard: share: x",
             "",
             "disk is replaced",
             [["sinfo", "--noheader", "--nodes=a", "--format=%E"]],
         ),
     ],
 )
-def test_slurm_is_asked_only_about_changes(monkeypatch, tmp_path, former, reason, shown, asked):
+def test_slurm_is_asked_only_about_changes(monkeypatch, tmp_path, former, text, shown, asked):
     calls = []
     monkeypatch.setattr(health, "REASON", str(tmp_path / "reason"))
+    monkeypatch.setattr(health, "HISTORY", str(tmp_path / "history.json"))
+    monkeypatch.setattr(health, "ENDED", str(tmp_path / "ended"))
     monkeypatch.setattr(health, "output", lambda command, _seconds: calls.append(command) or shown)
     (tmp_path / "reason").write_text(former, encoding="utf-8")
-    health.drain("a", reason)
-    assert calls == asked and (tmp_path / "reason").read_text(encoding="utf-8") == reason
+    health.drain("a", [("share", text)] if text else [])
+    assert calls == asked
+    assert (tmp_path / "reason").read_text(encoding="utf-8") == (
+        "trainyard: share: x" if text else ""
+    )
 
 
 def test_a_drain_that_failed_is_tried_again(monkeypatch, tmp_path):
     monkeypatch.setattr(health, "REASON", str(tmp_path / "reason"))
     monkeypatch.setattr(health, "output", lambda _command, _seconds: None)
-    health.drain("a", "trainyard: x")
+    monkeypatch.setattr(health, "HISTORY", str(tmp_path / "history.json"))
+    health.drain("a", [("share", "x")])
     assert not (tmp_path / "reason").exists()
 
 
@@ -1362,6 +1635,9 @@ def test_programs_are_placed_with_their_interpreter():
     first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
     modules = (
         "_disk_limit.py",
+        "_drains.py",
+        "_fabric.py",
+        "_gpu_users.py",
         "_images.py",
         "_job_ports.py",
     )
@@ -1427,5 +1703,5 @@ def test_each_check_of_the_health_program_has_an_id(monkeypatch):
     told = []
     monkeypatch.setattr(health, "report", told.extend)
     found = health.problems({"health": {"gpus": 2}})
-    assert [text for _check, text in told if text] == [text for text in found if text]
+    assert [pair for pair in told if pair[1]] == found
     assert {"gpu-count", "gpu-xid", "gpu-state", "share", "free-space"} < {row[0] for row in told}

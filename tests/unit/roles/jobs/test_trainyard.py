@@ -71,7 +71,7 @@ PROGRAMS = {
     "squeue": "%(jobs)s",
     "sacct": 'case "$*" in *TotalCPU*) cat %(here)s/steps;; *) mark=$(echo "$*" | sed \'s/.*--delimiter=\\([^ ]*\\) .*/\\1/\'); sed "s/@/$mark/g" %(here)s/ended;; esac',
     "scontrol": 'case "$*" in *assoc_mgr*) cat %(here)s/usage;; *partitions*) cat %(here)s/partitions;; *) cat %(here)s/nodes;; esac',
-    "sacctmgr": "cat %(here)s/associations",
+    "sacctmgr": 'case "$*" in *event*) cat %(here)s/events;; *) cat %(here)s/associations;; esac',
     "sbatch": "case $* in *--test-only*) exit 1;; esac; env > %(here)s/environment; cat > %(here)s/script; echo 12",
     "scancel": 'echo "$@" >> %(here)s/cancelled',
     "srun": "printf '%%s\\n' \"$@\" > %(here)s/srun",
@@ -172,9 +172,10 @@ class Run:
         )
         if "--json" in words:
             # Other programs read it.
-            form = (
-                "error" if done.returncode > 1 else "dry_run" if "--dry-run" in words else words[0]
-            ).replace("--json", "overview")
+            own = {"--dry-run": "dry_run", "--history": "node_history"}
+            form = next((own[word] for word in words if word in own), words[0])
+            form = form.replace("--json", "overview")
+            form = "error" if done.returncode > 1 else form
             jsonschema.validate(
                 json.loads(done.stdout), dict(SCHEMA, **{"$ref": "#/$defs/" + form})
             )
@@ -1373,6 +1374,39 @@ def test_an_output_that_is_full_or_closed(run, words):
     assert (closed.returncode, closed.stderr) == (0, "")
     gone = run(*words, before=("bash", "-c", '"$@" | true; exit "${PIPESTATUS[0]}"', "bash"))
     assert (gone.returncode, gone.stderr) == (0, "")
+
+
+def test_why_a_host_is_out_of_service(run):
+    text = NODES.replace("State=IDLE", "State=IDLE+DRAIN").rstrip("\n")
+    text += " Reason=trainyard: gpu-xid: Xid 79 [root@2026-11-29T08:12:00]\n"
+    (run.here / "nodes").write_text(text, encoding="utf-8")
+    lines = run("nodes").stdout.splitlines()
+    said = "b is out of service: trainyard: gpu-xid: Xid 79, since 2026-11-29 08:12"
+    assert lines.count(said) == 1
+    entries = json.loads(run("nodes", "--json").stdout)
+    assert [entry["since"] for entry in entries] == [None, "2026-11-29T08:12:00Z"]
+
+
+def test_the_history_of_hosts(run):
+    (run.here / "events").write_text("", encoding="utf-8")
+    assert run("nodes", "--history").stdout == "no host was out of service in the last 30 days\n"
+    (run.here / "events").write_text(
+        "b|2026-11-29T10:00:00|Unknown|DRAIN|trainyard: share: a|b\x1b[2J\n"
+        "a|2026-11-28T10:00:00|2026-11-28T11:00:00|DOWN*|Not responding\n",
+        encoding="utf-8",
+    )
+    lines = run("nodes", "--history").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["HOST", "a", "b"]
+    assert lines[2].endswith("trainyard: share: a|b?[2J") and " -  " in lines[2]
+    assert json.loads(run("nodes", "--history", "--json").stdout)[0] == {
+        "node": "a",
+        "start": "2026-11-28T10:00:00Z",
+        "end": "2026-11-28T11:00:00Z",
+        "state": "down*",
+        "reason": "Not responding",
+    }
+    (run.here / "events").write_text("only|three|fields\n", encoding="utf-8")
+    assert run("nodes", "--history").returncode == 3
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,27 @@ def test_slow_card(measure):
     assert len(runs(found)["cluster"]["rows"]) == 5
 
 
+@pytest.mark.parametrize("at_once, rounds", [(0, [2, 2, 2]), (1, [1] * 6)])
+def test_each_pair_is_measured_once(measure, at_once, rounds):
+    """As playbook burn_in does it, also in a cluster that is good."""
+    found, asked = measure(
+        lambda hosts: 0.6 if hosts == ["node-b", "node-c"] else 1.0,
+        dict(plan(), pairs=True, at_once=at_once),
+    )
+    assert [len(groups) for groups in asked[-len(rounds) :]] == rounds and found["pairs"] is True
+    pairs = {name for name in runs(found) if name.startswith("pair:")}
+    assert len(pairs) == 6 and runs(found)["pair:node-b,node-c"]["judged_busbw_gb_s"] == 0.6
+    assert found["blame"] == []
+
+
+def test_pairs_that_the_search_has_measured_are_not_measured_again(measure):
+    _found, asked = measure(
+        lambda hosts: 0.1 if "node-c" in hosts and len(hosts) > 1 else 1.0,
+        dict(plan(), pairs=True),
+    )
+    assert [len(groups) for groups in asked] == [4, 1, 1, 2, 2, 2, 1]
+
+
 def test_one_at_a_time(measure):
     _found, asked = measure(
         lambda hosts: 0.1 if hosts == ["node-b", "node-c"] or len(hosts) == 4 else 1.0,

@@ -88,7 +88,8 @@ OF_MEASUREMENT = [
     "fabric-errors",
     "nccl-transport",
 ]
-OF_JOBS = ["scheduler-job", "scheduler-isolation"] + OF_MEASUREMENT
+OF_BURN_IN = ["burn-in-results", "burn-in-speed", "burn-in-errors", "burn-in-links"]
+OF_JOBS = ["scheduler-job", "scheduler-isolation"] + OF_BURN_IN + OF_MEASUREMENT
 
 
 RUNS = {

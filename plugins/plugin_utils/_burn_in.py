@@ -1,0 +1,573 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Judges a burn-in: what each device has measured, in comparison with its peers, with itself and with published figures. Data in, findings out.
+
+A device is a GPU, a rank of a host without GPUs, or the host itself. It has a serial number, which results of earlier burn-ins are filed under, so that a
+replaced GPU is a new one. Rates are in GB/s and TFLOP/s: more is better.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import re
+import statistics
+from collections.abc import Callable
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
+
+SCHEMA_VERSION = 1
+RESULTS, SPEED, ERRORS = "burn-in-results", "burn-in-speed", "burn-in-errors"
+LINKS = "burn-in-links"
+#: How much slower than the median is a fault: microsoft/superbenchmark's 5 % for GPUs. CPUs, disks and links share more with others.
+TOLERANCE = {"gpu": 0.05, "cpu": 0.25, "host": 0.4}
+#: Copies depend on the socket of the process, and on what else the host does.
+COPIES, COPY_TOLERANCE = ("to_device", "from_device", "peers"), 0.15
+#: Pairs of hosts without GPUs also share CPUs.
+LINK_TOLERANCE = {"nccl": 0.15, "gloo": 0.4}
+#: Where good devices differ more than usual, the limit is this many deviations (of the median's kind), but at most twice the tolerance, or a bad lot would
+#: excuse itself.
+DEVIATIONS, MOST = 3.5, 2
+#: Makes the median of the absolute deviations the standard deviation of a normal distribution.
+NORMAL = 1.4826
+#: With fewer peers the deviation is not known.
+LEAST_PEERS = 8
+#: A share of published figures that healthy devices reach: power limits, and matrices that are no benchmark. Below it, all devices of a model may be slow.
+PUBLISHED = {"memory": 0.6, "matmul": 0.35}
+KEPT = 20
+#: What boards say that have none.
+NO_SERIAL = {
+    "none",
+    "not specified",
+    "not available",
+    "default string",
+    "system serial number",
+    "to be filled by o.e.m.",
+    "0123456789",
+}
+#: Counters of nvidia-smi that must not grow while a GPU works.
+COUNTED = (
+    ("volatile", "uncorrectable", "uncorrectable memory errors"),
+    ("volatile", "correctable", "correctable memory errors"),
+)
+#: One finding for a host, if so large a share of several GPUs of it is slow.
+MOST_OF_HOST = 0.75
+
+
+def score(samples: list[float]) -> float | None:
+    """Return the rate of a device from several measurements: their mean without the best and the worst, so that one pause of the machine counts for nothing.
+
+    Simulated with 64 GPUs of which one has 93 %, noise of 2 % and a lasting spread of 1 %: ten measurements name it in 99 of 100 runs, one does in 85.
+    """
+    values = sorted(float(value) for value in samples if value and value > 0)
+    if not values:
+        return None
+    return statistics.fmean(values[1:-1] if len(values) > 4 else values)
+
+
+def limit(scores: list[float], tolerance: float) -> tuple[float, float]:
+    """Return the median of the scores of equal devices and the share of it below which one is slow.
+
+    Of an even number the higher of the middle scores counts as the median, and the lower of the middle deviations: half of the devices may be slow, as on one of
+    two hosts, and do not lower the bar that they are measured against.
+    """
+    middle = statistics.median_high(scores)
+    spread = 0.0
+    if len(scores) >= LEAST_PEERS:
+        apart = statistics.median_low([abs(value - middle) for value in scores])
+        spread = NORMAL * apart / middle
+    return middle, 1 - min(max(tolerance, DEVIATIONS * spread), MOST * tolerance)
+
+
+def tolerance(kind: str, test: str) -> float:
+    """Return the tolerance of a test of a kind of device, as a share."""
+    return max(TOLERANCE[kind], COPY_TOLERANCE if test in COPIES else 0.0)
+
+
+def file_name(serial: str) -> str:
+    """Return the name of a device's file. Serial numbers are what hosts say, so nothing of them leaves the folder."""
+    return (re.sub(r"[^A-Za-z0-9_-]+", "_", str(serial)).strip("_") or "unknown")[:100] + ".json"
+
+
+# --- what hosts say -----------------------------------------------------------------------------------------------------------
+
+
+def of_hosts(told: dict[str, dict]) -> list[dict]:
+    """Return the devices of all hosts. A serial number that several hosts have, such as those of virtual machines, is none."""
+    serials = {host: str(its.get("serial") or "").strip() for host, its in told.items()}
+    counts = collections.Counter(serials.values())
+    return [
+        device
+        for host, its in told.items()
+        for device in devices(
+            host, dict(its, serial=serials[host] if _is_serial(serials[host], counts) else "")
+        )
+    ]
+
+
+def _is_serial(text: str, counts: collections.Counter) -> bool:
+    return counts[text] == 1 and text.lower() not in NO_SERIAL and len(text) > 3
+
+
+def answer_of(run: dict) -> dict:
+    """Return the answer of the program, from the result of its task: the last line, as libraries may print anything before it."""
+    lines = [line for line in run.get("stdout_lines") or [] if line.strip()]
+    try:
+        answer = json.loads(lines[-1]) if run.get("rc") == 0 else None
+    except (IndexError, ValueError, RecursionError):
+        answer = None
+    if isinstance(answer, dict):
+        return answer
+    said = [line for line in run.get("stderr_lines") or [] if line.strip()] or lines
+    why = (said or [str(run.get("msg") or "no message")])[-1]
+    return {"error": "the program did not end well: %s" % why[:300]}
+
+
+def devices(host: str, told: dict) -> list[dict]:
+    """Return the devices of a host from what was read there.
+
+    C(told) has C(run), the result of the program's task, C(serial) of the host, the results of M(trainyard.gpu.nvidia_smi_info#module) C(before), C(during) and C(after), and
+    the errors of the kernel's log C(errors_before) and C(errors_after).
+    """
+    answer = answer_of(told.get("run") or {})
+    by_uuid = {
+        moment: {gpu.get("uuid"): gpu for gpu in (told.get(moment) or {}).get("gpus") or []}
+        for moment in ("before", "during", "after")
+    }
+    own = str(told.get("serial") or "").strip() or host
+    driver = (told.get("before") or {}).get("driver_version")
+    software = str(answer.get("software") or "") + (", driver %s" % driver if driver else "")
+    found = []
+    for rank in answer.get("ranks") or []:
+        cards = {moment: by_uuid[moment].get(rank.get("uuid")) or {} for moment in by_uuid}
+        card = cards["after"] or cards["before"]
+        is_gpu = rank.get("kind") == "gpu"
+        serial = card.get("serial") or rank.get("uuid") or "%s-cpu-%s" % (own, rank.get("index"))
+        found.append(
+            {
+                "kind": "gpu" if is_gpu else "cpu",
+                "serial": str(serial),
+                "host": host,
+                "index": int(card.get("index", rank.get("index", 0))),
+                "model": str(card.get("name") or rank.get("model") or "unknown"),
+                "software": software,
+                "rates": _numbers(rank.get("rates")),
+                "wrong": {str(test): int(n) for test, n in (rank.get("wrong") or {}).items()},
+                "error": str(rank.get("error") or ""),
+                "grown": _grown(cards["before"], cards["after"]) if is_gpu else [],
+                "state": _state(cards["during"]),
+            }
+        )
+    host_part = answer.get("host") or {}
+    found.append(
+        {
+            "kind": "host",
+            "serial": own,
+            "host": host,
+            "index": 0,
+            "model": str(host_part.get("model") or "unknown"),
+            "software": software,
+            "rates": _numbers(host_part.get("rates")),
+            "wrong": {str(test): int(n) for test, n in (host_part.get("wrong") or {}).items()},
+            "error": str(answer.get("error") or ""),
+            "grown": _new_errors(told.get("errors_before"), told.get("errors_after"))
+            + [str(text) for text in host_part.get("faults") or []],
+            "state": {},
+        }
+    )
+    return found
+
+
+def _numbers(rates: dict | None) -> dict[str, list[float]]:
+    found = {}
+    for test, samples in (rates or {}).items():
+        found[str(test)] = [float(value) for value in samples if _is_number(value)]
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _grown(before: dict, after: dict) -> list[str]:
+    """Return what the GPU's counters have gained, and what nvidia-smi holds against the GPU only since."""
+    if not after:
+        return ["nvidia-smi does not show it any more"] if before else []
+    found = []
+    for span, kind, words in COUNTED:
+        then, now = (
+            (card.get("ecc_errors") or {}).get(span, {}).get(kind) for card in (before, after)
+        )
+        if now and now > (then or 0):
+            found.append("%d %s during the run" % (now - (then or 0), words))
+    former = {problem["id"] for problem in before.get("problems") or []}
+    found += [
+        problem["evidence"]
+        for problem in after.get("problems") or []
+        if problem["id"] not in former and problem["id"] != "gpu-throttle"
+    ]
+    return found
+
+
+def _new_errors(before: list | None, after: list | None) -> list[str]:
+    """Return the GPU errors of the kernel's log that are new, or more than before."""
+
+    def counts(errors: list | None) -> dict:
+        return {
+            (entry.get("kind"), entry.get("device"), entry.get("code")): entry
+            for entry in errors or []
+        }
+
+    then = counts(before)
+    return [
+        "%s %s of %s during the run: %s"
+        % (
+            entry.get("kind"),
+            entry.get("code"),
+            entry.get("device"),
+            entry.get("cause") or entry.get("message"),
+        )
+        for key, entry in counts(after).items()
+        if entry.get("action") != "ignore"
+        and (entry.get("count") or 1) > (then.get(key, {}).get("count") or 0)
+    ]
+
+
+def _state(card: dict) -> dict:
+    """Return what the GPU said of itself while it worked."""
+    keys = ("temperature_c", "power_draw_w", "power_limit_w", "throttle_reasons")
+    state = {key: card.get(key) for key in keys if card.get(key) is not None}
+    clock = (card.get("clocks_mhz") or {}).get("sm")
+    if clock is not None:
+        state["clock_mhz"] = clock
+    state["slowed"] = [
+        problem["evidence"]
+        for problem in card.get("problems") or []
+        if problem["id"] == "gpu-throttle"
+    ]
+    return state
+
+
+# --- the verdict --------------------------------------------------------------------------------------------------------------
+
+
+def judge(found: list[dict], filed: dict, figures: list[dict] | tuple = ()) -> dict:
+    """Return the judged devices and the findings.
+
+    C(found) are the devices of P(devices) of all hosts of the run, C(filed) the earlier results by serial number, newest last. C(figures) returns the published rates of a model.
+    """
+    scores = {
+        device["serial"]: {test: score(samples) for test, samples in device["rates"].items()}
+        for device in found
+    }
+    peers = _peers(found, scores, filed)
+    judged = []
+    for device in found:
+        rates = {
+            test: _rate(device, test, value, peers, filed, figures)
+            for test, value in scores[device["serial"]].items()
+            if value is not None
+        }
+        judged.append(dict(device, rates=rates))
+    return {"devices": [_shown(device) for device in judged], "checks": _checks(judged)}
+
+
+def _kind(device: dict, test: str) -> tuple:
+    return device["kind"], device["model"], device["software"], test
+
+
+def _peers(found: list[dict], scores: dict, filed: dict) -> dict:
+    """Return the scores of equal devices: of this run, and of the last good burn-in of those that are not part of it."""
+    peers = {}
+    for device in found:
+        for test, value in scores[device["serial"]].items():
+            if value is not None:
+                peers.setdefault(_kind(device, test), []).append(value)
+    for serial, results in filed.items():
+        good = [result for result in results if result["verdict"] == "pass"]
+        if serial in scores or not good:
+            continue
+        for test, rate in good[-1]["rates"].items():
+            key = _kind(good[-1], test)
+            # Another model, or one that is only in a drawer.
+            if key in peers:
+                peers[key].append(rate)
+    return peers
+
+
+def _rate(
+    device: dict, test: str, value: float, peers: dict, filed: dict, figures: Callable
+) -> dict:
+    """Return a device's rate in one test, what it was compared with, and why it is slow."""
+    allowed = tolerance(device["kind"], test)
+    among = peers[_kind(device, test)]
+    rate = {"value": value, "relative": None, "slow": [], "below": "", "compared": False}
+    if len(among) > 1:
+        middle, share = limit(among, allowed)
+        rate.update(relative=value / middle, compared=True)
+        if value < middle * share:
+            rate["slow"].append(
+                "%s, %.1f %% less than the median of %d such (%s)"
+                % (_unit(test, value), 100 * (1 - value / middle), len(among), _unit(test, middle))
+            )
+    former = [
+        result["rates"][test]
+        for result in filed.get(device["serial"], [])
+        if result["verdict"] == "pass"
+        and result["software"] == device["software"]
+        and test in result["rates"]
+    ]
+    if former:
+        own = statistics.median_high(former)
+        rate["compared"] = True
+        if value < own * (1 - allowed):
+            rate["slow"].append(
+                "%s, %.1f %% less than in earlier burn-ins of it (%s)"
+                % (_unit(test, value), 100 * (1 - value / own), _unit(test, own))
+            )
+    published = figures(device["model"]).get(test)
+    if published:
+        rate["compared"] = True
+        least = published * PUBLISHED["memory" if test == "memory" else "matmul"]
+        if value < least:
+            rate["below"] = "%s; such a GPU has %s by its data sheet, and %s are usual" % (
+                _unit(test, value),
+                _unit(test, published),
+                _unit(test, least),
+            )
+    return rate
+
+
+def _unit(test: str, value: float) -> str:
+    return "%.4g %s" % (value, "TFLOP/s" if test.startswith("matmul") else "GB/s")
+
+
+def _name(device: dict) -> str:
+    if device["kind"] == "host":
+        return "the host"
+    return "%s %d (%s, serial %s)" % (
+        "GPU" if device["kind"] == "gpu" else "rank",
+        device["index"],
+        device["model"],
+        device["serial"],
+    )
+
+
+def _slow(device: dict) -> list[str]:
+    """Return why a device is slow, and what it says of itself."""
+    told = [
+        "%s: %s" % (test, text) for test, rate in device["rates"].items() for text in rate["slow"]
+    ]
+    if not told:
+        return []
+    state = device["state"]
+    hints = list(state.get("slowed") or [])
+    if "temperature_c" in state:
+        hints.append("%s C" % state["temperature_c"])
+    if "power_draw_w" in state:
+        hints.append("%s of %s W" % (state["power_draw_w"], state.get("power_limit_w", "?")))
+    if "clock_mhz" in state:
+        hints.append("%s MHz" % state["clock_mhz"])
+    return [
+        "%s is slow. %s%s"
+        % (_name(device), "; ".join(told[:3]), " (at work: %s)" % ", ".join(hints) if hints else "")
+    ]
+
+
+def _checks(judged: list[dict]) -> list[dict]:
+    """Return the findings, for each host one of each check."""
+    checks = []
+    for host in dict.fromkeys(device["host"] for device in judged):
+        own = [device for device in judged if device["host"] == host]
+        checks += [_results_check(host, own), _speed_check(host, own), _errors_check(host, own)]
+    return checks
+
+
+def _results_check(host: str, own: list[dict]) -> dict:
+    bad = [
+        "%s: %d wrong values in %s" % (_name(device), count, test)
+        for device in own
+        for test, count in device["wrong"].items()
+        if count
+    ]
+    broken = ["%s: %s" % (_name(device), device["error"]) for device in own if device["error"]]
+    return finding(
+        RESULTS,
+        host,
+        "fail" if bad or broken else "pass",
+        expected="each device ends the burn-in, and each value is right",
+        found="; ".join(bad + broken) or "all values of %d devices are right" % len(own),
+        source="burn_in",
+        fix="Take the device out of service. It changes data without an error: run burn_in again, and have it replaced if it returns."
+        if bad
+        else "Repair what the message names, and run burn_in.yml again for this host."
+        if broken
+        else "",
+    )
+
+
+def _speed_check(host: str, own: list[dict]) -> dict:
+    gpus = [device for device in own if device["kind"] == "gpu"]
+    slow = [text for device in own for text in _slow(device)]
+    slow_gpus = [device for device in gpus if _slow(device)]
+    if len(gpus) > 2 and len(slow_gpus) >= MOST_OF_HOST * len(gpus):
+        slow.insert(0, "%d of %d GPUs of the host are slow" % (len(slow_gpus), len(gpus)))
+    below = [
+        "%s: %s: %s" % (_name(device), test, rate["below"])
+        for device in own
+        for test, rate in device["rates"].items()
+        if rate["below"]
+    ]
+    alone = [
+        _name(device)
+        for device in own
+        if device["kind"] != "host"
+        and device["rates"]
+        and not any(rate["compared"] for rate in device["rates"].values())
+    ]
+    verdict, found, fix = "pass", "%d devices are as fast as their peers" % len(own), ""
+    if slow:
+        verdict, found = "fail", "; ".join(slow[:4])
+        fix = (
+            "Compare temperature, power limit and clocks with those of the others (nvidia-smi -q), check fans, power cables and the seat of the card, "
+            "then run burn_in.yml again. Replace a device that stays slow."
+        )
+    elif below:
+        verdict, found = "warn", "; ".join(below[:3])
+        fix = "All devices of this model may be slow. Check the power limit (nvidia-smi -q -d POWER), the cooling of the room, and whether other programs run."
+    elif alone:
+        verdict, found = "warn", "there is nothing to compare with: %s" % ", ".join(alone[:3])
+        fix = "Run burn_in.yml for several hosts with this model, or later once more."
+    return finding(
+        SPEED,
+        host,
+        verdict,
+        expected="no device is slower than the median of its model, or than before, by %d %% (GPUs) or %d %% (copies)"
+        % (100 * TOLERANCE["gpu"], 100 * COPY_TOLERANCE),
+        found=found,
+        source="burn_in",
+        fix=fix,
+    )
+
+
+def _errors_check(host: str, own: list[dict]) -> dict:
+    grown = ["%s: %s" % (_name(device), text) for device in own for text in device["grown"]]
+    slowed = [text for device in own for text in device["state"].get("slowed") or []]
+    return finding(
+        ERRORS,
+        host,
+        "fail" if grown else "warn" if slowed else "pass",
+        expected="no error of memory, link or driver is counted, and no clock is lowered, while the devices work",
+        found="; ".join((grown + slowed)[:4]) or "none was counted",
+        source="burn_in, nvidia-smi, kernel log",
+        fix="Reset or reboot, run burn_in.yml again, and replace what counts errors again."
+        if grown
+        else "Check fans, dust, airflow and room temperature, then power cables and supplies."
+        if slowed
+        else "",
+    )
+
+
+def _verdict(device: dict) -> str:
+    is_bad = device["error"] or any(device["wrong"].values()) or device["grown"] or _slow(device)
+    return "fail" if is_bad else "pass"
+
+
+def _shown(device: dict) -> dict:
+    """Return a device for the report and its file."""
+    return {
+        "kind": device["kind"],
+        "serial": device["serial"],
+        "host": device["host"],
+        "index": device["index"],
+        "model": device["model"],
+        "software": device["software"],
+        "verdict": _verdict(device),
+        "wrong": sum(device["wrong"].values()),
+        "rates": {test: round(rate["value"], 4) for test, rate in device["rates"].items()},
+        "relative": {
+            test: round(rate["relative"], 4)
+            for test, rate in device["rates"].items()
+            if rate["relative"] is not None
+        },
+        "state": {key: value for key, value in device["state"].items() if key != "slowed"},
+    }
+
+
+# --- between hosts ------------------------------------------------------------------------------------------------------------
+
+
+def link_check(runs: list[dict], collective: str, hosts: list[str]) -> dict:
+    """Return the finding about the pairs of hosts, of which each was measured once: runs of the bandwidth job with the ID C(pair:...)."""
+    pairs = [run for run in runs if run["id"].startswith("pair:")]
+    speeds = {tuple(run["hosts"]): run["judged_busbw_gb_s"] or 0.0 for run in pairs}
+    broken = [" - ".join(run["hosts"]) for run in pairs if not run["passed"]]
+    good = [speed for speed in speeds.values() if speed > 0]
+    slow, told = [], []
+    if len(good) > 2:
+        middle, share = limit(good, LINK_TOLERANCE.get(collective, COPY_TOLERANCE))
+        slow = [pair for pair, speed in speeds.items() if speed < middle * share]
+        told = [
+            "%s: %.3g GB/s, %.0f %% of the median"
+            % (" - ".join(pair), speeds[pair], 100 * speeds[pair] / middle)
+            for pair in sorted(slow, key=speeds.get)
+        ]
+    # A host that is slow with each other host has a slow card, cable or port. Else it is the way between two.
+    whole = [
+        host
+        for host in hosts
+        if len([pair for pair in speeds if host in pair]) > 1
+        and all(pair in slow for pair in speeds if host in pair)
+    ]
+    parts = ["%s is slow with each other host" % host for host in whole]
+    parts += ["too slow or failed: %s" % ", ".join(broken[:4])] * bool(broken) + told[:4]
+    return finding(
+        LINKS,
+        ", ".join(hosts),
+        "fail" if broken else "warn" if slow else "pass",
+        expected="each pair of hosts reaches what its hardware promises, and what the other pairs do",
+        found="; ".join(parts) or "%d pairs are equally fast" % len(pairs),
+        source="PyTorch's all-reduce between two hosts",
+        fix="Check the cards, cables and ports of the host or the pair that is named, and the path through the switches between them."
+        if parts
+        else "",
+    )
+
+
+# --- the files ----------------------------------------------------------------------------------------------------------------
+
+
+def filed_result(device: dict, generated: str) -> dict:
+    """Return what the file of a device keeps of this run."""
+    keys = ("kind", "model", "host", "index", "software", "verdict", "wrong", "rates", "state")
+    return dict({key: device[key] for key in keys}, generated=generated)
+
+
+def with_result(document: dict | None, device: dict, generated: str) -> dict:
+    """Return the document of a device's file with the result of this run. The oldest results leave it."""
+    results = list((document or {}).get("results") or [])
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "serial": device["serial"],
+        "results": (results + [filed_result(device, generated)])[-KEPT:],
+    }
+
+
+def read_document(document: object) -> dict | None:
+    """Return the serial number and the usable results of a file; None if it is not such a file."""
+    if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
+        return None
+    results = [result for result in document.get("results") or [] if _is_result(result)]
+    return {"serial": str(document.get("serial") or ""), "results": results}
+
+
+def _is_result(result: object) -> bool:
+    keys = ("kind", "model", "software", "verdict", "rates")
+    return (
+        isinstance(result, dict)
+        and all(key in result for key in keys)
+        and isinstance(result["rates"], dict)
+        and all(_is_number(value) for value in result["rates"].values())
+    )

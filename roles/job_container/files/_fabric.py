@@ -1,0 +1,125 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ports of InfiniBand and RoCE between two looks of the health program: ports that went down, flaps, and errors by their rate.
+
+A counter since the boot says nothing about today, so the last look is kept. The thresholds are those of NVIDIA/NVSentinel's monitor of network cards (symbol errors,
+recoveries), leptonai/gpud (a port is down after 4 minutes, three flaps) and NVIDIA's health-validation.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+
+SYSFS = "/sys/class/infiniband"
+#: Counter: events, in so many seconds, above which the port is a fault.
+RATES = {
+    "symbol_error": (120, 3600),
+    "link_error_recovery": (5, 60),
+}
+DOWN_SECONDS = 240
+FLAPS, FLAP_SECONDS = 3, 12 * 3600
+#: Counters of 32 bits stop at their end, and cards count from zero after a reset.
+LEAST_SECONDS = 30
+
+
+def read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
+
+
+def number(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def read_ports(root: str = SYSFS) -> dict[str, dict]:
+    """Return the ports of the host: whether each is active, and its counters. C(link_downed) of RoCE is of its interface, where the card does not count it."""
+    ports = {}
+    for folder in sorted(glob.glob(root + "/*/ports/*")):
+        device = os.path.basename(os.path.dirname(os.path.dirname(folder)))
+        name = "%s/%s" % (device, os.path.basename(folder))
+        counters = {
+            counter: number(read("%s/counters/%s" % (folder, counter)))
+            for counter in [*RATES, "link_downed"]
+        }
+        if read(folder + "/link_layer") == "Ethernet":
+            changes = [
+                number(read(path))
+                for path in glob.glob(root + "/%s/device/net/*/carrier_changes" % device)
+            ]
+            # Down and up again are two changes.
+            counters["link_downed"] = max((each // 2 for each in changes if each), default=0)
+        ports[name] = {
+            "active": read(folder + "/state").endswith("ACTIVE"),
+            "counters": {key: value for key, value in counters.items() if value is not None},
+        }
+    return ports
+
+
+def judge(former: dict, ports: dict[str, dict], boot: str, now: float) -> tuple[list, dict]:
+    """Return the faults of ports as pairs of check and text, and what to keep for the next look.
+
+    C(former) is what the last look has kept, of any form. After a boot the first look only counts: a port without a cable is no fault. Verify compares with others.
+    """
+    known = former.get("ports") if isinstance(former, dict) and former.get("boot") == boot else None
+    known = known if isinstance(known, dict) else {}
+    found, kept = [], {}
+    for name in sorted(set(ports) | set(known)):
+        last = known.get(name)
+        last = last if isinstance(last, dict) else {}
+        port = ports.get(name, {"active": False, "counters": {}})
+        entry, faults = judge_port(name, last, port, now)
+        # One that has never been active has no cable, or belongs to nobody.
+        if entry["was_active"]:
+            found += faults
+        kept[name] = entry
+    return found, {"boot": boot, "ports": kept}
+
+
+def judge_port(name: str, last: dict, port: dict, now: float) -> tuple[dict, list]:
+    """Return what is kept of a port, and its faults."""
+    since = last.get("time") if isinstance(last.get("time"), (int, float)) else now
+    seconds = now - since
+    before = last.get("counters") if isinstance(last.get("counters"), dict) else {}
+    flaps = [each for each in last.get("flaps") or [] if isinstance(each, (int, float))]
+    flaps = [each for each in flaps if now - FLAP_SECONDS < each <= now]
+    flaps += [now] * min(grown(before, port["counters"], "link_downed"), FLAPS)
+    down = None if port["active"] else last.get("down") or now
+    entry = {
+        "time": now,
+        "counters": port["counters"],
+        "was_active": bool(port["active"] or last.get("was_active")),
+        "down": down,
+        "flaps": flaps,
+        "bad": {},
+    }
+    faults = []
+    if down is not None and now - down >= DOWN_SECONDS:
+        faults.append(("ib-ports", "%s is down" % name))
+    if len(flaps) >= FLAPS:
+        # Without the number, as each change of the words is a new reason.
+        faults.append(("ib-flaps", "%s went down %d times or more in 12 h" % (name, FLAPS)))
+    for counter, (events, span) in RATES.items():
+        more = grown(before, port["counters"], counter)
+        bad = (last.get("bad") or {}).get(counter)
+        if seconds >= LEAST_SECONDS and more > max(1.0, seconds / span) * events:
+            bad = now
+        # A fault ends after an hour without it.
+        if isinstance(bad, (int, float)) and now - bad < 3600:
+            entry["bad"][counter] = bad
+            faults.append(
+                ("ib-counters", "%s of %s: more than %d in %d s" % (counter, name, events, span))
+            )
+    return entry, faults
+
+
+def grown(before: dict, now: dict, counter: str) -> int:
+    """Return by how much a counter has grown. One that was reset counts from zero."""
+    then, value = before.get(counter), now.get(counter)
+    if not isinstance(then, int) or value is None:
+        return 0
+    return value - then if value >= then else value

@@ -1,0 +1,154 @@
+"""Ports of the fabric in the health program: trees like /sys, and what happens between two looks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ansible_collections.trainyard.gpu.roles.job_container.files import _fabric
+
+START = 1.7e9
+
+
+class Host:
+    """The ports of a host, and the memory of its health program, which a file of JSON keeps."""
+
+    def __init__(self, folder):
+        self.folder, self.now, self.kept, self.boot = folder, START, None, "boot-1"
+
+    def port(self, name="mlx5_0", state="4: ACTIVE", layer="InfiniBand", **counters):
+        own = self.folder / name / "ports/1"
+        (own / "counters").mkdir(parents=True, exist_ok=True)
+        (own / "state").write_text(state + "\n", encoding="ascii")
+        (own / "link_layer").write_text(layer + "\n", encoding="ascii")
+        values = dict({"symbol_error": 0, "link_error_recovery": 0, "link_downed": 0}, **counters)
+        for counter, value in values.items():
+            (own / "counters" / counter).write_text("%d\n" % value, encoding="ascii")
+
+    def look(self, seconds=300):
+        self.now += seconds
+        ports = _fabric.read_ports(str(self.folder))
+        found, kept = _fabric.judge(self.kept, ports, self.boot, self.now)
+        self.kept = json.loads(json.dumps(kept))
+        return found
+
+
+@pytest.fixture(name="host")
+def fixture_host(tmp_path):
+    return Host(tmp_path)
+
+
+def test_a_healthy_port_whose_counters_have_a_past(host):
+    """Errors of the installation, of months ago."""
+    host.port(symbol_error=65535, link_downed=17, link_error_recovery=255)
+    assert host.look() == [] and host.look() == [] and host.look() == []
+
+
+def test_a_port_without_a_cable_is_no_fault(host):
+    host.port()
+    host.port("mlx5_1", state="1: DOWN")
+    assert host.look() == [] and host.look() == []
+
+
+def test_a_port_that_goes_down(host):
+    host.port()
+    assert host.look() == []
+    host.port(state="1: DOWN", link_downed=1)
+    assert host.look(60) == []
+    assert host.look(120) == []
+    assert host.look(180) == [("ib-ports", "mlx5_0/1 is down")]
+    # The same words, as each change is a new reason in Slurm.
+    assert host.look() == [("ib-ports", "mlx5_0/1 is down")]
+    host.port(link_downed=1)
+    assert host.look() == []
+
+
+def test_a_card_that_is_gone(host):
+    host.port()
+    assert host.look() == []
+    for path in sorted((host.folder / "mlx5_0").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert host.look() == [] and host.look() == [("ib-ports", "mlx5_0/1 is down")]
+
+
+def test_after_a_boot_nothing_is_known(host):
+    host.port()
+    assert host.look() == []
+    host.boot = "boot-2"
+    host.port(state="1: DOWN", symbol_error=100000)
+    assert host.look() == [] and host.look() == []
+
+
+def test_a_link_that_flaps(host):
+    host.port()
+    host.look()
+    for number in (1, 2):
+        host.port(link_downed=number)
+        assert host.look() == []
+    host.port(link_downed=3)
+    told = [("ib-flaps", "mlx5_0/1 went down 3 times or more in 12 h")]
+    assert host.look() == told and host.look(3600) == told
+    # Half a day without one.
+    assert host.look(12 * 3600) == []
+
+
+def test_a_roce_port_flaps_by_its_carrier(host):
+    host.port("rocep1s0", layer="Ethernet")
+    changes = host.folder / "rocep1s0/device/net/ens1/carrier_changes"
+    changes.parent.mkdir(parents=True)
+    # Up at the boot.
+    changes.write_text("2\n", encoding="ascii")
+    assert host.look() == []
+    changes.write_text("8\n", encoding="ascii")
+    assert [check for check, _text in host.look()] == ["ib-flaps"]
+
+
+@pytest.mark.parametrize(
+    "counter, events, seconds, is_fault",
+    [
+        # 120 an hour: NVSentinel.
+        ("symbol_error", 100, 300, False),
+        ("symbol_error", 130, 300, True),
+        ("symbol_error", 200, 7200, False),
+        ("symbol_error", 300, 7200, True),
+        ("link_error_recovery", 20, 300, False),
+        ("link_error_recovery", 30, 300, True),
+        # Two looks at almost the same time say nothing about a rate.
+        ("symbol_error", 130, 5, False),
+    ],
+)
+def test_errors_by_their_rate(host, counter, events, seconds, is_fault):
+    host.port()
+    host.look()
+    host.port(**{counter: events})
+    found = host.look(seconds)
+    assert bool(found) is is_fault
+    if is_fault:
+        assert found[0][0] == "ib-counters" and counter in found[0][1]
+        # It ends an hour after the last one.
+        assert host.look(1800) == found and host.look(1900) == []
+
+
+def test_a_counter_that_was_reset(host):
+    host.port(symbol_error=5000)
+    host.look()
+    host.port(symbol_error=3)
+    assert host.look() == []
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        None,
+        [],
+        {},
+        {"boot": "boot-1"},
+        {"boot": "boot-1", "ports": {"mlx5_0/1": {"flaps": ["x"], "bad": {}}}},
+        {"boot": "boot-1", "ports": {"mlx5_0/1": 3}},
+    ],
+)
+def test_a_damaged_memory_is_begun_anew(host, kept):
+    host.kept = kept
+    host.port()
+    assert host.look() == [] and host.look() == []
