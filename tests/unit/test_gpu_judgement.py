@@ -94,10 +94,7 @@ def draining(text: str) -> set:
         for problem in problems
         if problem["action"] == "drain"
     }
-    reasons = (
-        health.judge_cards(found["gpus"], health.HARD),
-        health.judge_cards(found["gpus"], health.SOFT),
-    )
+    reasons = [health.judge_cards(found["gpus"], check) for check in health.OF_CARDS]
     assert any(reasons) == bool(ids)
     assert all(gpu["usable"] for gpu in found["gpus"]) == (not ids)
     return ids
