@@ -258,7 +258,7 @@ SUBCOMMANDS = {
     ),
     "nodes": (
         nodes,
-        "list the hosts, what is free on them now, and why one is out of service",
+        "list hosts: what is free, why one is out of service",
         "trainyard nodes --history",
         [("--history", {"action": "store_true", "help": "when hosts were out of service"})],
     ),
