@@ -174,8 +174,8 @@ FAULTS_OF_A_CONTAINER = """
 set -eu
 pid=$(docker inspect --format '{{.State.Pid}}' NAME)
 sshd=$(docker exec NAME cat /run/trainyard-sshd.pid)
-nsenter --target $pid --mount umount --lazy /data1/share
-nsenter --target $pid --mount mount -o remount,size=64k /dev/shm
+nsenter --target $pid --mount --pid umount --lazy /data1/share
+nsenter --target $pid --mount --pid mount -o remount,size=64k /dev/shm
 docker exec NAME sh -c "prlimit --nofile=64:64 --pid $sshd"
 docker update --memory 3g --memory-swap 3g NAME
 docker exec NAME sh -c 'mkdir -p /root/.ssh /opt/hides && echo "version = 1" > /opt/hides/json.py'
