@@ -155,6 +155,7 @@ def test_all_that_is_wrong_is_told_at_once(cluster):
         ("free-space", cluster.peer),
     }
     # The side that does not answer is named, and not the one whose logins fail.
+    assert ("ssh-mesh", cluster.peer) in failed
     assert ("ssh-mesh", cluster.head) not in failed
     assert ("container-running", cluster.head) not in failed and (
         "shared-storage",
