@@ -494,7 +494,7 @@ SIGNATURES = [
                 "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.",
                 "RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 0; 29.50 GiB total capacity)",
                 "thrust::system_error: cudaErrorMemoryAllocation",
-                "W tensorflow/core/common_runtime/bfc_allocator.cc:497] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.00GiB (rounded to 2048)",
+                "W tensorflow/core/common_runtime/bfc_allocator.cc:497] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.00GiB",
                 "RuntimeError: Triton Error [CUDA]: out of memory",
             ],
             "the memory of the GPU is full, because of the job itself or of another program on the same GPU",

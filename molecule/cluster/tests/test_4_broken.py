@@ -154,7 +154,9 @@ def test_all_that_is_wrong_is_told_at_once(cluster):
         ("free-space", cluster.head),
         ("free-space", cluster.peer),
     }
-    assert any(check_id == "ssh-mesh" and cluster.head in host for check_id, host in failed)
+    # The side that does not answer is named, and not the one whose logins fail.
+    assert ("ssh-mesh", cluster.peer) in failed
+    assert ("ssh-mesh", cluster.head) not in failed
     assert ("container-running", cluster.head) not in failed and (
         "shared-storage",
         cluster.peer,
@@ -166,6 +168,56 @@ def test_all_that_is_wrong_is_told_at_once(cluster):
     cluster.wait(
         "sshd on port 12345", 15, lambda: cluster.login(cluster.head, cluster.peer).code == 0
     )
+
+
+# What `docker update` and a shell on the host can change, without any file of ours.
+FAULTS_OF_A_CONTAINER = """
+set -eu
+pid=$(docker inspect --format '{{.State.Pid}}' NAME)
+sshd=$(docker exec NAME cat /run/trainyard-sshd.pid)
+nsenter --target $pid --mount --pid umount --lazy /data1/share
+nsenter --target $pid --mount --pid mount -o remount,size=64k /dev/shm
+docker exec NAME sh -c "prlimit --nofile=64:64 --pid $sshd"
+docker update --memory 3g --memory-swap 3g NAME
+docker exec NAME sh -c 'mkdir -p /root/.ssh /opt/hides && echo "version = 1" > /opt/hides/json.py'
+docker exec NAME sh -c 'echo PYTHONPATH=/opt/hides >> /root/.ssh/environment'
+ssh-keygen -q -t ed25519 -N "" -C stranger -f /tmp/stranger
+cat /tmp/stranger.pub >> /etc/trainyard/ssh/authorized_keys
+mkdir -p /etc/systemd/system/NAME.service.d
+printf '[Service]\nRestart=no\n' > /etc/systemd/system/NAME.service.d/site.conf
+systemctl daemon-reload
+"""
+
+
+@pytest.mark.acceptance
+def test_what_only_jobs_would_notice(cluster, healed):
+    """Ansible finds the container running and its sshd answering. verify names each fault of the one host, site repairs all but the drop-in, which is not ours."""
+    drop_in = "/etc/systemd/system/%s.service.d" % cluster.container
+    cluster.on(cluster.peer, FAULTS_OF_A_CONTAINER.replace("NAME", cluster.container))
+    try:
+        run = cluster.playbook("playbooks/verify.yml")
+        assert run.code == 2 and run.changed == {}
+        checks = cluster.last_report()["checks"]
+        failed = {
+            (check["id"], check["host"]) for check in checks if check["verdict"] in ("fail", "warn")
+        }
+        for check_id in (
+            "container-share",
+            "container-limits",
+            "session-environment",
+            "foreign-access",
+            "unit-as-planned",
+        ):
+            assert (check_id, cluster.peer) in failed
+            assert (check_id, cluster.head) not in failed
+        told = "\n".join(str(check["found"]) for check in checks if check["host"] == cluster.peer)
+        for fault in ("PYTHONPATH", "stranger", "64", "Restart"):
+            assert fault in told
+    finally:
+        cluster.on(cluster.peer, "rm -r %s /tmp/stranger*; systemctl daemon-reload" % drop_in)
+    assert cluster.site().code == 0
+    assert "stranger" not in cluster.on(cluster.peer, "cat /etc/trainyard/ssh/authorized_keys").out
+    assert cluster.playbook("playbooks/verify.yml").code == 0
 
 
 # In CI, scenario training_image tests this and the next fault with a small image.

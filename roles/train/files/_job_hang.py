@@ -437,29 +437,34 @@ _RAS_COUNT = re.compile(
 )
 
 
+def _place(line: str, section: str, operation: str) -> typing.Tuple[str, str]:
+    """Return the section and the operation to which the lines after this one belong."""
+    if re.match(r"#\d+-\d+ \(", line):
+        return line.rpartition(" ")[2], ""
+    if line in ("DEAD", "INCOMPLETE"):
+        return "job " + line, operation
+    differ = re.match(
+        r"  Communicator ranks have different (?:(?P<name>\w+) |collective )operation counts", line
+    )
+    if differ:
+        return section, differ.group("name") or "collective"
+    if line.startswith("  Communicator ranks have"):
+        return section, ""
+    return section, operation
+
+
 def _read_text(text: str, found: dict) -> None:
     """Read the text of NCCL 2.24 and later. It names single ranks only if they are few."""
     section, operation, count = "", "", None
     counts = {}  # type: dict
     most = {}  # type: dict
     for line in text.splitlines():
-        if re.match(r"#\d+-\d+ \(", line):
-            section, operation = line.rpartition(" ")[2], ""
-        elif line in ("DEAD", "INCOMPLETE"):
-            section = "job " + line
+        section, operation = _place(line, section, operation)
         size = re.match(
             r"\s*\d+\s+\d+\s+\d+\s+\S+\s+(\d+)\s+\d+\s+(?:INIT|RUNNING|FINALIZE|ABORT|NOCOMM)", line
         )
         if size:
             found["size"] = max(found["size"], int(size.group(1)))
-        differ = re.match(
-            r"  Communicator ranks have different (?:(?P<name>\w+) |collective )operation counts",
-            line,
-        )
-        if differ:
-            operation = differ.group("name") or "collective"
-        elif line.startswith("  Communicator ranks have"):
-            operation = ""
         old = re.match(r"  The missing ranks?: ([\d, ]+)$", line)
         if old:
             for rank in re.findall(r"\d+", old.group(1)):

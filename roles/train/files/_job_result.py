@@ -183,7 +183,9 @@ def _explained(row: dict, log: object, said: dict | None, memory: dict | None) -
     answer = library.answer(log)
     of_scheduler = library.answer(library.log_of((said or {}).get(row["rank"], "")))["causes"]
     known = {cause["id"] for cause in answer["causes"]}
-    causes = [cause for cause in of_scheduler if cause["id"] not in known] + answer["causes"]
+    causes = [cause for cause in of_scheduler if cause["id"] not in known]
+    # That a process has ended is no cause beside one in its log.
+    causes = causes + answer["causes"] if _is_own(causes) else answer["causes"] or causes
     causes = _with_code(causes, row["exit_code"], library)
     counters = dict((memory or {}).get(row["host"]) or {})
     # The control group may be out of reach. Then the kernel's count of the whole host is left.

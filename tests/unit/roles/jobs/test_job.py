@@ -809,6 +809,16 @@ def test_the_scheduler_and_the_control_group_know_of_memory(program):
     assert cause["id"] == "out_of_memory_killed"
 
 
+def test_the_end_of_a_process_is_no_cause_beside_that_of_its_log(program):
+    said = {1: "srun: error: h1: task 1: Exited with exit code 3"}
+    rows = [row(0, 143, 5), row(1, 3, 4)]
+    log = "CUDA driver version is insufficient for CUDA runtime version\n"
+    found = program.first_failed(rows, {1: log}, said)
+    assert [cause["id"] for cause in found["causes"]] == ["driver_too_old"]
+    found = program.first_failed(rows, {1: "step 300\n"}, said)
+    assert [cause["id"] for cause in found["causes"]] == ["process_failed"]
+
+
 def test_without_a_known_message_lines_of_the_log_are_shown(program):
     log = "epoch 1\n" * 50 + "odd thing failed\n" + "bye\n" * 30
     found = program.first_failed([row(0, 1, 5)], {0: log})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from role_variables import role_variable, task_variable
@@ -85,3 +86,14 @@ def test_two_jobs_of_one_second_have_different_ids():
     ids = {job_id("") for _number in range(20)}
     assert len(ids) == 20 and all(re.fullmatch(r"\d{8}t\d{6}z-[0-9a-f]{6}", each) for each in ids)
     assert job_id("mine") == "mine"
+
+
+def test_each_program_of_the_runner_is_removed():
+    """A file that stays keeps its folder, and the teardown fails."""
+    tasks = Path(__file__).resolve().parents[4] / "roles/train/tasks"
+    named = [
+        set(re.findall(r"__train_runner \| dirname }}/([\w.]+)", (tasks / name).read_text("utf-8")))
+        for name in ("run.yml", "remove.yml")
+    ]
+    assert "_job_hang.py" in named[0]
+    assert named[0] == named[1]
