@@ -25,6 +25,12 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import (
     load_roles,
 )
 
+JOB_CHECKS = (
+    "only skip for scheduler-job, scheduler-isolation, burn-in-results, burn-in-speed,"
+    " burn-in-errors, burn-in-links, bandwidth-host, bandwidth-cluster, gpus-busy,"
+    " fabric-counters, fabric-errors, nccl-transport, which jobs check themselves"
+)
+
 
 class Judge:
     def __init__(self, folder):
@@ -322,13 +328,13 @@ def test_checks_of_verify_by_their_ids(judge):
             "verify_overrule",
             {"bandwidth-cluster": "warn", "gpu-ecc": "warn"},
             "input-rule",
-            "only skip for scheduler-job, scheduler-isolation, bandwidth-host, bandwidth-cluster",
+            JOB_CHECKS,
         ),
         (
             "verify_overrule",
             {"gpus-busy": "block"},
             "input-rule",
-            "only skip for scheduler-job, scheduler-isolation, bandwidth-host, bandwidth-cluster",
+            JOB_CHECKS,
         ),
         ("preflight_compat_facts", "facts.yml", "input-file", "absolute path"),
         ("shared_storage_backend", "gluster", "input-choice", "existing"),

@@ -1,11 +1,7 @@
-"""The load of a burn-in: what its numbers rest on, and the program with PyTorch on CPUs, with a rank that is held back and one that computes wrongly.
-
-TRAINYARD_TORCH_PYTHON names a Python with PyTorch, if that of the tests has none.
-"""
+"""The load of a burn-in: what its numbers rest on, and the program with PyTorch on CPUs, with a rank that is held back and one that computes wrongly."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -20,12 +16,9 @@ import pytest
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _burn_in
 from ansible_collections.trainyard.gpu.roles.burn_in.files import burn_in
+from ansible_collections.trainyard.gpu.tests.support import torch_python
 
 PROGRAM = Path(burn_in.__file__)
-PYTHON = os.environ.get("TRAINYARD_TORCH_PYTHON") or (
-    sys.executable if importlib.util.find_spec("torch") else ""
-)
-with_torch = pytest.mark.skipif(not PYTHON, reason="needs PyTorch: set TRAINYARD_TORCH_PYTHON")
 
 # --- what the numbers rest on ---
 
@@ -154,7 +147,7 @@ def test_a_rank_that_dies_says_why():
 def burn(tmp_path, meanwhile=lambda process: None, path="", **plan):
     """Run the program with two ranks, and return the devices and the findings."""
     process = subprocess.Popen(
-        [PYTHON, "-B", str(PROGRAM)],
+        [torch_python.python(), "-B", str(PROGRAM)],
         env=dict(
             os.environ,
             PYTHONPATH=path,
@@ -179,7 +172,7 @@ def burn(tmp_path, meanwhile=lambda process: None, path="", **plan):
     return answer, found["devices"], {entry["id"]: entry for entry in found["checks"]}
 
 
-@with_torch
+@pytest.mark.acceptance
 def test_a_healthy_host(tmp_path):
     answer, devices, checks = burn(tmp_path, folders={"local": str(tmp_path)})
     assert [device["serial"] for device in devices] == ["host-a-cpu-0", "host-a-cpu-1", "host-a"]
@@ -207,7 +200,7 @@ patch()
 """
 
 
-@with_torch
+@pytest.mark.acceptance
 def test_one_wrong_bit_is_named(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(WRONG, encoding="ascii")
     _answer, devices, checks = burn(tmp_path, path=str(tmp_path))
@@ -231,7 +224,7 @@ def ranks_of(process):
     return found
 
 
-@with_torch
+@pytest.mark.acceptance
 def test_a_rank_that_is_held_back_is_named(tmp_path):
     """As cpulimit does it, and much like a control group: the process runs for a fifth of each tenth of a second."""
 
@@ -260,7 +253,7 @@ def test_a_rank_that_is_held_back_is_named(tmp_path):
     assert [device["index"] for device in devices if device["verdict"] == "fail"] == [1]
 
 
-@with_torch
+@pytest.mark.acceptance
 def test_ranks_end_with_their_starter(tmp_path):
     """A run that was killed must not load the host for an hour."""
     alive = {}
