@@ -24,6 +24,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import (
 )
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._input_rules import (
     READING,
+    About,
     RuleError,
     check_inventory,
     describe,
@@ -539,9 +540,8 @@ class ActionModule(ActionBase):
                 )
             )
 
-        return judge_rules(
-            rules, values, evaluate, reveal, shared.key, groups, shared.unsteady, shared.is_given
-        )
+        about = About(shared.key, groups, shared.unsteady, shared.is_given)
+        return judge_rules(rules, values, evaluate, reveal, about)
 
     @staticmethod
     def _causes(findings, shared, defaults):
