@@ -326,6 +326,25 @@ def settings(traces):
     return [trace for trace in traces if trace.startswith("/etc/")]
 
 
+def lacking(packages, there):
+    """Return the requested packages that are not there in their version."""
+    return [
+        package
+        for package in packages
+        for name, version in [_packages.split_package(package)]
+        if name not in there or version and there[name]["version"] != version
+    ]
+
+
+def expected(before, asked, hold):
+    """Return the state of the packages after their installation. C(asked) are versions by name, empty for any."""
+    after = dict(before)
+    for name, version in asked.items():
+        former = before.get(name, {}).get("version", "(apt's candidate)")
+        after[name] = {"version": version or former, "held": hold}
+    return after
+
+
 class Host:
     def __init__(self, module):
         self.module = module
@@ -412,28 +431,16 @@ class Host:
         packages, hold = self.module.params["packages"], self.module.params["hold"]
         asked = dict(_packages.split_package(package) for package in packages)
         before = self.there(asked)
-        missing = [
-            package
-            for package in packages
-            for name, version in [_packages.split_package(package)]
-            if name not in before or version and before[name]["version"] != version
-        ]
+        missing = lacking(packages, before)
         loose = [name for name in asked if hold and not before.get(name, {}).get("held")]
         if not missing and not loose:
             return
         self.result.update(
             changed=True, installed=[_packages.split_package(package)[0] for package in missing]
         )
-        after = {
-            name: {
-                "version": version or before.get(name, {}).get("version", "(apt's candidate)"),
-                "held": hold,
-            }
-            for name, version in asked.items()
-        }
         self.result["diff"] = {
             "before": shown(before, hold),
-            "after": shown(dict(before, **after), hold),
+            "after": shown(expected(before, asked, hold), hold),
         }
         if self.is_dry:
             if missing and not self.module.check_mode:
