@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import socket
+from typing import NamedTuple
 
 from ansible.plugins.action import ActionBase
 
@@ -57,6 +58,133 @@ def nfs_servers(mounts):
     return [server for server in servers if server]
 
 
+class Hosts:
+    """The answers of the hosts by name, and what the inventory says about each."""
+
+    def __init__(self, answers, hostvars):
+        self._hostvars = hostvars
+        self.found = {
+            answer["item"]: {
+                key: value
+                for key, value in answer.items()
+                if key not in NOT_THE_ANSWER and not key.startswith("_ansible")
+            }
+            for answer in answers
+            if "interfaces" in answer
+        }
+        #: The messages of the hosts on one line.
+        self.errors = {
+            answer["item"]: " ".join(str(answer.get("msg", "")).split()) for answer in answers
+        }
+
+    def inventory_address(self, name):
+        return str(self._hostvars[name].get("ansible_host", name))
+
+    def value(self, name, key):
+        return self._hostvars[name].get(key) or ""
+
+    def given(self, key, names):
+        return {name: self.value(name, key) for name in names}
+
+    def place(self, name, network):
+        """Return (address, interface) of a host on the cluster network."""
+        return pick_address(
+            self.found[name],
+            network,
+            self.value(name, "cluster_address"),
+            self.value(name, "cluster_interface"),
+            inventory_address=self.inventory_address(name),
+        )
+
+
+class Fabric(NamedTuple):
+    """The networks for data, separated by commas, and why they were chosen if nobody set them.
+
+    C(named) are the interfaces that the inventory names. C(separate): it is not the cluster network.
+    """
+
+    network: str
+    why: str
+    named: dict
+    separate: bool
+
+
+def chosen_network(hosts, head, cluster):
+    """Return the cluster network where nobody set it.
+
+    It is the head's network, because all hosts must reach the head. If the head is down, any other reachable host determines it.
+    """
+    found = {name: hosts.found[name] for name in [head] + cluster if name in hosts.found}
+    network = ""
+    for name in found:
+        network = network or find_network(found[name], hosts.inventory_address(name))
+    is_inside = all(hosts.place(name, network)[0] for name in found)
+    shared = shared_networks(found, hosts.given("cluster_interface", found))
+    return cluster_network(network, is_inside, shared)
+
+
+def chosen_fabric(hosts, trains, requested, network):
+    """Return the Fabric. C(trains) are the answers of the hosts that train, C(network) is the cluster network.
+
+    Data flows only between the hosts that train. A storage-only host need not be on the fabric.
+    """
+    named = hosts.given("cluster_fabric_interface", trains)
+
+    def is_missing(rail):
+        return not all(pick_address(info, str(rail))[0] for info in trains.values())
+
+    # Ranks meet in the first one, so it is one that all hosts have.
+    fabric, why = ",".join(str(each) for each in sorted(networks_of(requested), key=is_missing)), ""
+    if not fabric:
+        servers = nfs_servers(hosts.given("nfs_client_mounts", trains))
+        fabric, why = fabric_network(
+            trains, shared_networks(trains, named), network, named, servers
+        )
+    return Fabric(fabric, why, named, fabric != network)
+
+
+def places(hosts, name, network, fabric):
+    """Return the addresses, interfaces and RDMA devices of a host on both networks."""
+    info = hosts.found.get(name)
+    if info is None:
+        address = hosts.value(name, "cluster_address")
+        return {
+            "address": address or controllers_view(hosts.inventory_address(name)),
+            "interface": hosts.value(name, "cluster_interface"),
+            "fabric_address": "",
+            "fabric_interface": "",
+            "fabric_rdma": None,
+            "fabric_rails": [],
+            "addresses": [],
+        }
+    named = fabric.named.get(name, "")
+    address, interface = on_fabric = hosts.place(name, network)
+    if fabric.separate or named:
+        on_fabric = pick_address(info, fabric.network, interface=named)
+    return {
+        "address": address,
+        "interface": interface,
+        "fabric_address": on_fabric[0],
+        "fabric_interface": on_fabric[1],
+        "fabric_rdma": rdma_of(info, fabric.network, *on_fabric),
+        "fabric_rails": rails_of(info, fabric.network, named),
+        "addresses": own_addresses(info),
+    }
+
+
+def slots(hosts, name, trains):
+    """Return C(slots) of a host, and whether they are C(slots_counted) and not set by the user.
+
+    Slots counted in an earlier run are not set by the user: after a driver was installed, GPUs count.
+    """
+    wanted = int(hosts.value(name, "cluster_slots") or 0)
+    counted = not wanted or bool(hosts.value(name, "__cluster_slots_are_counted"))
+    number = 0 if counted or not trains else wanted
+    if name in hosts.found:
+        number = slots_of(hosts.found[name], number, trains)
+    return {"slots": number, "slots_counted": counted}
+
+
 class ActionModule(ActionBase):
     """Combines the answers of all hosts of the cluster on the controller."""
 
@@ -86,128 +214,45 @@ class ActionModule(ActionBase):
             ]
         # The hosts that train: all of them without a group gpu.
         training = task_vars["groups"].get("gpu") or cluster
-        hosts = {
-            answer["item"]: {
-                key: value
-                for key, value in answer.items()
-                if key not in NOT_THE_ANSWER and not key.startswith("_ansible")
-            }
-            for answer in answers
-            if "interfaces" in answer
-        }
-
+        hosts = Hosts(answers, hostvars)
         faults = [
-            fault for name, answer in hosts.items() for fault in reading_faults(name, answer, HOST)
+            fault
+            for name, answer in hosts.found.items()
+            for fault in reading_faults(name, answer, HOST)
         ]
         if faults:
             return dict(result, failed=True, changed=False, msg="\n".join(faults))
-        errors = {
-            answer["item"]: " ".join(str(answer.get("msg", "")).split()) for answer in answers
+
+        network = args["network"] or chosen_network(hosts, args["head"], cluster)
+        trains = {
+            name: hosts.found[name]
+            for name in dict.fromkeys([args["head"]] + cluster)
+            if name in hosts.found and name in training
         }
-
-        def inventory_address(name):
-            return str(hostvars[name].get("ansible_host", name))
-
-        def given(key, names):
-            return {name: hostvars[name].get(key) or "" for name in names}
-
-        def cluster_place(name, network):
-            wanted = [
-                hostvars[name].get(key) or "" for key in ("cluster_address", "cluster_interface")
-            ]
-            return pick_address(
-                hosts[name], network, *wanted, inventory_address=inventory_address(name)
-            )
-
-        # The default is the head's network, because all hosts must reach the head.
-        # If the head is down, any other reachable host determines it.
-        network, there = (
-            args["network"],
-            {name: hosts[name] for name in [args["head"]] + cluster if name in hosts},
-        )
-        for name in there:
-            network = network or find_network(hosts[name], inventory_address(name))
-        if not args["network"]:
-            is_inside = all(cluster_place(name, network)[0] for name in there)
-            network = cluster_network(
-                network, is_inside, shared_networks(there, given("cluster_interface", there))
-            )
-
-        # Data flows only between the hosts that train. A storage-only host need not be on the fabric.
-        trains = {name: info for name, info in there.items() if name in training}
-        fabric_named = given("cluster_fabric_interface", trains)
-        # Ranks meet in the first one, so it is one that all hosts have.
-        rails = sorted(
-            networks_of(args["fabric_network"]),
-            key=lambda each: not all(pick_address(info, str(each))[0] for info in trains.values()),
-        )
-        fabric, why = ",".join(str(each) for each in rails), ""
-        if not fabric:
-            fabric, why = fabric_network(
-                trains,
-                shared_networks(trains, fabric_named),
-                network,
-                fabric_named,
-                nfs_servers(given("nfs_client_mounts", trains)),
-            )
-        if why:
+        fabric = chosen_fabric(hosts, trains, args["fabric_network"], network)
+        if fabric.why:
             self._display.display(
                 "Fabric network: %s: %s. Set cluster_fabric_network to use another one."
-                % (fabric, why)
-            )
-
-        members = []
-        for name in cluster:
-            wanted = {
-                key: hostvars[name].get("cluster_" + key) or ""
-                for key in ("address", "interface", "slots")
-            }
-            # Slots counted in an earlier run are not set by the user: after a driver was installed, GPUs count.
-            counted = not int(wanted["slots"] or 0) or bool(
-                hostvars[name].get("__cluster_slots_are_counted")
-            )
-            slots = int(wanted["slots"]) if name in training and not counted else 0
-            on_fabric, rdma, rails = ("", ""), None, []
-            if name in hosts:
-                address, interface = cluster_place(name, network)
-                slots = slots_of(hosts[name], slots, name in training)
-                on_fabric = (address, interface)
-                if fabric != network or fabric_named.get(name):
-                    on_fabric = pick_address(
-                        hosts[name], fabric, interface=fabric_named.get(name, "")
-                    )
-                rdma = rdma_of(hosts[name], fabric, *on_fabric)
-                rails = rails_of(hosts[name], fabric, fabric_named.get(name, ""))
-            else:
-                address, interface = (
-                    wanted["address"] or controllers_view(inventory_address(name)),
-                    wanted["interface"],
-                )
-            members.append(
-                {
-                    "name": name,
-                    "address": address,
-                    "interface": interface,
-                    "fabric_address": on_fabric[0],
-                    "fabric_interface": on_fabric[1],
-                    "fabric_rdma": rdma,
-                    "fabric_rails": rails,
-                    "addresses": own_addresses(hosts[name]) if name in hosts else [],
-                    "slots": slots,
-                    "slots_counted": counted,
-                    "nvidia_devices": hosts.get(name, {}).get("nvidia_devices", 0),
-                    "npus": hosts.get(name, {}).get("npus", 0),
-                    "reachable": name in hosts,
-                    "in_play": name in in_play,
-                    "error": "" if name in hosts else errors.get(name) or "no answer",
-                }
+                % (fabric.network, fabric.why)
             )
         result.update(
             changed=False,
             network=network,
-            fabric_network=fabric,
-            fabric_choice=why,
-            members=members,
-            hosts=hosts,
+            fabric_network=fabric.network,
+            fabric_choice=fabric.why,
+            members=[
+                {
+                    "name": name,
+                    **places(hosts, name, network, fabric),
+                    **slots(hosts, name, name in training),
+                    "nvidia_devices": hosts.found.get(name, {}).get("nvidia_devices", 0),
+                    "npus": hosts.found.get(name, {}).get("npus", 0),
+                    "reachable": name in hosts.found,
+                    "in_play": name in in_play,
+                    "error": "" if name in hosts.found else hosts.errors.get(name) or "no answer",
+                }
+                for name in cluster
+            ],
+            hosts=hosts.found,
         )
         return result

@@ -48,21 +48,14 @@ class ActionModule(ActionBase):
             }
         )
         rules = self._rules(args["rules"], args["overrule"])
-
         hostvars = task_vars["hostvars"]
-        defaults = {
-            name: value
-            for role in load_roles(self._loader)
-            for name, value in role.defaults.items()
-        }
+        defaults = self._defaults()
         members = task_vars["cluster_members"]
         alive = [
             name
             for name in task_vars["groups"]["cluster"]
             if name in task_vars["ansible_play_hosts"]
         ]
-        answering = [dict(hostvars[name]["cluster_host"], name=name) for name in alive]
-
         findings = [
             self._silent(member, hostvars, task_vars)
             for member in members
@@ -76,34 +69,49 @@ class ActionModule(ActionBase):
             and member["name"] not in alive
         ]
         for table in {id(table): table for table, dummy in rules}.values():
-            hosts, each, once = {}, [], None
-            for name in alive:
-                extra = {
-                    "data": table.get("data", {}),
-                    "answer": hostvars[name][args["answers"]],
-                    "check_mode": self._task.check_mode,
-                    "answering": answering,
-                    "each": each,
-                    "member": next(member for member in members if member["name"] == name),
-                }
-                hosts[name] = HostInput(self._templar, hostvars, name, defaults, extra)
-                if once is None:
-                    once = self._let(table.get("let_once", {}), name, hosts[name])
-                else:
-                    hosts[name].settle(once)
-                each.append(dict(self._let(table.get("let", {}), name, hosts[name]), name=name))
+            hosts = self._inputs(table, alive, args["answers"], hostvars, members, defaults)
             for rule in [rule for its_table, rule in rules if its_table is table]:
                 for name in alive if rule.get("stage") == "host" else alive[:1]:
                     findings += self._judge(rule, table, name, hosts[name], members)
+        return self._told(result, args, findings, len(alive))
 
+    def _defaults(self):
+        """Return the defaults of all roles' variables."""
+        roles = load_roles(self._loader)
+        return {name: value for role in roles for name, value in role.defaults.items()}
+
+    def _inputs(self, table, alive, answers, hostvars, members, defaults):
+        """Return what the rules of a table are judged with, by host.
+
+        C(answers) is the name of the variable with the hosts' answers, C(defaults) are those of all roles' variables.
+        """
+        by_name = {member["name"]: member for member in members}
+        answering = [dict(hostvars[name]["cluster_host"], name=name) for name in alive]
+        hosts, each, once = {}, [], None
+        for name in alive:
+            extra = {
+                "data": table.get("data", {}),
+                "answer": hostvars[name][answers],
+                "check_mode": self._task.check_mode,
+                "answering": answering,
+                "each": each,
+                "member": by_name[name],
+            }
+            hosts[name] = HostInput(self._templar, hostvars, name, defaults, extra)
+            if once is None:
+                once = self._let(table.get("let_once", {}), name, hosts[name])
+            else:
+                hosts[name].settle(once)
+            each.append(dict(self._let(table.get("let", {}), name, hosts[name]), name=name))
+        return hosts
+
+    def _told(self, result, args, findings, hosts):
+        """Return the result with its message. C(hosts) is how many have answered."""
         judged = [entry for entry in findings if entry["verdict"] in ("pass", "warn", "fail")]
+        counts = (quantity(len(judged), "check"), quantity(hosts, "host"), not_evaluated(findings))
         result.update(changed=False, findings=args["findings"] + findings)
         if args["report_only"]:
-            result["msg"] = "%s on %s.%s" % (
-                quantity(len(judged), "check"),
-                quantity(len(alive), "host"),
-                not_evaluated(findings),
-            )
+            result["msg"] = "%s on %s.%s" % counts
         elif blocks(result["findings"], args["fail_on"]):
             result["failed"] = True
             # Ansible prints all values of a failed result. Passed checks would hide the failed ones.
@@ -119,14 +127,9 @@ class ActionModule(ActionBase):
         else:
             warnings = render(findings)
             if warnings:
-                self._display.warning(
-                    "Preflight passed with warnings:\n" + warnings, formatted=True
-                )
-            result["msg"] = "%s on %s; no blocking problems.%s" % (
-                quantity(len(judged), "check"),
-                quantity(len(alive), "host"),
-                not_evaluated(findings),
-            )
+                text = "Preflight passed with warnings:\n" + warnings
+                self._display.warning(text, formatted=True)
+            result["msg"] = "%s on %s; no blocking problems.%s" % counts
         return result
 
     def _rules(self, paths, overrule):
@@ -235,69 +238,55 @@ class ActionModule(ActionBase):
             % name,
         )
 
-    @staticmethod
-    def _judge(rule, table, name, inputs, members):
-        findings = []
+    @classmethod
+    def _judge(cls, rule, table, name, inputs, members):
         everyone = ", ".join(member["name"] for member in members if member["reachable"])
         where = name if rule.get("stage") == "host" else everyone
         source = str(rule.get("source", "preflight"))
         try:
-            if "that" not in rule:
-                return [
-                    finding(
-                        rule["id"],
-                        everyone,
-                        "skipped",
-                        found=str(inputs.template(rule["otherwise"])),
-                        source=source,
-                    )
-                ]
-            for condition in [table, rule] if rule["stage"] == "host" else [rule]:
-                if "when" in condition and not inputs.evaluate(condition["when"]):
-                    return [
-                        finding(
-                            rule["id"],
-                            where,
-                            "skipped",
-                            found=str(inputs.template(condition["otherwise"])).strip(),
-                            source=source,
-                        )
-                    ]
-            for needed, otherwise in rule.get("needs", {}).items():
-                if not inputs.evaluate(needed):
-                    return [
-                        finding(
-                            rule["id"],
-                            where,
-                            "not_evaluated",
-                            found=str(inputs.template(otherwise)).strip(),
-                            source=source,
-                        )
-                    ]
+            left_out = cls._not_judged(rule, table, inputs)
+            if left_out:
+                verdict, why = left_out
+                about = where if "that" in rule else everyone
+                return [finding(rule["id"], about, verdict, found=why, source=source)]
+            findings = []
             for item in inputs.evaluate(rule["for_each"]) if "for_each" in rule else [None]:
-                if inputs.evaluate(rule["that"], item=item):
-                    continue
-                about = (
-                    ", ".join(inputs.evaluate(rule["hosts"], item=item))
-                    if "hosts" in rule
-                    else name
-                )
-                texts = {
-                    key: str(inputs.template(rule[key], item=item)).strip()
-                    for key in ("expected", "found", "source", "fix")
-                }
-                lesser = (
-                    rule["severity"] == "warn"
-                    or "only_warn" in rule
-                    and inputs.evaluate(rule["only_warn"], item=item)
-                )
-                findings.append(finding(rule["id"], about, "warn" if lesser else "fail", **texts))
+                if not inputs.evaluate(rule["that"], item=item):
+                    findings.append(cls._finding(rule, name, inputs, item))
         except AnsibleError as error:
             # A rule that cannot be evaluated must not count as met.
             raise AnsibleError(
                 "rule %s cannot be evaluated for %s: %s" % (rule["id"], name, error)
             ) from error
         return findings or [finding(rule["id"], where, "pass", source=source)]
+
+    @staticmethod
+    def _not_judged(rule, table, inputs):
+        """Return (verdict, why) of a rule that is not judged here, None for the others."""
+        if "that" not in rule:
+            return "skipped", str(inputs.template(rule["otherwise"]))
+        for condition in [table, rule] if rule["stage"] == "host" else [rule]:
+            if "when" in condition and not inputs.evaluate(condition["when"]):
+                return "skipped", str(inputs.template(condition["otherwise"])).strip()
+        for needed, otherwise in rule.get("needs", {}).items():
+            if not inputs.evaluate(needed):
+                return "not_evaluated", str(inputs.template(otherwise)).strip()
+        return None
+
+    @staticmethod
+    def _finding(rule, name, inputs, item):
+        """Return the finding of a rule that an item breaks."""
+        about = name
+        if "hosts" in rule:
+            about = ", ".join(inputs.evaluate(rule["hosts"], item=item))
+        texts = {
+            key: str(inputs.template(rule[key], item=item)).strip()
+            for key in ("expected", "found", "source", "fix")
+        }
+        lesser = rule["severity"] == "warn" or (
+            "only_warn" in rule and inputs.evaluate(rule["only_warn"], item=item)
+        )
+        return finding(rule["id"], about, "warn" if lesser else "fail", **texts)
 
 
 def not_evaluated(findings):

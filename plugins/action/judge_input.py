@@ -8,6 +8,7 @@ import functools
 import os
 import re
 import time
+from typing import NamedTuple
 
 from ansible import constants as C
 from ansible.errors import AnsibleError
@@ -24,6 +25,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import (
 )
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._input_rules import (
     READING,
+    About,
     RuleError,
     check_inventory,
     describe,
@@ -62,6 +64,7 @@ FILES = {
         "correct the file, or set preflight_compat_facts to an empty text",
     ),
 }
+_BY_SSH = ("ssh", "smart", "paramiko", "paramiko_ssh")
 # Connection variables that are checked, and their defaults.
 CONNECTION = {
     "ansible_connection": C.DEFAULT_TRANSPORT,
@@ -144,6 +147,98 @@ def value_at(value, label):
     return value
 
 
+def connection_variables(shared, host):
+    """Return ({variable: text} of CONNECTION, findings about those whose template fails)."""
+    inputs = shared.hosts[host]
+    entry, findings = {}, []
+    for name, default in CONNECTION.items():
+        value = host if default is None else default
+        try:
+            value = shared.value(host, name) if name in inputs else value
+        except AnsibleError as error:
+            # cluster_address is checked with its role.
+            if name != "cluster_address":
+                findings.append(
+                    finding(
+                        "input-template",
+                        host,
+                        "fail",
+                        "text",
+                        "a template that fails: %s" % said(error),
+                        name,
+                        "correct the expression or the variables in it where the inventory sets %s"
+                        % name,
+                    )
+                )
+        entry[name] = "" if value is None else str(value)
+    return entry, findings
+
+
+def ssh_findings(host, entry):
+    """Return the findings about the connection variables of a host with ssh."""
+    address, port = entry["ansible_host"], kinds.as_number(entry["ansible_port"])
+    user, findings = entry["ansible_user"], []
+    if not kinds.is_host(address.partition("%")[0]) and address != host:
+        findings.append(
+            finding(
+                "input-hostname",
+                host,
+                "fail",
+                "a host name or an address",
+                show(address),
+                "ansible_host",
+                "set ansible_host to the address for ssh, ansible_port to the port, and ansible_user to the user",
+            )
+        )
+    if port is None or not 0 < port < 65536:
+        findings.append(
+            finding(
+                "input-range",
+                host,
+                "fail",
+                "a number from 1 to 65535",
+                show(entry["ansible_port"]),
+                "ansible_port",
+                "set ansible_port to the port of the host's sshd",
+            )
+        )
+    if not kinds.is_plain_text(user) or re.search(r"[\s:/@]|\A-", user):
+        findings.append(
+            finding(
+                "input-pattern",
+                host,
+                "fail",
+                "the name of an account",
+                show(user),
+                "ansible_user",
+                "set ansible_user to the account for ssh logins",
+            )
+        )
+    return findings
+
+
+def given_names(roles, shared):
+    """Return the names of the roles' variables that the inventory sets."""
+    given = {name for inputs in shared.hosts.values() for name in inputs.given}
+    return given.intersection(name for role in roles for name in role.options)
+
+
+def needed_rules(rules, touched):
+    """Return the rules that judge a variable in C(touched), or say something about its text."""
+    return [
+        rule
+        for rule in rules
+        if rule["kind"] in ("multiline", "foreign_keys") or not touched.isdisjoint(rule["words"])
+    ]
+
+
+def words_of(rule):
+    """Return the names of the variables whose values a rule needs."""
+    if rule["kind"] in READING:
+        return rule["words"]
+    return [re.split(r"[.\[]", rule["variable"])[0]]
+
+
 class ActionModule(ActionBase):
     """Checks every variable of every role for every host on the controller before anything is changed."""
 
@@ -174,69 +269,14 @@ class ActionModule(ActionBase):
         findings, connections = self._connections(shared)
         findings += check_inventory(groups, connections)
         values = {host: {} for host in shared.hosts}
-        given = set()
         # Without a cluster there is nothing else to check, because the variables of all roles belong to its hosts.
         if shared.hosts:
-            names = [name for role in roles for name in role.options]
-            # Defaults are valid, as a unit test verifies. Variables that no host sets need no evaluation.
-            touched = set().union(*[shared.touched(host, names) for host in shared.hosts])
-            given = set(names).intersection(
-                name for inputs in shared.hosts.values() for name in inputs.given
-            )
-            secrets = {role: secretive(of_role) for role, of_role in rules.items()}
-            rules = {
-                role: [
-                    rule
-                    for rule in of_role
-                    if rule["kind"] in ("multiline", "foreign_keys")
-                    or not touched.isdisjoint(rule["words"])
-                ]
-                for role, of_role in rules.items()
-            }
-            needed = touched.union(
-                word
-                for of_role in rules.values()
-                for rule in of_role
-                for word in (
-                    rule["words"]
-                    if rule["kind"] in READING
-                    else [re.split(r"[.\[]", rule["variable"])[0]]
-                )
-            )
-            judged, wrong = {}, {host: set() for host in shared.hosts}
-            for role in roles:
-                many_lines = texts_of_many_lines(rules[role.name])
-                foreign = foreign_keys(rules[role.name])
-                for host in shared.hosts:
-                    its_values, its_findings, wrong_names = self._values_of(
-                        role,
-                        host,
-                        shared,
-                        (many_lines, secrets[role.name], foreign),
-                        judged,
-                        needed,
-                    )
-                    findings += its_findings
-                    wrong[host] |= wrong_names
-                    values[host].update(its_values)
-                    shared.settle(host, its_values)
-            # Afterwards, because a rule may use other roles' variables.
-            for role in roles:
-                findings += self._judge_rules(
-                    self._with_data(rules[role.name], role, roles, values),
-                    values,
-                    wrong,
-                    shared,
-                    role,
-                    groups,
-                )
+            findings += self._judge_variables(roles, rules, shared, groups, values)
             findings += self._files(values)
             findings = self._causes(findings, shared, defaults)
             findings += self._unknown(roles, shared, hostvars)
 
         findings = without_names(findings, set(groups).union(*groups.values()))
-        fail_on = args["fail_on"] or self._fail_on(values)
-        stopping = blocks(findings, fail_on)
         result.update(
             changed=False,
             findings=findings,
@@ -245,30 +285,59 @@ class ActionModule(ActionBase):
             seconds=round(time.monotonic() - started, 3),
             evaluations=shared.evaluations,
         )
+        stopping = blocks(findings, args["fail_on"] or self._fail_on(values))
+        return self._told(result, stopping, shared, roles)
+
+    def _told(self, result, stopping, shared, roles):
+        """Return the result with its message. C(stopping) are the findings that end the run."""
+        findings = result["findings"]
         if stopping and all(entry["id"] == "inventory-no-lab" for entry in stopping):
             # In a fresh checkout one line is enough.
-            result = {
-                "changed": False,
-                "failed": True,
-                "msg": "; ".join(
-                    "%s do not exist yet: %s" % (entry["host"], entry["fix"]) for entry in stopping
-                ),
-            }
-        elif stopping:
+            missing = [
+                "%s do not exist yet: %s" % (entry["host"], entry["fix"]) for entry in stopping
+            ]
+            return {"changed": False, "failed": True, "msg": "; ".join(missing)}
+        if stopping:
             result["failed"] = True
             result["msg"] = "The input is not valid; nothing was changed.\n" + render(findings)
             show_failure(self._display, self._templar, result["msg"])
-        else:
-            result["msg"] = "The input is %s: %s and %s set by the inventory were checked." % (
-                "accepted with warnings" if findings else "valid",
-                counted(len(shared.hosts), "host"),
-                counted(len(given), "variable"),
-            )
-            if findings:
-                self._display.warning(
-                    "The input is accepted, but:\n" + render(findings), formatted=True
-                )
+            return result
+        result["msg"] = "The input is %s: %s and %s set by the inventory were checked." % (
+            "accepted with warnings" if findings else "valid",
+            counted(len(shared.hosts), "host"),
+            counted(len(given_names(roles, shared)), "variable"),
+        )
+        if findings:
+            text = "The input is accepted, but:\n" + render(findings)
+            self._display.warning(text, formatted=True)
         return result
+
+    def _judge_variables(self, roles, rules, shared, groups, values):
+        """Return the findings about the roles' variables, and fill C(values), {host: {variable: value}}, with the valid ones."""
+        names = [name for role in roles for name in role.options]
+        # Defaults are valid, as a unit test verifies. Variables that no host sets need no evaluation.
+        touched = set().union(*[shared.touched(host, names) for host in shared.hosts])
+        secrets = {role: secretive(of_role) for role, of_role in rules.items()}
+        rules = {role: needed_rules(of_role, touched) for role, of_role in rules.items()}
+        needed = touched.union(*[words_of(rule) for of_role in rules.values() for rule in of_role])
+        judged, wrong = {}, {host: set() for host in shared.hosts}
+        findings = []
+        for role in roles:
+            texts = (texts_of_many_lines(rules[role.name]), secrets[role.name])
+            foreign = foreign_keys(rules[role.name])
+            for host in shared.hosts:
+                its_values, its_findings, wrong_names = self._values_of(
+                    role, host, shared, (*texts, foreign), judged, needed
+                )
+                findings += its_findings
+                wrong[host] |= wrong_names
+                values[host].update(its_values)
+                shared.settle(host, its_values)
+        # Afterwards, because a rule may use other roles' variables.
+        for role in roles:
+            filled = self._with_data(rules[role.name], role, roles, values)
+            findings += self._judge_rules(filled, values, wrong, shared, role, groups)
+        return findings
 
     def _rules_of(self, role):
         data = load_data(self._loader, os.path.join(role.path, "meta", "input_rules.yml"))
@@ -281,37 +350,11 @@ class ActionModule(ActionBase):
         for rule in rules:
             if "{{" in rule.get("allowed", ""):
                 rule = dict(rule, allowed=self._templar.template(rule["allowed"]))
-            if rule["kind"] == "ids" and rule["ids"] == "verify":
-                checks = published_checks(
-                    load_data(self._loader, os.path.join(paths["verify"], "meta", "rules.yml"))
-                )
-                # Those that apply to trouble report a host that does not answer: they are neither required nor overruled.
-                rule = dict(
-                    rule,
-                    ids=frozenset(
-                        check["id"] for check in checks if check.get("applies_to") != "trouble"
-                    ),
-                )
-            elif rule["kind"] == "ids":
-                files = [
-                    os.path.join(paths[rule["ids"]], "meta", name)
-                    for name in ("host_rules.yml", "compat_rules.yml")
-                ]
-                own = {
-                    path
-                    for its in values.values()
-                    for path in its.get("preflight_rules_files", [])
-                    if kinds.is_file(path)
-                }
-                if any(self._problem("preflight_rules_files", path) for path in own):
-                    # The ids in an unreadable file are unknown.
+            if rule["kind"] == "ids":
+                ids = self._ids(paths, rule["ids"], values)
+                if ids is None:
                     continue
-                rule = dict(
-                    rule,
-                    ids=frozenset().union(
-                        *[ids_in(load_data(self._loader, path)) for path in files + sorted(own)]
-                    ),
-                )
+                rule = dict(rule, ids=ids)
             elif rule["kind"] == "options":
                 data = load_data(
                     self._loader, os.path.join(role.path, "meta", "%s.yml" % rule["options"])
@@ -319,6 +362,28 @@ class ActionModule(ActionBase):
                 rule = dict(rule, options=parse_options(data, role.name, rule["options"]))
             filled.append(rule)
         return filled
+
+    def _ids(self, paths, role, values):
+        """Return the ids of a role's rules or checks. None: one of the site's files is not readable, so they are unknown."""
+        meta = os.path.join(paths[role], "meta")
+        if role == "verify":
+            checks = published_checks(load_data(self._loader, os.path.join(meta, "rules.yml")))
+            # Those that apply to trouble report a host that does not answer: they are neither required nor overruled.
+            return frozenset(
+                check["id"] for check in checks if check.get("applies_to") != "trouble"
+            )
+        own = {
+            path
+            for its in values.values()
+            for path in its.get("preflight_rules_files", [])
+            if kinds.is_file(path)
+        }
+        if any(self._problem("preflight_rules_files", path) for path in own):
+            return None
+        files = [os.path.join(meta, name) for name in ("host_rules.yml", "compat_rules.yml")]
+        return frozenset().union(
+            *[ids_in(load_data(self._loader, path)) for path in files + sorted(own)]
+        )
 
     def _files(self, values):
         """Return the findings about the content of the site's files, which preflight would otherwise find only after the facts were gathered."""
@@ -371,78 +436,12 @@ class ActionModule(ActionBase):
         """Return (findings, {host: connection data}); a failing expression is one finding among others."""
         findings, connections = [], {}
         for host, inputs in shared.hosts.items():
-            entry = {}
-            for name, default in CONNECTION.items():
-                value = host if default is None else default
-                if name in inputs:
-                    try:
-                        value = shared.value(host, name)
-                    except AnsibleError as error:
-                        # cluster_address is checked with its role.
-                        if name != "cluster_address":
-                            findings.append(
-                                finding(
-                                    "input-template",
-                                    host,
-                                    "fail",
-                                    "text",
-                                    "a template that fails: %s" % said(error),
-                                    name,
-                                    "correct the expression or the variables in it where the inventory sets %s"
-                                    % name,
-                                )
-                            )
-                            entry["failed"] = True
-                entry[name] = "" if value is None else str(value)
-            by_ssh = entry["ansible_connection"].rpartition(".")[2] in (
-                "ssh",
-                "smart",
-                "paramiko",
-                "paramiko_ssh",
-            )
-            if by_ssh and "failed" not in entry:
-                if (
-                    not kinds.is_host(entry["ansible_host"].partition("%")[0])
-                    and entry["ansible_host"] != host
-                ):
-                    findings.append(
-                        finding(
-                            "input-hostname",
-                            host,
-                            "fail",
-                            "a host name or an address",
-                            show(entry["ansible_host"]),
-                            "ansible_host",
-                            "set ansible_host to the address for ssh, ansible_port to the port, and ansible_user to the user",
-                        )
-                    )
-                port = kinds.as_number(entry["ansible_port"])
-                if port is None or not 0 < port < 65536:
-                    findings.append(
-                        finding(
-                            "input-range",
-                            host,
-                            "fail",
-                            "a number from 1 to 65535",
-                            show(entry["ansible_port"]),
-                            "ansible_port",
-                            "set ansible_port to the port of the host's sshd",
-                        )
-                    )
-                if not kinds.is_plain_text(entry["ansible_user"]) or re.search(
-                    r"[\s:/@]|\A-", entry["ansible_user"]
-                ):
-                    findings.append(
-                        finding(
-                            "input-pattern",
-                            host,
-                            "fail",
-                            "the name of an account",
-                            show(entry["ansible_user"]),
-                            "ansible_user",
-                            "set ansible_user to the account for ssh logins",
-                        )
-                    )
+            entry, failing = connection_variables(shared, host)
+            findings += failing
+            failed = bool(failing)
+            connection = entry["ansible_connection"]
+            if connection.rpartition(".")[2] in _BY_SSH and not failed:
+                findings += ssh_findings(host, entry)
             # Any other key may be in an agent under this name. This one exists only after lab/lab.py has created hosts.
             key = os.path.normpath(entry["ansible_ssh_private_key_file"])
             virtual = (
@@ -454,7 +453,7 @@ class ActionModule(ActionBase):
                 "lab_command": "make lab-vm" if virtual else "make lab",
                 "address": entry["ansible_host"],
                 "port": entry["ansible_port"],
-                "connection": "" if "failed" in entry else entry["ansible_connection"],
+                "connection": "" if failed else connection,
                 "cluster_address": entry["cluster_address"],
             }
         return findings, connections
@@ -476,11 +475,8 @@ class ActionModule(ActionBase):
                 self._needs_facts = self._needs_facts or shared.needs_facts(host, name)
             if key not in judged:
                 judged[key] = judge_value(
-                    name,
-                    spec,
+                    Variable(name, spec, shared.is_secret(host, name), *texts),
                     functools.partial(shared.value, host, name),
-                    shared.is_secret(host, name),
-                    *texts,
                 )
             value, problems = judged[key]
             if problems is None:
@@ -539,9 +535,8 @@ class ActionModule(ActionBase):
                 )
             )
 
-        return judge_rules(
-            rules, values, evaluate, reveal, shared.key, groups, shared.unsteady, shared.is_given
-        )
+        about = About(shared.key, groups, shared.unsteady, shared.is_given)
+        return judge_rules(rules, values, evaluate, reveal, about)
 
     @staticmethod
     def _causes(findings, shared, defaults):
@@ -693,69 +688,75 @@ def _minutes_in(text):
         return None
 
 
-def judge_value(name, spec, ask, secret, many_lines, secrets):
+class Variable(NamedTuple):
+    """A variable of a role. C(secret): a host has its value from a vault. The rest is what the rules of the role say about its texts."""
+
+    name: str
+    spec: dict
+    secret: bool
+    many_lines: frozenset
+    secrets: frozenset
+
+    def is_hidden(self, label):
+        return self.secret or keeps_secrets(option_at(self.spec, label))
+
+
+def judge_value(variable, ask):
     """Return (value, problems) of a variable, or (message, None) if its template fails."""
     try:
         value = ask()
     except AnsibleError as error:
-        return "a template that fails: %s" % (HIDDEN if secret else said(error)), None
-    value, found = kinds.check_type(spec, value)
+        return "a template that fails: %s" % (HIDDEN if variable.secret else said(error)), None
+    value, found = kinds.check_type(variable.spec, value)
+    problems = [type_problem(variable, value, *each) for each in found]
+    return value, problems or text_problems(variable, value)
+
+
+def type_problem(variable, value, *found):
+    """Return the problem that a value has another type, as (check, path, what was expected, what was found, what to do)."""
+    check_id, label, expected, shown, fix, shows = found
+    name, spec = variable.name, variable.spec
+    where = name + label
+    if shows:
+        its = value_at(value, label)
+        revealed = reveal_at(where, its, variable.secrets)
+        shown = show(revealed) if revealed != its else shown
+    if shows and variable.is_hidden(label):
+        shown = HIDDEN
+    if fix is None and check_id == "input-type":
+        fix = about_a_number(where, option_at(spec, label), value_at(value, label))
+    if fix is None and spec.get("type") in ("list", "dict") and not label:
+        fix = "set %s to %s, on a command line as JSON: -e '{\"%s\": ...}'" % (
+            name,
+            describe(spec),
+            name,
+        )
+    if fix is None:
+        fix = "set %s to %s" % (where, expected)
+    return check_id, label, expected, shown, fix
+
+
+def text_problems(variable, value):
+    """Return the problems of texts with line breaks or control characters, in the form of type_problem."""
     problems = []
-    for check_id, label, expected, shown, fix, shows in found:
-        hidden = shows and (secret or keeps_secrets(option_at(spec, label)))
-        its = value_at(value, label) if shows else None
-        if shows and reveal_at(name + label, its, secrets) != its:
-            shown = show(reveal_at(name + label, its, secrets))
-        where = name + label
-        if fix is None and check_id == "input-type":
-            fix = about_a_number(where, option_at(spec, label), value_at(value, label))
-        if fix is None and spec.get("type") in ("list", "dict") and not label:
-            fix = "set %s to %s, on a command line as JSON: -e '{\"%s\": ...}'" % (
-                name,
-                describe(spec),
-                name,
-            )
+    for label, text in texts_of(value):
+        where = variable.name + label
+        if kinds.is_plain_text(text) or may_have_lines(where, variable.many_lines):
+            continue
+        # Keys of dictionaries are not secret.
+        its = text
+        if isinstance(value_at(value, label), str):
+            its = reveal_at(where, text, variable.secrets)
+        wrong = {ascii(char)[1:-1] for char in text if not kinds.is_plain_text(char)}
+        shown = "%s (%s)" % (show(its), ", ".join(sorted(wrong)))
         problems.append(
             (
-                check_id,
+                "input-text",
                 label,
-                expected,
-                HIDDEN if hidden else shown,
-                "set %s to %s" % (where, expected) if fix is None else fix,
+                "text of one line, without control characters",
+                HIDDEN if variable.is_hidden(label) else shown,
+                "set %s to one line; a block (|) in YAML ends with a line break, which |- leaves out"
+                % where,
             )
         )
-    if not problems:
-        for label, text in texts_of(value):
-            if not kinds.is_plain_text(text) and not may_have_lines(name + label, many_lines):
-                hidden = secret or keeps_secrets(option_at(spec, label))
-                # Keys of dictionaries are not secret.
-                its = (
-                    reveal_at(name + label, text, secrets)
-                    if isinstance(value_at(value, label), str)
-                    else text
-                )
-                problems.append(
-                    (
-                        "input-text",
-                        label,
-                        "text of one line, without control characters",
-                        HIDDEN
-                        if hidden
-                        else "%s (%s)"
-                        % (
-                            show(its),
-                            ", ".join(
-                                sorted(
-                                    {
-                                        ascii(char)[1:-1]
-                                        for char in text
-                                        if not kinds.is_plain_text(char)
-                                    }
-                                )
-                            ),
-                        ),
-                        "set %s%s to one line; a block (|) in YAML ends with a line break, which |- leaves out"
-                        % (name, label),
-                    )
-                )
-    return value, problems
+    return problems

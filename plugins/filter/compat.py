@@ -40,10 +40,9 @@ def image_fit(
         base,
         _compat.load_facts(facts_file),
         known or {},
-        _compat.own_source_fixes() + list(source_fixes),
-        horovod,
-        requires,
-        packages,
+        _compat.ImageRequest(
+            _compat.own_source_fixes() + list(source_fixes), horovod, requires, packages
+        ),
     )
 
 

@@ -7,25 +7,8 @@ from __future__ import annotations
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _nfs_server_plan
 
 
-def nfs_server_plan(
-    found,
-    exports,
-    members,
-    host,
-    options,
-    anonymous,
-    settings,
-    inventory_addresses=(),
-    clients=(),
-    firewall=True,
-    require_mount=False,
-):
-    cluster = _nfs_server_plan.cluster_clients(
-        members, host, inventory_addresses, found.get("own_clients") or []
-    )
-    return _nfs_server_plan.nfs_server_plan(
-        found, exports, cluster, clients, options, anonymous, settings, firewall, require_mount
-    )
+def nfs_server_plan(found, **requested):
+    return _nfs_server_plan.nfs_server_plan(found, _nfs_server_plan.Requested(**requested))
 
 
 def nfs_server_conflicts(exports):

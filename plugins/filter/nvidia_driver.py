@@ -23,28 +23,10 @@ def nvidia_driver_plan(found, source, version, kernel_module, fabric_manager, da
     return plan(found, facts, Compatibility(facts).generation, asked, data, recommended)
 
 
-def nvidia_driver_state(
-    found,
-    planned,
-    source,
-    version,
-    wants,
-    log,
-    persistence=True,
-    allow_reboot=False,
-    offered=None,
-    recommended=None,
-):
+def nvidia_driver_state(found, planned, offered=None, recommended=None, **requested):
     from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import state
 
-    asked = {
-        "source": source,
-        "version": version,
-        "persistence": persistence,
-        "allow_reboot": allow_reboot,
-        "wants": wants,
-        "log": log,
-    }
+    asked = dict({"persistence": True, "allow_reboot": False}, **requested)
     return state(found, planned, asked, offered or {}, (recommended or {}).get("recommended", ""))
 
 

@@ -5,43 +5,13 @@
 from __future__ import annotations
 
 
-def shared_storage_plan(
-    share,
-    storage,
-    trees=(),
-    users=(),
-    groups=(),
-    mounts=(),
-    exports=(),
-    members=(),
-    host="",
-    backend="nfs",
-    client=None,
-    require_mount=True,
-    written=None,
-    login_hosts=(),
-    anonymous_uid=None,
-):
+def shared_storage_plan(share, storage, trees=(), users=(), groups=(), **more):
     # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _shared_storage_plan
 
-    return _shared_storage_plan.shared_storage_plan(
-        share,
-        storage,
-        trees,
-        users,
-        groups,
-        mounts,
-        exports,
-        members,
-        host,
-        backend,
-        client,
-        require_mount,
-        written,
-        login_hosts,
-        anonymous_uid,
-    )
+    host, written = more.pop("host", ""), more.pop("written", None)
+    requested = _shared_storage_plan.Requested(share, storage, trees, users, groups, **more)
+    return _shared_storage_plan.shared_storage_plan(requested, host, written)
 
 
 def shared_storage_verdict(readings, mounts=None):

@@ -9,7 +9,8 @@ from __future__ import annotations
 def slurm_plan(readings, hosts, scheduler, members, **more):
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
 
-    return _slurm_plan.slurm_plan(readings, hosts, scheduler, members, **more)
+    requested = _slurm_plan.Requested(hosts, scheduler, members, **more)
+    return _slurm_plan.slurm_plan(readings, requested)
 
 
 def slurm_needs(plan, reading, host, scheduler):

@@ -8,6 +8,7 @@ from ansible.errors import AnsibleFilterError
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import (
     REPOSITORY,
+    Build,
     RecipeError,
     archive_image,
     base_problems,
@@ -77,12 +78,8 @@ def image_recipe(recipe):
     }
 
 
-def base_image_problems(
-    probe, base, requires, variables, python_packages, apt_packages, nccl_version
-):
-    return base_problems(
-        base, probe, requires, variables, python_packages, apt_packages, nccl_version
-    )
+def base_image_problems(probe, python_packages, **build):
+    return base_problems(probe, Build(packages=python_packages, **build))
 
 
 class FilterModule:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import tarfile
+from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 
@@ -119,71 +120,98 @@ def _package_names(packages):
     return names
 
 
-def base_problems(base, probe, requires, variables, packages, apt_packages, nccl_version):
+class Build(NamedTuple):
+    """What the variables of role training_image say about the build of Horovod.
+
+    C(requires) are its required parts by section, C(variables) those of its build, C(packages) what pip installs and C(apt_packages) what apt does.
+    """
+
+    base: str
+    requires: dict
+    variables: dict
+    packages: list
+    apt_packages: list
+    nccl_version: str
+
+
+def _framework_problems(probe, build):
+    """Return the required frameworks that neither the base nor the packages have, and those that do not work with Horovod."""
+    problems = []
+    required = build.requires.get("frameworks") or []
+    python_packages = _package_names(build.packages)
+    for name in required:
+        if not probe["frameworks"][name] and not python_packages & set(DISTRIBUTIONS[name]):
+            problems.append(
+                "training_image_requires.frameworks has %s, but %s does not have it: add it to training_image_python_packages with its version "
+                "(%s==...), or set a base that has it" % (name, build.base, DISTRIBUTIONS[name][0])
+            )
+    tensorflow = probe["versions"]["tensorflow"] or "0"
+    release = tuple(int(part) for part in re.findall(r"\d+", tensorflow)[:2])
+    if "tensorflow" in required and release >= NO_TENSORFLOW_FROM:
+        problems.append(
+            "training_image_requires.frameworks has tensorflow, but with TensorFlow %s (Keras 3) in %s the published Horovod fails at run time "
+            "(horovod #4040, #4290): set a base with TensorFlow 2.15 or older, or one with its own Horovod (NGC's through 25.02)"
+            % (tensorflow, build.base)
+        )
+    return problems
+
+
+def _uses_cpu_build(probe, build):
+    """Return whether PyTorch of the base is required and has no CUDA."""
+    if not probe["frameworks"]["pytorch"] or probe["torch_cuda"]:
+        return False
+    required = build.requires.get("frameworks") or []
+    return "pytorch" in required and "torch" not in _package_names(build.packages)
+
+
+def _nccl_problem(probe, build):
+    """Return why Horovod cannot be compiled with NCCL as required, empty if it can."""
+    why = "training_image_requires.tensor_operations has nccl, "
+    if not probe["versions"]["cuda"]:
+        return (
+            why
+            + "which needs Horovod compiled with CUDA, but %s has no CUDA compiler (nvcc): set a base with CUDA's development files, or "
+            "remove nccl" % build.base
+        )
+    if _uses_cpu_build(probe, build):
+        return (
+            why
+            + "but PyTorch %s in %s is a CPU build: set a base whose PyTorch has CUDA, or remove nccl"
+            % (probe["versions"]["torch"], build.base)
+        )
+    if not probe["nccl_header"] and not build.nccl_version:
+        return (
+            why
+            + "but %s has no nccl.h: set training_image_nccl_version (for example 2.28.9-1+cuda13.0) and training_image_apt_repositories, "
+            "or HOROVOD_NCCL_HOME in training_image_build_variables" % build.base
+        )
+    return ""
+
+
+def base_problems(probe, build):
     """Why Horovod cannot be compiled on this base as required: one sentence each, empty if it can.
 
     C(probe) is what step C(probe) of the recipe says of the base.
     """
-    problems = []
-    versions = probe["versions"]
-    python_packages = _package_names(packages)
-    for name in requires.get("frameworks") or []:
-        if not probe["frameworks"][name] and not python_packages & set(DISTRIBUTIONS[name]):
-            problems.append(
-                "training_image_requires.frameworks has %s, but %s does not have it: add it to training_image_python_packages with its version "
-                "(%s==...), or set a base that has it" % (name, base, DISTRIBUTIONS[name][0])
-            )
-    tensorflow = versions["tensorflow"] or "0"
-    if (
-        "tensorflow" in (requires.get("frameworks") or [])
-        and tuple(int(part) for part in re.findall(r"\d+", tensorflow)[:2]) >= NO_TENSORFLOW_FROM
-    ):
-        problems.append(
-            "training_image_requires.frameworks has tensorflow, but with TensorFlow %s (Keras 3) in %s the published Horovod fails at run time "
-            "(horovod #4040, #4290): set a base with TensorFlow 2.15 or older, or one with its own Horovod (NGC's through 25.02)"
-            % (tensorflow, base)
-        )
-    operations = requires.get("tensor_operations") or []
-    if "nccl" in operations:
-        why = "training_image_requires.tensor_operations has nccl, "
-        if not versions["cuda"]:
-            problems.append(
-                why
-                + "which needs Horovod compiled with CUDA, but %s has no CUDA compiler (nvcc): set a base with CUDA's development files, or "
-                "remove nccl" % base
-            )
-        elif (
-            probe["frameworks"]["pytorch"]
-            and not probe["torch_cuda"]
-            and "pytorch" in (requires.get("frameworks") or [])
-            and "torch" not in python_packages
-        ):
-            problems.append(
-                why
-                + "but PyTorch %s in %s is a CPU build: set a base whose PyTorch has CUDA, or remove nccl"
-                % (versions["torch"], base)
-            )
-        elif not (probe["nccl_header"] or nccl_version):
-            problems.append(
-                why
-                + "but %s has no nccl.h: set training_image_nccl_version (for example 2.28.9-1+cuda13.0) and training_image_apt_repositories, "
-                "or HOROVOD_NCCL_HOME in training_image_build_variables" % base
-            )
-    if "ddl" in operations and variables.get("HOROVOD_GPU_ALLREDUCE") != "DDL":
+    problems = _framework_problems(probe, build)
+    operations = build.requires.get("tensor_operations") or []
+    nccl = _nccl_problem(probe, build) if "nccl" in operations else ""
+    problems += [nccl] if nccl else []
+    if "ddl" in operations and build.variables.get("HOROVOD_GPU_ALLREDUCE") != "DDL":
         problems.append(
             "training_image_requires.tensor_operations has ddl, which this recipe does not build by default: set a base whose Horovod has it, "
             "or set HOROVOD_GPU_ALLREDUCE to DDL in training_image_build_variables"
         )
-    build = NcclBuild.parse(nccl_version)
-    if build and versions["cuda"] and str(build.cuda_major) != versions["cuda"].partition(".")[0]:
+    cuda, pair = probe["versions"]["cuda"], NcclBuild.parse(build.nccl_version)
+    if pair and cuda and str(pair.cuda_major) != cuda.partition(".")[0]:
         problems.append(
             "training_image_nccl_version: '%s' is for CUDA %s, but %s has CUDA %s: set a build for that CUDA"
-            % (nccl_version, build.cuda_major, base, versions["cuda"])
+            % (build.nccl_version, pair.cuda_major, build.base, cuda)
         )
-    if not probe["apt"] and (nccl_version or apt_packages):
+    if not probe["apt"] and (build.nccl_version or build.apt_packages):
         problems.append(
             "%s has no apt-get, so neither training_image_nccl_version nor training_image_apt_packages can be installed: "
-            "set a base of Debian or Ubuntu" % base
+            "set a base of Debian or Ubuntu" % build.base
         )
     return problems
 

@@ -388,6 +388,41 @@ def bring_into_force(module, config, engine, merged, text, action):
         )
 
 
+def action_for(engine, differs, pending):
+    """Return what brings other options into force: reload, restart, or none without a daemon.
+
+    C(differs) are the names of the options, C(pending) is true if a restart is needed in any case.
+    """
+    if not engine.is_there():
+        return "none"
+    # Without --validate, a rejected reload looks like an accepted one.
+    reloads = (
+        not pending and set(differs) <= RELOADABLE and engine.is_active() and engine.can_validate()
+    )
+    return "reload" if reloads else "restart"
+
+
+def fail_if_refused(module, engine, config, text):
+    refusal = engine.refusal(text)
+    if refusal:
+        module.fail_json(
+            msg=f"Docker rejects the new {config.path}, nothing was changed: {refusal}\n"
+            "Correct the options (docker_engine_daemon_options of the role), and run this again"
+        )
+
+
+def warn(module, config, merged, containers):
+    """Warn of containers that a restart stops, and of options that stay as the site has set them."""
+    if containers:
+        module.warn(f"The restart of Docker stops: {', '.join(containers)}")
+    for kept in merged.kept:
+        module.warn(
+            f"{config.path}: {kept['option']} stays {json.dumps(kept['value'])}, which was not set by this collection; "
+            f"requested is {json.dumps(kept['asked'])}. "
+            f"To replace it, add it to override (docker_engine_daemon_override of the role)"
+        )
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -418,42 +453,21 @@ def main():
     # A restart is also needed after an interrupted run, or if the caller requests it.
     pending = config.noted.get("pending", False) or module.params["restart"] and engine.is_there()
 
-    action = "none"
-    if (differs or pending) and engine.is_there():
-        # Without --validate, a rejected reload looks like an accepted one.
-        reloads = (
-            not pending
-            and set(differs) <= RELOADABLE
-            and engine.is_active()
-            and engine.can_validate()
-        )
-        action = "reload" if reloads else "restart"
+    changes = bool(differs or pending)
+    action = action_for(engine, differs, pending) if changes else "none"
     if differs and not module.check_mode:
-        refusal = engine.refusal(text)
-        if refusal:
-            module.fail_json(
-                msg=f"Docker rejects the new {config.path}, nothing was changed: {refusal}\n"
-                "Correct the options (docker_engine_daemon_options of the role), and run this again"
-            )
-
-    containers = (
-        refuse_to_stop(module, config, engine, merged.options) if action == "restart" else []
-    )
+        fail_if_refused(module, engine, config, text)
+    containers = []
+    if action == "restart":
+        containers = refuse_to_stop(module, config, engine, merged.options)
     if not module.check_mode:
-        if differs or pending:
+        if changes:
             bring_into_force(module, config, engine, merged, text, action)
-        if differs or pending or merged.placed != config.noted.get("placed", []):
+        if changes or merged.placed != config.noted.get("placed", []):
             config.note(merged.placed, False)
-    if containers:
-        module.warn(f"The restart of Docker stops: {', '.join(containers)}")
-    for kept in merged.kept:
-        module.warn(
-            f"{config.path}: {kept['option']} stays {json.dumps(kept['value'])}, which was not set by this collection; "
-            f"requested is {json.dumps(kept['asked'])}. "
-            f"To replace it, add it to override (docker_engine_daemon_override of the role)"
-        )
+    warn(module, config, merged, containers)
     module.exit_json(
-        changed=bool(differs or pending),
+        changed=changes,
         action=action,
         kept=merged.kept,
         options=merged.options,

@@ -261,6 +261,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._npu_smi import (
     ParseError,
+    Table,
     device_nodes_finding,
     merged_devices,
     parse_address,
@@ -270,6 +271,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._npu_smi import (
     why_no_answer,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
+    Run,
     check_names,
     check_timeout,
     run_tool,
@@ -373,6 +375,40 @@ def live_addresses(module, devices, timeout, container):
     return live, reasons
 
 
+def table_of(module: AnsibleModule, run: Run) -> Table | None:
+    """Return the table that npu-smi printed, None if it printed none. Fail for one that cannot be read."""
+    try:
+        return None if run.cause else parse_info(run.stdout)
+    except ParseError as exc:
+        module.fail_json(
+            msg=f"{module.params['executable']} info: {exc}. Run it in the same place. If its output is complete, report it as a fault of the collection",
+            rc=run.rc,
+            stdout=run.stdout,
+            stderr=run.stderr,
+        )
+
+
+def cause_of(module: AnsibleModule, run: Run, table: Table | None) -> tuple[str, str]:
+    """Return (why the NPUs are not known, what says so), empty texts if they are."""
+    if run.cause:
+        return run.cause, run.evidence
+    if table is None or run.rc != 0:
+        cause, evidence = why_no_answer(run.rc, run.stdout, run.stderr)
+        if table is None and run.rc == 0 and cause == "unknown" and run.stdout.strip():
+            module.fail_json(
+                msg=f"{module.params['executable']} info ended with exit code 0, but printed no table of npu-smi. "
+                "Set executable to the driver's npu-smi, or remove the program of that name that comes first in PATH",
+                stdout=run.stdout,
+                stderr=run.stderr,
+            )
+        return cause, evidence
+    if table.cut:
+        return "truncated", f"{table.cut}"
+    if not table.npus:
+        return "no_devices", "a table without an NPU"
+    return run.cause, run.evidence
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
@@ -391,37 +427,14 @@ def main() -> None:
     check_timeout(module)
 
     run = run_tool(module, [executable, "info"], timeout, container=container)
-    try:
-        table = parse_info(run.stdout) if not run.cause else None
-    except ParseError as exc:
-        module.fail_json(
-            msg=f"{executable} info: {exc}. Run it in the same place. If its output is complete, report it as a fault of the collection",
-            rc=run.rc,
-            stdout=run.stdout,
-            stderr=run.stderr,
-        )
+    table = table_of(module, run)
     npus = table.npus if table else []
-
-    cause, evidence = run.cause, run.evidence
-    if not cause and (table is None or run.rc != 0):
-        cause, evidence = why_no_answer(run.rc, run.stdout, run.stderr)
-        if table is None and run.rc == 0 and cause == "unknown" and run.stdout.strip():
-            module.fail_json(
-                msg=f"{executable} info ended with exit code 0, but printed no table of npu-smi. Set executable to the driver's npu-smi, or "
-                "remove the program of that name that comes first in PATH",
-                stdout=run.stdout,
-                stderr=run.stderr,
-            )
-    elif not cause and table.cut:
-        cause, evidence = "truncated", f"{table.cut}"
-    elif not cause and not npus:
-        cause, evidence = "no_devices", "a table without an NPU"
+    cause, evidence = cause_of(module, run, table)
     fix = None
     if cause:
         on_host, in_container = FIXES[cause]
-        fix = (in_container or on_host if container else on_host).format(
-            container=container
-        ) + f". It said: {evidence}"
+        template = in_container or on_host if container else on_host
+        fix = template.format(container=container) + f". It said: {evidence}"
 
     nodes = [] if container else npu_nodes(module.params["device_folder"])
     findings = unhealthy(npus) + device_nodes_finding(nodes, npus)

@@ -326,6 +326,25 @@ def settings(traces):
     return [trace for trace in traces if trace.startswith("/etc/")]
 
 
+def lacking(packages, there):
+    """Return the requested packages that are not there in their version."""
+    return [
+        package
+        for package in packages
+        for name, version in [_packages.split_package(package)]
+        if name not in there or version and there[name]["version"] != version
+    ]
+
+
+def expected(before, asked, hold):
+    """Return the state of the packages after their installation. C(asked) are versions by name, empty for any."""
+    after = dict(before)
+    for name, version in asked.items():
+        former = before.get(name, {}).get("version", "(apt's candidate)")
+        after[name] = {"version": version or former, "held": hold}
+    return after
+
+
 class Host:
     def __init__(self, module):
         self.module = module
@@ -407,15 +426,12 @@ class Host:
 
     # Present
 
-    def install(self, packages, traces, hold, may_replace, hold_too, notes):
+    def install(self):
+        """Install, hold and record the requested packages, as far as they lack it."""
+        packages, hold = self.module.params["packages"], self.module.params["hold"]
         asked = dict(_packages.split_package(package) for package in packages)
         before = self.there(asked)
-        missing = [
-            package
-            for package in packages
-            for name, version in [_packages.split_package(package)]
-            if name not in before or version and before[name]["version"] != version
-        ]
+        missing = lacking(packages, before)
         loose = [name for name in asked if hold and not before.get(name, {}).get("held")]
         if not missing and not loose:
             return
@@ -424,118 +440,120 @@ class Host:
         )
         self.result["diff"] = {
             "before": shown(before, hold),
-            "after": shown(
-                dict(
-                    before,
-                    **{
-                        name: {
-                            "version": asked[name]
-                            or before.get(name, {}).get("version", "(apt's candidate)"),
-                            "held": hold,
-                        }
-                        for name in asked
-                    },
-                ),
-                hold,
-            ),
+            "after": shown(expected(before, asked, hold), hold),
         }
         if self.is_dry:
             if missing and not self.module.check_mode:
-                self.update()
-                self.result.update(self.simulation(missing, may_replace))
-                self.result["held"] = self.held(
-                    self.result["removed"] + list(self.result["replaced"])
-                )
+                self.simulate(missing)
             return
         former = self.file.read()
-        existed = [
-            trace for trace in traces if trace not in former.get("traces", []) and exists(trace)
-        ]
+        record = self.begun(former)
+        if missing:
+            self.install_missing(asked, missing, former, record)
+        if loose or hold and missing:
+            self.hold(asked, loose, record)
+        self.file.write(record)
+
+    def simulate(self, missing):
+        """Tell what apt would do."""
+        self.update()
+        self.result.update(self.simulation(missing, self.module.params["may_replace"]))
+        self.result["held"] = self.held(self.result["removed"] + list(self.result["replaced"]))
+
+    def begun(self, former):
+        """Return the record with the state before the first run. C(former) is that of earlier runs of this module, whose state counts."""
+        traces, notes = self.module.params["traces"], self.module.params["notes"]
+        known = former.get("traces", [])
+        existed = [trace for trace in traces if trace not in known and exists(trace)]
+        contents = {trace: all_below(trace) for trace in settings(existed)}
         record = dict(
             former,
-            **{
-                "packages": former.get("packages", []),
-                "replaced": former.get("replaced", {}),
-                "held": former.get("held", []),
-                "traces": unique(former.get("traces", []) + traces),
-                # The state before the first run counts, not that after an earlier run of this module.
-                "existed": unique(former.get("existed", []) + existed),
-                "contents": dict(
-                    {trace: all_below(trace) for trace in settings(existed)},
-                    **former.get("contents", {}),
-                ),
-            },
-        )
-        # Without checksums an earlier run was interrupted in its first installation: what has appeared since then is of the packages.
-        files = (
-            checksums(files_below(settings(record["traces"])))
-            if "placed" in former
-            else dict.fromkeys(of_before(record), "")
+            packages=former.get("packages", []),
+            replaced=former.get("replaced", {}),
+            held=former.get("held", []),
+            traces=unique(known + traces),
+            existed=unique(former.get("existed", []) + existed),
+            contents=dict(contents, **former.get("contents", {})),
         )
         if notes:
             record["notes"] = dict(notes, **former.get("notes", {}))
-        if missing:
-            self.update()
-            plan = self.accepted(missing, may_replace)
-            ours = record["packages"]
-            record["packages"] = unique(
-                ours + [name for name in plan["installed"] if name not in plan["replaced"]]
-            )
-            record["replaced"] = dict(
-                {name: version for name, version in plan["replaced"].items() if name not in ours},
-                **record["replaced"],
-            )
-            record["removed"] = unique(
-                former.get("removed", []) + [name for name in plan["removed"] if name not in ours]
-            )
-            # Before a package is installed.
-            self.file.write(record)
-            rc, stdout, stderr = self.apt(
-                *QUIETLY,
-                "--no-install-recommends",
-                *self.changing(missing, may_replace),
-                "install",
-                *missing,
-            )
-            # Of all packages, because several may share a configuration file. Also if apt failed, because the next run would take the files for the site's.
-            record["placed"] = placed_files(
-                former.get("placed", {}), files, checksums(files_below(settings(record["traces"])))
-            )
-            self.file.write(record)
-            if rc:
-                self.module.fail_json(
-                    msg="apt-get install %s failed: %s\nCorrect what apt names. If a package is half installed, run 'dpkg --configure "
-                    "--pending' on the host. Then run this again"
-                    % (" ".join(missing), last_lines(stderr or stdout)),
-                    stdout=stdout,
-                    stderr=stderr,
-                )
-            self.result.update(plan)
-            self.check(asked, plan)
-        if loose or hold and missing:
-            # apt-mark holds no name that another package provides.
-            now = self.there(asked)
-            real = {name: now.get(name, {}).get("package", name) for name in asked}
-            loose = [real[name] for name in loose]
-            others = self.installed(hold_too)
-            record["held"] = unique(
-                record["held"]
-                + loose
-                + [
-                    name
-                    for name, package in sorted(others.items())
-                    if not package["held"] and name not in real.values()
-                ]
-            )
-            rc, stdout, stderr = self.run(
-                "apt-mark", "hold", *unique(list(real.values()) + sorted(others))
-            )
-            if rc:
-                self.module.fail_json(
-                    msg="apt-mark hold failed: %s\nThe packages are installed, but not held. Correct what apt-mark names, and run this again"
-                    % last_lines(stderr or stdout)
-                )
+        return record
+
+    def install_missing(self, asked, missing, former, record):
+        """Install packages, and fill C(record). C(former) is the record of earlier runs."""
+        may_replace = self.module.params["may_replace"]
+        files = self.files_before(former, record)
+        self.update()
+        plan = self.accepted(missing, may_replace)
+        ours = record["packages"]
+        record["packages"] = unique(
+            ours + [name for name in plan["installed"] if name not in plan["replaced"]]
+        )
+        record["replaced"] = dict(
+            {name: version for name, version in plan["replaced"].items() if name not in ours},
+            **record["replaced"],
+        )
+        record["removed"] = unique(
+            former.get("removed", []) + [name for name in plan["removed"] if name not in ours]
+        )
+        # Before a package is installed.
         self.file.write(record)
+        rc, stdout, stderr = self.apt(
+            *QUIETLY,
+            "--no-install-recommends",
+            *self.changing(missing, may_replace),
+            "install",
+            *missing,
+        )
+        # Of all packages, because several may share a configuration file. Also if apt failed, because the next run would take the files for the site's.
+        record["placed"] = placed_files(
+            former.get("placed", {}), files, checksums(files_below(settings(record["traces"])))
+        )
+        self.file.write(record)
+        if rc:
+            self.module.fail_json(
+                msg="apt-get install %s failed: %s\nCorrect what apt names. If a package is half installed, run 'dpkg --configure "
+                "--pending' on the host. Then run this again"
+                % (" ".join(missing), last_lines(stderr or stdout)),
+                stdout=stdout,
+                stderr=stderr,
+            )
+        self.result.update(plan)
+        self.check(asked, plan)
+
+    @staticmethod
+    def files_before(former, record):
+        """Return the checksums of the files of settings before an installation.
+
+        Without checksums an earlier run was interrupted in its first installation: what has appeared since then is of the packages.
+        """
+        if "placed" in former:
+            return checksums(files_below(settings(record["traces"])))
+        return dict.fromkeys(of_before(record), "")
+
+    def hold(self, asked, loose, record):
+        """Hold the requested packages, C(loose) are not held, and those of hold_too. Fill C(record)."""
+        # apt-mark holds no name that another package provides.
+        now = self.there(asked)
+        real = {name: now.get(name, {}).get("package", name) for name in asked}
+        others = self.installed(self.module.params["hold_too"])
+        record["held"] = unique(
+            record["held"]
+            + [real[name] for name in loose]
+            + [
+                name
+                for name, package in sorted(others.items())
+                if not package["held"] and name not in real.values()
+            ]
+        )
+        rc, stdout, stderr = self.run(
+            "apt-mark", "hold", *unique(list(real.values()) + sorted(others))
+        )
+        if rc:
+            self.module.fail_json(
+                msg="apt-mark hold failed: %s\nThe packages are installed, but not held. Correct what apt-mark names, and run this again"
+                % last_lines(stderr or stdout)
+            )
 
     def check(self, asked, plan):
         """Fail if a requested package is not there after apt's success. A rollback would act against what changed it; the record has what was installed."""
@@ -642,21 +660,10 @@ class Host:
         # An interrupted run may have left traces of former_packages.
         if not set(KEYS) & set(found) and not names and not left(record):
             return
-        if names:
-            rc, stdout, stderr = self.apt(
-                "--simulate", "--purge", "--allow-change-held-packages", "remove", *names
-            )
-            if rc:
-                self.module.fail_json(
-                    msg="apt cannot remove %s, nothing was changed: %s\nRepair the packages that apt names ('apt-get --fix-broken install'), "
-                    "and run this again" % (" ".join(names), last_lines(stderr or stdout))
-                )
-            needed = [
-                name for name in _packages.parse_simulation(stdout)["removed"] if name not in names
-            ]
-            if needed:
-                self.result.update(kept=names, needed_by=needed)
-                return
+        needed = self.needed_by(names)
+        if needed:
+            self.result.update(kept=names, needed_by=needed)
+            return
         self.result.update(changed=True, removed=names)
         self.result["kept_files"] = changed_settings(
             record, checksums(files_below(settings(record["traces"])))
@@ -674,6 +681,21 @@ class Host:
         if names or former_packages:
             self.purge(names, record)
         self.file.write({key: value for key, value in found.items() if key not in KEYS})
+
+    def needed_by(self, names):
+        """Return the packages that need these, and that apt would remove with them."""
+        if not names:
+            return []
+        rc, stdout, stderr = self.apt(
+            "--simulate", "--purge", "--allow-change-held-packages", "remove", *names
+        )
+        if rc:
+            self.module.fail_json(
+                msg="apt cannot remove %s, nothing was changed: %s\nRepair the packages that apt names ('apt-get --fix-broken install'), "
+                "and run this again" % (" ".join(names), last_lines(stderr or stdout))
+            )
+        removed = _packages.parse_simulation(stdout)["removed"]
+        return [name for name in removed if name not in names]
 
     def purge(self, names, record):
         """A purge also removes files that the site had before the package was installed, or has changed or added since then."""
@@ -784,12 +806,7 @@ def main():
     host = Host(module)
     try:
         if module.params["state"] == "present":
-            host.install(
-                *(
-                    module.params[name]
-                    for name in ("packages", "traces", "hold", "may_replace", "hold_too", "notes")
-                )
-            )
+            host.install()
         else:
             host.uninstall(module.params["former_packages"], module.params["traces"])
     except _packages.ParseError as error:

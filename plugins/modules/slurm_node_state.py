@@ -175,6 +175,83 @@ def shown(states):
     )
 
 
+def checked_reason(module):
+    """Return the reason to set, empty for V(resume). Fail for other parameters that Slurm cannot use."""
+    reason, wait = "", module.params["wait"]
+    if module.params["state"] == "drain":
+        reason = _slurm.reason_of(module.params["reason"])
+        if not reason:
+            module.fail_json(
+                msg="reason: '%s' has no text. Say why the nodes are drained"
+                % module.params["reason"]
+            )
+    if wait is not None and wait < 0:
+        module.fail_json(msg="wait: %d is too low; use 0 or more" % wait)
+    for name in module.params["nodes"]:
+        # Brackets and commas would address other nodes too, and ALL all of them.
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            module.fail_json(
+                msg="nodes: '%s' is not a valid node name; use one name per entry, of letters, digits, '-', '.' and '_'"
+                % name
+            )
+    return reason
+
+
+def read_nodes(slurm):
+    """Return the nodes of the cluster by name."""
+    return {node["name"]: node for node in slurm.read(_slurm.NODES, _slurm.parse_nodes)}
+
+
+def fail_for_unknown(module, names, known):
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        module.fail_json(
+            msg="nodes: '%s' is not a node of the cluster, which has %s. Correct the name, or add the node to slurm.conf"
+            % (
+                "', '".join(unknown),
+                ", ".join(sorted(known)[:20]) + (" and more" if len(known) > 20 else ""),
+            )
+        )
+
+
+def update(slurm, names, word, reason):
+    """Set the state of nodes: drain, undrain or resume."""
+    if not names:
+        return
+    command = ["scontrol", "update", "nodename=" + ",".join(names), "state=" + word]
+    try:
+        slurm.run(command + (["reason=" + reason] if word == "drain" else []))
+    except NoAnswer as error:
+        # Slurm prints this for a node that never registered, and clears the flag nevertheless. The nodes are read again afterwards.
+        if word != "undrain" or "Invalid node state specified" not in str(error):
+            raise
+
+
+def fail_for_wrong(module, acting, after):
+    """Fail if a node that was changed has another state than requested."""
+    state = module.params["state"]
+    is_drained = state == "drain"
+    wrong = [name for name in acting if ("drain" in after[name]["states"]) != is_drained]
+    if wrong:
+        module.fail_json(
+            msg="%s: %s after 'scontrol update state=%s'; expected %s. See the log of the controller ('journalctl -u slurmctld')"
+            % (
+                ", ".join(wrong),
+                "+".join(after[wrong[0]]["states"]),
+                state,
+                "the flag drain" if is_drained else "no flag drain",
+            )
+        )
+
+
+def wait_for_jobs(module, slurm, names, after):
+    """Wait until no job runs on the nodes. C(after) are their states."""
+    jobs, waited = slurm.wait_for_jobs(names, module.params["wait"])
+    if jobs:
+        states = ["%s: %s" % (name, "+".join(after[name]["states"])) for name in sorted(after)]
+        slurm.fail_for_jobs(jobs, waited, "The nodes are %s" % "; ".join(states))
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -188,100 +265,44 @@ def main():
         required_if=[("state", "drain", ["reason"])],
         supports_check_mode=True,
     )
-    names, state = list(dict.fromkeys(module.params["nodes"])), module.params["state"]
-    reason = _slurm.reason_of(module.params["reason"]) if state == "drain" else ""
-    if state == "drain" and not reason:
-        module.fail_json(
-            msg="reason: '%s' has no text. Say why the nodes are drained" % module.params["reason"]
-        )
-    wait = module.params["wait"]
-    if wait is not None and wait < 0:
-        module.fail_json(msg="wait: %d is too low; use 0 or more" % wait)
-    for name in names:
-        # Brackets and commas would address other nodes too, and ALL all of them.
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            module.fail_json(
-                msg="nodes: '%s' is not a valid node name; use one name per entry, of letters, digits, '-', '.' and '_'"
-                % name
-            )
-
+    names = list(dict.fromkeys(module.params["nodes"]))
+    reason = checked_reason(module)
     slurm = Slurm(module)
     try:
-        found = slurm.read(_slurm.NODES, _slurm.parse_nodes)
-        by_name = {node["name"]: node for node in found}
-        unknown = [name for name in names if name not in by_name]
-        if unknown:
-            module.fail_json(
-                msg="nodes: '%s' is not a node of the cluster, which has %s. Correct the name, or add the node to slurm.conf"
-                % (
-                    "', '".join(unknown),
-                    ", ".join(sorted(by_name)[:20]) + (" and more" if len(by_name) > 20 else ""),
-                )
-            )
-        plan = _slurm.node_state_plan(found, names, state, reason, module.params["only_ours"])
+        by_name = read_nodes(slurm)
+        fail_for_unknown(module, names, by_name)
+        plan = _slurm.node_state_plan(
+            list(by_name.values()),
+            names,
+            module.params["state"],
+            reason,
+            module.params["only_ours"],
+        )
         before = {name: expected(by_name[name], "", "") for name in plan}
         after = {name: expected(by_name[name], action, reason) for name, action in plan.items()}
         acting = [name for name, action in plan.items() if action in ("drain", "resume")]
         if acting and not module.check_mode:
+            words = {name: _slurm.state_word(by_name[name], plan[name]) for name in acting}
             for word in ("drain", "undrain", "resume"):
-                affected = [
-                    name for name in acting if _slurm.state_word(by_name[name], plan[name]) == word
-                ]
-                if affected:
-                    command = [
-                        "scontrol",
-                        "update",
-                        "nodename=" + ",".join(affected),
-                        "state=" + word,
-                    ]
-                    try:
-                        slurm.run(command + (["reason=" + reason] if word == "drain" else []))
-                    except NoAnswer as error:
-                        # Slurm prints this for a node that never registered, and clears the flag nevertheless. The nodes are read again below.
-                        if word != "undrain" or "Invalid node state specified" not in str(error):
-                            raise
-            now = {node["name"]: node for node in slurm.read(_slurm.NODES, _slurm.parse_nodes)}
+                update(slurm, [name for name in acting if words[name] == word], word, reason)
+            now = read_nodes(slurm)
             after = {name: expected(now[name], "", "") for name in plan}
-            wrong = [
-                name for name in acting if ("drain" in after[name]["states"]) != (state == "drain")
-            ]
-            if wrong:
-                module.fail_json(
-                    msg="%s: %s after 'scontrol update state=%s'; expected %s. See the log of the controller ('journalctl -u slurmctld')"
-                    % (
-                        ", ".join(wrong),
-                        "+".join(after[wrong[0]]["states"]),
-                        state,
-                        "the flag drain" if state == "drain" else "no flag drain",
-                    )
-                )
-        if wait is not None and not module.check_mode:
-            jobs, waited = slurm.wait_for_jobs(names, wait)
-            if jobs:
-                slurm.fail_for_jobs(
-                    jobs,
-                    waited,
-                    "The nodes are %s"
-                    % "; ".join(
-                        "%s: %s" % (name, "+".join(after[name]["states"])) for name in sorted(after)
-                    ),
-                )
+            fail_for_wrong(module, acting, after)
+        if module.params["wait"] is not None and not module.check_mode:
+            wait_for_jobs(module, slurm, names, after)
     except NoAnswer as error:
         module.fail_json(msg=str(error), cause=error.cause)
-    kept = [
-        {
-            key: by_name[name][key]
-            for key in ("name", "states", "reason", "reason_user", "reason_time")
-        }
-        for name in plan
-        if plan[name] == "kept"
-    ]
+    keys = ("name", "states", "reason", "reason_user", "reason_time")
+
+    def with_action(action):
+        return [name for name in plan if plan[name] == action]
+
     module.exit_json(
         changed=bool(acting),
-        drained=[name for name in plan if plan[name] == "drain"],
-        resumed=[name for name in plan if plan[name] == "resume"],
-        unchanged=[name for name in plan if plan[name] == "unchanged"],
-        kept=kept,
+        drained=with_action("drain"),
+        resumed=with_action("resume"),
+        unchanged=with_action("unchanged"),
+        kept=[{key: by_name[name][key] for key in keys} for name in with_action("kept")],
         nodes=after,
         reason=reason,
         diff={"before": shown(before), "after": shown(after)},

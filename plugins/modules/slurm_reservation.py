@@ -99,20 +99,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_commands import NoAnswer, Slurm
 
 
-def main():
-    module = AnsibleModule(
-        argument_spec={
-            "name": {"type": "str", "default": "trainyard"},
-            "nodes": {"type": "list", "elements": "str"},
-            "minutes": {"type": "int", "default": 60},
-            "wait": {"type": "int", "default": 0},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "timeout": {"type": "int", "default": 30},
-        },
-        supports_check_mode=True,
-    )
-    name, wait = module.params["name"], module.params["wait"]
-    nodes = list(dict.fromkeys(module.params["nodes"] or []))
+def check_params(module, name, nodes):
+    """Fail for parameters that Slurm cannot use."""
     for what, words in (("name", [name]), ("nodes", nodes)):
         for word in words:
             # Brackets and commas would address other nodes too, and ALL all of them.
@@ -129,50 +117,67 @@ def main():
     if module.params["state"] == "present" and not nodes:
         module.fail_json(msg="nodes: the list is empty; name the nodes")
 
+
+def existing(slurm, name):
+    """Return the reservation of this name, None if there is none."""
+    reservations = slurm.read(_slurm.RESERVATIONS, _slurm.parse_reservations)
+    return next((entry for entry in reservations if entry["name"] == name), None)
+
+
+def fail_for_other_use(module, found):
+    """Fail if a reservation of this name has another purpose."""
+    if found and "maint" not in found["flags"]:
+        module.fail_json(
+            msg="name: the reservation '%s' is not for maintenance (flags: %s). Use a different name, or delete it on the scheduler's host: "
+            "scontrol delete reservationname=%s"
+            % (found["name"], ", ".join(found["flags"]) or "none", found["name"])
+        )
+
+
+def command(name, nodes, minutes, is_new):
+    """Return the command that reserves the nodes for some minutes from now."""
+    words = ["scontrol", *(["create", "reservation"] if is_new else ["update"])]
+    words += ["reservationname=" + name, "nodes=" + ",".join(nodes), "duration=%d" % minutes]
+    if is_new:
+        words += ["starttime=now", "flags=maint,ignore_jobs", "users=root"]
+    return words
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "default": "trainyard"},
+            "nodes": {"type": "list", "elements": "str"},
+            "minutes": {"type": "int", "default": 60},
+            "wait": {"type": "int", "default": 0},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "timeout": {"type": "int", "default": 30},
+        },
+        supports_check_mode=True,
+    )
+    name, nodes = module.params["name"], list(dict.fromkeys(module.params["nodes"] or []))
+    check_params(module, name, nodes)
     slurm = Slurm(module)
     try:
-        found = [
-            entry
-            for entry in slurm.read(_slurm.RESERVATIONS, _slurm.parse_reservations)
-            if entry["name"] == name
-        ]
+        found = existing(slurm, name)
         if module.params["state"] == "absent":
             if found and not module.check_mode:
                 slurm.run(["scontrol", "delete", "reservationname=" + name])
             module.exit_json(changed=bool(found), waited=0)
-        if found and "maint" not in found[0]["flags"]:
-            module.fail_json(
-                msg="name: the reservation '%s' is not for maintenance (flags: %s). Use a different name, or delete it on the scheduler's host: "
-                "scontrol delete reservationname=%s"
-                % (name, ", ".join(found[0]["flags"]) or "none", name)
-            )
-        action = ["update"] if found else ["create", "reservation"]
-        mine = [] if found else ["scontrol", "delete", "reservationname=" + name]
+        fail_for_other_use(module, found)
         if module.check_mode:
-            module.exit_json(
-                changed=not found or sorted(found[0]["nodes"]) != sorted(nodes), waited=0
-            )
-        slurm.run(
-            ["scontrol"]
-            + action
-            + [
-                "reservationname=" + name,
-                "nodes=" + ",".join(nodes),
-                "duration=%d" % module.params["minutes"],
-            ]
-            + ([] if found else ["starttime=now", "flags=maint,ignore_jobs", "users=root"])
-        )
-        jobs, waited = slurm.wait_for_jobs(nodes, wait, name)
-        if jobs and mine:
-            slurm.run(mine)
+            module.exit_json(changed=not found or sorted(found["nodes"]) != sorted(nodes), waited=0)
+        slurm.run(command(name, nodes, module.params["minutes"], is_new=not found))
+        jobs, waited = slurm.wait_for_jobs(nodes, module.params["wait"], name)
+        if jobs and not found:
+            slurm.run(["scontrol", "delete", "reservationname=" + name])
     except NoAnswer as error:
         module.fail_json(msg=str(error), cause=error.cause)
     if jobs:
-        slurm.fail_for_jobs(
-            jobs,
-            waited,
-            "The nodes are not reserved now" if mine else "The reservation of an earlier run stays",
-        )
+        left = "The nodes are not reserved now"
+        if found:
+            left = "The reservation of an earlier run stays"
+        slurm.fail_for_jobs(jobs, waited, left)
     module.exit_json(changed=True, waited=waited)
 
 

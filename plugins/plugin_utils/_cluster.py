@@ -203,6 +203,15 @@ def _slowest_speeds(hosts, shared, named):
     return speeds
 
 
+def _told_speeds(speeds):
+    """Return the networks with their speeds in Mb/s as text."""
+    words = []
+    for network, speed in speeds.items():
+        told = "%g Gb/s" % (speed / 1000.0) if speed else "of unknown speed"
+        words.append("%s %s" % (network, told))
+    return ", ".join(words)
+
+
 def fabric_network(hosts, shared, network, named=None, servers=()):
     """Return (CIDR, reason): the fastest network that all hosts share, or the cluster network if the fastest is not certain.
 
@@ -211,16 +220,13 @@ def fabric_network(hosts, shared, network, named=None, servers=()):
     """
     if not network or len(hosts) < 2:
         return network, ""
-    own = ipaddress.ip_network(network, strict=False)
+    own, named = ipaddress.ip_network(network, strict=False), named or {}
     if all(each.overlaps(own) for each in shared):
         return network, ""
-    if named and any(named.values()) and len(shared) == 1:
+    if any(named.values()) and len(shared) == 1:
         return str(shared[0]), "the one of cluster_fabric_interface"
-    speeds = _slowest_speeds(hosts, shared, named or {})
-    told = ", ".join(
-        "%s %s" % (each, "%g Gb/s" % (speed / 1000.0) if speed else "of unknown speed")
-        for each, speed in speeds.items()
-    )
+    speeds = _slowest_speeds(hosts, shared, named)
+    told = _told_speeds(speeds)
     best = max([speed or 0 for speed in speeds.values()], default=0)
     fastest = [each for each, speed in speeds.items() if speed == best]
     is_own = any(each.overlaps(own) for each in fastest)
@@ -228,9 +234,10 @@ def fabric_network(hosts, shared, network, named=None, servers=()):
         return network, "the fastest network is unknown (%s), so the cluster network is used" % told
     if is_own:
         return network, "the cluster network is the fastest (%s)" % told
-    rails = _without_storage(fastest, hosts, servers) if len(fastest) > 1 else fastest
-    chosen = ",".join(str(each) for each in rails)
-    if len(rails) > 1:
+    if len(fastest) > 1:
+        fastest = _without_storage(fastest, hosts, servers)
+    chosen = ",".join(str(each) for each in fastest)
+    if len(fastest) > 1:
         return chosen, "the fastest that all hosts share, as rails of one fabric (%s)" % told
     return chosen, "the fastest that all hosts share (%s)" % told
 
@@ -286,49 +293,64 @@ def _infiniband_rails(info, alike, carriers, networks):
     ]
 
 
+def _carriers(ports, address, interface):
+    """Return the RDMA ports that carry an interface or an address."""
+    names = {interface, interface.partition(".")[0]}
+    return [
+        port for port in ports if names & set(port["interfaces"]) or address in port["gid_indexes"]
+    ]
+
+
+def _rails(info, ports, carriers, networks):
+    """Return (the ports that are rails of the fabric, the GID indexes of those with an address inside).
+
+    InfiniBand needs no address, so every active port of the same rate is a rail. RoCE needs one: each port with an address inside a network is a rail.
+    """
+    first = carriers[0]
+    if first["transport"] == "infiniband":
+        kind = (first["transport"], first["rate_gb_s"])
+        alike = [port for port in ports if (port["transport"], port["rate_gb_s"]) == kind]
+        return _infiniband_rails(info, alike, carriers, networks), set()
+    by_port = [(port, _indexes_in(port, networks)) for port in ports]
+    rails = [port for port, found in by_port if found]
+    return rails or carriers, {found[0] for dummy, found in by_port if found}
+
+
+def _names_for_nccl(info, ports):
+    """Return the ports in NCCL_IB_HCA's notation."""
+    several = {port["device"] for port in info["rdma_ports"] if port["port"] > 1}
+    names = []
+    for port in ports:
+        number = ":%d" % port["port"] if port["device"] in several else ""
+        names.append(port["device"] + number)
+    return names
+
+
 def rdma_of(info, network, address, interface):
     """Return the RDMA devices of a host's fabric data: transport, rate, devices in NCCL_IB_HCA's notation, GID index; None without any.
 
-    C(network) may be several with commas. InfiniBand needs no address, so every active port of the same rate is a rail of the fabric. If several ports have
-    an address inside, the others are for storage. So is a port that is far from the GPUs, if each GPU has one beside it. RoCE needs an address: each port with
-    one inside a network is a rail. If the host has faster ports than these, its data should not be restricted to them, and NCCL chooses by itself.
+    C(network) may be several with commas. If several ports have an address inside, the others are for storage. So is a port that is far from the GPUs, if each
+    GPU has one beside it. If the host has faster ports than the rails, its data should not be restricted to them, and NCCL chooses by itself.
     """
     ports = [
         port
         for port in info.get("rdma_ports", [])
         if port["state"] == "active" and port["transport"] in ("infiniband", "roce")
     ]
-    names = {interface, interface.partition(".")[0]}
-    carriers = [
-        port for port in ports if names & set(port["interfaces"]) or address in port["gid_indexes"]
-    ]
-    fastest = max([port["rate_gb_s"] or 0 for port in _beside_gpus(info, ports)] or [0])
-    if not (network and interface and carriers) or (carriers[0]["rate_gb_s"] or 0) < fastest:
+    carriers = _carriers(ports, address, interface)
+    if not (network and interface and carriers):
         return None
-    first, indexes, networks = carriers[0], set(), networks_of(network)
-    if first["transport"] == "infiniband":
-        alike = [
-            port
-            for port in ports
-            if (port["transport"], port["rate_gb_s"]) == (first["transport"], first["rate_gb_s"])
-        ]
-        rails = _infiniband_rails(info, alike, carriers, networks)
-    else:
-        by_port = [(port, _indexes_in(port, networks)) for port in ports]
-        rails = [port for port, found in by_port if found] or carriers
-        indexes = {found[0] for dummy, found in by_port if found}
+    fastest = max([port["rate_gb_s"] or 0 for port in _beside_gpus(info, ports)] or [0])
+    first, networks = carriers[0], networks_of(network)
+    if (first["rate_gb_s"] or 0) < fastest:
+        return None
+    rails, indexes = _rails(info, ports, carriers, networks)
     # Several networks are rails that somebody has chosen.
     rails = _beside_gpus(info, rails) if len(networks) == 1 else rails
-    several = {port["device"] for port in info["rdma_ports"] if port["port"] > 1}
     return {
         "transport": first["transport"],
         "rate_gb_s": first["rate_gb_s"],
-        "devices": [
-            "%s:%d" % (port["device"], port["port"])
-            if port["device"] in several
-            else port["device"]
-            for port in rails
-        ],
+        "devices": _names_for_nccl(info, rails),
         # One per process, because NCCL has only one variable for it.
         "gid_index": indexes.pop() if len(indexes) == 1 else None,
     }

@@ -13,6 +13,8 @@ import fnmatch
 import functools
 import os
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from ansible.module_utils.common.yaml import yaml_load
 
@@ -23,7 +25,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import nvlink_5_board
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_name import said_by_name
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_name import versions_in_name
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import (
     COMPLETED,
     CURRENT,
@@ -238,7 +240,113 @@ class Compatibility:
 # --- queries of preflight rules ---------------------------------------------------------------------------------------------
 
 
-def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
+def _driver_found(stack: dict) -> str:
+    """Return the driver's version in use, or else the one of its installed packages; empty without one."""
+    packaged = [
+        package["version"]
+        for name, package in sorted(stack["packages"].items())
+        if re.match(r"(libnvidia-ml1|libnvidia-compute(-.*)?)$", name)
+        and not package.get("leads_to")
+    ]
+    return stack["loaded"] or stack["library"] or (upstream(packaged[0]) if packaged else "")
+
+
+def _is_open_module(stack: dict, requested: str, found: str) -> bool | None:
+    """Return whether the host has or gets the open kernel module, None without a driver.
+
+    C(requested) is open, proprietary or auto, C(found) the version of the driver or empty.
+    """
+    if requested in ("open", "proprietary"):
+        return requested == "open"
+    if stack["loaded"]:
+        return stack["loaded_is_open"]
+    if any(
+        re.match(r"nvidia-(open|kernel-open|(driver|dkms|headless)\S*-open)", name)
+        for name in stack["packages"]
+    ):
+        return True
+    return False if found else None
+
+
+def _nccl_of(stack: dict, compat: Compatibility, wanted: dict, directory: str) -> dict:
+    """Return NCCL's version, requested or installed, and the CUDA of its build."""
+    if wanted["nccl"]:
+        nccl = compat.nccl_pair(wanted["nccl"], wanted["nccl_cuda"], directory)
+    else:
+        installed = stack["packages"].get("libnccl2", {}).get("version", "")
+        nccl = {"version": installed, "known": True, "nearest": []}
+    build = NcclBuild.parse(nccl["version"])
+    cuda_major = build.cuda_major if build else None
+    return dict(nccl, asked=bool(wanted["nccl"]), cuda_major=cuda_major)
+
+
+def _generation_limits(generations: list, facts: dict) -> dict:
+    """Return what the GPUs of these generations need of the driver, its kernel module and CUDA."""
+    named = set(generations)
+    # Of two rows of one generation the less strict one, because the device id does not distinguish them.
+    first = {}
+    for row in facts["cuda"]["gpu_arch"]:
+        if set(row["generations"]) & named:
+            first.setdefault(tuple(row["generations"]), row)
+    rows = list(first.values())
+
+    def names(open_module):
+        return sorted(
+            name
+            for row in rows
+            if row.get("open_module") == open_module
+            for name in row["generations"]
+        )
+
+    def values(key):
+        return [row[key] for row in rows if key in row]
+
+    capabilities = [each for row in rows for each in row["compute_capabilities"]]
+    return {
+        "open_refused": names(False),
+        "open_required": names("required"),
+        "max_driver_branch": min(values("max_driver_branch"), default=None),
+        "max_cuda": min(values("max_cuda"), key=version_key, default=""),
+        "min_cuda": max(values("min_cuda"), key=version_key, default=""),
+        "capability": min(capabilities, key=version_key, default=""),
+    }
+
+
+def _driver_limits(compat: Compatibility, driver: str, image_cuda: str) -> dict:
+    """Return what the data says about a version of the driver, None or empty without one."""
+    if not driver:
+        return {"branch": {}, "forward": None, "cuda_major_max": None}
+    return {
+        "branch": compat.branch(driver) or {},
+        "forward": compat.forward_compatible(driver, image_cuda) if image_cuda else None,
+        "cuda_major_max": compat.nccl_cuda_major_max(driver),
+    }
+
+
+def _toolkit_of(stack: dict, requested: str, facts: dict) -> dict:
+    """Return the container toolkit's version, requested or installed, and what the data says about versions."""
+    installed = stack["container_toolkit"]
+    if requested == RECOMMENDED and not installed:
+        version = toolkit_version(requested, stack["packages"], facts)
+    else:
+        version = requested.replace(RECOMMENDED, "") or installed
+    return {
+        "toolkit": upstream(version),
+        "toolkit_packages": facts["container_toolkit"]["pin_together"]["packages"],
+        "toolkit_safe_from": max(
+            (row["fixed"] for row in facts["container_toolkit"]["security_floor"]), key=version_key
+        ),
+        "toolkit_cdi": next(
+            dict(row["needs"], since=row["version"].rstrip("+"))
+            for row in facts["container_toolkit"]["known_bad"]
+            if "needs" in row
+        ),
+    }
+
+
+def gpu_fit(
+    stack: dict, facts: dict, directory: str, image_cuda: str = "", asked: dict | None = None
+) -> dict:
     """Compatibility data of a host's GPUs, driver, NCCL and container toolkit, requested or found; None or empty if unknown.
 
     C(stack) is the result of gpu_stack_info, C(directory) the directory of NVIDIA's repository for the host's system. C(asked) has the requested C(driver),
@@ -252,92 +360,28 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
         {"driver": "", "module": "auto", "nccl": "", "nccl_cuda": "", "toolkit": ""},
         **(asked or {}),
     )
-    driver_asked, module_asked = wanted["driver"], wanted["module"]
     compat = Compatibility(facts)
-    asked = driver_asked if re.fullmatch(r"\d+(\.\d+)*", driver_asked) else ""
-    packaged = [
-        package["version"]
-        for name, package in sorted(stack["packages"].items())
-        if re.match(r"(libnvidia-ml1|libnvidia-compute(-.*)?)$", name)
-        and not package.get("leads_to")
-    ]
-    found = stack["loaded"] or stack["library"] or (upstream(packaged[0]) if packaged else "")
+    requested = wanted["driver"] if re.fullmatch(r"\d+(\.\d+)*", wanted["driver"]) else ""
+    found = _driver_found(stack)
+    driver = requested or found
+    is_branch = requested and "." not in requested
     generations = [compat.generation(gpu["device_id"]) for gpu in stack["gpus"]]
-    rows = [row for row in facts["cuda"]["gpu_arch"] if set(row["generations"]) & set(generations)]
-    # Of two rows of one generation the less strict one, because the device id does not distinguish them.
-    first = {}
-    for row in rows:
-        first.setdefault(tuple(row["generations"]), row)
-    rows = list(first.values())
-    packages = [
-        name
-        for name in stack["packages"]
-        if re.match(r"nvidia-(open|kernel-open|(driver|dkms|headless)\S*-open)", name)
-    ]
-    is_open = {"open": True, "proprietary": False}.get(module_asked)
-    if is_open is None:
-        is_open = (
-            stack["loaded_is_open"]
-            if stack["loaded"]
-            else True
-            if packages
-            else False
-            if found
-            else None
-        )
-    nccl = (
-        dict(compat.nccl_pair(wanted["nccl"], wanted["nccl_cuda"], directory), asked=True)
-        if wanted["nccl"]
-        else {
-            "version": stack["packages"].get("libnccl2", {}).get("version", ""),
-            "known": True,
-            "nearest": [],
-            "asked": False,
-        }
-    )
-    build = NcclBuild.parse(nccl["version"])
     return {
-        "driver": asked or found,
-        "driver_from": "asked" if asked else "found",
+        "driver": driver,
+        "driver_from": "asked" if requested else "found",
         "found": found,
-        "newest": asked + ".999" if asked and "." not in asked else asked or found,
-        "branch": (compat.branch(asked or found) or {}) if asked or found else {},
+        "newest": requested + ".999" if is_branch else driver,
         "generations": sorted(set(filter(None, generations))),
         "unknown": [
             gpu["device_id"]
             for gpu, generation in zip(stack["gpus"], generations)
             if generation is None
         ],
-        "open_module": is_open,
-        "open_refused": sorted(
-            name for row in rows if row.get("open_module") is False for name in row["generations"]
-        ),
-        "open_required": sorted(
-            name
-            for row in rows
-            if row.get("open_module") == "required"
-            for name in row["generations"]
-        ),
-        "max_driver_branch": min(
-            (row["max_driver_branch"] for row in rows if "max_driver_branch" in row), default=None
-        ),
-        "max_cuda": min(
-            (row["max_cuda"] for row in rows if "max_cuda" in row), key=version_key, default=""
-        ),
-        "min_cuda": max(
-            (row["min_cuda"] for row in rows if "min_cuda" in row), key=version_key, default=""
-        ),
-        "capability": min(
-            (capability for row in rows for capability in row["compute_capabilities"]),
-            key=version_key,
-            default="",
-        ),
+        "open_module": _is_open_module(stack, wanted["module"], found),
+        **_generation_limits(generations, facts),
+        **_driver_limits(compat, driver, image_cuda),
         "data_center": _all_data_center(stack["gpus"], facts),
-        "forward": compat.forward_compatible(asked or found, image_cuda)
-        if image_cuda and (asked or found)
-        else None,
-        "nccl": dict(nccl, cuda_major=build.cuda_major if build else None),
-        "cuda_major_max": compat.nccl_cuda_major_max(asked or found) if asked or found else None,
+        "nccl": _nccl_of(stack, compat, wanted, directory),
         "keyring": compat.keyring(directory),
         "keyrings_elsewhere": [
             row["sha256_1.1-1"]
@@ -345,24 +389,11 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
             if row["dir"] != directory and "sha256_1.1-1" in row
         ],
         "left_packages": left_packages(stack["packages"], facts),
-        "left_branch": _server_branch(facts, (asked or "0").split(".")[0]),
+        "left_branch": _server_branch(facts, (requested or "0").split(".")[0]),
         "mix": driver_mix(stack),
-        "reboot_ahead": reboot_ahead(stack, asked),
+        "reboot_ahead": reboot_ahead(stack, requested),
         "nvlink_5": nvlink_5_board(facts, stack["gpus"]),
-        "toolkit": upstream(
-            toolkit_version(wanted["toolkit"], stack["packages"], facts)
-            if wanted["toolkit"] == RECOMMENDED and not stack["container_toolkit"]
-            else wanted["toolkit"].replace(RECOMMENDED, "") or stack["container_toolkit"]
-        ),
-        "toolkit_packages": facts["container_toolkit"]["pin_together"]["packages"],
-        "toolkit_safe_from": max(
-            (row["fixed"] for row in facts["container_toolkit"]["security_floor"]), key=version_key
-        ),
-        "toolkit_cdi": next(
-            dict(row["needs"], since=row["version"].rstrip("+"))
-            for row in facts["container_toolkit"]["known_bad"]
-            if "needs" in row
-        ),
+        **_toolkit_of(stack, wanted["toolkit"], facts),
     }
 
 
@@ -493,7 +524,132 @@ def nvlinks(model, facts):
     }
 
 
-def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, packages=()):
+class ImageRequest(NamedTuple):
+    """What role training_image is to build on a base.
+
+    C(fixes) are corrections of Horovod's source, C(horovod) the version to compile, C(requires)
+    its required parts by section, and C(packages) what pip installs, as requirements.
+    """
+
+    fixes: Sequence[dict] = ()
+    horovod: str = ""
+    requires: dict | None = None
+    packages: Sequence[str] = ()
+
+
+class _Row(NamedTuple):
+    """The row of a base image in the compatibility data, empty if it has none. C(month) is that of NGC's tag."""
+
+    kind: str = ""
+    month: str = ""
+    values: dict = {}
+
+
+def _image_row(name: str, tag: str, facts: dict) -> _Row:
+    """Return what the compatibility data says about an image."""
+    match = re.search(r"(?:^|/)nvidia/(pytorch|tensorflow|mxnet)$", name)
+    if match:
+        return _ngc_row(match.group(1), tag, facts)
+    if re.search(r"(?:^|/)clara-train-sdk$", name):
+        rows = (dict(each) for each in facts["ngc"]["clara_train"] if each["tag"] == tag)
+        return _Row("clara_train", values=next(rows, {}))
+    return _Row()
+
+
+def _ngc_row(kind: str, tag: str, facts: dict) -> _Row:
+    month = (re.match(r"\d\d\.\d\d", tag) or [""])[0]
+    rows = (
+        dict(each)
+        for each in facts["ngc"]["images"]
+        if each["tag"] == month and kind in each["frameworks"]
+    )
+    row = next(rows, {})
+    row["horovod"] = row.pop("horovod_tf", None) if kind != "pytorch" else None
+    if row["horovod"]:
+        # An image has one framework. For others no list shows what is ticked.
+        row["horovod_parts"] = {"frameworks": [kind]}
+    if kind != "pytorch":
+        row.pop("torch", None)
+    return _Row(kind, month, row)
+
+
+# Whose versions of an image are judged.
+_IN_IMAGES = (
+    "cuda",
+    "nccl",
+    "python",
+    "openmpi",
+    "horovod",
+    "torch",
+    "tensorflow",
+    "gcc",
+    "cmake",
+)
+
+
+def _versions(*sources: dict) -> dict[str, str]:
+    """Return the versions in an image, each of the first source that has it; empty if none has."""
+    found = {}
+    for key in _IN_IMAGES:
+        value = next((str(source[key]) for source in sources if source.get(key)), "")
+        # The leading version, as in 2.8.0a0+34c6371d24, '3.6 (PyTorch)' and 4.1.7+.
+        version = re.match(r"\d+(\.\d+)*", value)
+        found[key] = version.group(0) if version else ""
+    return found
+
+
+def _horovod_parts(parts: dict, requires: dict) -> dict[str, list[str]]:
+    """Return which required parts the image's Horovod C(lacks), and which others it C(had)."""
+    return {
+        "lacks": [
+            "%s.%s" % (section, name)
+            for section in parts
+            for name in requires.get(section) or []
+            if name not in parts[section]
+        ],
+        "had": [
+            "%s.%s" % (section, name)
+            for section in parts
+            for name in parts[section]
+            if name not in (requires.get(section) or [])
+        ],
+    }
+
+
+def _cuda_of_image(cuda: str, directory: str, facts: dict) -> dict:
+    """Return what an image with this CUDA needs: a build of NCCL, and a driver."""
+    if not cuda:
+        found = {"driver_full": "", "driver_floor": "", "minor_compatible": False}
+        return dict(found, nccl_build="")
+    compat = Compatibility(facts)
+    full = (compat.toolkit(cuda) or {}).get("toolkit_driver") or ""
+    floor = compat.minor_compat_min(cuda)
+    return {
+        "nccl_build": compat.nccl_for_image(cuda, directory) if directory else "",
+        "driver_full": full,
+        "driver_floor": floor or full,
+        "minor_compatible": bool(floor),
+    }
+
+
+def _python_of_image(torch: str, python: str, facts: dict) -> dict:
+    """Return the Pythons that PyTorch's release is for, and whether the image's is one of them."""
+    pythons, fits = "", None
+    if torch:
+        pythons = next(
+            (
+                each["python"]
+                for each in facts["pytorch"]["releases"]
+                if version_key(each["torch"]) == version_key(torch)[:2]
+            ),
+            "",
+        )
+    if pythons and python:
+        fits = python_fits(python, pythons)
+    return {"torch_pythons": pythons, "python_fits": fits}
+
+
+def image_fit(base: str, facts: dict, known: dict, requested: ImageRequest | None = None) -> dict:
     """Known versions of a base image: from C(known), set by the user, from its name in the compatibility data, and from its tag, in this order.
 
     C(kind) is pytorch, tensorflow, mxnet, clara_train, or empty where nobody knows the image. C(fixed) names what the recipe corrects in Horovod's source:
@@ -504,92 +660,29 @@ def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, pac
     C(packages) that have no release for its Python. C(directory) is the one of NVIDIA's repository for its distribution, C(nccl_build) the build of NCCL that
     matches.
     """
+    requested = requested or ImageRequest()
     name, tag = split_image(base)
-    kind, month, row = "", "", {}
-    match = re.search(r"(?:^|/)nvidia/(pytorch|tensorflow|mxnet)$", name)
-    if match:
-        kind = match.group(1)
-        month = (re.match(r"\d\d\.\d\d", tag) or [""])[0]
-        row = next(
-            (
-                dict(each)
-                for each in facts["ngc"]["images"]
-                if each["tag"] == month and kind in each["frameworks"]
-            ),
-            {},
-        )
-        row["horovod"] = row.pop("horovod_tf", None) if kind != "pytorch" else None
-        if row["horovod"]:
-            # An image has one framework. For others no list shows what is ticked.
-            row["horovod_parts"] = {"frameworks": [kind]}
-        if kind != "pytorch":
-            row.pop("torch", None)
-    elif re.search(r"(?:^|/)clara-train-sdk$", name):
-        kind = "clara_train"
-        row = next((dict(each) for each in facts["ngc"]["clara_train"] if each["tag"] == tag), {})
-    said = said_by_name(name, tag)
+    row = _image_row(name, tag, facts)
+    from_name = versions_in_name(name, tag)
+    versions = _versions(known, row.values, from_name)
+    ubuntu = str(row.values.get("ubuntu") or from_name["ubuntu"])
+    directory = "ubuntu" + ubuntu.replace(".", "") if ubuntu else ""
     image = {
         "name": base,
-        "kind": kind,
+        "kind": row.kind,
         "tag": tag,
-        "month": month,
+        "month": row.month,
         "known": sorted(known),
-        "nvcc": said["nvcc"],
+        "nvcc": from_name["nvcc"],
+        **versions,
+        **_horovod_parts(row.values.get("horovod_parts") or {}, requested.requires or {}),
+        "too_new": too_new(versions["python"], requested.packages, facts),
+        "ubuntu": ubuntu,
+        "directory": directory,
+        **_cuda_of_image(versions["cuda"], directory, facts),
+        **_python_of_image(versions["torch"], versions["python"], facts),
     }
-    for key in (
-        "cuda",
-        "nccl",
-        "python",
-        "openmpi",
-        "horovod",
-        "torch",
-        "tensorflow",
-        "gcc",
-        "cmake",
-    ):
-        value = str(known.get(key) or row.get(key) or said.get(key) or "")
-        # The leading version, as in 2.8.0a0+34c6371d24, '3.6 (PyTorch)' and 4.1.7+.
-        version = re.match(r"\d+(\.\d+)*", value)
-        image[key] = version.group(0) if version else ""
-    parts = row.get("horovod_parts") or {}
-    image["lacks"] = [
-        "%s.%s" % (section, name)
-        for section in parts
-        for name in (requires or {}).get(section) or []
-        if name not in parts[section]
-    ]
-    image["had"] = [
-        "%s.%s" % (section, name)
-        for section in parts
-        for name in parts[section]
-        if name not in ((requires or {}).get(section) or [])
-    ]
-    image["too_new"] = too_new(image["python"], packages, facts)
-    image["ubuntu"] = str(row.get("ubuntu") or said["ubuntu"])
-    image["directory"] = "ubuntu" + image["ubuntu"].replace(".", "") if image["ubuntu"] else ""
-    image["nccl_build"] = (
-        Compatibility(facts).nccl_for_image(image["cuda"], image["directory"])
-        if image["cuda"] and image["directory"]
-        else ""
-    )
-    row = Compatibility(facts).toolkit(image["cuda"]) or {} if image["cuda"] else {}
-    floor = Compatibility(facts).minor_compat_min(image["cuda"]) if image["cuda"] else None
-    pythons = next(
-        (
-            each["python"]
-            for each in facts["pytorch"]["releases"]
-            if image["torch"] and version_key(each["torch"]) == version_key(image["torch"])[:2]
-        ),
-        "",
-    )
-    image.update(
-        fixed=fixed_by(fixes, dict(image, horovod=horovod_asked)),
-        driver_full=row.get("toolkit_driver") or "",
-        driver_floor=floor or row.get("toolkit_driver") or "",
-        minor_compatible=bool(floor),
-        torch_pythons=pythons,
-        python_fits=python_fits(image["python"], pythons) if pythons and image["python"] else None,
-    )
+    image["fixed"] = fixed_by(requested.fixes, dict(image, horovod=requested.horovod))
     return image
 
 
@@ -667,7 +760,34 @@ def in_range(version, text):
     return True
 
 
-def rank_table_fit(reading, asked, facts, mindspore="", packages=()):
+def _requested_format_problems(requested: str, fits: str, found: str) -> list[str]:
+    """Return why the requested format of rank tables cannot be used."""
+    if requested in ("auto", "none"):
+        return []
+    reason = refusal(requested)
+    if not reason and fits and requested != fits:
+        reason = "format '%s' was requested, and %s reads '%s'" % (requested, found, fits)
+    return [reason] if reason else []
+
+
+def _rank_table_problem(table: dict, fits: str, found: str) -> str:
+    """Return what is wrong with a rank table of the host, empty if nothing is."""
+    if not table["format"]:
+        return "it is not a rank table"
+    if table["format"] == SUPER_NODE:
+        return refusal(SUPER_NODE)
+    if fits and table["format"] != fits:
+        return "it has format '%s', and %s reads '%s'" % (table["format"], found, fits)
+    if table["status"] != COMPLETED:
+        return "its status is '%s', not '%s'" % (table["status"], COMPLETED)
+    if table["number"]:
+        return "%s is not a text, and every value has to be one" % table["number"]
+    return ""
+
+
+def rank_table_fit(
+    reading: dict, asked: str, facts: dict, mindspore: str = "", packages: Sequence[str] = ()
+) -> dict:
     """The format of rank tables for a host, from the result of ascend_info; see the filter."""
     added = [
         package.partition("==")[2] for package in packages if package.startswith("mindspore==")
@@ -676,30 +796,14 @@ def rank_table_fit(reading, asked, facts, mindspore="", packages=()):
     asked, mindspore = str(asked), str(mindspore or "".join(added[:1]) or reading["mindspore"])
     cann = reading["cann"]["version"]
     fits = Compatibility(facts).rank_table_format(mindspore, cann)
-    found = "MindSpore %s" % mindspore if mindspore else "CANN %s" % cann if cann else ""
-    problems = []
-    if asked not in ("auto", "none"):
-        reason = refusal(asked)
-        if not reason and fits and asked != fits:
-            reason = "format '%s' was requested, and %s reads '%s'" % (asked, found, fits)
-        problems += [reason] if reason else []
+    found = "CANN %s" % cann if cann else ""
+    if mindspore:
+        found = "MindSpore %s" % mindspore
+    problems = _requested_format_problems(asked, fits, found)
     for path, table in sorted(reading["rank_tables"].items()):
-        where = "%s: " % path
-        if table["format"] == SUPER_NODE or not table["format"]:
-            problems.append(
-                where + (refusal(SUPER_NODE) if table["format"] else "it is not a rank table")
-            )
-        elif fits and table["format"] != fits:
-            problems.append(
-                where + "it has format '%s', and %s reads '%s'" % (table["format"], found, fits)
-            )
-        elif table["status"] != COMPLETED:
-            problems.append(where + "its status is '%s', not '%s'" % (table["status"], COMPLETED))
-        elif table["number"]:
-            problems.append(
-                where + "%s is not a text, and every value has to be one" % table["number"]
-            )
-    chosen = (fits or CURRENT) if asked == "auto" else "" if asked == "none" else asked
+        problem = _rank_table_problem(table, fits, found)
+        problems += ["%s: %s" % (path, problem)] if problem else []
+    chosen = {"auto": fits or CURRENT, "none": ""}.get(asked, asked)
     return {
         "format": chosen,
         "fits": fits,

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._driver import (
     fits,
@@ -65,49 +67,63 @@ def recommended_branches(facts, generations):
     ]
 
 
-def kernel_module(facts, gpus, wanted, branch):
+def _named(gpus: list[dict]) -> str:
+    """Return the generations of GPUs with their device ids, as one text."""
+    names = (
+        "%s (10de:%s)" % (gpu["generation"] or "an unknown GPU", gpu["device_id"]) for gpu in gpus
+    )
+    return ", ".join(sorted(set(names)))
+
+
+def _with_answer(gpus: list[dict], answer: str | None) -> list[dict]:
+    """Return the GPUs of which open_module has this answer."""
+    return [gpu for gpu in gpus if gpu["open"] == answer]
+
+
+def _module_problem(wanted: str, only_open: list, never_open: list, unknown: list) -> str:
+    """Return why the GPUs cannot have the requested kernel module, empty if they can.
+
+    :param only_open: GPUs that work only with the open module.
+    :param never_open: GPUs that work only with the proprietary one.
+    :param unknown: GPUs of unknown generations.
+    """
+    if only_open and never_open:
+        return (
+            "%s needs the open kernel module, but that does not support %s: no driver supports both"
+            % (_named(only_open), _named(never_open))
+        )
+    if wanted == "auto" and unknown and not only_open and not never_open:
+        return (
+            "%s is not in the compatibility data, so its kernel module is unknown: set nvidia_driver_kernel_module to open or proprietary"
+            % _named(unknown)
+        )
+    if wanted == "proprietary" and only_open:
+        return (
+            "nvidia_driver_kernel_module is 'proprietary', but %s works only with the open one: set it to open, or to auto"
+            % _named(only_open)
+        )
+    if wanted == "open" and never_open:
+        return (
+            "nvidia_driver_kernel_module is 'open', but %s works only with the proprietary one: set it to proprietary, or to auto"
+            % _named(never_open)
+        )
+    return ""
+
+
+def kernel_module(facts: dict, gpus: list[dict], wanted: str, branch: str) -> tuple[str, list[str]]:
     """The kernel module of the host, C(open) or C(proprietary), and why it cannot be the requested one. C(gpus) have C(device_id) and C(generation)."""
-    problems = []
     for gpu in gpus:
         gpu["open"] = open_module(facts, gpu["generation"])
-    only_open = [gpu for gpu in gpus if gpu["open"] == "required"]
-    never_open = [gpu for gpu in gpus if gpu["open"] == "impossible"]
-    unknown = [gpu for gpu in gpus if gpu["open"] is None]
-
-    def named(some):
-        return ", ".join(
-            sorted(
-                {
-                    "%s (10de:%s)" % (gpu["generation"] or "an unknown GPU", gpu["device_id"])
-                    for gpu in some
-                }
-            )
-        )
-
-    if only_open and never_open:
-        problems.append(
-            "%s needs the open kernel module, but that does not support %s: no driver supports both"
-            % (named(only_open), named(never_open))
-        )
-    elif wanted == "auto" and unknown and not only_open and not never_open:
-        problems.append(
-            "%s is not in the compatibility data, so its kernel module is unknown: set nvidia_driver_kernel_module to open or proprietary"
-            % named(unknown)
-        )
-    elif wanted == "proprietary" and only_open:
-        problems.append(
-            "nvidia_driver_kernel_module is 'proprietary', but %s works only with the open one: set it to open, or to auto"
-            % named(only_open)
-        )
-    elif wanted == "open" and never_open:
-        problems.append(
-            "nvidia_driver_kernel_module is 'open', but %s works only with the proprietary one: set it to proprietary, or to auto"
-            % named(never_open)
-        )
+    only_open = _with_answer(gpus, "required")
+    never_open = _with_answer(gpus, "impossible")
+    unknown = _with_answer(gpus, None)
+    problem = _module_problem(wanted, only_open, never_open, unknown)
+    problems = [problem] if problem else []
     number = version_key(branch)[0] if branch else 0
     kind = wanted
+    prefers_open = only_open or not never_open and number >= OPEN_FROM
     if wanted == "auto":
-        kind = "open" if only_open or not never_open and number >= OPEN_FROM else "proprietary"
+        kind = "open" if prefers_open else "proprietary"
     if kind == "open" and 0 < number < OPEN_EXISTS_FROM:
         problems.append(
             "driver %s has no open kernel module, which exists from %d on: request a newer driver"
@@ -236,156 +252,260 @@ def fabric_manager_beside(found, installed, data, nvlink_5):
     return {"families": families, "version": numbers[0], "source": source}
 
 
-def plan(found, facts, generation_of, asked, data, recommended=None):
+class _Needs(NamedTuple):
+    """What the hardware of a host needs of a driver.
+
+    C(fabric): Fabric Manager is needed or requested. C(nvlink_5): together with nvlsm.
+    C(own_kernel) is false for a container.
+    """
+
+    gpus: list[dict]
+    generations: list[str]
+    nvlink_5: bool
+    fabric: bool
+    own_kernel: bool
+
+
+def _needs(found: dict, facts: dict, generation_of: Callable, fabric_manager: str) -> _Needs:
+    gpus = [dict(gpu, generation=generation_of(gpu["device_id"])) for gpu in found["gpus"]]
+    nvlink_5 = nvlink_5_board(facts, gpus)
+    has_switches = found["nvswitches"] > 0 or nvlink_5
+    return _Needs(
+        gpus=gpus,
+        generations=sorted({gpu["generation"] or gpu["device_id"] for gpu in gpus}),
+        nvlink_5=nvlink_5,
+        fabric=fabric_manager == "always" or fabric_manager == "auto" and has_switches,
+        own_kernel=bool(found["next_kernel"]),
+    )
+
+
+def _wishes(needs: _Needs, facts: dict, asked: dict, recommended: str | None) -> list[str]:
+    """Return the versions or branches to try, the best first."""
+    if str(asked["version"]) != "recommended":
+        return [str(asked["version"])]
+    if asked["source"] == "nvidia_repository":
+        return recommended_branches(facts, [gpu["generation"] for gpu in needs.gpus])
+    return [recommended or ""]
+
+
+def _lacking_packages(
+    source: str, kind: str, needs: _Needs, choice: _Choice, has_problem: bool
+) -> list[str]:
+    """Return the problem that a source has no packages for what the host needs.
+
+    With C(has_problem) another problem explains why no family of packages is left.
+    """
+    if needs.fabric and source == "runfile":
+        return [
+            "this host's NVSwitches need Fabric Manager, but NVIDIA's installer does not include it: set nvidia_driver_source to nvidia_repository"
+        ]
+    if not choice.offers or choice.families or has_problem:
+        return []
+    lacks = "%s kernel module" % kind
+    if needs.fabric:
+        lacks = "Fabric Manager, which this host's NVSwitches need"
+    if needs.fabric and needs.nvlink_5:
+        lacks = "nvlsm, which the NVSwitches of HGX B200 and B300 need beside Fabric Manager"
+    return ["%s have no %s: choose another nvidia_driver_source" % (SOURCES[source], lacks)]
+
+
+def _secure_boot_problems(found: dict, signed: bool) -> list[str]:
+    """Return why the next boot would reject the kernel module."""
+    accepted = found["loaded"] or signed or found["module_keys_enrolled"]
+    if not found["secure_boot"] or accepted:
+        return []
+    return [
+        "Secure Boot is on and rejects kernel modules that this host builds itself: enroll its key "
+        "(mokutil --import /var/lib/dkms/mok.pub, then confirm at the console), switch Secure Boot off, or "
+        "use a source with signed modules (Ubuntu's distribution)"
+    ]
+
+
+class _Choice(NamedTuple):
+    """The packages that a host can get: C(families) of them in order of preference.
+
+    C(offers): the source has packages for the host's system, which may lack what it needs.
+    C(signed): the kernel module is signed by the distribution.
+    """
+
+    families: list[list[str]]
+    offers: bool
+    signed: bool
+
+
+def _choice(found: dict, data: dict, source: str, kind: str, needs: _Needs) -> _Choice:
+    families = data["families"].get(source, {}).get(data["system"], [])
+    signed = bool(found["secure_boot"]) and any("signed_" + kind in family for family in families)
+    parts = {"module": "", "fabric": ""}
+    if needs.own_kernel:
+        parts["module"] = "signed_" + kind if signed else kind
+    if needs.fabric:
+        parts["fabric"] = "fabric_nvlink_5" if needs.nvlink_5 else "fabric"
+    wanted = expand(families, parts, kernel_flavours(found["packages"]))
+    return _Choice(wanted, bool(families), signed)
+
+
+def _is_installed(found: dict, key: dict) -> bool:
+    """Return whether the driver of the request C(key) is there, as an earlier run installed it."""
+    version = key["version"]
+    if key["source"] == "runfile":
+        return found["library"] == version and (
+            "runfile" in found["driver_sources"] or found["loaded"] == version
+        )
+    packages = found["record"].get("packages", {})
+    if not packages or found["record"].get("asked") != key:
+        return False
+    return all(
+        _is_intact(found["packages"].get(name), version) for name, version in packages.items()
+    )
+
+
+def _is_intact(package: dict | None, version: str) -> bool:
+    """Return whether a package is installed whole, in this version, and held."""
+    if package is None:
+        return False
+    state = (package["version"], package["held"], package["broken"])
+    return state == (version, True, False)
+
+
+def _stays(found: dict, asked: dict, installed: dict) -> str:
+    """Return the driver that is left alone, in words; empty if the role installs one.
+
+    A recommendation is for a host without a driver. A working driver is not replaced or rejected because of it.
+    """
+    # Fabric Manager beside a driver of somebody else is no driver of the role.
+    own = set(found["record"]) - BESIDE
+    if asked["version"] != "recommended" or not found["driver_sources"] or own:
+        return ""
+    version = found["loaded"] or found["library"] or "/".join(driver_versions(installed))
+    sources = " and from ".join(SOURCES[other] for other in found["driver_sources"])
+    return "%s from %s" % (version, sources)
+
+
+def _recommending_tool(key: dict, data: dict) -> str:
+    """Return the distribution's tool that names the driver of a recommendation, empty without one."""
+    if key["version"] != "recommended" or key["source"] != "distribution":
+        return ""
+    return data["recommended_by"].get(data["system"], "")
+
+
+def _without_foreign(sources: list[dict]) -> dict[str, list]:
+    """Return how other apt sources with a driver are told of and kept out."""
+    return {
+        "keep_out": keep_out(sources),
+        "foreign_uris": list(dict.fromkeys(entry["uri"] for entry in sources)),
+        "foreign_files": list(dict.fromkeys(entry["path"] for entry in sources)),
+        "without": ["%s %s" % (entry["uri"], entry["suite"]) for entry in sources],
+    }
+
+
+def plan(
+    found: dict,
+    facts: dict,
+    generation_of: Callable,
+    asked: dict,
+    data: dict,
+    recommended: str | None = None,
+) -> dict:
     """C(asked) is source, version, kernel_module and fabric_manager; C(data) has families by source and system, and the system; see the filter."""
     source, version = asked["source"], str(asked["version"])
-    own_kernel = bool(found["next_kernel"])
-    gpus = [dict(gpu, generation=generation_of(gpu["device_id"])) for gpu in found["gpus"]]
-    generations = sorted({gpu["generation"] or gpu["device_id"] for gpu in gpus})
-    nvlink_5 = nvlink_5_board(facts, gpus)
-    fabric = asked["fabric_manager"] == "always" or (
-        asked["fabric_manager"] == "auto" and (found["nvswitches"] > 0 or nvlink_5)
-    )
-    noted = found["record"]
-    wishes, tool = [version], ""
-    if version == "recommended":
-        wishes = (
-            recommended_branches(facts, [gpu["generation"] for gpu in gpus])
-            if source == "nvidia_repository"
-            else [recommended or ""]
-        )
-        tool = data["recommended_by"].get(data["system"], "") if source == "distribution" else ""
+    needs = _needs(found, facts, generation_of, asked["fabric_manager"])
+    wishes = _wishes(needs, facts, asked, recommended)
     key = {
         "source": source,
         "version": version,
         "kernel_module": asked["kernel_module"],
-        "generations": generations,
-        "fabric_manager": fabric,
-        "own_kernel": own_kernel,
+        "generations": needs.generations,
+        "fabric_manager": needs.fabric,
+        "own_kernel": needs.own_kernel,
     }
     kind, problems = kernel_module(
-        facts, gpus, asked["kernel_module"], upstream(wishes[0]) if wishes else ""
+        facts, needs.gpus, asked["kernel_module"], upstream(wishes[0]) if wishes else ""
     )
-    families = data["families"].get(source, {}).get(data["system"], [])
-    signed = bool(found["secure_boot"]) and any("signed_" + kind in family for family in families)
-    parts = {
-        "module": (("signed_" if signed else "") + kind) if own_kernel else "",
-        "fabric": ("fabric_nvlink_5" if nvlink_5 else "fabric") if fabric else "",
-    }
-    wanted = expand(families, parts, kernel_flavours(found["packages"]))
-
+    choice = _choice(found, data, source, kind, needs)
     installed = driver_packages(found["packages"])
     refused = other_source(found, installed, source)
     problems += [refused] if refused else []
-    if fabric and source == "runfile":
-        problems.append(
-            "this host's NVSwitches need Fabric Manager, but NVIDIA's installer does not include it: set nvidia_driver_source to nvidia_repository"
-        )
-    elif families and not wanted and not problems:
-        problems.append(
-            "%s have no %s: choose another nvidia_driver_source"
-            % (
-                SOURCES[source],
-                "nvlsm, which the NVSwitches of HGX B200 and B300 need beside Fabric Manager"
-                if fabric and nvlink_5
-                else "Fabric Manager, which this host's NVSwitches need"
-                if fabric
-                else "%s kernel module" % kind,
-            )
-        )
-    if version == "recommended" and source == "nvidia_repository" and not wishes:
+    problems += _lacking_packages(source, kind, needs, choice, bool(problems))
+    if not wishes:
         problems.append(
             "no supported branch supports all GPUs of this host (%s): set one in nvidia_driver_version"
-            % ", ".join(generations)
+            % ", ".join(needs.generations)
         )
-    if (
-        own_kernel
-        and found["secure_boot"]
-        and not found["loaded"]
-        and not signed
-        and not found["module_keys_enrolled"]
-    ):
-        problems.append(
-            "Secure Boot is on and rejects kernel modules that this host builds itself: enroll its key "
-            "(mokutil --import /var/lib/dkms/mok.pub, then confirm at the console), switch Secure Boot off, or "
-            "use a source with signed modules (Ubuntu's distribution)"
-        )
+    if needs.own_kernel:
+        problems += _secure_boot_problems(found, choice.signed)
 
-    # A recommendation is for a host without a driver. A working driver is not replaced or rejected because of it.
-    stays, beside = "", {}
-    # Fabric Manager beside a driver of somebody else is no driver of the role.
-    if version == "recommended" and found["driver_sources"] and not set(noted) - BESIDE:
-        stays = "%s from %s" % (
-            found["loaded"] or found["library"] or "/".join(driver_versions(installed)),
-            " and from ".join(SOURCES[other] for other in found["driver_sources"]),
-        )
+    stays, beside = _stays(found, dict(asked, version=version), installed), {}
+    if stays:
         problems = []
-        beside = fabric_manager_beside(found, installed, data, nvlink_5) if fabric else {}
-    headers, strange = kernel_headers(found) if own_kernel and not signed else ([], [])
-    if source == "runfile":
-        done = found["library"] == version and (
-            "runfile" in found["driver_sources"] or found["loaded"] == version
-        )
-    else:
-        packages = noted.get("packages", {})
-        there = {"version": None, "held": False, "broken": True}
-        done = (
-            bool(packages)
-            and noted.get("asked") == key
-            and all(
-                (package["version"], package["held"], package["broken"]) == (version, True, False)
-                for name, version in packages.items()
-                for package in [found["packages"].get(name, there)]
-            )
-        )
+    if stays and needs.fabric:
+        beside = fabric_manager_beside(found, installed, data, needs.nvlink_5)
+    headers, strange = [], []
+    if needs.own_kernel and not choice.signed:
+        headers, strange = kernel_headers(found)
     return {
         "problems": problems,
         "kernel_module": kind,
-        "generations": generations,
-        "own_kernel": own_kernel,
-        "signed": signed,
-        "fabric_manager": fabric,
+        "generations": needs.generations,
+        "own_kernel": needs.own_kernel,
+        "signed": choice.signed,
+        "fabric_manager": needs.fabric,
         "asked": wishes,
-        "recommended_by": tool,
-        "families": wanted,
+        "recommended_by": _recommending_tool(key, data),
+        "families": choice.families,
         "headers": headers,
         "kernels_without_package": strange,
         "key": key,
-        "installed": done,
+        "installed": _is_installed(found, key),
         "stays": stays,
         "fabric_manager_beside": beside,
-        "components": components(data, wishes, beside.get("source") or source, fabric),
-        "keep_out": keep_out(found["foreign_sources"]),
+        "components": components(data, wishes, beside.get("source") or source, needs.fabric),
         "driver_packages": sorted(installed),
         "former": driver_versions(installed),
-        "foreign_uris": list(dict.fromkeys(source["uri"] for source in found["foreign_sources"])),
-        "foreign_files": list(dict.fromkeys(source["path"] for source in found["foreign_sources"])),
-        "without": [
-            "%s %s" % (source["uri"], source["suite"]) for source in found["foreign_sources"]
-        ],
+        **_without_foreign(found["foreign_sources"]),
     }
 
 
-def state(found, planned, asked, offered, recommended=""):
+def _links(found: dict, asked: dict, services: list[str]) -> list[str]:
+    """Return the links that the role placed or places, and not those of the site."""
+    links = list(found["record"].get("links", []))
+    links += [
+        "%s/%s" % (asked["wants"], name)
+        for name in services
+        if not found["services"][name]["enabled"]
+    ]
+    return list(dict.fromkeys(links))
+
+
+def _enables(services: list[dict], installed: bool) -> bool:
+    """Return whether a service is to be enabled. One whose unit comes with the packages is enabled in the same step."""
+    disabled = [service for service in services if not service["enabled"]]
+    return any(service["loaded"] or not installed for service in disabled)
+
+
+def _has_stopped(services: list[dict]) -> bool:
+    return any(service["loaded"] and not service["active"] for service in services)
+
+
+def _can_load(found: dict, own_kernel: bool) -> bool:
+    """Return whether the module exists for the running kernel and nothing prevents loading it."""
+    module = found["modules"].get(found["running_kernel"], "")
+    return bool(not found["loaded"] and own_kernel and not found["nouveau_loaded"] and module)
+
+
+def state(found: dict, planned: dict, asked: dict, offered: dict, recommended: str = "") -> dict:
     """What is left to do on a host as it was last read, which may be after P(plan) was made.
 
     C(asked) is source, version, persistence, allow_reboot, C(wants), the folder of links that enable units, and C(log), the installer's log. C(offered) is the
     result of nvidia_driver_info, {} before it was asked, C(recommended) the driver that the distribution's tool names.
     """
-    services = (["nvidia-persistenced.service"] if asked["persistence"] else []) + (
-        ["nvidia-fabricmanager.service"] if planned["fabric_manager"] else []
-    )
+    services = ["nvidia-persistenced.service"] if asked["persistence"] else []
+    services += ["nvidia-fabricmanager.service"] if planned["fabric_manager"] else []
     units = "/etc/systemd/system/" if asked["source"] == "runfile" else "/lib/systemd/system/"
     record, noted = found["record"], offered.get("packages") or {}
-    enabled = [name for name, service in found["services"].items() if service["enabled"]]
     theirs = [found["services"][name] for name in services]
-    links = list(
-        dict.fromkeys(
-            list(record.get("links", []))
-            + ["%s/%s" % (asked["wants"], name) for name in services if name not in enabled]
-        )
-    )
-    former = list(dict.fromkeys(list(record.get("packages", {})) + list(record.get("former", []))))
+    links = _links(found, asked, services)
+    former = list(dict.fromkeys([*record.get("packages", {}), *record.get("former", [])]))
     reason = reboot_reason(found) if planned["own_kernel"] else ""
     return {
         "services": services,
@@ -394,22 +514,10 @@ def state(found, planned, asked, offered, recommended=""):
             for name in services
         ],
         "placed_links": links,
-        # A service whose unit comes with the packages is enabled in the same step.
-        "enables": any(
-            not service["enabled"] and (service["loaded"] or not planned["installed"])
-            for service in theirs
-        ),
+        "enables": _enables(theirs, planned["installed"]),
         # Without a loaded module of the libraries' version they fail.
-        "starts": bool(found["loaded"])
-        and not reason
-        and any(service["loaded"] and not service["active"] for service in theirs),
-        # The module exists for the running kernel, and nothing prevents loading it.
-        "loads": bool(
-            found["loaded"] == ""
-            and planned["own_kernel"]
-            and not found["nouveau_loaded"]
-            and found["modules"].get(found["running_kernel"], "")
-        ),
+        "starts": bool(found["loaded"]) and not reason and _has_stopped(theirs),
+        "loads": _can_load(found, planned["own_kernel"]),
         "reboot_reason": reason,
         "unlike": unlike(found, planned, asked, offered),
         "next_boot": next_boot(reason, found["will_break_on_next_boot"], asked["allow_reboot"]),

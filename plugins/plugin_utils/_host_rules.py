@@ -68,57 +68,64 @@ def problem_of_rule(rule, templates=True):
     """Return what is wrong with a rule, empty for a valid one. Without C(templates) its expressions and texts are not parsed."""
     if not isinstance(rule, dict):
         return "a rule is not a dictionary: %r" % (rule,)
-    name = "rule %s" % rule.get("id", "without id")
     if not isinstance(rule.get("id", ""), str):
-        return "%s: the id is not a text; quote it" % name
+        problem = "the id is not a text; quote it"
+    else:
+        problem = _problem_of_keys(rule) or _problem_of_words(rule)
+    if templates and not problem:
+        problem = _problem_of_templates(rule)
+    return "rule %s: %s" % (rule.get("id", "without id"), problem) if problem else ""
+
+
+def _problem_of_keys(rule):
+    """Return what is wrong with the keys of a rule and with their fixed values."""
     # A rule that is always skipped must give the reason.
-    if set(rule) != {"id", "otherwise"}:
-        missing, unknown = (
-            REQUIRED - set(rule),
-            _unknown_keys(rule, REQUIRED | OPTIONAL | PUBLISHED | set(_WORDS)),
-        )
-        if missing or unknown:
-            return "%s: %s" % (
-                name,
-                ", ".join(
-                    (["no key %s" % _names(missing)] if missing else [])
-                    + ([unknown] if unknown else [])
-                ),
-            )
-        if rule["severity"] not in ("block", "warn") or rule["stage"] not in ("host", "cluster"):
-            return "%s: severity must be block or warn, stage must be host or cluster" % name
-        if ("when" in rule) != ("otherwise" in rule):
-            return "%s: when and otherwise must be used together" % name
+    if set(rule) == {"id", "otherwise"}:
+        return ""
+    missing = REQUIRED - set(rule)
+    problems = ["no key %s" % _names(missing)] if missing else []
+    unknown = _unknown_keys(rule, REQUIRED | OPTIONAL | PUBLISHED | set(_WORDS))
+    problems += [unknown] if unknown else []
+    if problems:
+        return ", ".join(problems)
+    if rule["severity"] not in ("block", "warn") or rule["stage"] not in ("host", "cluster"):
+        return "severity must be block or warn, stage must be host or cluster"
+    if ("when" in rule) != ("otherwise" in rule):
+        return "when and otherwise must be used together"
+    return ""
+
+
+def _problem_of_words(rule):
+    """Return what is wrong with the words of a rule for readers, or with its needs."""
     untold = [
         key
         for key in _WORDS
         if key in rule and (not isinstance(rule[key], str) or not rule[key].strip())
     ]
     if untold:
-        return "%s: %s must be a text" % (name, _names(untold))
+        return "%s must be a text" % _names(untold)
     if "warns" in rule and "only_warn" not in rule:
-        return "%s: warns says when only_warn is true, so they must be used together" % name
+        return "warns says when only_warn is true, so they must be used together"
+    if not isinstance(rule.get("needs", {}), dict):
+        return "needs must be a dictionary of expressions and their reasons"
+    return ""
+
+
+def _problem_of_templates(rule):
+    """Return which expression or text of a rule Jinja cannot parse, and why."""
     needs = rule.get("needs", {})
-    if not isinstance(needs, dict):
-        return "%s: needs must be a dictionary of expressions and their reasons" % name
-    for key, text, is_expression in (
-        []
-        if not templates
-        else (
-            [(key, rule[key], True) for key in _EXPRESSIONS if key in rule]
-            + [(key, rule[key], False) for key in _TEXTS if key in rule]
-            + [("needs", text, True) for text in needs]
-            + [("needs", text, False) for text in needs.values()]
-        )
+    expressions = [(key, rule[key]) for key in _EXPRESSIONS if key in rule]
+    texts = [(key, rule[key]) for key in _TEXTS if key in rule]
+    for entries, is_expression, kind in (
+        (expressions, True, "expression"),
+        (texts, False, "text"),
+        ([("needs", text) for text in needs], True, "expression"),
+        ([("needs", text) for text in needs.values()], False, "text"),
     ):
-        bad = _bad_template(str(text), is_expression)
-        if bad:
-            return "%s: %s is not a %s: %s" % (
-                name,
-                key,
-                "Jinja expression" if is_expression else "Jinja text",
-                bad,
-            )
+        for key, text in entries:
+            bad = _bad_template(str(text), is_expression)
+            if bad:
+                return "%s is not a Jinja %s: %s" % (key, kind, bad)
     return ""
 
 

@@ -57,9 +57,69 @@ NOTHING = {
 }
 
 
-def said_by_name(repository, tag):
+# Whole words that hold a version without a dot between its numbers.
+_SHORT_WORDS = (
+    # cu9 and cu12 have no minor version. cu92 is the only one of two digits that has.
+    ("cuda", re.compile(r"cu(\d\d)(\d)|cu(9)(2)")),
+    ("python", re.compile(r"(?:py|cp|python)(3)(\d{1,2})")),
+    ("ubuntu", re.compile(r"ubuntu(\d\d)(\d\d)")),
+)
+
+
+def _versions_in_word(word: str) -> list[tuple[str, str]]:
+    """Return the (name, version) pairs that one word of a tag says."""
+    found = []
+    for name, pattern in _WORDS:
+        match = pattern.fullmatch(word)
+        if match:
+            found.append((name, match.group(1)))
+    for name, pattern in _SHORT_WORDS:
+        match = pattern.fullmatch(word)
+        if match:
+            found.append((name, ".".join(filter(None, match.groups()))))
+    if word in _UBUNTU_NAMES:
+        found.append(("ubuntu", _UBUNTU_NAMES[word]))
+    return found
+
+
+def _first_version(last: str, tag: str) -> tuple[str, str]:
+    """Return (name, version) of a tag that begins with the version of what the repository is named after."""
+    first = re.match(r"v?" + _VERSION + r"(?![A-Za-z0-9.])", tag)
+    if not first:
+        return "", ""
+    version = first.group(1)
+    if last == "ubuntu":
+        return ("ubuntu", version) if version in UBUNTU_PYTHON else ("", "")
+    name = _NAMED_AFTER.get(last, "")
+    if name and int(version.partition(".")[0]) > _HIGHEST_MAJOR[name]:
+        name = ""
+    return name, version
+
+
+def _debian(last: str, tag: str, words: list[str]) -> str:
+    """Return the major version of Debian that a tag names, empty if it names none."""
+    if last == "debian" and re.match(r"\d\d(?:$|[.-])", tag):
+        return tag[:2]
+    debian = ""
+    for word in words:
+        match = re.fullmatch(r"debian(\d\d)(?:\.\d+)*", word)
+        debian = match.group(1) if match else _DEBIAN_NAMES.get(word, debian)
+    return debian
+
+
+def _default_python(versions: dict, debian: str) -> str:
+    """Return the Python 3 of an image's distribution, empty if it may have another one."""
+    if versions["torch"] or versions["tensorflow"] or versions["horovod"]:
+        # A framework may have its own Python.
+        return ""
+    if versions["ubuntu"]:
+        return UBUNTU_PYTHON.get(versions["ubuntu"], "")
+    return DEBIAN_PYTHON.get(debian, "")
+
+
+def versions_in_name(repository: str, tag: str) -> dict:
     """Versions by the keys of C(NOTHING), and C(nvcc): whether it has the CUDA compiler; None if unknown."""
-    said, repository = {}, repository.lower()
+    found, repository = {}, repository.lower()
     words = [word for word in re.split(r"[-_+]", tag.lower()) if word]
     # cuda-11.3, ubuntu-20.04: a name and its version in two words.
     pairs = [
@@ -68,50 +128,18 @@ def said_by_name(repository, tag):
         if re.fullmatch(r"[a-z]+", one) and re.match(r"\d", other)
     ]
     last = repository.rpartition("/")[2]
-    debian = ""
     for word in words + pairs:
-        for name, pattern in _WORDS:
-            found = pattern.fullmatch(word)
-            if found:
-                said.setdefault(name, set()).add(found.group(1))
-        found = re.fullmatch(r"cu(\d{1,2})(\d)", word)
-        if found and len(word) > 4 or word == "cu92":
-            said.setdefault("cuda", set()).add("%s.%s" % found.groups())
-        found = re.fullmatch(r"(?:py|cp|python)3(\d{1,2})", word)
-        if found:
-            said.setdefault("python", set()).add("3.%s" % found.group(1))
-        found = re.fullmatch(r"ubuntu(\d\d)(\d\d)", word)
-        if found:
-            said.setdefault("ubuntu", set()).add("%s.%s" % found.groups())
-        if word in _UBUNTU_NAMES:
-            said.setdefault("ubuntu", set()).add(_UBUNTU_NAMES[word])
-        found = re.fullmatch(r"debian(\d\d)(?:\.\d+)*", word)
-        debian = found.group(1) if found else _DEBIAN_NAMES.get(word, debian)
-    first = re.match(r"v?" + _VERSION + r"(?![A-Za-z0-9.])", tag)
-    if first:
-        key, major = _NAMED_AFTER.get(last), int(first.group(1).partition(".")[0])
-        if key and key not in said and major <= _HIGHEST_MAJOR[key]:
-            said[key] = {first.group(1)}
-        if last == "ubuntu" and first.group(1) in UBUNTU_PYTHON:
-            said["ubuntu"] = {first.group(1)}
-    if last == "debian" and re.match(r"\d\d(?:$|[.-])", tag):
-        debian = tag[:2]
-    found = dict(NOTHING, **{name: _one(values) for name, values in said.items()})
-    if (
-        not found["python"]
-        and "python" not in said
-        and not _OWN_PYTHON.search(repository + "/" + "/".join(words))
-    ):
-        # A framework may have its own Python.
-        if not found["torch"] and not found["tensorflow"] and not found["horovod"]:
-            found["python"] = (
-                UBUNTU_PYTHON.get(found["ubuntu"])
-                or ("" if found["ubuntu"] else DEBIAN_PYTHON.get(debian))
-                or ""
-            )
-    if found["cuda"]:
-        found["nvcc"] = _nvcc(last, set(words))
-    return found
+        for name, version in _versions_in_word(word):
+            found.setdefault(name, set()).add(version)
+    name, version = _first_version(last, tag)
+    if name == "ubuntu" or name and name not in found:
+        found[name] = {version}
+    versions = dict(NOTHING, **{name: _one(values) for name, values in found.items()})
+    if "python" not in found and not _OWN_PYTHON.search(repository + "/" + "/".join(words)):
+        versions["python"] = _default_python(versions, _debian(last, tag, words + pairs))
+    if versions["cuda"]:
+        versions["nvcc"] = _nvcc(last, set(words))
+    return versions
 
 
 def _one(values):

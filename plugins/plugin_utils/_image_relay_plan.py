@@ -862,55 +862,71 @@ def client_plan(found, wanted, access):
     }
 
 
+def _difference(what, asked, found):
+    return {"what": what, "asked": asked, "found": found}
+
+
+def _untrusted(found, wanted):
+    """Return the folders of certificates that lack the registry's authority. A certificate of the site may be trusted already."""
+    if wanted["registry"] or wanted["certificate"]:
+        return []
+    paths = ["%s/%s/ca.crt" % (base, registry_name(wanted)) for base in CERTIFICATES]
+    return [
+        _difference(path, "the authority of the registry", "missing")
+        for path in paths
+        if path not in found["certificates"]
+    ]
+
+
+def _other_logins(found, wanted):
+    """Return the logins of people that are missing, or that should not be there."""
+    people = set() if wanted["registry"] else {name + ".json" for name in wanted["people"]}
+    differences = []
+    for name in sorted(people ^ set(found["people"])):
+        states = ("present", "absent") if name in people else ("absent", "present")
+        differences.append(_difference("login of " + name[: -len(".json")], *states))
+    return differences
+
+
+def _of_registry_host(wanted, now):
+    """Return how the registry's host differs. C(now) is what it has, and the paths of files that differ."""
+    server, plan = now["server"], host_plan(now["server"], wanted)
+    differences = [_difference(name, "installed", "absent") for name in plan["lacks_packages"]]
+    differences += [_difference(path, "as planned", "differs") for path in now["changed_paths"]]
+    differences += [
+        _difference(path, "loaded by its service", "changed since then")
+        for path in server["not_loaded"]
+    ]
+    if not wanted["registry"] and not server["proxy_active"]:
+        differences.append(_difference(SERVICES[1], "running", "stopped"))
+    names = [image_name(image["name"]) for image in wanted["images"]]
+    differences += [
+        _difference(reference(wanted, name), "relayed", "absent")
+        for name in names
+        if name not in server["relayed"]
+    ]
+    return differences + [
+        _difference("registry of images", "a plan without problems", text)
+        for text in plan["problems"]
+    ]
+
+
 def drift(found, wanted, now, host):
     """Return how a host differs from its plan; see the filter. C(now) is empty, or what the registry's host has and the paths of files that differ."""
     wanted = numbers(wanted)
-    registry, differences = registry_name(wanted), []
-
-    def differs(what, asked, has):
-        differences.append({"what": what, "asked": asked, "found": has})
-
-    if not found["record"]:
-        differs("registry of images", registry, "role image_relay has not run here")
-        return differences
-    if registry not in (found["record"].get("registries") or []):
-        differs(
-            "registry of images",
-            registry,
-            ", ".join(found["record"].get("registries") or []) or "none",
-        )
-    # A certificate of the site may be trusted already.
-    if not wanted["registry"] and not wanted["certificate"]:
-        for base in CERTIFICATES:
-            if "%s/%s/ca.crt" % (base, registry) not in found["certificates"]:
-                differs(
-                    "%s/%s/ca.crt" % (base, registry), "the authority of the registry", "missing"
-                )
+    registry, record = registry_name(wanted), found["record"]
+    if not record:
+        return [_difference("registry of images", registry, "role image_relay has not run here")]
+    known, differences = record.get("registries") or [], []
+    if registry not in known:
+        differences.append(_difference("registry of images", registry, ", ".join(known) or "none"))
+    differences += _untrusted(found, wanted)
     left = former_registry(found, wanted, host)["units"]
     if left:
-        differs("former registry of images", "absent", ", ".join(left))
-    people = set() if wanted["registry"] else {name + ".json" for name in wanted["people"]}
-    for name in sorted(people ^ set(found["people"])):
-        differs(
-            "login of " + name[: -len(".json")],
-            "present" if name in people else "absent",
-            "absent" if name in people else "present",
-        )
+        differences.append(_difference("former registry of images", "absent", ", ".join(left)))
+    differences += _other_logins(found, wanted)
     if now and host == wanted["host"]:
-        plan = host_plan(now["server"], wanted)
-        for name in plan["lacks_packages"]:
-            differs(name, "installed", "absent")
-        for path in now["changed_paths"]:
-            differs(path, "as planned", "differs")
-        for path in now["server"]["not_loaded"]:
-            differs(path, "loaded by its service", "changed since then")
-        if not wanted["registry"] and not now["server"]["proxy_active"]:
-            differs(SERVICES[1], "running", "stopped")
-        for image in wanted["images"]:
-            if image_name(image["name"]) not in now["server"]["relayed"]:
-                differs(reference(wanted, image_name(image["name"])), "relayed", "absent")
-        for text in plan["problems"]:
-            differs("registry of images", "a plan without problems", text)
+        differences += _of_registry_host(wanted, now)
     return differences
 
 

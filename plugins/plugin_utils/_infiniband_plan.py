@@ -55,23 +55,9 @@ def summary(ports, fix, lacking, ofed):
     return " ".join(texts)
 
 
-def infiniband_plan(found, packages, placed_paths, names_file, names_rule, persistent_names):
-    """Return the plan; see the filter. C(found) is empty before the host is read, and then only C(kernel_modules) is of use."""
-    ofed, files, devices = (
-        found.get("ofed") or "",
-        found.get("files") or {},
-        found.get("devices") or [],
-    )
-    states = found.get("kernel_modules") or {}
-    # The vendor's OFED has its own tools and modules.
-    missing = (
-        [] if ofed else [name for name in packages if name not in (found.get("packages") or {})]
-    )
-    wanted = [] if ofed else wanted_modules(found.get("adapters") or [], devices)
-    lacking = [name for name, state in states.items() if state == "missing" and name in wanted]
-    # The file has the name of rdma-core's rule, so it may be the user's.
-    own_names = files.get(names_file) == hashlib.sha256(names_rule.encode("utf-8")).hexdigest()
-    ports = [
+def _ports(devices):
+    """Return the ports of the devices as the role's facts have them."""
+    return [
         {
             "device": device["name"],
             "port": port["port"],
@@ -84,21 +70,38 @@ def infiniband_plan(found, packages, placed_paths, names_file, names_rule, persi
         for device in devices
         for port in device["ports"]
     ]
+
+
+def infiniband_plan(found, packages, placed_paths, names_file, names_rule, persistent_names):
+    """Return the plan; see the filter. C(found) is empty before the host is read, and then only C(kernel_modules) is of use."""
+    ofed, files = found.get("ofed") or "", found.get("files") or {}
+    devices, states = found.get("devices") or [], found.get("kernel_modules") or {}
+    missing, wanted = [], []
+    # The vendor's OFED has its own tools and modules.
+    if not ofed:
+        missing = [name for name in packages if name not in (found.get("packages") or {})]
+        wanted = wanted_modules(found.get("adapters") or [], devices)
+
+    def in_state(state):
+        return [name for name, its in states.items() if its == state and name in wanted]
+
+    lacking = in_state("missing")
+    # The file has the name of rdma-core's rule, so it may be the user's.
+    own_names = files.get(names_file) == hashlib.sha256(names_rule.encode("utf-8")).hexdigest()
+    # Existing device names are kept: the rule is written only if this role installs rdma-core or wrote the rule before.
+    may_write = own_names or "rdma-core" in missing and names_file not in files
+    ports = _ports(devices)
     return {
         "kernel_modules": list(DRIVERS.values()) + INTERFACES + [IP_OVER_INFINIBAND],
         "missing_packages": missing,
         # A module that the kernel does not have would make systemd's unit fail at every boot.
         "modules": [name for name in wanted if name not in lacking],
         "lacking": lacking,
-        "unloaded": [
-            name for name, state in states.items() if state == "available" and name in wanted
-        ],
+        "unloaded": in_state("available"),
         "own_paths": [
             path for path in placed_paths if path in files and (own_names or path != names_file)
         ],
-        # Existing device names are kept: the rule is written only if this role installs rdma-core or wrote the rule before.
-        "keeps_names": not persistent_names
-        and (own_names or "rdma-core" in missing and names_file not in files),
+        "keeps_names": not persistent_names and may_write,
         "ports": ports,
         "summary": summary(ports, found.get("fix"), lacking, ofed),
     }

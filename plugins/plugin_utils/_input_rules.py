@@ -92,6 +92,8 @@ import difflib
 import functools
 import ipaddress
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import (
@@ -111,6 +113,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._public_keys import 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 
 __all__ = [
+    "About",
     "KINDS",
     "READING",
     "RuleError",
@@ -625,69 +628,105 @@ def _advice(rule: dict, base: str, label: str, value: object) -> str:
     return "set %s to %s" % (base + label, _allowed(rule, value))
 
 
+class About(NamedTuple):
+    """What is known about the hosts and their variables besides the values.
+
+    C(key(host, variable)) is the same for hosts whose values are the same, or None if that is not known. C(groups) are those of the inventory.
+    C(unsteady(host, variable)) tells whether a value may be another one each time, as one made of the time is: it is not compared.
+    C(given(host, variable)) tells whether the inventory sets it: defaults that differ are made of another variable that does.
+    """
+
+    key: Callable = lambda host, name: None
+    groups: dict | None = None
+    unsteady: Callable = lambda host, name: False
+    given: Callable = lambda host, name: True
+
+
+def _is_alike(rule: dict) -> bool:
+    """Return whether the verdict of a rule on a value is the same on all hosts."""
+    kind = rule["kind"]
+    return kind in _GOOD or kind in ("same", "options", "public_keys") or rule.get("unique") is True
+
+
+class _Judge:
+    """Judges one rule after the other for all hosts."""
+
+    def __init__(self, values: dict, evaluate: Callable, reveal: Callable, about: About):
+        self._values, self._evaluate = values, evaluate
+        self._reveal, self._about = reveal, about
+        #: What is known to be wrong: {(host, variable): labels}.
+        self._blamed = {}
+
+    def findings(self, rule: dict) -> list[dict]:
+        """Return the findings of one rule."""
+        base, path = re.match(r"([^.\[]+)(.*)", rule["variable"]).groups()
+        found, seen, judged = [], {}, {}
+        for host in self._values:
+            if not self._applies(rule, host, base):
+                continue
+            group = self._about.key(host, base)
+            wrong = judged.get(group) if group is not None and _is_alike(rule) else None
+            if wrong is None:
+                context = _Context(
+                    host,
+                    self._values[host],
+                    select(self._values[host][base], path),
+                    seen,
+                    self._about.groups or {},
+                    self._evaluate,
+                )
+                wrong = judged[group] = _wrong(rule, context)
+            found += self._new_findings(rule, host, base, wrong)
+        if rule["kind"] == "same" and len(seen) > 1:
+            found += self._differences(rule, base, list(seen.values()))
+        return found
+
+    def _applies(self, rule: dict, host: str, base: str) -> bool:
+        if base not in self._values[host]:
+            return False
+        if "when" in rule and not self._evaluate(host, rule["when"], None):
+            return False
+        return rule["kind"] != "same" or not self._about.unsteady(host, base)
+
+    def _new_findings(self, rule: dict, host: str, base: str, wrong: list) -> list[dict]:
+        """Return the findings about values. Rejected values are not reported again, as a whole or in part."""
+        found = []
+        before = self._blamed.setdefault((host, base), set())
+        # A function may say several things about one value.
+        earlier = frozenset(before) if rule["kind"] == "faults" else before
+        for label, value in wrong:
+            if any(label.startswith(other) or other.startswith(label) for other in earlier):
+                continue
+            found.append(_finding(rule, host, label, value, self._reveal))
+            if found[-1]["verdict"] == "fail":
+                before.add(label)
+        return found
+
+    def _differences(self, rule: dict, base: str, seen: list) -> list[dict]:
+        """Return the findings about values that should be the same on all hosts."""
+        if not any(self._about.given(host, base) for host in self._values):
+            return []
+        # If values differ on hundreds of hosts, a few are enough.
+        return [
+            _finding(rule, host, label, value, self._reveal)
+            for host, label, value in _differing(seen[:_SHOWN])
+        ]
+
+
 def judge_rules(
-    rules,
-    values,
-    evaluate,
-    reveal=lambda host, label, value: show(value),
-    key=lambda host, name: None,
-    groups=None,
-    unsteady=lambda host, name: False,
-    given=lambda host, name: True,
-):
+    rules: list[dict],
+    values: dict,
+    evaluate: Callable,
+    reveal: Callable = lambda host, label, value: show(value),
+    about: About | None = None,
+) -> list[dict]:
     """Return the findings of rules.
 
     C(values) is {host: {variable: value}}; a variable that is missing was found wrong before and is not judged again.
-    C(evaluate(host, expression, item)) gives the truth of a Jinja expression. C(reveal(host, label, value)) is what may be shown of a
-    value. C(key(host, variable)) is the same for hosts whose values are the same, or None if that is not known. C(unsteady(host, variable)) tells
-    whether a value may be another one each time, as one made of the time is: it is not compared. C(given(host, variable)) tells whether the inventory
-    sets it: defaults that differ are made of another variable that does.
+    C(evaluate(host, expression, item)) gives the truth of a Jinja expression. C(reveal(host, label, value)) is what may be shown of a value.
     """
-    findings, blamed, groups = [], {}, groups or {}
-    for rule in rules:
-        base, path = re.match(r"([^.\[]+)(.*)", rule["variable"]).groups()
-        kind = rule["kind"]
-        seen, judged = {}, {}
-        for host in values:
-            if base not in values[host] or (
-                "when" in rule and not evaluate(host, rule["when"], None)
-            ):
-                continue
-            if kind == "same" and unsteady(host, base):
-                continue
-            group = key(host, base)
-            alike = (
-                kind in _GOOD
-                or kind in ("same", "options", "public_keys")
-                or rule.get("unique") is True
-            )
-            wrong = judged.get(group) if group is not None and alike else None
-            if wrong is None:
-                wrong = judged[group] = _wrong(
-                    rule,
-                    host,
-                    select(values[host][base], path),
-                    evaluate,
-                    seen,
-                    values[host],
-                    groups,
-                )
-            before = blamed.setdefault((host, base), set())
-            # A function may say several things about one value.
-            earlier = frozenset(before) if kind == "faults" else before
-            for label, value in wrong:
-                # Rejected values are not reported again, as a whole or in part.
-                if not any(label.startswith(other) or other.startswith(label) for other in earlier):
-                    findings.append(_finding(rule, host, label, value, reveal))
-                    if findings[-1]["verdict"] == "fail":
-                        before.add(label)
-        if kind == "same" and len(seen) > 1 and any(given(host, base) for host in values):
-            # If values differ on hundreds of hosts, a few are enough.
-            findings += [
-                _finding(rule, host, label, value, reveal)
-                for host, label, value in _differing(list(seen.values())[:_SHOWN])
-            ]
-    return findings
+    judge = _Judge(values, evaluate, reveal, about or About())
+    return [found for rule in rules for found in judge.findings(rule)]
 
 
 _SHOWN = 4
@@ -717,15 +756,14 @@ def _covers(mounts, folder):
     )
 
 
-def _folders_of(tree, those):
+def _folders_of(tree, owners):
     """Return the folders of users or groups in a tree."""
     only = set(tree.get("only") or [])
-    return [
-        "%s/%s" % (tree["path"], one["name"])
-        for one in those
-        if not only
-        or only.intersection((one.get("groups") or []) if tree["of"] == "users" else [one["name"]])
-    ]
+    if only and tree["of"] == "users":
+        owners = [user for user in owners if only.intersection(user.get("groups") or [])]
+    elif only:
+        owners = [group for group in owners if group["name"] in only]
+    return ["%s/%s" % (tree["path"], owner["name"]) for owner in owners]
 
 
 def _beside(target, share):
@@ -743,85 +781,146 @@ def _beside(target, share):
     )
 
 
-def _wrong(rule, host, selected, evaluate, seen, its, groups):
+class _Context(NamedTuple):
+    """What a value is judged with: the host, its variables, and all entries, (label, value), that the rule selects there.
+
+    C(seen) has the values of hosts that were judged before, as {spelling: (host, label, value)}.
+    """
+
+    host: str
+    variables: dict
+    entries: list
+    seen: dict
+    groups: dict
+    evaluate: Callable
+
+
+def _is_inside(value, name, context):
+    network = context.variables.get(name)
+    if not kinds.is_network(network) or not kinds.is_address(value):
+        return True
+    return kinds.is_inside(value, network)
+
+
+def _are_covered(value, names, context):
+    folder, mounts = names
+    return _covers(value + context.variables.get(mounts, []), context.variables.get(folder))
+
+
+def _is_apart(value, dummy, context):
+    if not kinds.is_path(value):
+        return True
+    return not any(
+        kinds.is_path(other) and kinds.is_below(value, other) for dummy, other in context.entries
+    )
+
+
+def _is_apart_from(value, names, context):
+    """Return whether a tree is in no folder of a user or a group of another tree."""
+    return not any(
+        normal(value["path"]) == normal(folder) or kinds.is_below(value["path"], folder)
+        for dummy, other in context.entries
+        for folder in _folders_of(other, context.variables.get(names.get(other["of"]), []))
+    )
+
+
+def _is_registry_of(value, name, context):
+    image = context.variables.get(name)
+    return not kinds.is_image(image) or kinds.is_registry_of(value, image)
+
+
+def _is_counted_by(value, name, context):
+    counted = context.variables.get(name)
+    return not isinstance(counted, list) or value <= len(counted)
+
+
+def _is_in_group(value, group, context):
+    hosts = context.groups.get(group)
+    return not value or not hosts or context.host in hosts
+
+
+def _is_writable(value, dummy, dummy_context):
+    return value.get("read_only") is True or kinds.is_folder(value.get("source"), "source")
+
+
+def _is_own_path(value, dummy, context):
+    if value.get("server") != context.host or not value.get("target"):
+        return True
+    return normal(value["target"]) == normal(value.get("path"))
+
+
+# Kinds whose values are good or not, depending on the host and its other variables.
+_GOOD_ON_HOST = {
+    "inside": _is_inside,
+    "covers": _are_covered,
+    "apart": _is_apart,
+    "apart_from": _is_apart_from,
+    "beside": lambda value, name, context: _beside(value, context.variables.get(name)),
+    "registry_of": _is_registry_of,
+    "counted_by": _is_counted_by,
+    "in_group": _is_in_group,
+    "writable": _is_writable,
+    "own_path": _is_own_path,
+    "that": lambda value, expression, context: context.evaluate(context.host, expression, value),
+}
+
+
+def _wrong_options(label, value, rule, dummy_context):
+    return [
+        ("%s.%s" % (label, name), value.get(name))
+        for name, dummy, dummy in kinds.option_faults(value, *rule["options"])
+    ]
+
+
+def _wrong_keys(label, value, rule, dummy_context):
+    return [
+        ("%s.public_keys[%d]" % (label, place), (value.get(rule["public_keys"]), place + 1, key))
+        for place, key in enumerate(value.get("public_keys") or [])
+        if public_key_fault(key)
+    ]
+
+
+def _faults(label, value, rule, context):
+    answer = context.evaluate(context.host, rule["faults"], value)
+    base = rule["variable"].split("[")[0]
+    return [(label + rest, told) for rest, told in _told(answer, value, base)]
+
+
+# Kinds that name what is wrong in a value, as (label, what is told).
+_PARTS = {"options": _wrong_options, "public_keys": _wrong_keys, "faults": _faults}
+
+
+def _repeated(rule: dict, context: _Context, entries: list) -> list:
+    """Return the entries of a rule of kind unique that are not. All are remembered for the other hosts."""
     wrong, on_host = [], set()
+    for label, value in entries:
+        alike = repr(normal(value))
+        if alike in on_host or rule["unique"] == "hosts" and alike in context.seen:
+            wrong.append((label, value))
+        on_host.add(alike)
+        context.seen[alike] = (context.host, label, value)
+    return wrong
+
+
+def _wrong(rule: dict, context: _Context) -> list:
+    """Return (label, value or what is told about it) of what is wrong on a host."""
     kind = rule["kind"]
-    for label, value in selected:
-        if rule.get("empty") and not value and value is not False and value != 0:
-            continue
-        if kind == "options":
-            wrong += [
-                ("%s.%s" % (label, name), value.get(name))
-                for name, dummy, dummy in kinds.option_faults(value, *rule[kind])
-            ]
-            continue
-        if kind == "public_keys":
-            wrong += [
-                ("%s.public_keys[%d]" % (label, place), (value.get(rule[kind]), place + 1, key))
-                for place, key in enumerate(value.get("public_keys") or [])
-                if public_key_fault(key)
-            ]
-            continue
-        if kind == "faults":
-            wrong += [
-                (label + rest, told)
-                for rest, told in _told(
-                    evaluate(host, rule[kind], value), value, rule["variable"].split("[")[0]
-                )
-            ]
-            continue
-        if kind in _GOOD:
-            good = _GOOD[kind](value, rule[kind])
-        elif kind == "inside":
-            good = (
-                not kinds.is_network(its.get(rule[kind]))
-                or not kinds.is_address(value)
-                or kinds.is_inside(value, its[rule[kind]])
-            )
-        elif kind == "covers":
-            good = _covers(value + its.get(rule[kind][1], []), its.get(rule[kind][0]))
-        elif kind == "apart":
-            good = not any(
-                kinds.is_path(value) and kinds.is_path(other) and kinds.is_below(value, other)
-                for dummy, other in selected
-            )
-        elif kind == "apart_from":
-            good = not any(
-                normal(value["path"]) == normal(folder) or kinds.is_below(value["path"], folder)
-                for dummy, other in selected
-                for folder in _folders_of(other, its.get(rule[kind].get(other["of"]), []))
-            )
-        elif kind == "beside":
-            good = _beside(value, its.get(rule[kind]))
-        elif kind == "registry_of":
-            good = not kinds.is_image(its.get(rule[kind])) or kinds.is_registry_of(
-                value, its[rule[kind]]
-            )
-        elif kind == "counted_by":
-            those = its.get(rule[kind])
-            good = not isinstance(those, list) or value <= len(those)
-        elif kind == "in_group":
-            good = not value or not groups.get(rule[kind]) or host in groups[rule[kind]]
-        elif kind == "writable":
-            good = value.get("read_only") is True or kinds.is_folder(value.get("source"), "source")
-        elif kind == "own_path":
-            good = (
-                value.get("server") != host
-                or not value.get("target")
-                or normal(value["target"]) == normal(value.get("path"))
-            )
-        elif kind == "that":
-            good = evaluate(host, rule["that"], value)
-        else:
-            alike = repr(normal(value))
-            if kind == "same":
-                seen.setdefault(alike, (host, label, value))
-                good = True
-            else:
-                good = alike not in on_host and (rule["unique"] != "hosts" or alike not in seen)
-                on_host.add(alike)
-                seen[alike] = (host, label, value)
-        if not good:
+    entries = [
+        (label, value)
+        for label, value in context.entries
+        if value or not rule.get("empty") or value is False or value == 0
+    ]
+    if kind == "unique":
+        return _repeated(rule, context, entries)
+    wrong = []
+    for label, value in entries:
+        if kind in _PARTS:
+            wrong += _PARTS[kind](label, value, rule, context)
+        elif kind == "same":
+            context.seen.setdefault(repr(normal(value)), (context.host, label, value))
+        elif kind in _GOOD:
+            wrong += [] if _GOOD[kind](value, rule[kind]) else [(label, value)]
+        elif not _GOOD_ON_HOST[kind](value, rule[kind], context):
             wrong.append((label, value))
     return wrong
 
@@ -1080,95 +1179,103 @@ def _host_names(cluster, connections):
     return findings
 
 
-def check_inventory(groups, connections):
-    """Return the findings about the structure of the inventory.
+def _inventory_finding(check_id, host, expected, found, fix, source="inventory"):
+    return finding(check_id, host, "fail", expected, found, source, fix)
 
-    C(groups) is {group: [hosts]}. C(connections) is {host: {address, port, connection, cluster_address, missing_lab_key, lab_command}} of the hosts of group
-    cluster; the last two are the path of a key that only lab/lab.py makes and has not made, else empty, and what makes it.
-    """
-    where = "inventory"
-    misspelt = [
-        finding(
-            "inventory-group-name",
-            ", ".join(groups[name]),
-            "fail",
-            "groups cluster, head, storage and gpu",
-            "a group named %s" % show(name),
-            where,
-            "did you mean %s? Rename the group" % meant,
-        )
-        for name, meant in misspelt_groups(groups).items()
-    ]
+
+def _lacking_cluster(groups: dict) -> list[dict]:
+    """Return the finding that there is no cluster, none if there is one."""
     if "cluster" not in groups:
         others = ", ".join(sorted(set(groups) - {"all", "ungrouped"})) or "none"
-        return misspelt + [
-            finding(
+        return [
+            _inventory_finding(
                 "inventory-no-cluster",
                 "localhost",
-                "fail",
                 "a group named cluster",
                 "groups: %s" % others,
-                where,
                 "add every server to a group named cluster; its order is the order of the ranks",
             )
         ]
-    cluster = groups["cluster"]
-    if not cluster:
-        return misspelt + [
-            finding(
-                "inventory-empty-cluster",
-                "localhost",
-                "fail",
-                "at least one host in group cluster",
-                "group cluster has no host",
-                where,
-                "add every server to group cluster; its order is the order of the ranks",
-            )
-        ]
-    findings = misspelt + _host_names(cluster, connections)
+    if groups["cluster"]:
+        return []
+    return [
+        _inventory_finding(
+            "inventory-empty-cluster",
+            "localhost",
+            "at least one host in group cluster",
+            "group cluster has no host",
+            "add every server to group cluster; its order is the order of the ranks",
+        )
+    ]
+
+
+def _group_members(groups: dict) -> list[dict]:
+    """Return the findings about hosts of the groups head, storage and gpu."""
+    findings = []
     for group in ("head", "storage", "gpu"):
-        for host in groups.get(group, []):
-            if host not in cluster:
-                findings.append(
-                    finding(
-                        "inventory-outside-cluster",
-                        host,
-                        "fail",
-                        "every host of group %s is in group cluster" % group,
-                        "%s is only in group %s" % (host, group),
-                        where,
-                        "add %s to group cluster, or remove it from group %s" % (host, group),
-                    )
-                )
+        findings += [
+            _inventory_finding(
+                "inventory-outside-cluster",
+                host,
+                "every host of group %s is in group cluster" % group,
+                "%s is only in group %s" % (host, group),
+                "add %s to group cluster, or remove it from group %s" % (host, group),
+            )
+            for host in groups.get(group, [])
+            if host not in groups["cluster"]
+        ]
     for group in ("head", "storage"):
-        if len(groups.get(group, [])) > 1:
+        hosts = groups.get(group, [])
+        if len(hosts) > 1:
             findings.append(
-                finding(
+                _inventory_finding(
                     "inventory-one-host",
-                    ", ".join(groups[group]),
-                    "fail",
+                    ", ".join(hosts),
                     "at most one host in group %s" % group,
-                    "%d hosts: %s" % (len(groups[group]), ", ".join(groups[group])),
-                    where,
+                    "%d hosts: %s" % (len(hosts), ", ".join(hosts)),
                     "leave one host in group %s" % group,
                 )
             )
     every_host = dict.fromkeys(host for hosts in groups.values() for host in hosts)
-    for host in every_host:
-        if host in groups:
-            findings.append(
-                finding(
-                    "inventory-host-like-group",
-                    host,
-                    "fail",
-                    "a host name that differs from all group names",
-                    "%s is a host and a group" % host,
-                    where,
-                    "rename the host %s or the group: Ansible confuses them in patterns and variables"
-                    % host,
-                )
-            )
-    # Hosts behind one forwarding address differ in their port. Local and container connections have no address.
+    return findings + [
+        _inventory_finding(
+            "inventory-host-like-group",
+            host,
+            "a host name that differs from all group names",
+            "%s is a host and a group" % host,
+            "rename the host %s or the group: Ansible confuses them in patterns and variables"
+            % host,
+        )
+        for host in every_host
+        if host in groups
+    ]
+
+
+def _missing_lab(connections: dict) -> list[dict]:
+    """Return the findings about hosts that only lab/lab.py creates, by their missing key."""
+    by_key = {}
+    for host, entry in connections.items():
+        if entry.get("missing_lab_key"):
+            by_key.setdefault(entry["missing_lab_key"], []).append(host)
+    return [
+        _inventory_finding(
+            "inventory-no-lab",
+            ", ".join(hosts),
+            "the ssh key of the lab's hosts",
+            "%s does not exist" % show(key),
+            "run %s, which creates these hosts and their key"
+            % connections[hosts[0]]["lab_command"],
+            "ansible_ssh_private_key_file",
+        )
+        for key, hosts in sorted(by_key.items())
+    ]
+
+
+def _shared_addresses(connections: dict) -> list[dict]:
+    """Return the findings about addresses that several hosts have.
+
+    Hosts behind one forwarding address differ in their port. Local and container connections have no address.
+    """
     by_ssh = [
         (host, entry["address"], str(entry["port"]))
         for host, entry in connections.items()
@@ -1179,42 +1286,47 @@ def check_inventory(groups, connections):
         for host, entry in connections.items()
         if entry["cluster_address"]
     ]
-    keys = sorted(
-        {entry["missing_lab_key"] for entry in connections.values() if entry.get("missing_lab_key")}
-    )
-    for key in keys:
-        names = ", ".join(
-            host for host, entry in connections.items() if entry.get("missing_lab_key") == key
-        )
-        command = next(
-            entry["lab_command"]
-            for entry in connections.values()
-            if entry.get("missing_lab_key") == key
-        )
-        findings.append(
-            finding(
-                "inventory-no-lab",
-                names,
-                "fail",
-                "the ssh key of the lab's hosts",
-                "%s does not exist" % show(key),
-                "ansible_ssh_private_key_file",
-                "run %s, which creates these hosts and their key" % command,
-            )
-        )
+    findings = []
     for variable, hosts in (("ansible_host", by_ssh), ("cluster_address", given)):
         for address, names in _same_address(hosts).items():
             listed = ", ".join(names)
             findings.append(
-                finding(
+                _inventory_finding(
                     "inventory-same-address",
                     listed,
-                    "fail",
                     "every host has its own address",
                     "%s is the address of %s" % (show(address), listed),
-                    variable,
                     "give each of %s its own %s, or remove the host that is listed twice"
                     % (listed, variable),
+                    variable,
                 )
             )
     return findings
+
+
+def check_inventory(groups: dict, connections: dict) -> list[dict]:
+    """Return the findings about the structure of the inventory.
+
+    C(groups) is {group: [hosts]}. C(connections) is {host: {address, port, connection, cluster_address, missing_lab_key, lab_command}} of the hosts of group
+    cluster; the last two are the path of a key that only lab/lab.py makes and has not made, else empty, and what makes it.
+    """
+    findings = [
+        _inventory_finding(
+            "inventory-group-name",
+            ", ".join(groups[name]),
+            "groups cluster, head, storage and gpu",
+            "a group named %s" % show(name),
+            "did you mean %s? Rename the group" % meant,
+        )
+        for name, meant in misspelt_groups(groups).items()
+    ]
+    lacking = _lacking_cluster(groups)
+    if lacking:
+        return findings + lacking
+    return (
+        findings
+        + _host_names(groups["cluster"], connections)
+        + _group_members(groups)
+        + _missing_lab(connections)
+        + _shared_addresses(connections)
+    )

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._launchers import EACH, LAUNCHERS
 
 __all__ = ["LAUNCHERS", "network_settings"]
@@ -20,64 +22,87 @@ def _each(hosts, value):
     return ", ".join("%s on %s" % (value(host), host["name"]) for host in hosts)
 
 
-def network_settings(members, launcher, cluster_network, fabric_network):
+class _Transport(NamedTuple):
+    """How NCCL moves data: over RDMA on all hosts (C(whole)), on some (C(partly)), which is not used, or on none."""
+
+    whole: bool
+    partly: bool
+    note: str
+
+
+def _transport(hosts: list[dict], fabric_network: str) -> _Transport:
+    over_rdma = [host["fabric_rdma"] for host in hosts if host["fabric_rdma"]]
+    whole = len(over_rdma) == len(hosts) and len({rdma["transport"] for rdma in over_rdma}) == 1
+    if whole or not over_rdma:
+        return _Transport(whole, False, "")
+    # Ranks without a common transport hang.
+    note = "NCCL uses sockets, because the hosts have no common RDMA transport on %s: %s" % (
+        fabric_network,
+        _each(hosts, lambda host: (host["fabric_rdma"] or {"transport": "none"})["transport"]),
+    )
+    return _Transport(False, True, note)
+
+
+def _interface_problems(hosts: list[dict], launcher: str, fabric_network: str) -> list[str]:
+    """Return why the ranks have no interface that the launcher can name."""
+    names = {host["fabric_interface"] for host in hosts}
+    nameless = [host["name"] for host in hosts if not host["fabric_interface"]]
+    if nameless:
+        return [
+            "%s: no interface on the network %s is known"
+            % (", ".join(nameless), fabric_network or "of the cluster")
+        ]
+    if launcher == "horovodrun" and len(names) > 1:
+        return [
+            "horovodrun gives one interface name to all ranks, but on %s it is %s"
+            % (fabric_network, _each(hosts, lambda host: host["fabric_interface"]))
+        ]
+    return []
+
+
+def _environment(host: dict, launcher: str, transport: _Transport) -> dict[str, str]:
+    """Return the variables of a host's ranks that follow from the host."""
+    # Without the sign it is a prefix: bond0 also matches bond0.100. With RDMA, sockets are only for the rendezvous; horovodrun has one name for both.
+    socket = host["fabric_interface"]
+    if transport.whole and launcher != "horovodrun":
+        socket = host["interface"]
+    settings = {
+        "GLOO_SOCKET_IFNAME": host["fabric_interface"],
+        "NCCL_SOCKET_IFNAME": "=" + socket,
+    }
+    if transport.whole:
+        settings["NCCL_IB_HCA"] = "=" + ",".join(host["fabric_rdma"]["devices"])
+        if host["fabric_rdma"]["gid_index"] is not None:
+            settings["NCCL_IB_GID_INDEX"] = str(host["fabric_rdma"]["gid_index"])
+    elif transport.partly:
+        settings["NCCL_IB_DISABLE"] = "1"
+    if launcher == "horovodrun":
+        settings["HOROVOD_GLOO_IFACE"] = host["fabric_interface"]
+    return settings
+
+
+def network_settings(
+    members: list[dict], launcher: str, cluster_network: str, fabric_network: str
+) -> dict:
     """Return the environment of each host's ranks and its fabric address by host name, horovodrun's interface, and problems and notes as sentences.
 
     Hosts without slots have no ranks and are ignored.
     """
     hosts = [member for member in members if member["slots"]]
     names = list(dict.fromkeys(host["fabric_interface"] for host in hosts))
-    problems, notes = [], []
-    nameless = [host["name"] for host in hosts if not host["fabric_interface"]]
-    if nameless:
-        problems.append(
-            "%s: no interface on the network %s is known"
-            % (", ".join(nameless), fabric_network or "of the cluster")
-        )
-    elif launcher == "horovodrun" and len(names) > 1:
-        problems.append(
-            "horovodrun gives one interface name to all ranks, but on %s it is %s"
-            % (fabric_network, _each(hosts, lambda host: host["fabric_interface"]))
-        )
-
-    over_rdma = {host["name"]: host["fabric_rdma"] for host in hosts if host["fabric_rdma"]}
-    transports = {rdma["transport"] for rdma in over_rdma.values()}
-    whole = len(over_rdma) == len(hosts) and len(transports) == 1
-    if over_rdma and not whole:
-        # Ranks without a common transport hang.
-        notes.append(
-            "NCCL uses sockets, because the hosts have no common RDMA transport on %s: %s"
-            % (
-                fabric_network,
-                _each(
-                    hosts, lambda host: (host["fabric_rdma"] or {"transport": "none"})["transport"]
-                ),
-            )
-        )
+    problems = _interface_problems(hosts, launcher, fabric_network)
+    transport = _transport(hosts, fabric_network)
+    notes = [transport.note] if transport.note else []
+    networks = {}
+    if launcher not in ON_EACH_HOST:
+        # By network, because names may differ.
+        networks = {
+            "OMPI_MCA_oob_tcp_if_include": cluster_network,
+            "OMPI_MCA_btl_tcp_if_include": fabric_network,
+        }
     environment = {}
     for host in hosts:
-        # Without the sign it is a prefix: bond0 also matches bond0.100. With RDMA, sockets are only for the rendezvous; horovodrun has one name for both.
-        socket = (
-            host["interface"] if whole and launcher != "horovodrun" else host["fabric_interface"]
-        )
-        settings = {
-            "GLOO_SOCKET_IFNAME": host["fabric_interface"],
-            "NCCL_SOCKET_IFNAME": "=" + socket,
-        }
-        if whole:
-            settings["NCCL_IB_HCA"] = "=" + ",".join(host["fabric_rdma"]["devices"])
-            if host["fabric_rdma"]["gid_index"] is not None:
-                settings["NCCL_IB_GID_INDEX"] = str(host["fabric_rdma"]["gid_index"])
-        elif over_rdma:
-            settings["NCCL_IB_DISABLE"] = "1"
-        if launcher == "horovodrun":
-            settings["HOROVOD_GLOO_IFACE"] = host["fabric_interface"]
-        if launcher not in ON_EACH_HOST:
-            # By network, because names may differ.
-            settings.update(
-                OMPI_MCA_oob_tcp_if_include=cluster_network,
-                OMPI_MCA_btl_tcp_if_include=fabric_network,
-            )
+        settings = dict(_environment(host, launcher, transport), **networks)
         environment[host["name"]] = {
             variable: value for variable, value in settings.items() if value
         }

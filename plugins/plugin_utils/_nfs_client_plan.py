@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import normal_path
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
@@ -51,12 +52,32 @@ WantedBy=remote-fs.target
 """
 
 
+def _options(mount: dict, options: Sequence[str], version: str, connections: int) -> list[str]:
+    """Return the options of a mount: its own or the default C(options), and what makes it safe."""
+    chosen = ["_netdev", "nofail"] + list(mount.get("options") or options)
+    given = _option_names(chosen)
+    chosen += [
+        option for option, opposite in SAFE_OPTIONS.items() if not given & {option, opposite}
+    ]
+    if version and not version_in(chosen):
+        chosen.append("vers=%s" % version)
+    if connections > 1 and "nconnect" not in given:
+        chosen.append("nconnect=%d" % connections)
+    return chosen
+
+
+def _option_names(options: list[str]) -> set[str]:
+    return {option.partition("=")[0] for option in options}
+
+
 def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect=1):
     """Return the mounts of a host, with source, options and names of units; see the filter.
 
     With C(nconnect) 0 the number of hosts decides about the connections. A mount in use keeps those that it has: then C(at_next_mount) has the option.
     """
-    automatic = ["nconnect=%d" % CONNECTIONS] if len(members) > SMALL_CLUSTER else []
+    connections, automatic = int(nconnect), []
+    if connections == 0 and len(members) > SMALL_CLUSTER:
+        automatic = ["nconnect=%d" % CONNECTIONS]
     by_name = {}
     for member in members:
         by_name[member["name"]] = member
@@ -70,34 +91,26 @@ def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect
         server = (member["address"] or member["name"]) if member else mount["server"]
         # In the kernel's notation.
         path, target = normal_path(mount["path"]), normal_path(mount.get("target") or mount["path"])
-        chosen = ["_netdev", "nofail"] + list(mount.get("options") or options)
-        given = {option.partition("=")[0] for option in chosen}
-        chosen += [
-            option for option, opposite in SAFE_OPTIONS.items() if not given & {option, opposite}
-        ]
-        if version and not version_in(chosen):
-            chosen.append("vers=%s" % version)
-        if int(nconnect) > 1 and "nconnect" not in given:
-            chosen.append("nconnect=%d" % int(nconnect))
-        later = []
+        chosen = _options(mount, options, version, connections)
         # Other transports than TCP are the choice of the site, and so are their connections.
-        if int(nconnect) == 0 and not given & {"nconnect", "udp", "rdma", "proto"}:
-            later = automatic
-            chosen += later
-        if not given & {"retry", "bg", "fg"}:
+        later = automatic
+        if _option_names(chosen) & {"nconnect", "udp", "rdma", "proto"}:
+            later = []
+        chosen += later
+        if not _option_names(chosen) & {"retry", "bg", "fg"}:
             # A week in minutes: at boot the server may take long to start, and a failed unit stays failed.
             chosen.append("retry=10080")
-        found.append(
-            {
-                "target": target,
-                "source": "%s:%s" % ("[%s]" % server if ":" in server else server, path),
-                "server": server,
-                "options": chosen,
-                "unit": unit_name(target, "mount"),
-                "automount_unit": unit_name(target, "automount"),
-                **({"at_next_mount": later} if later else {}),
-            }
-        )
+        entry = {
+            "target": target,
+            "source": "%s:%s" % ("[%s]" % server if ":" in server else server, path),
+            "server": server,
+            "options": chosen,
+            "unit": unit_name(target, "mount"),
+            "automount_unit": unit_name(target, "automount"),
+        }
+        if later:
+            entry["at_next_mount"] = later
+        found.append(entry)
     return found
 
 
@@ -204,43 +217,28 @@ def not_as_requested(found, timeout):
     return texts
 
 
-def nfs_client_plan(found, mounts, unit, timeout=0, waited=(), now=()):
-    """Return the plan; see the filter. C(mounts) are those of nfs_mounts.
-
-    C(found) is the result of nfs_mount_info. It is empty before the host is read, and then only C(question) and C(files) are of use.
-    """
-    states = {mount["target"]: mount for mount in found.get("mounts") or []}
-    placed = list(found.get("placed") or [])
-    # The site's own mounts are left alone, but they must match the configuration.
-    ours = [mount for mount in mounts if not states.get(mount["target"], {}).get("configured_in")]
-    files, our_files = unit_files(mounts, unit), unit_files(ours, unit)
-    gone = leaving(placed, mounts, unit)
-    unmounted = {
-        target for target, mount in states.items() if mount["state"] in ("absent", "stale")
-    } | {mount["target"] for mount in gone}
-    # A hanging mount may be stale when its server answers again.
-    stale = [mount["target"] for mount in [*states.values(), *waited] if mount["state"] == "stale"]
-    # A mount point below the root may be mounted into the container itself, which a lazy unmount does not reach.
-    first_folders = [target for target in stale if re.match(r"/[^/]+$", target)]
-    lines = (
-        [dict(mount, options=mount["options"] + FSTAB_OPTIONS) for mount in ours]
-        if unit == "fstab"
-        else []
-    )
-    right = [
+def _in_fstab(placed: list[dict], lines: list[dict]) -> list[str]:
+    """Return the targets whose line in fstab has the options of C(lines)."""
+    wanted = {line["target"]: line["options"] for line in lines}
+    return [
         entry["target"]
         for entry in placed
-        if entry["unit"] == "fstab"
-        and any(
-            line["target"] == entry["target"] and line["options"] == list(entry["options"])
-            for line in lines
-        )
+        if entry["unit"] == "fstab" and wanted.get(entry["target"]) == list(entry["options"])
     ]
-    checksums = found.get("files") or {}
-    kind = "automount" if unit == "automount" else "mount"
 
-    # Jobs keep their files open, so these are added to the mount as it is.
-    tightened = {
+
+def _has_files(found: dict, files: list[dict]) -> bool:
+    """Return whether the host has these files with their content, and systemd has read them."""
+    checksums = found.get("files") or {}
+    return not found.get("reload_needed") and all(
+        hashlib.sha256(file["content"].encode("utf-8")).hexdigest() == checksums.get(file["path"])
+        for file in files
+    )
+
+
+def _only_tightened(states: dict) -> dict[str, list[str]]:
+    """Return the options that are added to mounts as they are, by target, because jobs keep their files open."""
+    return {
         target: mount["differences"]
         for target, mount in states.items()
         if mount["state"] == "differs"
@@ -248,59 +246,104 @@ def nfs_client_plan(found, mounts, unit, timeout=0, waited=(), now=()):
         and set(mount["differences"]) <= set(SAFE_OPTIONS)
     }
 
-    def must_restart(target):
-        state = states.get(target, {})
-        if target in tightened:
-            return False
-        return (
-            state.get("state") == "differs"
-            and bool(state["differences"])
-            or target in first_folders
-        )
 
+def _fstab_lines(mounts: list[dict]) -> list[dict]:
+    return [dict(mount, options=mount["options"] + FSTAB_OPTIONS) for mount in mounts]
+
+
+def _restarted(states: dict, tightened: dict, first_folders: list[str]) -> set[str]:
+    """Return the targets that are mounted again."""
+    differ = {
+        target
+        for target, mount in states.items()
+        if mount["state"] == "differs" and mount["differences"]
+    }
+    return (differ | set(first_folders)) - set(tightened)
+
+
+def _is_as_requested(found: dict, ours: list[dict], kind: str, lines: list[dict]) -> bool:
+    """Return whether a host has the mounts C(ours), now and at its next boot.
+
+    C(kind) is that of their units, mount or automount, and C(lines) are those of fstab.
+    """
+    states = _by_target(found.get("mounts") or [])
+    if sorted(_in_fstab(found.get("placed") or [], lines)) != sorted(_by_target(lines)):
+        return False
+    return all(mount["state"] == "mounted" for mount in states.values()) and all(
+        kind in states.get(mount["target"], {}).get("unit_enabled", ()) for mount in ours
+    )
+
+
+def _by_target(mounts: list[dict]) -> dict[str, dict]:
+    return {mount["target"]: mount for mount in mounts}
+
+
+def _stale(mounts: list[dict], waited: Sequence[dict]) -> tuple[list[str], list[str]]:
+    """Return (targets to detach, targets to mount again) of the stale mounts.
+
+    A mount point below the root may be mounted into the container itself, which a lazy unmount does not reach.
+    """
+    # A hanging mount may be stale when its server answers again.
+    stale = [mount["target"] for mount in [*mounts, *waited] if mount["state"] == "stale"]
+    first_folders = [target for target in stale if re.match(r"/[^/]+$", target)]
+    return [target for target in stale if target not in first_folders], first_folders
+
+
+def nfs_client_plan(
+    found: dict,
+    mounts: list[dict],
+    unit: str,
+    timeout: int = 0,
+    waited: Sequence[dict] = (),
+    now: Sequence[dict] = (),
+) -> dict:
+    """Return the plan; see the filter. C(mounts) are those of nfs_mounts.
+
+    C(found) is the result of nfs_mount_info. It is empty before the host is read, and then only C(question) and C(files) are of use.
+    """
+    states = _by_target(found.get("mounts") or [])
+    # The site's own mounts are left alone, but they must match the configuration.
+    ours = [mount for mount in mounts if not states.get(mount["target"], {}).get("configured_in")]
+    targets = [mount["target"] for mount in ours]
+    our_files = unit_files(ours, unit)
+    gone = leaving(list(found.get("placed") or []), mounts, unit)
+    unmounted = set(_by_target(gone)) | _in_state(states, "absent") | _in_state(states, "stale")
+    detached, first_folders = _stale(list(states.values()), waited)
+    hanging = _in_state(states, "hangs")
+    lines = _fstab_lines(ours) if unit == "fstab" else []
+    tightened = _only_tightened(states)
+    restarted = _restarted(states, tightened, first_folders)
+    kind = "automount" if unit == "automount" else "mount"
     return {
         "question": [_question(mount) for mount in mounts],
-        "files": files,
+        "files": unit_files(mounts, unit),
         "leaving": gone,
-        "problems": problems(found.get("mounts") or [], {mount["target"] for mount in gone}),
-        "as_requested": (
-            all(
-                hashlib.sha256(file["content"].encode("utf-8")).hexdigest()
-                == checksums.get(file["path"])
-                for file in our_files
-            )
-            and sorted(right) == sorted(line["target"] for line in lines)
-            and not found.get("reload_needed")
-            and all(mount["state"] == "mounted" for mount in states.values())
-            and all(
-                kind in states.get(mount["target"], {}).get("unit_enabled", ()) for mount in ours
-            )
-        ),
-        "hanging": [
-            _question(mount)
-            for mount in mounts
-            if states.get(mount["target"], {}).get("state") == "hangs"
-        ],
+        "problems": problems(found.get("mounts") or [], set(_by_target(gone))),
+        "as_requested": _has_files(found, our_files) and _is_as_requested(found, ours, kind, lines),
+        "hanging": [_question(mount) for mount in mounts if mount["target"] in hanging],
         "tightened": [
-            {"target": mount["target"], "options": tightened[mount["target"]]}
-            for mount in ours
-            if mount["target"] in tightened
+            {"target": target, "options": tightened[target]}
+            for target in targets
+            if target in tightened
         ],
-        "detached": [target for target in stale if target not in first_folders],
+        "detached": detached,
         "points": [
-            {"path": mount["target"], "immutable": True}
-            for mount in ours
-            if mount["target"] in unmounted
+            {"path": target, "immutable": True} for target in targets if target in unmounted
         ],
         "our_files": our_files,
         "lines": lines,
-        "units": [
-            {
-                "target": mount["target"],
-                "name": mount["automount_unit" if unit == "automount" else "unit"],
-                "state": "restarted" if must_restart(mount["target"]) else "started",
-            }
-            for mount in ours
-        ],
+        "units": [_unit_state(mount, kind, mount["target"] in restarted) for mount in ours],
         "wrong": not_as_requested(now, timeout),
     }
+
+
+def _in_state(states: dict, state: str) -> set[str]:
+    """Return the targets of the mounts in a state."""
+    return {target for target, mount in states.items() if mount["state"] == state}
+
+
+def _unit_state(mount: dict, kind: str, is_restarted: bool) -> dict[str, str]:
+    """Return the unit of a mount, C(kind) mount or automount, and what becomes of it."""
+    name = "automount_unit" if kind == "automount" else "unit"
+    state = "restarted" if is_restarted else "started"
+    return {"target": mount["target"], "name": mount[name], "state": state}

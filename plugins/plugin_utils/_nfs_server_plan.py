@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import normal_path
 
@@ -144,28 +146,46 @@ def problems(found, exports, require_mount):
     return texts
 
 
-def nfs_server_plan(
-    found, exports, cluster, clients, options, anonymous, settings, firewall, require_mount
-):
-    """Return the plan; see the filter. C(cluster) are the clients of cluster_clients. C(found) is empty before the host is read."""
-    those = served(exports, cluster, clients, options, anonymous)
+class Requested(NamedTuple):
+    """What the variables of role nfs_server request of C(host). Filter nfs_server_plan explains each field."""
+
+    exports: list[dict]
+    members: list[dict]
+    host: str
+    options: list[str]
+    anonymous: dict
+    settings: dict
+    inventory_addresses: Sequence[str] = ()
+    clients: Sequence[str] = ()
+    firewall: bool = True
+    require_mount: bool = False
+
+
+def nfs_server_plan(found: dict, requested: Requested) -> dict:
+    """Return the plan; see the filter. C(found) is empty before the host is read."""
+    cluster = cluster_clients(
+        requested.members,
+        requested.host,
+        requested.inventory_addresses,
+        found.get("own_clients") or [],
+    )
+    exports, options, anonymous = requested.exports, requested.options, requested.anonymous
+    exported = served(exports, cluster, requested.clients, options, anonymous)
     wanted = [
         {"path": export["path"], "client": client, "options": export["options"]}
-        for export in those
+        for export in exported
         for client in export["clients"]
     ]
+    let_in = []
+    if requested.firewall:
+        clients = _unique(entry["client"] for entry in wanted)
+        let_in = [client for client in clients if _ADDRESS.match(client)]
     return {
-        "served": those,
+        "served": exported,
         "wanted": wanted,
-        "let_in": [
-            client
-            for client in _unique(export["client"] for export in wanted)
-            if _ADDRESS.match(client)
-        ]
-        if firewall
-        else [],
+        "let_in": let_in,
         "folders": folders(exports, options, anonymous["uid"]),
-        "has_settings": has_settings(settings),
-        "settings_differ": settings_differ(found, settings),
-        "problems": problems(found, exports, require_mount),
+        "has_settings": has_settings(requested.settings),
+        "settings_differ": settings_differ(found, requested.settings),
+        "problems": problems(found, exports, requested.require_mount),
     }

@@ -396,65 +396,79 @@ def explanations(checks, logs):
     return list(first.values())
 
 
+class _Changes:
+    """Collects what differs between two reports."""
+
+    def __init__(self):
+        self.found = []
+
+    def note(self, what, host, old, new):
+        if old != new:
+            self.found.append({"what": what, "host": host, "before": old, "now": new})
+
+    def verdicts(self, before, now):
+        old, new = _verdicts(before), _verdicts(now)
+        for check_id, host in _keys_of_both(new, old):
+            key = (check_id, host)
+            self.note(check_id, host, old.get(key, "not there"), new.get(key, "not there"))
+
+    def hosts(self, before, now):
+        for key in ("address", "interface", "fabric_address", "slots", "gpus", "rdma_devices"):
+            old, new = (
+                {host["name"]: host.get(key) for host in report["hosts"]}
+                for report in (before, now)
+            )
+            for name in new:
+                self.note(key, name, _text(old.get(name)), _text(new[name]))
+
+    def versions(self, before, now):
+        for name in _keys_of_both(now["versions"], before["versions"]):
+            old, new = before["versions"].get(name, {}), now["versions"].get(name, {})
+            for component in _keys_of_both(new, old):
+                self.note(component, name, _text(old.get(component)), _text(new.get(component)))
+
+    def bandwidths(self, before, now):
+        """Note other bandwidths of the whole cluster and of single hosts.
+
+        Bandwidths of different collectives are not comparable. Pairs and groups are measured only if the whole cluster is too slow.
+        """
+        if before["bandwidth"]["collective"] != now["bandwidth"]["collective"]:
+            return
+        former = {run["id"]: run["max_busbw_gb_s"] for run in before["bandwidth"]["runs"]}
+        for run in now["bandwidth"]["runs"]:
+            old, new = former.get(run["id"]), run["max_busbw_gb_s"]
+            if between(run["id"]) or not old or not new or abs(new / old - 1) <= NOTICEABLE:
+                continue
+            name = "cluster" if run["id"] == "cluster" else " ".join(run["id"].split(":", 1))
+            self.note(
+                PEAK + name,
+                ", ".join(run["hosts"]),
+                "%.3g GB/s" % old,
+                "%.3g GB/s (%+.0f %%)" % (new, 100 * (new / old - 1)),
+            )
+
+
+def _keys_of_both(now, before):
+    """Return the keys of two dictionaries, those of C(now) first."""
+    return list(now) + [key for key in before if key not in now]
+
+
+def _verdicts(report):
+    """Return the worst verdict of each check on each host."""
+    entries = sorted(report["checks"], key=lambda entry: SEVERITY.index(entry["verdict"]))
+    return {(entry["id"], entry["host"]): entry["verdict"] for entry in entries}
+
+
 def changes(before, now):
     """Differences between two reports of one cluster: what, host, before and now, as text."""
-    found = []
-
-    def note(what, host, old, new):
-        if old != new:
-            found.append({"what": what, "host": host, "before": old, "now": new})
-
-    note("verdict", "", before["verdict"], now["verdict"])
-    old, new = (
-        {
-            (entry["id"], entry["host"]): entry["verdict"]
-            for entry in sorted(
-                report["checks"], key=lambda entry: SEVERITY.index(entry["verdict"])
-            )
-        }
-        for report in (before, now)
-    )
-    for check_id, host in list(new) + [key for key in old if key not in new]:
-        note(
-            check_id,
-            host,
-            old.get((check_id, host), "not there"),
-            new.get((check_id, host), "not there"),
-        )
-    for key in ("address", "interface", "fabric_address", "slots", "gpus", "rdma_devices"):
-        old, new = (
-            {host["name"]: host.get(key) for host in report["hosts"]} for report in (before, now)
-        )
-        for name in new:
-            note(key, name, _text(old.get(name)), _text(new[name]))
-    for name in list(now["versions"]) + [
-        name for name in before["versions"] if name not in now["versions"]
-    ]:
-        old, new = before["versions"].get(name, {}), now["versions"].get(name, {})
-        for component in list(new) + [component for component in old if component not in new]:
-            note(component, name, _text(old.get(component)), _text(new.get(component)))
-    old, new = ({run["id"]: run for run in report["bandwidth"]["runs"]} for report in (before, now))
-    # Bandwidths of different collectives are not comparable. Pairs and groups are measured only if the whole cluster is too slow.
-    for run_id in (
-        [run_id for run_id in new if not between(run_id)]
-        if before["bandwidth"]["collective"] == now["bandwidth"]["collective"]
-        else ()
-    ):
-        values = [
-            run["max_busbw_gb_s"]
-            for run in (old.get(run_id), new[run_id])
-            if run and run["max_busbw_gb_s"]
-        ]
-        if len(values) == 2 and abs(values[1] / values[0] - 1) > NOTICEABLE:
-            name = "cluster" if run_id == "cluster" else " ".join(run_id.split(":", 1))
-            note(
-                PEAK + name,
-                ", ".join(new[run_id]["hosts"]),
-                "%.3g GB/s" % values[0],
-                "%.3g GB/s (%+.0f %%)" % (values[1], 100 * (values[1] / values[0] - 1)),
-            )
-    _note_devices(before, now, note)
-    return found
+    found = _Changes()
+    found.note("verdict", "", before["verdict"], now["verdict"])
+    found.verdicts(before, now)
+    found.hosts(before, now)
+    found.versions(before, now)
+    found.bandwidths(before, now)
+    _note_devices(before, now, found.note)
+    return found.found
 
 
 def _note_devices(before: dict, now: dict, note: Callable) -> None:
@@ -538,6 +552,39 @@ def merged(meanings):
     return list(found.values())
 
 
+def _case_kind(entry, lacking, warnings_fail):
+    """Return what a finding is in JUnit: failure, error, skipped, system-out (a warning), or empty if it passed."""
+    verdict = entry["verdict"]
+    if verdict == "fail" or verdict == "warn" and warnings_fail:
+        return "failure"
+    if entry in lacking:
+        return "error"
+    if verdict in NOT_MADE:
+        return "skipped"
+    return "system-out" if verdict == "warn" else ""
+
+
+def _add_case(suite, entry, kind, titles):
+    """Add the case of a finding to a suite."""
+    case = ElementTree.SubElement(
+        suite,
+        "testcase",
+        classname=_xml(entry["host"]),
+        name=_xml(entry["id"]),
+        time="%.1f" % entry["seconds"],
+    )
+    labels = ("expected", "found", "source", "fix")
+    text = _xml("\n".join("%s: %s" % (label, entry[label]) for label in labels if entry[label]))
+    if kind == "system-out":
+        ElementTree.SubElement(case, kind).text = "warning\n" + text
+    elif kind:
+        message = _xml(entry["found"] or titles.get(entry["id"], entry["id"]))
+        node = ElementTree.SubElement(case, kind, message=message)
+        if kind != "skipped":
+            node.set("type", entry["verdict"])
+            node.text = text
+
+
 def junit(report, published):
     """The report as JUnit XML: a suite per host or group of hosts, a case per finding. Findings that fail the verdict are failures or errors."""
     titles = {check["id"]: check["title"] for check in published}
@@ -553,40 +600,13 @@ def junit(report, published):
         suite = ElementTree.SubElement(
             root, "testsuite", name=_xml(host), timestamp=report["generated"].rstrip("Z")
         )
-        counts = {"failures": 0, "errors": 0, "skipped": 0}
-        for entry in entries:
-            case = ElementTree.SubElement(
-                suite,
-                "testcase",
-                classname=_xml(host),
-                name=_xml(entry["id"]),
-                time="%.1f" % entry["seconds"],
-            )
-            text = _xml(
-                "\n".join(
-                    "%s: %s" % (label, entry[label])
-                    for label in ("expected", "found", "source", "fix")
-                    if entry[label]
-                )
-            )
-            message = _xml(entry["found"] or titles.get(entry["id"], entry["id"]))
-            if entry["verdict"] == "fail" or (entry["verdict"] == "warn" and warnings_fail):
-                kind, counts["failures"] = "failure", counts["failures"] + 1
-            elif entry in lacking:
-                kind, counts["errors"] = "error", counts["errors"] + 1
-            elif entry["verdict"] in NOT_MADE:
-                kind, counts["skipped"] = "skipped", counts["skipped"] + 1
-            elif entry["verdict"] == "warn":
-                ElementTree.SubElement(case, "system-out").text = "warning\n" + text
-                continue
-            else:
-                continue
-            node = ElementTree.SubElement(case, kind, message=message)
-            if kind != "skipped":
-                node.set("type", entry["verdict"])
-                node.text = text
+        kinds = [_case_kind(entry, lacking, warnings_fail) for entry in entries]
+        for entry, kind in zip(entries, kinds):
+            _add_case(suite, entry, kind, titles)
         suite.attrib.update(
-            {name: str(count) for name, count in counts.items()},
+            failures=str(kinds.count("failure")),
+            errors=str(kinds.count("error")),
+            skipped=str(kinds.count("skipped")),
             tests=str(len(entries)),
             time="%.1f" % sum(entry["seconds"] for entry in entries),
         )

@@ -58,60 +58,72 @@ def problem_of(value, schema, root=None, where=""):
         problems = [problem_of(value, inner, root, where) for inner in schema["anyOf"]]
         return "" if "" in problems else problems[0]
     where = where or "the report"
-    types = schema.get("type", [])
-    types = [types] if isinstance(types, str) else types
-    if types and not any(_is(value, name) for name in types):
-        return "%s is %s, but must be of type %s" % (where, _show(value), " or ".join(types))
-    allowed = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    # True equals 1 in Python, but not in JSON.
-    if allowed is not None and not any(
-        value == choice and isinstance(value, bool) == isinstance(choice, bool)
-        for choice in allowed
-    ):
-        return "%s is %s. Allowed: %s" % (
-            where,
-            _show(value),
-            ", ".join(json.dumps(choice) for choice in allowed),
-        )
-    if isinstance(value, str) and (
-        len(value) < schema.get("minLength", 0) or not re.search(schema.get("pattern", ""), value)
-    ):
-        return "%s is %s, but must %s" % (
-            where,
-            _show(value),
-            "match %s" % schema["pattern"] if "pattern" in schema else "not be empty",
-        )
-    if _is(value, "number") and not value >= schema.get("minimum", value):
-        return "%s is %s, but must be %s or more" % (where, _show(value), schema["minimum"])
+    problem = _problem_of_kind(value, schema, where) or _problem_of_size(value, schema, where)
+    if problem:
+        return problem
     if isinstance(value, list):
-        if len(value) < schema.get("minItems", 0):
-            return "%s has %d entries, but must have %d or more" % (
-                where,
-                len(value),
-                schema["minItems"],
-            )
         problems = (
             problem_of(inner, schema.get("items", {}), root, "%s[%d]" % (where, number))
             for number, inner in enumerate(value)
         )
         return next((problem for problem in problems if problem), "")
     if isinstance(value, dict):
-        missing = [name for name in schema.get("required", ()) if name not in value]
-        if missing:
-            return "%s lacks %s" % (where, ", ".join(missing))
-        for name, inner in value.items():
-            rule = schema.get("properties", {}).get(name, schema.get("additionalProperties", {}))
-            if rule is False:
-                return "%s has %s, which is not a known key. Allowed: %s" % (
-                    where,
-                    name,
-                    ", ".join(schema["properties"]),
-                )
-            problem = problem_of(
-                inner, rule, root, name if where == "the report" else "%s.%s" % (where, name)
+        return _problem_of_keys(value, schema, root, where)
+    return ""
+
+
+def _problem_of_kind(value, schema, where):
+    """Why the value is not of the schema's type, or none of its choices."""
+    types = schema.get("type", [])
+    types = [types] if isinstance(types, str) else types
+    if types and not any(_is(value, name) for name in types):
+        return "%s is %s, but must be of type %s" % (where, _show(value), " or ".join(types))
+    allowed = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    # True equals 1 in Python, but not in JSON.
+    if allowed is None or any(
+        value == choice and isinstance(value, bool) == isinstance(choice, bool)
+        for choice in allowed
+    ):
+        return ""
+    choices = ", ".join(json.dumps(choice) for choice in allowed)
+    return "%s is %s. Allowed: %s" % (where, _show(value), choices)
+
+
+def _problem_of_size(value, schema, where):
+    """Why a text, a number or a list is out of the schema's limits."""
+    if isinstance(value, str) and (
+        len(value) < schema.get("minLength", 0) or not re.search(schema.get("pattern", ""), value)
+    ):
+        expected = "match %s" % schema["pattern"] if "pattern" in schema else "not be empty"
+        return "%s is %s, but must %s" % (where, _show(value), expected)
+    if _is(value, "number") and not value >= schema.get("minimum", value):
+        return "%s is %s, but must be %s or more" % (where, _show(value), schema["minimum"])
+    if isinstance(value, list) and len(value) < schema.get("minItems", 0):
+        return "%s has %d entries, but must have %d or more" % (
+            where,
+            len(value),
+            schema["minItems"],
+        )
+    return ""
+
+
+def _problem_of_keys(value, schema, root, where):
+    """Why a dictionary lacks a key or has a wrong one."""
+    missing = [name for name in schema.get("required", ()) if name not in value]
+    if missing:
+        return "%s lacks %s" % (where, ", ".join(missing))
+    for name, inner in value.items():
+        rule = schema.get("properties", {}).get(name, schema.get("additionalProperties", {}))
+        if rule is False:
+            return "%s has %s, which is not a known key. Allowed: %s" % (
+                where,
+                name,
+                ", ".join(schema["properties"]),
             )
-            if problem:
-                return problem
+        path = name if where == "the report" else "%s.%s" % (where, name)
+        problem = problem_of(inner, rule, root, path)
+        if problem:
+            return problem
     return ""
 
 

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import remembered_clashes
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._nfs_client_plan import nfs_mounts
@@ -112,124 +114,162 @@ def id_problems(users: list, groups: list, recorded: dict, accepted=()) -> list:
     return [text % dict(clash, hosts=", ".join(clash["hosts"])) for clash in found.values()]
 
 
-def shared_storage_plan(
-    share,
-    storage,
-    trees=(),
-    users=(),
-    groups=(),
-    mounts=(),
-    exports=(),
-    members=(),
-    host="",
-    backend="nfs",
-    client=None,
-    require_mount=True,
-    written=None,
-    login_hosts=(),
-    anonymous_uid=None,
-):
-    """Return the plan; see the filter."""
-    folder = share
-    names = {member["address"]: member["name"] for member in members if member["address"]}
-    share = share.rstrip("/")
-    gids = {group["name"]: group["gid"] for group in groups}
-    paths, folders, quotas, homes = [share], [], [], ""
-    for tree in trees:
-        root, only = tree["path"].rstrip("/"), tree.get("only") or []
-        if tree["of"] == "users":
-            those = [
-                user for user in users if not only or set(user.get("groups") or []) & set(only)
-            ]
-            homes = homes or (root if those else "")
-        else:
-            those = [group for group in groups if not only or group["name"] in only]
-        if not those:
+class Requested(NamedTuple):
+    """What the variables of role shared_storage request. Filter shared_storage_plan explains each field."""
+
+    share: str
+    storage: str
+    trees: Sequence[dict] = ()
+    users: Sequence[dict] = ()
+    groups: Sequence[dict] = ()
+    mounts: Sequence[dict] = ()
+    exports: Sequence[dict] = ()
+    members: Sequence[dict] = ()
+    backend: str = "nfs"
+    client: dict | None = None
+    require_mount: bool = True
+    login_hosts: Sequence[str] = ()
+    anonymous_uid: int | None = None
+
+
+def _owners(tree: dict, requested: Requested) -> list[dict]:
+    """Return the users or groups that have a folder in a tree."""
+    only = tree.get("only") or []
+    if tree["of"] == "users":
+        return [
+            user
+            for user in requested.users
+            if not only or set(user.get("groups") or []) & set(only)
+        ]
+    return [group for group in requested.groups if not only or group["name"] in only]
+
+
+def _folder_of(owner: dict, tree: dict, gids: dict) -> dict:
+    """Return the folder of a user or a group in a tree. C(gids) are the numbers of the groups by name."""
+    path = "%s/%s" % (tree["path"].rstrip("/"), owner["name"])
+    if tree["of"] != "users":
+        return {"path": path, "owner": 0, "group": owner["gid"], "mode": "2770"}
+    primary = gids[owner["groups"][0]] if owner.get("groups") else owner["uid"]
+    return {"path": path, "owner": owner["uid"], "group": primary, "mode": "0700"}
+
+
+def _quota_of(owner: dict, tree: dict, path: str) -> list[dict]:
+    """Return the quota of a user or a group on its folder, none without a limit."""
+    limit = owner.get("quota_mib")
+    if limit is None:
+        limit = tree.get("quota_mib") or 0
+    if not limit:
+        return []
+    number = owner["uid" if tree["of"] == "users" else "gid"]
+    return [{"path": path, "kind": tree["of"][:-1], "id": number, "limit_mib": limit}]
+
+
+class _Trees(NamedTuple):
+    """What the trees of people's folders need.
+
+    C(paths) are exported, the share first. C(homes) is the first tree with folders of users.
+    """
+
+    paths: list[str]
+    folders: list[dict]
+    quotas: list[dict]
+    homes: str
+
+
+def _trees(requested: Requested) -> _Trees:
+    gids = {group["name"]: group["gid"] for group in requested.groups}
+    paths, folders, quotas, homes = [requested.share.rstrip("/")], [], [], ""
+    for tree in requested.trees:
+        root, owners = tree["path"].rstrip("/"), _owners(tree, requested)
+        if not owners:
             continue
+        if tree["of"] == "users":
+            homes = homes or root
         if not any(_covers(path, root) for path in paths):
             paths.append(root)
         folders.append({"path": root})
-        for one in those:
-            path = "%s/%s" % (root, one["name"])
-            if tree["of"] == "users":
-                primary = gids[one["groups"][0]] if one.get("groups") else one["uid"]
-                folders.append(
-                    {"path": path, "owner": one["uid"], "group": primary, "mode": "0700"}
-                )
-            else:
-                folders.append({"path": path, "owner": 0, "group": one["gid"], "mode": "2770"})
-            limit = (
-                one.get("quota_mib")
-                if one.get("quota_mib") is not None
-                else tree.get("quota_mib") or 0
-            )
-            if limit:
-                quotas.append(
-                    {
-                        "path": path,
-                        "kind": tree["of"][:-1],
-                        "id": one["uid" if tree["of"] == "users" else "gid"],
-                        "limit_mib": limit,
-                    }
-                )
-    if backend == "nfs" and anonymous_uid is not None:
+        for owner in owners:
+            folder = _folder_of(owner, tree, gids)
+            folders.append(folder)
+            quotas += _quota_of(owner, tree, folder["path"])
+    if requested.backend == "nfs" and requested.anonymous_uid is not None:
         # Below the share they would get the access list of the share, which lets root of all hosts write and replaces people's umask.
-        folders = [dict(entry, without_uid=int(anonymous_uid)) for entry in folders]
+        uid = int(requested.anonymous_uid)
+        folders = [dict(entry, without_uid=uid) for entry in folders]
+    return _Trees(paths, folders, quotas, homes)
+
+
+def _exports_and_mounts(requested: Requested, paths: list[str]) -> dict[str, list]:
+    """Return the requested exports and mounts, and those that the paths need in addition."""
+    names = {member["address"]: member["name"] for member in requested.members if member["address"]}
     targets = {
         (mount.get("target") or mount["path"]).rstrip("/"): names.get(
             mount["server"], mount["server"]
         )
-        for mount in mounts
+        for mount in requested.mounts
     }
     # A mount that names the storage host itself only sets the options.
-    served = [
-        path
-        for path in paths
-        if not any(
-            _covers(target, path) and server != storage for target, server in targets.items()
-        )
-    ]
-    named = [export["path"].rstrip("/") for export in exports]
-    planned = {
-        "exports": list(exports)
-        + [{"path": path, "full_access": path == share} for path in served if path not in named],
-        "mounts": list(mounts)
-        + [{"server": storage, "path": path} for path in served if path not in targets],
+    elsewhere = [target for target, server in targets.items() if server != requested.storage]
+    served = [path for path in paths if not any(_covers(target, path) for target in elsewhere)]
+    exported = [export["path"].rstrip("/") for export in requested.exports]
+    return {
+        "exports": list(requested.exports)
+        + [
+            {"path": path, "full_access": path == paths[0]}
+            for path in served
+            if path not in exported
+        ],
+        "mounts": list(requested.mounts)
+        + [{"server": requested.storage, "path": path} for path in served if path not in targets],
     }
-    serves = backend == "nfs" and host == storage and planned["exports"] != []
-    defaults = client or {}
-    own = (
-        nfs_mounts(
+
+
+def _keys_of_people(requested: Requested, host: str) -> dict[str, list[str]]:
+    """Return the public keys of people by name, on hosts where they log in."""
+    if host not in requested.login_hosts:
+        return {}
+    return {
+        user["name"]: list(user["public_keys"])
+        for user in requested.users
+        if user.get("public_keys")
+    }
+
+
+def shared_storage_plan(requested: Requested, host: str = "", written: dict | None = None) -> dict:
+    """Return the plan of a host; see the filter. C(written) is the result of shared_storage_proof."""
+    trees = _trees(requested)
+    planned = _exports_and_mounts(requested, trees.paths)
+    uses_nfs = requested.backend == "nfs"
+    serves = uses_nfs and host == requested.storage and planned["exports"] != []
+    defaults, own = requested.client or {}, []
+    if uses_nfs:
+        own = nfs_mounts(
             planned["mounts"],
             host,
-            members,
+            requested.members,
             defaults.get("options", ["hard"]),
             defaults.get("version", "4"),
         )
-        if backend == "nfs"
-        else []
-    )
-    expected = expected_mount(folder, own)
+    package = "nfs-common" if own else ""
+    if serves:
+        package = "nfs-kernel-server"
+    expected, written = expected_mount(requested.share, own), written or {}
     return {
         **planned,
-        "folders": folders,
-        "quotas": quotas,
+        "folders": trees.folders,
+        "quotas": trees.quotas,
         "accounts": [
             {"name": user["name"], "uid": user["uid"], "groups": user.get("groups") or []}
-            for user in users
+            for user in requested.users
         ],
-        "homes": homes,
-        "people_keys": {
-            user["name"]: list(user["public_keys"]) for user in users if user.get("public_keys")
-        }
-        if host in login_hosts
-        else {},
+        "homes": trees.homes,
+        "people_keys": _keys_of_people(requested, host),
         "serves": serves,
-        "package": "nfs-kernel-server" if serves else "nfs-common" if own else "",
+        "package": package,
         "program": "exportfs" if serves else "mount.nfs4",
         "expected": expected,
-        "problem": problem(folder, written or {}, expected, serves, require_mount),
-        "fix": fix((written or {}).get("cause", ""), expected),
+        "problem": problem(requested.share, written, expected, serves, requested.require_mount),
+        "fix": fix(written.get("cause", ""), expected),
     }
 
 

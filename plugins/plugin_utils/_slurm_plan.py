@@ -10,6 +10,8 @@ import hashlib
 import itertools
 import json
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import SLURM_USER, TRAIN_ACCOUNT
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import priority_faults
@@ -165,6 +167,69 @@ _SUFFIXES = ("ti", "super", "ada", "blackwell")
 # What a host has.
 
 
+class Requested(NamedTuple):
+    """What the inventory requests of a Slurm cluster. Filter slurm_plan explains each field."""
+
+    hosts: list[str]
+    scheduler: str
+    members: list[dict]
+    cluster_name: str = "trainyard"
+    login_hosts: Sequence[str] = ()
+    groups: dict | None = None
+    partitions: Sequence[dict] = ()
+    priorities: Sequence[dict] = ()
+    node_features: dict | None = None
+    accounts: Sequence[dict] = ()
+    options: dict | None = None
+    accept_smaller: Sequence[str] = ()
+    gpu_models: dict | None = None
+    gpu_types: dict | None = None
+    node_hardware: dict | None = None
+    scripts: dict | None = None
+    ssh: dict | None = None
+    outside: dict | None = None
+    accept_no_limits: bool = False
+    limits: dict | None = None
+
+    def with_defaults(self) -> Requested:
+        """Return the request with a value in each field."""
+        partitions = [dict(entry) for entry in self.partitions]
+        priorities = [dict(entry) for entry in self.priorities or PRIORITIES]
+        return self._replace(
+            partitions=partitions or [{"name": "train", "hosts": ["all"], "default": True}],
+            priorities=priorities,
+            accept_smaller=list(self.accept_smaller),
+            groups=self.groups or {},
+            node_features=self.node_features or {},
+            options=self.options or {},
+            gpu_models=self.gpu_models or {},
+            gpu_types=self.gpu_types or {},
+            node_hardware=self.node_hardware or {},
+            ssh=self.ssh or {},
+            scripts=dict(SCRIPTS, **self.scripts or {}),
+            outside=dict(OUTSIDE, **self.outside or {}),
+            limits=_slurm_limits.numbers(self.limits),
+        )
+
+    def addresses(self) -> dict[str, str]:
+        """Return the addresses on the cluster network by inventory name."""
+        return {member["name"]: member["address"] for member in self.members}
+
+
+class _Cluster(NamedTuple):
+    """What all hosts of the cluster decide together.
+
+    C(limited): whether Slurm can limit jobs on each training host, otherwise C(unlimited_why).
+    C(oldest) is the oldest release of Slurm. C(mail_program) is empty if the scheduler has none.
+    """
+
+    controller: dict
+    limited: bool
+    unlimited_why: str
+    oldest: str
+    mail_program: str
+
+
 def gpu_type(model):
     """Return the type of a GPU for Slurm: h100 of 'NVIDIA H100 80GB HBM3', rtx6000ada of 'NVIDIA RTX 6000 Ada Generation'. Empty for an unknown model."""
     words = [
@@ -268,20 +333,22 @@ def _memory(found, configured):
     return max(wanted, 1)
 
 
-def _node(name, address, reading, configured, features, models, override, hardware):
-    """Return a node: what its lines say."""
+def _node(name: str, reading: dict, configured: dict, requested: Requested) -> dict:
+    """Return a node: what its lines say. C(configured) are the values of its line in slurm.conf."""
+    hardware = requested.node_hardware.get(name) or {}
+    models = list(requested.gpu_models.get(name) or [])
     told = dict(reading["hardware"])
     if hardware.get("cpus"):
         told.update(
             cpus=hardware["cpus"], sockets=1, cores_per_socket=hardware["cpus"], threads_per_core=1
         )
-    gpus = _gpus(reading, models, override)
+    gpus = _gpus(reading, models, requested.gpu_types.get(name, ""))
     configured_memory = int(configured.get("realmemory", 0) or 0)
     memory = hardware.get("real_memory") or _memory(told["real_memory"], configured_memory)
     types = list(dict.fromkeys(group["type"] for group in gpus if group["type"]))
     return {
         "name": name,
-        "address": address,
+        "address": requested.addresses().get(name, ""),
         "hostname": reading["hostname"],
         "cpus": told["cpus"],
         "sockets": told["sockets"],
@@ -292,7 +359,7 @@ def _node(name, address, reading, configured, features, models, override, hardwa
         "gpu_count": sum(len(group["numbers"]) for group in gpus),
         "gpu_numbers": _device_numbers(gpus),
         "gpu_cores": _gpu_cores(reading, told),
-        "features": list(dict.fromkeys(types + list(features))),
+        "features": list(dict.fromkeys(types + list(requested.node_features.get(name) or []))),
         "release": reading["release"],
         "known": True,
     }
@@ -444,50 +511,68 @@ def priority_problems(priorities):
     return ["slurm_priorities: " + fault for fault in priority_faults(priorities)]
 
 
-def partition_problems(partitions, nodes, groups, priorities):
+def _partition_faults(entry: dict, count: int, hosts: tuple, known: list) -> list[str]:
+    """Return what is wrong with one partition, without its name.
+
+    C(count) is how many have its name, C(hosts) are its hosts and unknown names (see hosts_of),
+    and C(known) the names of the priorities.
+    """
+    found = []
+    name = str(entry.get("name", ""))
+    if not _WORD.fullmatch(name) or name.lower() in _RESERVED:
+        found.append(
+            "is not a valid name; use letters, digits, '_', '-' and '.', and none of %s"
+            % ", ".join(_RESERVED)
+        )
+    if count > 1:
+        found.append("is listed %d times; keep one" % count)
+    members, unknown = hosts
+    found += [
+        "has the host '%s', which is neither a training host nor a group with one; correct the name or add the host to group gpu"
+        % other
+        for other in unknown
+    ]
+    if not members and not unknown:
+        found.append("has no host; list some in 'hosts' or remove the partition")
+    minutes = entry.get("max_minutes") or 0
+    if isinstance(minutes, bool) or not isinstance(minutes, int) or minutes < 0:
+        found.append(
+            "has max_minutes '%s'; use a whole number of minutes, 0 for no limit" % (minutes,)
+        )
+    found += [
+        "has the priority '%s', which is not in slurm_priorities; correct the name or add it"
+        % other
+        for other in entry.get("priorities") or []
+        if other not in known
+    ]
+    return found
+
+
+def _default_faults(partitions: list[dict]) -> list[str]:
+    """Return what is wrong with the choice of the default partition."""
+    defaults = [str(entry.get("name", "")) for entry in partitions if entry.get("default")]
+    if len(partitions) < 2 or len(defaults) == 1:
+        return []
+    found = "no partition is the default"
+    if defaults:
+        found = "%s are all the default" % ", ".join(defaults)
+    return [
+        "slurm_partitions: %s; set 'default: true' for exactly one, because jobs without --partition go there"
+        % found
+    ]
+
+
+def partition_problems(
+    partitions: list[dict], nodes: list[str], groups: dict, priorities: list[dict]
+) -> list[str]:
+    """Return what is wrong with slurm_partitions, one sentence each."""
     found, names = [], [str(entry.get("name", "")) for entry in partitions]
     known = [entry.get("name") for entry in priorities]
-    for entry in partitions:
-        name = str(entry.get("name", ""))
-        where = "slurm_partitions: '%s'" % name
-        if not _WORD.fullmatch(name) or name.lower() in _RESERVED:
-            found.append(
-                "%s is not a valid name; use letters, digits, '_', '-' and '.', and none of %s"
-                % (where, ", ".join(_RESERVED))
-            )
-        if names.count(name) > 1:
-            found.append("%s is listed %d times; keep one" % (where, names.count(name)))
-        hosts, unknown = hosts_of(entry, nodes, groups)
-        found += [
-            "%s has the host '%s', which is neither a training host nor a group with one; correct the name or add the host to group gpu"
-            % (where, other)
-            for other in unknown
-        ]
-        if not hosts and not unknown:
-            found.append("%s has no host; list some in 'hosts' or remove the partition" % where)
-        minutes = entry.get("max_minutes") or 0
-        if isinstance(minutes, bool) or not isinstance(minutes, int) or minutes < 0:
-            found.append(
-                "%s has max_minutes '%s'; use a whole number of minutes, 0 for no limit"
-                % (where, minutes)
-            )
-        found += [
-            "%s has the priority '%s', which is not in slurm_priorities; correct the name or add it"
-            % (where, other)
-            for other in entry.get("priorities") or []
-            if other not in known
-        ]
-    defaults = [str(entry.get("name", "")) for entry in partitions if entry.get("default")]
-    if len(partitions) > 1 and len(defaults) != 1:
-        found.append(
-            "slurm_partitions: %s; set 'default: true' for exactly one, because jobs without --partition go there"
-            % (
-                "no partition is the default"
-                if not defaults
-                else "%s are all the default" % ", ".join(defaults)
-            )
-        )
-    return list(dict.fromkeys(found))
+    for entry, name in zip(partitions, names):
+        hosts = hosts_of(entry, nodes, groups)
+        faults = _partition_faults(entry, names.count(name), hosts, known)
+        found += ["slurm_partitions: '%s' %s" % (name, fault) for fault in faults]
+    return list(dict.fromkeys(found + _default_faults(partitions)))
 
 
 # What is wrong with the hosts.
@@ -724,21 +809,31 @@ def _heading(*lines):
 
 
 def slurm_conf(
-    cluster_name,
-    controller,
-    nodes,
-    former,
-    partitions,
-    options,
-    usable,
-    oldest,
-    mail_program,
-    scripts,
-):
-    """Return the text of slurm.conf. C(former) are the lines of nodes that did not answer."""
-    containers = controller["lab"]
-    ours = {
-        "ClusterName": cluster_name,
+    requested: Requested, cluster: _Cluster, planned: _Nodes, partitions: list[dict]
+) -> str:
+    """Return the text of slurm.conf."""
+    notes = []
+    if not cluster.mail_program:
+        notes = ["No mail program is installed on the scheduler, so --mail-type has no effect."]
+    lines = _heading(*notes) + _merged(_own_keys(requested, cluster), requested.options)
+    lines += [_node_line(node) for node in planned.nodes.values() if node["known"]]
+    lines += planned.former
+    lines += [_partition_line(partition) for partition in partitions]
+    return "\n".join(lines) + "\n"
+
+
+def _task_plugin(cluster: _Cluster) -> str:
+    if cluster.limited:
+        return "task/affinity,task/cgroup"
+    return "task/none" if cluster.controller["lab"] else "task/affinity"
+
+
+def _own_keys(requested: Requested, cluster: _Cluster) -> dict[str, str]:
+    """Return the keys that the roles set. An empty value means that the key is left out."""
+    controller, usable, scripts = cluster.controller, cluster.limited, requested.scripts
+    health_check = bool(scripts["health"])
+    return {
+        "ClusterName": requested.cluster_name,
         "SlurmctldHost": "%s(%s)" % (controller["hostname"], controller["address"]),
         "SlurmUser": SLURM_USER,
         "AuthType": "auth/munge",
@@ -753,7 +848,7 @@ def slurm_conf(
         # slurmd gets all files from slurmctld, so that there is one copy of them.
         "SlurmctldParameters": "enable_configless",
         # Only for containers that share a machine: each claims CPUs that it does not have.
-        "SlurmdParameters": "config_overrides" if containers else "",
+        "SlurmdParameters": "config_overrides" if controller["lab"] else "",
         # A host that registers with all it should have is used again, also after an unexpected reboot. Drained hosts stay drained.
         "ReturnToService": "2",
         "SlurmctldTimeout": "120",
@@ -766,13 +861,9 @@ def slurm_conf(
         # The soft limit of a person's login, 8 MiB by default, would stop InfiniBand and NCCL, which lock memory. slurmd's own limit is unlimited.
         "PropagateResourceLimitsExcept": "MEMLOCK",
         "LaunchParameters": "use_interactive_step",
-        "MailProg": mail_program or "/bin/true",
+        "MailProg": cluster.mail_program or "/bin/true",
         "ProctrackType": "proctrack/cgroup" if usable else "proctrack/linuxproc",
-        "TaskPlugin": "task/affinity,task/cgroup"
-        if usable
-        else "task/affinity"
-        if not containers
-        else "task/none",
+        "TaskPlugin": _task_plugin(cluster),
         "JobAcctGatherType": "jobacct_gather/cgroup" if usable else "jobacct_gather/linux",
         "JobAcctGatherFrequency": "30",
         "SelectType": "select/cons_tres",
@@ -800,7 +891,7 @@ def slurm_conf(
         # pam_slurm_adopt needs the step that Contain creates. slurmctld calls it an error without proctrack/cgroup.
         "PrologFlags": "Contain" if usable else "Alloc",
         # Debian's plugstack.conf includes *.conf, which a configless slurmctld reports as an error at each start. The flag came with 23.11.
-        "DebugFlags": "" if is_before(oldest, "23.11") else "GLOB_SILENCE",
+        "DebugFlags": "" if is_before(cluster.oldest, "23.11") else "GLOB_SILENCE",
         "Prolog": scripts["prolog"],
         "Epilog": scripts["epilog"],
         "PrologEpilogTimeout": "120" if scripts["prolog"] or scripts["epilog"] else "",
@@ -808,19 +899,9 @@ def slurm_conf(
         "RebootProgram": "/usr/sbin/reboot",
         "ResumeTimeout": "1800",
         "HealthCheckProgram": scripts["health"],
-        "HealthCheckInterval": "300" if scripts["health"] else "",
-        "HealthCheckNodeState": "ANY,CYCLE" if scripts["health"] else "",
+        "HealthCheckInterval": "300" if health_check else "",
+        "HealthCheckNodeState": "ANY,CYCLE" if health_check else "",
     }
-    notes = (
-        []
-        if mail_program
-        else ["No mail program is installed on the scheduler, so --mail-type has no effect."]
-    )
-    lines = _heading(*notes) + _merged(ours, options)
-    lines += [_node_line(node) for node in nodes if node["known"]] + former
-    for partition in partitions:
-        lines.append(_partition_line(partition))
-    return "\n".join(lines) + "\n"
 
 
 def _partition_line(partition):
@@ -1060,20 +1141,24 @@ def _minutes(entry: dict, limits: dict) -> tuple:
     return longest, min(longest, usual) if longest else usual
 
 
-def _partitions(partitions, nodes, groups, limits):
-    """Return the partitions with what their lines say."""
-    names, known = list(nodes), {name: node for name, node in nodes.items() if node["known"]}
+def _partitions(requested: Requested, nodes: dict) -> list[dict]:
+    """Return the partitions that have a host, with what their lines say."""
+    live = []
+    for entry in requested.partitions:
+        named = hosts_of(entry, list(requested.hosts), requested.groups)[0]
+        hosts = [name for name in named if name in nodes]
+        if hosts:
+            live.append((entry, hosts))
     planned = []
-    for entry in partitions:
-        hosts = hosts_of(entry, names, groups)[0]
-        members = [known[name] for name in hosts if name in known]
+    for entry, hosts in live:
+        members = [nodes[name] for name in hosts if nodes[name]["known"]]
         with_gpus = [node for node in members if node["gpu_count"]]
-        longest, usual = _minutes(entry, limits)
+        longest, usual = _minutes(entry, requested.limits)
         planned.append(
             {
                 "name": entry["name"],
                 "hosts": hosts,
-                "default": bool(entry.get("default")) or len(partitions) == 1,
+                "default": bool(entry.get("default")) or len(live) == 1,
                 "max_minutes": longest,
                 "default_minutes": usual,
                 "priorities": list(entry.get("priorities") or []),
@@ -1123,348 +1208,401 @@ def _partial_limits(readings: dict) -> list[str]:
     return found
 
 
-def slurm_plan(
-    readings,
-    hosts,
-    scheduler,
-    members,
-    cluster_name="trainyard",
-    login_hosts=(),
-    groups=None,
-    partitions=(),
-    priorities=(),
-    node_features=None,
-    accounts=(),
-    options=None,
-    accept_smaller=(),
-    gpu_models=None,
-    gpu_types=None,
-    node_hardware=None,
-    scripts=None,
-    ssh=None,
-    outside=None,
-    accept_no_limits=False,
-    limits=None,
-):
-    """Return the plan; see the filter."""
-    limits = _slurm_limits.numbers(limits)
-    groups, options, scripts = groups or {}, options or {}, dict(SCRIPTS, **scripts or {})
-    node_features, gpu_models, gpu_types, node_hardware = (
-        node_features or {},
-        gpu_models or {},
-        gpu_types or {},
-        node_hardware or {},
-    )
-    partitions = [dict(entry) for entry in partitions] or [
-        {"name": "train", "hosts": ["all"], "default": True}
+class _Nodes(NamedTuple):
+    """The nodes of the plan.
+
+    C(former) and C(former_gres) are the lines of slurm.conf and gres.conf of hosts that did not answer.
+    """
+
+    nodes: dict[str, dict]
+    former: list[str]
+    former_gres: list[str]
+    problems: list[str]
+    warnings: list[str]
+
+
+def _read_node(name: str, reading: dict, former: dict, requested: Requested) -> _Nodes:
+    """Return the node of a host that was read. C(former) are the values of its line in slurm.conf."""
+    configured = {} if name in requested.accept_smaller else former
+    node = _node(name, reading, configured, requested)
+    warnings = [
+        "%s: the driver does not tell the model of its GPUs, so its jobs cannot choose one by --constraint; set slurm_gpu_type"
+        % name
+        for group in node["gpus"]
+        if not group["type"]
     ]
-    priorities = [dict(entry) for entry in priorities] or [dict(entry) for entry in PRIORITIES]
-    addresses = {member["name"]: member["address"] for member in members}
-    problems, warnings = option_problems(options), []
-    if not _CLUSTER.fullmatch(cluster_name):
+    return _Nodes(
+        {name: node},
+        [],
+        [],
+        _host_problems(
+            name,
+            reading,
+            node,
+            configured,
+            list(requested.gpu_models.get(name) or []),
+            requested.node_hardware.get(name) or {},
+        ),
+        warnings,
+    )
+
+
+def _unread_node(name: str, former: dict | None, former_gres: list[str]) -> _Nodes:
+    """Return the node of a host that did not answer: its former lines, if it has any.
+
+    Its jobs may still run. Without its line slurmctld would end them.
+    """
+    if former is None:
+        sentence = (
+            "%s: the host does not answer and was no node before; it is added when it answers"
+        )
+        return _Nodes({}, [], [], [], [sentence % name])
+    node = {
+        "name": name,
+        "known": False,
+        "gpu_count": gpus_of(former),
+        "features": former.get("feature", "").split(","),
+        **_slurm_limits.node_size(former),
+    }
+    lines = [line for line in former_gres if re.match(r"NodeName=%s " % re.escape(name), line)]
+    warning = "%s: the host does not answer; its node stays as it is" % name
+    return _Nodes({name: node}, [_former_line(name, former)], lines, [], [warning])
+
+
+def _nodes(readings: dict, requested: Requested) -> _Nodes:
+    """Return the nodes of all training hosts, in the order of the request."""
+    texts = readings[requested.scheduler]["texts"]
+    former = parse_conf(texts.get(FOLDER + "/slurm.conf"))["nodes"]
+    former_gres = parse_conf(texts.get(FOLDER + "/gres.conf"))["lines"]
+    total = _Nodes({}, [], [], [], [])
+    for name in requested.hosts:
+        if readings.get(name):
+            one = _read_node(name, readings[name], former.get(name, {}), requested)
+        else:
+            one = _unread_node(name, former.get(name), former_gres)
+        total.nodes.update(one.nodes)
+        for kind in ("former", "former_gres", "problems", "warnings"):
+            getattr(total, kind).extend(getattr(one, kind))
+    return total
+
+
+def _input_problems(requested: Requested) -> list[str]:
+    """Return what is wrong with the variables, whatever the hosts are."""
+    problems = option_problems(requested.options)
+    if not _CLUSTER.fullmatch(requested.cluster_name):
         problems.append(
             "slurm_cluster_name: '%s' is not a valid name; use at most 40 lower-case letters, digits and '_', and a letter first"
-            % cluster_name
+            % requested.cluster_name
         )
-    problems += priority_problems(priorities) + partition_problems(
-        partitions, list(hosts), groups, priorities
+    problems += priority_problems(requested.priorities)
+    problems += partition_problems(
+        requested.partitions, list(requested.hosts), requested.groups, requested.priorities
     )
-    for host, features in node_features.items():
+    for host, features in requested.node_features.items():
         problems += [
             "slurm_node_features: %s has the feature '%s'; use letters, digits, '_', '-' and '.'"
             % (host, feature)
             for feature in features
             if not _WORD.fullmatch(str(feature))
         ]
-    controller_reading = readings.get(scheduler) or {}
-    nothing = {
-        "problems": problems,
-        "warnings": warnings,
-        "complete": False,
-        "scheduler": scheduler,
-        "hosts": list(hosts),
-    }
-    if not controller_reading:
-        problems.append(
+    return problems
+
+
+def _unreadable(readings: dict, scheduler: str) -> list[str]:
+    """Return why nothing can be planned from the readings."""
+    if not readings.get(scheduler):
+        return [
             "%s: the scheduler was not read; check that the host answers, or set cluster_scheduler_host to another one"
             % scheduler
-        )
-        return nothing
-    faults = [
+        ]
+    return [
         fault
         for name, reading in readings.items()
         for fault in reading_faults(name, reading or {}, SLURM)
     ]
-    if faults:
-        problems += faults
-        return nothing
-    known = {
-        name: readings[name] for name in dict.fromkeys([scheduler, *hosts]) if readings.get(name)
-    }
-    releases = {name: reading["release"] for name, reading in known.items()}
-    release = releases[scheduler]
-    hosts_known = [name for name in hosts if name in known]
-    former = parse_conf(controller_reading["texts"].get(FOLDER + "/slurm.conf"))["nodes"]
-    former_gres = parse_conf(controller_reading["texts"].get(FOLDER + "/gres.conf"))["lines"]
 
-    nodes, kept, kept_gres = {}, [], []
-    for name in hosts:
-        configured = {} if name in accept_smaller else former.get(name, {})
-        hardware = node_hardware.get(name) or {}
-        if name in known:
-            models = list(gpu_models.get(name) or [])
-            nodes[name] = _node(
-                name,
-                addresses.get(name, ""),
-                known[name],
-                configured,
-                node_features.get(name) or [],
-                models,
-                gpu_types.get(name, ""),
-                hardware,
-            )
-            problems += _host_problems(name, known[name], nodes[name], configured, models, hardware)
-            warnings += [
-                "%s: the driver does not tell the model of its GPUs, so its jobs cannot choose one by --constraint; set slurm_gpu_type"
-                % name
-                for group in nodes[name]["gpus"]
-                if not group["type"]
-            ]
-        elif name in former:
-            # Its jobs may still run. Without its line slurmctld would end them.
-            nodes[name] = {
-                "name": name,
-                "known": False,
-                "gpu_count": gpus_of(former[name]),
-                "features": former[name].get("feature", "").split(","),
-                **_slurm_limits.node_size(former[name]),
-            }
-            kept.append(_former_line(name, former[name]))
-            kept_gres += [
-                line for line in former_gres if re.match(r"NodeName=%s " % re.escape(name), line)
-            ]
-            warnings.append("%s: the host does not answer; its node stays as it is" % name)
-        else:
-            warnings.append(
-                "%s: the host does not answer and was no node before; it is added when it answers"
-                % name
-            )
-    if not addresses.get(scheduler):
+
+def _cluster_problems(readings: dict, requested: Requested, nodes: dict) -> list[str]:
+    """Return why the hosts cannot be one cluster."""
+    scheduler, problems = requested.scheduler, []
+    known = _known(readings, [scheduler, *requested.hosts])
+    releases = _releases(known)
+    training = _known(readings, requested.hosts)
+    if not requested.addresses().get(scheduler):
         problems.append(
             "%s: the scheduler has no address on the cluster network; set cluster_address"
             % scheduler
         )
-    problems += (
-        foreign_problems(known, scheduler)
-        + former_scheduler_problems(readings, scheduler)
-        + _release_problems(scheduler, releases, list(hosts) + list(login_hosts))
+    problems += foreign_problems(known, scheduler)
+    problems += former_scheduler_problems(readings, scheduler)
+    problems += _release_problems(
+        scheduler, releases, list(requested.hosts) + list(requested.login_hosts)
     )
     problems += _same(
-        [(name, nodes[name]["address"]) for name in hosts_known],
+        [(name, nodes[name]["address"]) for name in training],
         "address %s: both %s have it; correct cluster_address",
     )
     problems += _same(
-        [(name, nodes[name]["hostname"]) for name in hosts_known],
+        [(name, nodes[name]["hostname"]) for name in training],
         "host name %s: %s have the same; set a name of its own for each",
     )
-    if not accept_no_limits:
-        problems += no_limits_problems({name: known[name] for name in hosts_known}, releases)
+    if not requested.accept_no_limits:
+        problems += no_limits_problems(training, releases)
     if not nodes:
         problems.append(
             "no training host was read, so the cluster would have no node; check that the hosts of group gpu answer"
         )
-    partitions_known = [
-        dict(
-            entry, hosts=[host for host in hosts_of(entry, list(hosts), groups)[0] if host in nodes]
-        )
-        for entry in partitions
-    ]
-    if problems or not nodes:
-        return nothing
+    return problems
 
+
+def _known(readings: dict, names: list[str]) -> dict:
+    """Return the readings of these hosts that were read, each once."""
+    return {name: readings[name] for name in dict.fromkeys(names) if readings.get(name)}
+
+
+def _releases(readings: dict) -> dict[str, str]:
+    return {name: reading["release"] for name, reading in readings.items()}
+
+
+def _class_warnings(accounts: list, nodes: dict) -> list[str]:
+    """Return a warning for each host class of an account that no host has."""
     classes = {feature for node in nodes.values() for feature in node["features"]}
-    warnings += [
+    return [
         "slurm_accounts: '%s' names the host class '%s', which no host has; hosts have %s"
         % (account.get("name", ""), wanted, ", ".join(sorted(filter(None, classes))) or "none")
         for account in accounts
         for wanted in account.get("hosts_classes") or []
         if wanted not in classes
     ]
-    usable, why = cgroups_usable({name: known[name] for name in hosts_known}, releases)
-    lab = any(node_hardware.get(name) for name in hosts_known)
-    controller = _controller(controller_reading, addresses.get(scheduler, ""), lab)
-    planned = _partitions(
-        [entry for entry in partitions_known if entry["hosts"]], nodes, groups, limits
-    )
-    oldest = min(value for value in releases.values() if value)
-    groups_of_hosts = [known[name]["cgroup"] for name in hosts_known]
-    if usable:
-        warnings += _partial_limits({name: known[name] for name in hosts_known})
-    else:
-        warnings.append(
-            "jobs are not limited to their CPUs, memory and devices, because not every host can: %s"
-            % why
-        )
-    rules = {
-        name: _slurm_ssh.ssh_rule(
-            reading,
-            name in hosts and name not in login_hosts,
-            usable,
-            name,
-            list(filter(None, addresses.values())),
-            **(ssh or {}),
-        )
-        for name, reading in readings.items()
-        if reading
-    }
-    warnings += [
-        "%s: people can log in without a job: %s" % (name, rule["why"])
-        for name, rule in rules.items()
-        if name in hosts and "; " in rule["why"]
+
+
+def _limit_warnings(training: dict, cluster: _Cluster) -> list[str]:
+    """Return what jobs are not limited to. C(training) are the readings of the training hosts."""
+    if cluster.limited:
+        return _partial_limits(training)
+    return [
+        "jobs are not limited to their CPUs, memory and devices, because not every host can: %s"
+        % cluster.unlimited_why
     ]
-    warnings += [
-        "%s: '%s', who ran Ansible before, needs a job there from now on; add the name to slurm_ssh_users to keep the access"
-        % (name, user)
-        for name, rule in rules.items()
-        for user in rule["dropped"]
-    ]
-    for name, rule in rules.items():
+
+
+def _logins(readings: dict, requested: Requested, limited: bool) -> tuple[dict, list[str]]:
+    """Return (who can log in to each host, and what people get there outside of jobs; warnings)."""
+    addresses = list(filter(None, requested.addresses().values()))
+    people = _slurm_ssh.People(**requested.ssh)
+    rules, open_hosts, dropped, outside = {}, [], [], []
+    for name, reading in readings.items():
+        if not reading:
+            continue
+        trains, admits = name in requested.hosts, name in requested.login_hosts
+        host = _slurm_ssh.Host(name, trains and not admits, limited, addresses)
+        rule = rules[name] = _slurm_ssh.ssh_rule(reading, host, people)
         kind = {
-            "training": name in hosts,
-            "login": name in login_hosts,
-            "scheduler": name == scheduler,
+            "training": trains,
+            "login": admits,
+            "scheduler": name == requested.scheduler,
             "only_in_jobs": rule["rule"] != "none",
-            "usable": usable,
+            "usable": limited,
         }
-        found = _slurm_sessions.sessions(readings[name], kind, dict(OUTSIDE, **outside or {}))
-        rule["steps"] = rule["steps"] + found["steps"]
-        warnings += ["%s: %s" % (name, sentence) for sentence in found["warnings"]]
-    live = [node for node in nodes.values() if node["known"]]
-    texts = {
-        "slurm": slurm_conf(
-            cluster_name,
-            controller,
-            live,
-            kept,
-            planned,
-            options,
-            usable,
-            oldest,
-            controller_reading["mail_program"],
-            scripts,
-        ),
-        "gres": gres_conf(live, kept_gres),
-        "cgroup": cgroup_conf(usable, why, groups_of_hosts, oldest),
+        sessions = _slurm_sessions.sessions(reading, kind, dict(OUTSIDE, **requested.outside))
+        rule["steps"] = rule["steps"] + sessions["steps"]
+        if trains and "; " in rule["why"]:
+            open_hosts.append("%s: people can log in without a job: %s" % (name, rule["why"]))
+        dropped += [
+            "%s: '%s', who ran Ansible before, needs a job there from now on; add the name to slurm_ssh_users to keep the access"
+            % (name, user)
+            for user in rule["dropped"]
+        ]
+        outside += ["%s: %s" % (name, sentence) for sentence in sessions["warnings"]]
+    return rules, open_hosts + dropped + outside
+
+
+def _cluster_of(readings: dict, requested: Requested) -> _Cluster:
+    """Return what all hosts of the cluster decide together."""
+    scheduler = requested.scheduler
+    releases = _releases(_known(readings, [scheduler, *requested.hosts]))
+    training = _known(readings, requested.hosts)
+    limited, why = cgroups_usable(training, releases)
+    lab = any(requested.node_hardware.get(name) for name in training)
+    return _Cluster(
+        controller=_controller(readings[scheduler], requested.addresses().get(scheduler, ""), lab),
+        limited=limited,
+        unlimited_why=why,
+        oldest=min(value for value in releases.values() if value),
+        mail_program=readings[scheduler]["mail_program"],
+    )
+
+
+def _packages(readings: dict, requested: Requested) -> dict[str, list[str]]:
+    """Return the names of the packages by host."""
+    parts = (
+        ("controller", [requested.scheduler]),
+        ("node", requested.hosts),
+        ("login", requested.login_hosts),
+    )
+    found = {}
+    for name, reading in readings.items():
+        roles = [role for role, hosts in parts if name in hosts]
+        if reading and roles:
+            found[name] = packages(reading, reading["release"], roles)
+    return found
+
+
+def _change(readings: dict, scheduler: str, texts: dict, nodes: dict) -> tuple[dict, bool]:
+    """Return (what the change of the files needs, whether an earlier run was interrupted)."""
+    controller = readings[scheduler]
+    release = controller["release"]
+    old = {
+        name: controller["texts"].get("%s/%s.conf" % (FOLDER, name), "")
+        for name in ("slurm", "gres", "cgroup", "mpi")
     }
-    own_database = "mariadb-server" not in controller_reading["packages"] or "mariadb-server" in (
-        controller_reading["record"].get("packages") or []
+    releases = _releases(_known(readings, list(nodes)))
+    pending = _read_pending(controller["texts"].get(PENDING))
+    change = effect(old, texts, release, {name: releases.get(name) or release for name in nodes})
+    return _with_pending(change, pending, nodes), bool(pending)
+
+
+def _scheduler_files(reading: dict, cluster: _Cluster, texts: dict, change: dict) -> dict:
+    """Return the files of the scheduler, by what they are for. C(reading) is its own."""
+    own_database = "mariadb-server" not in reading["packages"] or "mariadb-server" in (
+        reading["record"].get("packages") or []
     )
     configuration = [
         _entry("%s/%s.conf" % (FOLDER, name), texts[name]) for name in ("cgroup", "gres", "slurm")
     ]
     configuration[-1]["validate"] = CHECK + " %s"
-    old = {
-        name: controller_reading["texts"].get("%s/%s.conf" % (FOLDER, name), "")
-        for name in ("slurm", "gres", "cgroup", "mpi")
-    }
-    drop_in = slurmd_drop_in(controller)
-    pending = _read_pending(controller_reading["texts"].get(PENDING))
-    change = _with_pending(
-        effect(old, texts, release, {name: releases.get(name) or release for name in nodes}),
-        pending,
-        nodes,
-    )
-    wanted = {
-        name: packages(
-            reading,
-            reading["release"],
-            [
-                role
-                for role, named in (
-                    ("controller", [scheduler]),
-                    ("node", hosts),
-                    ("login", login_hosts),
-                )
-                if name in named
-            ],
-        )
-        for name, reading in readings.items()
-        if reading and name in {scheduler, *hosts, *login_hosts}
-    }
+    slurmdbd = slurmdbd_conf(cluster.controller)
     return {
-        "complete": True,
-        "problems": problems,
-        "warnings": warnings,
-        "scheduler": scheduler,
-        "release": release,
-        "releases": releases,
-        "cgroups": usable,
-        "nodes": list(nodes.values()),
-        "node_names": list(nodes),
-        "partitions": planned,
-        "priorities": priorities,
-        "qos": [entry["name"] for entry in priorities],
         "database_files": [
             _folder("/etc/mysql/mariadb.conf.d"),
             _entry(
                 "/etc/mysql/mariadb.conf.d/60-trainyard-slurm.cnf",
-                database_conf(release, own_database),
+                database_conf(reading["release"], own_database),
             ),
         ],
-        "slurmdbd_files": [
-            _entry(FOLDER + "/slurmdbd.conf", slurmdbd_conf(controller), mode="0600", owner="slurm")
-        ],
+        "slurmdbd_files": [_entry(FOLDER + "/slurmdbd.conf", slurmdbd, mode="0600", owner="slurm")],
         "controller_files": configuration,
-        "node_files": [
-            _folder("/etc/systemd/system/slurmd.service.d"),
-            _entry("/etc/systemd/system/slurmd.service.d/trainyard.conf", drop_in),
-        ],
-        "packages": wanted,
-        "installed": [
-            name for name, names in wanted.items() if set(names) <= set(readings[name]["packages"])
-        ],
-        "cluster_name": cluster_name,
-        "missing_people": controller_reading.get("missing_people", []),
-        "accounts": [*_slurm_limits.with_defaults(accounts, list(nodes.values()), limits), _TRAIN],
-        "munge_hosts": munge_hosts(
-            {
-                name: readings[name]
-                for name in dict.fromkeys([scheduler, *hosts, *login_hosts])
-                if name in readings
-            },
-            scheduler,
-        ),
-        # A training host that was a login host before: its commands would use the file instead of slurmd's.
-        "absent": {
-            name: [FOLDER + "/slurm.conf"]
-            for name in hosts_known
-            if name != scheduler and known[name]["texts"].get(FOLDER + "/slurm.conf")
-        },
         # Both must exist before slurm.conf is validated.
         "check_files": check_files(),
-        "pmix_files": {
-            name: pmix_files(reading, reading["release"]) for name, reading in known.items()
-        },
-        # Hosts without slurmd have no folder /run/slurm/conf.
-        "login_files": {
-            name: [_folder(FOLDER), _entry(FOLDER + "/slurm.conf", texts["slurm"])]
-            for name in login_hosts
-            if name != scheduler and name not in hosts
-        },
-        "ssh": rules,
-        "sql": [
-            "CREATE DATABASE IF NOT EXISTS %s" % DATABASE,
-            "CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED VIA unix_socket",
-            "GRANT ALL ON %s.* TO 'slurm'@'localhost'" % DATABASE,
-        ],
-        "validate": CHECK + " %s",
-        "effect": change,
         "pending_files": [
             _folder("/var/lib/trainyard"),
             _folder(PENDING.rsplit("/", 1)[0]),
             _entry(PENDING, json.dumps(change, indent=2, sort_keys=True) + "\n"),
         ],
-        "pending": bool(pending),
+        "sql": [
+            "CREATE DATABASE IF NOT EXISTS %s" % DATABASE,
+            "CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED VIA unix_socket",
+            "GRANT ALL ON %s.* TO 'slurm'@'localhost'" % DATABASE,
+        ],
+    }
+
+
+def _host_files(readings: dict, requested: Requested, cluster: _Cluster, slurm: str) -> dict:
+    """Return the files of the other hosts, by what they are for. C(slurm) is the text of slurm.conf."""
+    scheduler = requested.scheduler
+    training = _known(readings, requested.hosts)
+    return {
+        "node_files": [
+            _folder("/etc/systemd/system/slurmd.service.d"),
+            _entry(
+                "/etc/systemd/system/slurmd.service.d/trainyard.conf",
+                slurmd_drop_in(cluster.controller),
+            ),
+        ],
+        # A training host that was a login host before: its commands would use the file instead of slurmd's.
+        "absent": {
+            name: [FOLDER + "/slurm.conf"]
+            for name, reading in training.items()
+            if name != scheduler and reading["texts"].get(FOLDER + "/slurm.conf")
+        },
+        "pmix_files": {
+            name: pmix_files(reading, reading["release"])
+            for name, reading in _known(readings, [scheduler, *requested.hosts]).items()
+        },
+        # Hosts without slurmd have no folder /run/slurm/conf.
+        "login_files": {
+            name: [_folder(FOLDER), _entry(FOLDER + "/slurm.conf", slurm)]
+            for name in requested.login_hosts
+            if name != scheduler and name not in requested.hosts
+        },
+    }
+
+
+def slurm_plan(readings: dict, requested: Requested) -> dict:
+    """Return the plan; see the filter. C(readings) are the results of slurm_host_info by host."""
+    requested = requested.with_defaults()
+    scheduler = requested.scheduler
+    problems, warnings = _input_problems(requested), []
+    nothing = {
+        "problems": problems,
+        "warnings": warnings,
+        "complete": False,
+        "scheduler": scheduler,
+        "hosts": list(requested.hosts),
+    }
+    unreadable = _unreadable(readings, scheduler)
+    problems += unreadable
+    if unreadable:
+        return nothing
+    planned = _nodes(readings, requested)
+    nodes = planned.nodes
+    problems += planned.problems + _cluster_problems(readings, requested, nodes)
+    warnings += planned.warnings
+    if problems:
+        return nothing
+
+    cluster = _cluster_of(readings, requested)
+    rules, login_warnings = _logins(readings, requested, cluster.limited)
+    warnings += _class_warnings(requested.accounts, nodes)
+    warnings += _limit_warnings(_known(readings, requested.hosts), cluster)
+    warnings += login_warnings
+    partitions = _partitions(requested, nodes)
+    live = [node for node in nodes.values() if node["known"]]
+    cgroups = [reading["cgroup"] for reading in _known(readings, requested.hosts).values()]
+    texts = {
+        "slurm": slurm_conf(requested, cluster, planned, partitions),
+        "gres": gres_conf(live, planned.former_gres),
+        "cgroup": cgroup_conf(cluster.limited, cluster.unlimited_why, cgroups, cluster.oldest),
+    }
+    change, pending = _change(readings, scheduler, texts, nodes)
+    controller = readings[scheduler]
+    everywhere = [scheduler, *requested.hosts, *requested.login_hosts]
+    needed = _packages(readings, requested)
+    return {
+        "complete": True,
+        "problems": problems,
+        "warnings": warnings,
+        "scheduler": scheduler,
+        "release": controller["release"],
+        "releases": _releases(_known(readings, [scheduler, *requested.hosts])),
+        "cgroups": cluster.limited,
+        "nodes": list(nodes.values()),
+        "node_names": list(nodes),
+        "partitions": partitions,
+        "priorities": requested.priorities,
+        "qos": [entry["name"] for entry in requested.priorities],
+        **_scheduler_files(controller, cluster, texts, change),
+        **_host_files(readings, requested, cluster, texts["slurm"]),
+        "packages": needed,
+        "installed": [
+            name for name, names in needed.items() if set(names) <= set(readings[name]["packages"])
+        ],
+        "cluster_name": requested.cluster_name,
+        "missing_people": controller.get("missing_people", []),
+        "accounts": [
+            *_slurm_limits.with_defaults(
+                requested.accounts, list(nodes.values()), requested.limits
+            ),
+            _TRAIN,
+        ],
+        "munge_hosts": munge_hosts(
+            {name: readings[name] for name in dict.fromkeys(everywhere) if name in readings},
+            scheduler,
+        ),
+        "ssh": rules,
+        "validate": CHECK + " %s",
+        "effect": change,
+        "pending": pending,
         "in_the_way": in_the_way(change),
         "changes": bool(
             change["first"]
@@ -1554,150 +1692,165 @@ def _stopped(reading, *services):
     )
 
 
-def slurm_needs(plan, reading, name, scheduler):
-    """Return what is to be done on a host: C(install), C(munge), C(database), C(accounting), C(controller), C(node), C(login), C(leave),
-    C(ssh)."""
-    nothing = dict.fromkeys(
-        (
-            "install",
-            "munge",
-            "database",
-            "accounting",
-            "controller",
-            "node",
-            "login",
-            "leave",
-            "ssh",
-        ),
-        False,
-    )
-    if not plan["complete"] or "services" not in reading:
-        return nothing
-    reading = dict(
-        reading,
-        text_digests={
-            path: hashlib.sha256(text.encode("utf-8")).hexdigest()
-            for path, text in reading["texts"].items()
-        },
-    )
-    here, change, ours = name == scheduler, plan["effect"], name in plan["packages"]
+NEEDS = (
+    "install",
+    "munge",
+    "database",
+    "accounting",
+    "controller",
+    "node",
+    "login",
+    "leave",
+    "ssh",
+)
+
+
+def _with_digests(reading: dict) -> dict:
+    """Return the reading with the checksums of the texts that it has."""
+    digests = {
+        path: hashlib.sha256(text.encode("utf-8")).hexdigest()
+        for path, text in reading["texts"].items()
+    }
+    return dict(reading, text_digests=digests)
+
+
+def _scheduler_needs(plan: dict, reading: dict, lacks_link: bool) -> dict[str, bool]:
+    """Return what the scheduler needs: C(database), C(accounting), C(controller)."""
+    change = plan["effect"]
     changes = (
         change["first"] or change["restart_slurmctld"] or change["reconfigure"] or plan["pending"]
     )
-    link = bool(plan["pmix_files"].get(name)) and not reading["pmix_link"]
+    files = plan["controller_files"] + plan["check_files"]
     return {
-        "install": ours and name not in plan["installed"],
-        "munge": name in plan["munge_hosts"] or ours and _stopped(reading, "munge"),
-        "database": here
-        and (_differs(plan["database_files"], reading) or _stopped(reading, "mariadb")),
-        "accounting": here
-        and (_differs(plan["slurmdbd_files"], reading) or _stopped(reading, "slurmdbd")),
-        "controller": here
-        and (
-            changes
-            or _differs(plan["controller_files"] + plan["check_files"], reading)
-            or _stopped(reading, "slurmctld")
-            or link
-        ),
-        "node": name in plan["node_names"]
-        and (
-            _differs(plan["node_files"], reading)
-            or _stopped(reading, "slurmd")
-            or bool(plan["absent"].get(name))
-            or link
-            or name in change["restart_slurmd"]
-        ),
-        "login": _differs(plan["login_files"].get(name, []), reading),
-        # A former training host.
-        "leave": name not in plan["node_names"]
-        and any(entry["path"] in reading["files"] for entry in plan["node_files"]),
-        "ssh": name in plan["ssh"] and bool(_slurm_ssh.lacking(plan["ssh"][name], reading)),
+        "database": _differs(plan["database_files"], reading) or _stopped(reading, "mariadb"),
+        "accounting": _differs(plan["slurmdbd_files"], reading) or _stopped(reading, "slurmdbd"),
+        "controller": changes
+        or _differs(files, reading)
+        or _stopped(reading, "slurmctld")
+        or lacks_link,
     }
 
 
-def slurm_drift(plan, reading, name, scheduler, compared=()):
+def _needs_node(plan: dict, reading: dict, name: str, lacks_link: bool) -> bool:
+    """Return whether slurmd of a training host has to be configured or restarted."""
+    return (
+        _differs(plan["node_files"], reading)
+        or _stopped(reading, "slurmd")
+        or bool(plan["absent"].get(name))
+        or lacks_link
+        or name in plan["effect"]["restart_slurmd"]
+    )
+
+
+def slurm_needs(plan: dict, reading: dict, name: str, scheduler: str) -> dict[str, bool]:
+    """Return what is to be done on a host, by the names in NEEDS."""
+    needs = dict.fromkeys(NEEDS, False)
+    if not plan["complete"] or "services" not in reading:
+        return needs
+    reading = _with_digests(reading)
+    ours = name in plan["packages"]
+    lacks_link = bool(plan["pmix_files"].get(name)) and not reading["pmix_link"]
+    needs["install"] = ours and name not in plan["installed"]
+    needs["munge"] = name in plan["munge_hosts"] or ours and _stopped(reading, "munge")
+    if name == scheduler:
+        needs.update(_scheduler_needs(plan, reading, lacks_link))
+    if name in plan["node_names"]:
+        needs["node"] = _needs_node(plan, reading, name, lacks_link)
+    else:
+        # A former training host.
+        needs["leave"] = any(entry["path"] in reading["files"] for entry in plan["node_files"])
+    needs["login"] = _differs(plan["login_files"].get(name, []), reading)
+    needs["ssh"] = name in plan["ssh"] and bool(_slurm_ssh.lacking(plan["ssh"][name], reading))
+    return needs
+
+
+def _difference(what: str, asked: str, found: str) -> dict[str, str]:
+    return {"what": what, "asked": asked, "found": found}
+
+
+def _unplanned(plan: dict, name: str, scheduler: str, compared: list[str]) -> list[dict]:
+    """Return why the cluster cannot be planned, as far as this host tells it.
+
+    A problem that begins with no host's name is of the variables. One of these hosts tells it, and those of hosts that are not compared.
+    """
+    compared = compared or [scheduler, *plan["hosts"]]
+    others = tuple("%s: " % host for host in compared if host != name)
+    tells_the_rest = name == (scheduler if scheduler in compared else compared[0])
+    return [
+        _difference("Slurm", "a cluster that can be planned", sentence)
+        for sentence in plan["problems"]
+        if sentence.startswith(name + ": ") or tells_the_rest and not sentence.startswith(others)
+    ]
+
+
+def _stopped_services(plan: dict, reading: dict, name: str, scheduler: str) -> list[dict]:
+    """Return the daemons of a host that do not run, or do not start with it."""
+    services = []
+    if name in plan["packages"]:
+        services.append("munge")
+    if name == scheduler:
+        services += ["mariadb", "slurmdbd", "slurmctld"]
+    if name in plan["node_names"]:
+        services.append("slurmd")
+    found = []
+    for service in services:
+        if _stopped(reading, service):
+            its = reading["services"][service]
+            state = "%s, %s" % (its["state"], "enabled" if its["enabled"] else "disabled")
+            found.append(_difference(service, "running, enabled", state))
+    return found
+
+
+def _changed_files(plan: dict, reading: dict, name: str, scheduler: str) -> list[dict]:
+    """Return the files of the plan that are missing on a host or have other content."""
+    files = []
+    if name == scheduler:
+        for kind in ("database_files", "slurmdbd_files", "check_files", "controller_files"):
+            files += plan[kind]
+    if name in plan["node_names"]:
+        files += plan["node_files"]
+    files += plan["login_files"].get(name, [])
+    texts = _with_digests(reading)
+    return [
+        _difference(entry["path"], "as planned", "missing or changed")
+        for entry in files
+        if _differs([entry], texts)
+    ]
+
+
+def slurm_drift(
+    plan: dict, reading: dict, name: str, scheduler: str, compared: Sequence[str] = ()
+) -> list[dict]:
     """Return how a host differs from the plan: C(what), C(asked) and C(found) of each difference."""
     if not plan["complete"]:
-        # A problem that begins with no host's name is of the variables. One of these hosts tells it, and those of hosts that are not compared.
-        compared = list(compared) or [scheduler, *plan["hosts"]]
-        others = tuple("%s: " % host for host in compared if host != name)
-        tells_the_rest = name == (scheduler if scheduler in compared else compared[0])
-        return [
-            {"what": "Slurm", "asked": "a cluster that can be planned", "found": sentence}
-            for sentence in plan["problems"]
-            if sentence.startswith(name + ": ")
-            or tells_the_rest
-            and not sentence.startswith(others)
-        ]
+        return _unplanned(plan, name, scheduler, list(compared))
     needs, found = slurm_needs(plan, reading, name, scheduler), []
     if needs["install"]:
         missing = [
             package for package in plan["packages"][name] if package not in reading["packages"]
         ]
-        return [
-            {"what": "Slurm", "asked": "installed", "found": "no packages " + ", ".join(missing)}
-        ]
+        return [_difference("Slurm", "installed", "no packages " + ", ".join(missing))]
     if name in plan["munge_hosts"]:
         found.append(
-            {
-                "what": "munge key",
-                "asked": "that of %s" % scheduler,
-                "found": "different, or readable by others",
-            }
+            _difference("munge key", "that of %s" % scheduler, "different, or readable by others")
         )
-    services = (
-        ["munge"] * (name in plan["packages"])
-        + ["mariadb", "slurmdbd", "slurmctld"] * (name == scheduler)
-        + ["slurmd"] * (name in plan["node_names"])
-    )
-    for service in services:
-        if _stopped(reading, service):
-            its = reading["services"][service]
-            found.append(
-                {
-                    "what": service,
-                    "asked": "running, enabled",
-                    "found": "%s, %s" % (its["state"], "enabled" if its["enabled"] else "disabled"),
-                }
-            )
-    texts = dict(
-        reading,
-        text_digests={
-            path: hashlib.sha256(text.encode("utf-8")).hexdigest()
-            for path, text in reading["texts"].items()
-        },
-    )
-    files = (
-        plan["database_files"]
-        + plan["slurmdbd_files"]
-        + plan["check_files"]
-        + plan["controller_files"]
-    ) * (name == scheduler)
-    files += plan["node_files"] * (name in plan["node_names"]) + plan["login_files"].get(name, [])
-    found += [
-        {"what": entry["path"], "asked": "as planned", "found": "missing or changed"}
-        for entry in files
-        if _differs([entry], texts)
-    ]
+    found += _stopped_services(plan, reading, name, scheduler)
+    found += _changed_files(plan, reading, name, scheduler)
     if needs["ssh"]:
         found += [
-            {"what": path, "asked": "as planned", "found": "changed"}
+            _difference(path, "as planned", "changed")
             for path in _slurm_ssh.lacking(plan["ssh"][name], reading)
         ]
     if needs["leave"]:
         found.append(
-            {
-                "what": "slurmd",
-                "asked": "removed, because the host is no training host",
-                "found": "configured",
-            }
+            _difference("slurmd", "removed, because the host is no training host", "configured")
         )
     if name == scheduler and plan["pending"]:
         found.append(
-            {
-                "what": "Slurm",
-                "asked": "all daemons with the last settings",
-                "found": "an earlier run was interrupted",
-            }
+            _difference(
+                "Slurm",
+                "all daemons with the last settings",
+                "an earlier run was interrupted",
+            )
         )
     return found

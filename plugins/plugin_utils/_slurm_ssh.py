@@ -11,6 +11,8 @@ Debian's packages of pam_slurm_adopt and pam_slurm have no profile for pam-auth-
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 SSHD = "/etc/pam.d/sshd"
 COMMON = "/etc/pam.d/common-session"
@@ -134,64 +136,80 @@ def _has_penalties(version):
     return bool(found) and (int(found.group(1)), int(found.group(2))) >= (9, 8)
 
 
-def ssh_rule(
-    reading,
-    training_only,
-    cgroups,
-    node_name,
-    addresses=(),
-    needs_job=True,
-    users=(),
-    groups=("sudo",),
-):
+class Host(NamedTuple):
+    """What the cluster knows about a host.
+
+    C(training_only): jobs run there and people do not log in. C(limited): Slurm limits jobs by
+    control groups. C(addresses) are those of all hosts of the cluster, from which people come.
+    """
+
+    name: str
+    training_only: bool
+    limited: bool
+    addresses: Sequence[str] = ()
+
+
+class People(NamedTuple):
+    """Who needs a job to log in. C(users) and the members of C(groups) need none."""
+
+    needs_job: bool = True
+    users: Sequence[str] = ()
+    groups: Sequence[str] = ("sudo",)
+
+
+def _pam_module(rule: str, reading: dict, host: Host) -> str:
+    """Return the module of PAM that asks for a job, with its arguments."""
+    if rule != "adopt":
+        return "pam_slurm.so no_sys_info"
+    # By default, a person whose process cannot be adopted gets in, beyond all limits.
+    module = "pam_slurm_adopt.so action_adopt_failure=deny action_generic_failure=deny"
+    if reading["hostname"] == host.name:
+        return module
+    return module + " nodename=" + host.name
+
+
+def ssh_rule(reading: dict, host: Host, people: People) -> dict:
     """Return who can log in to a host: C(rule) (adopt, slurm or none), C(why) there is none, and C(steps), the arguments of managed_files in their order.
 
     C(dropped) are users of an earlier list who are neither requested nor the user of this run. If the connection does not tell its user, they stay.
-    C(addresses) are those of the hosts of the cluster, from which people come.
     """
     text = reading["texts"].get(SSHD, "")
     login_user = reading.get("login_user", "")
     former = listed_users(text)
     # The order of an earlier run, so that the file stays the same.
-    allowed = ["root", login_user, *users] if login_user else ["root", *former, *users]
+    allowed = ["root", *former, *people.users]
+    if login_user:
+        allowed = ["root", login_user, *people.users]
     allowed = list(dict.fromkeys(allowed))
     dropped = [user for user in former if user not in allowed]
-    rule, why = _decide(
-        reading, original(text), training_only, cgroups, node_name, needs_job, [*allowed, *groups]
-    )
+    rule, why = _decide(reading, host, people, [*allowed, *people.groups])
     if rule == "none":
         return {"rule": rule, "why": why, "steps": removal(reading), "dropped": []}
-    same = reading["hostname"] == node_name
-    module = "pam_slurm.so no_sys_info"
-    if rule == "adopt":
-        # By default, a person whose process cannot be adopted gets in, beyond all limits.
-        module = "pam_slurm_adopt.so action_adopt_failure=deny action_generic_failure=deny" + (
-            "" if same else " nodename=" + node_name
-        )
     common = reading["texts"].get(COMMON, "")
-    people = (
+    has_session = (
         rule == "adopt"
         and "pam_systemd.so" in common
         and bool(_include(original(text), "common-session"))
     )
+    module = _pam_module(rule, reading, host)
     entry = {
         "path": SSHD,
-        "content": with_rule(text, module, allowed, list(groups), people),
+        "content": with_rule(text, module, allowed, list(people.groups), has_session),
         "validate": "/usr/bin/python3 -c '%s' %%s %s" % (CHECK, " ".join(allowed)),
     }
     steps = []
-    if _has_penalties(reading["packages"].get("openssh-server", "")) and addresses:
-        text = (
+    if _has_penalties(reading["packages"].get("openssh-server", "")) and host.addresses:
+        exempt = (
             "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\nPerSourcePenaltyExemptList %s\n"
-            % ",".join(addresses)
+            % ",".join(host.addresses)
         )
         steps.append(
-            {"files": [_file(DROP_IN, text, validate="/usr/sbin/sshd -t -f %s")], "absent": []}
+            {"files": [_file(DROP_IN, exempt, validate="/usr/sbin/sshd -t -f %s")], "absent": []}
         )
-    if people:
+    if has_session:
         steps.append({"files": [_file(SESSION, session_of_people(common))], "absent": []})
     steps.append({"files": [entry], "absent": []})
-    if not people:
+    if not has_session:
         steps.append({"files": [], "absent": [SESSION]})
     return {"rule": rule, "why": "", "steps": steps, "dropped": dropped}
 
@@ -202,13 +220,14 @@ def _file(path, content, **more):
     )
 
 
-def _decide(reading, text, training_only, cgroups, node_name, needs_job, names):
-    """Return (rule, why there is none)."""
+def _decide(reading: dict, host: Host, people: People, names: list[str]) -> tuple[str, str]:
+    """Return (rule, why there is none). C(names) are written to a file of PAM."""
+    text = original(reading["texts"].get(SSHD, ""))
     if not text:
         return "none", "no sshd"
-    if not needs_job:
+    if not people.needs_job:
         return "none", "slurm_ssh_needs_job is false"
-    if not training_only:
+    if not host.training_only:
         return "none", "people log in there, or no jobs run there"
     if not _include(text, "common-account"):
         return (
@@ -230,8 +249,8 @@ def _decide(reading, text, training_only, cgroups, node_name, needs_job, names):
             % unusual[0],
         )
     # pam_slurm_adopt looks for the job's control group, which only proctrack/cgroup makes.
-    rule = "adopt" if cgroups else "slurm"
-    if rule == "slurm" and reading["hostname"] != node_name:
+    rule = "adopt" if host.limited else "slurm"
+    if rule == "slurm" and reading["hostname"] != host.name:
         return "none", (
             "pam_slurm finds jobs by the host name '%s', which is not the node's name; rename the host, or set slurm_ssh_needs_job to false"
             % reading["hostname"]

@@ -165,86 +165,94 @@ def check_rings(servers, chip):
             )
 
 
-def job_table(table, job):
-    """Return the rank table of the job: from that of a cluster the devices of the job, in the order of its ranks, in the same format."""
-    legacy = "group_list" in table
+def devices_in(table):
+    """Return [(server, device)] of a cluster's rank table in the form of version 1.0, or of the one before it."""
+    if "group_list" in table:
+        return [
+            (instance["server_id"], device)
+            for group in table["group_list"]
+            for instance in group["instance_list"]
+            for device in instance["devices"]
+        ]
+    return [
+        (server["server_id"], device)
+        for server in table["server_list"]
+        for device in server["device"]
+    ]
+
+
+def known_devices(table):
+    """Return {(server, id): device} of a complete rank table."""
     try:
         if table.get("status") != "completed":
             raise Refused(
                 "the rank table is not complete: its status is '%s', and 'completed' was expected; wait until it is, or write it again"
                 % table.get("status")
             )
-        found = (
-            [
-                (instance["server_id"], device)
-                for group in table["group_list"]
-                for instance in group["instance_list"]
-                for device in instance["devices"]
-            ]
-            if legacy
-            else [
-                (server["server_id"], device)
-                for server in table["server_list"]
-                for device in server["device"]
-            ]
-        )
-        known = {(str(server), str(device["device_id"])): device for server, device in found}
+        return {
+            (str(server), str(device["device_id"])): device for server, device in devices_in(table)
+        }
     except (KeyError, TypeError, AttributeError):
         raise Refused(
             "the rank table has neither the form of version 1.0 (server_list) nor the one before it (group_list); write it with hccl_rank_table"
         ) from None
-    ranks = []
-    for entry in job["entries"]:
-        own = sorted(int(device) for server, device in known if server == entry["address"])
-        devices = entry.get("devices") or own
-        missing = [str(device) for device in devices if device not in own]
-        if missing or len(devices) != entry["slots"]:
-            raise Refused(
-                "the rank table has devices %s of host %s, but the job needs %s there; write the table again with all hosts and devices"
-                % (
-                    ", ".join(map(str, own)) or "none",
-                    entry["address"],
-                    ", ".join(map(str, entry.get("devices") or [])) or "%d" % entry["slots"],
-                )
+
+
+def devices_of_entry(entry, known):
+    """Return the devices of a job on one of its hosts. C(known) is from known_devices."""
+    own = sorted(int(device) for server, device in known if server == entry["address"])
+    devices = entry.get("devices") or own
+    missing = [str(device) for device in devices if device not in own]
+    if missing or len(devices) != entry["slots"]:
+        raise Refused(
+            "the rank table has devices %s of host %s, but the job needs %s there; write the table again with all hosts and devices"
+            % (
+                ", ".join(map(str, own)) or "none",
+                entry["address"],
+                ", ".join(map(str, entry.get("devices") or [])) or "%d" % entry["slots"],
             )
-        ranks += [(entry["address"], known[entry["address"], str(device)]) for device in devices]
-    numbered = [(server, device, str(rank)) for rank, (server, device) in enumerate(ranks)]
-    check_rings(
-        {
-            entry["address"]: [
-                device["device_id"] for server, device in ranks if server == entry["address"]
-            ]
-            for entry in job["entries"]
-        },
-        str(table.get("chip_info") or ""),
-    )
-    if not legacy:
-        former = {str(server["server_id"]): server for server in table["server_list"]}
-        servers = [
-            dict(
-                former[entry["address"]],
-                device=[
-                    dict(device, rank_id=rank)
-                    for server, device, rank in numbered
-                    if server == entry["address"]
-                ],
-            )
-            for entry in job["entries"]
+        )
+    return [known[entry["address"], str(device)] for device in devices]
+
+
+def job_table(table, job):
+    """Return the rank table of the job: from that of a cluster the devices of the job, in the order of its ranks, in the same format."""
+    known = known_devices(table)
+    by_host = {entry["address"]: devices_of_entry(entry, known) for entry in job["entries"]}
+    numbers = {
+        address: [device["device_id"] for device in devices] for address, devices in by_host.items()
+    }
+    check_rings(numbers, str(table.get("chip_info") or ""))
+    if "group_list" in table:
+        return group_table(table, by_host)
+    return server_table(table, by_host)
+
+
+def server_table(table, by_host):
+    """Return the rank table in the form of version 1.0. C(by_host) are the devices by address."""
+    former = {str(server["server_id"]): server for server in table["server_list"]}
+    servers, rank = [], 0
+    for address, devices in by_host.items():
+        numbered = [
+            dict(device, rank_id=str(number)) for number, device in enumerate(devices, rank)
         ]
-        return dict(table, server_count=str(len(servers)), server_list=servers)
-    first = [
-        device["device_id"]
-        for server, device, _rank in numbered
-        if server == job["entries"][0]["address"]
-    ]
+        servers.append(dict(former[address], device=numbered))
+        rank += len(devices)
+    return dict(table, server_count=str(len(servers)), server_list=servers)
+
+
+def group_table(table, by_host):
+    """Return the rank table in the form before version 1.0. C(by_host) are the devices by address."""
+    ranks = [(address, device) for address, devices in by_host.items() for device in devices]
+    first = [device["device_id"] for device in next(iter(by_host.values()))]
     group = dict(
         table["group_list"][0],
-        device_num=str(len(numbered)),
-        server_num=str(len(job["entries"])),
-        instance_count=str(len(numbered)),
+        device_num=str(len(ranks)),
+        server_num=str(len(by_host)),
+        instance_count=str(len(ranks)),
         instance_list=[
-            {"devices": [device], "rank_id": rank, "server_id": server}
-            for server, device, rank in numbered
+            {"devices": [device], "rank_id": str(rank), "server_id": server}
+            for rank, (server, device) in enumerate(ranks)
         ],
     )
     return dict(

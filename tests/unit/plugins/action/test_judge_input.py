@@ -1232,9 +1232,8 @@ def test_the_text_of_a_template_that_fails_is_not_shown(before):
         "template error while templating string: unexpected '}'"
         + (". String: hunter2 {{ }" if before else "")
     )
-    value, problems_of_it = judge_input.judge_value(
-        "train_environment", {"type": "dict"}, functools.partial(fail, error), False, (), {}
-    )
+    variable = judge_input.Variable("train_environment", {"type": "dict"}, False, (), {})
+    value, problems_of_it = judge_input.judge_value(variable, functools.partial(fail, error))
     assert (
         value == "a template that fails: template error while templating string: unexpected '}'"
         and problems_of_it is None

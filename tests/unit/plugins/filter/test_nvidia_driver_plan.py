@@ -545,7 +545,13 @@ def state(
     )
     planned = dict(plan(host("Hopper"), version="570"), **(changes or {}))
     return FilterModule().filters()["nvidia_driver_state"](
-        found, planned, source, version, wants=WANTS, log="/var/log/driver.log", **asked
+        found,
+        planned,
+        source=source,
+        version=version,
+        wants=WANTS,
+        log="/var/log/driver.log",
+        **asked,
     )
 
 

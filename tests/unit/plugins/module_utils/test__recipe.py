@@ -13,6 +13,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.trainyard.gpu.plugins.filter.training_image import image_recipe
 from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import (
+    Build,
     RecipeError,
     archive_image,
     base_problems,
@@ -67,15 +68,15 @@ def probe(**changes):
 
 
 def problems(found, requires, packages=(), nccl_version="", variables=None, apt_packages=()):
-    return base_problems(
+    build = Build(
         "example/base:1",
-        found,
         requires,
         variables or {},
         list(packages),
         list(apt_packages),
         nccl_version,
     )
+    return base_problems(found, build)
 
 
 def save(path, images):

@@ -258,7 +258,7 @@ def test_clara_train_as_far_as_it_is_known():
         "tensor_operations": ["nccl"],
     }
     image = _compat.image_fit(
-        "nvcr.io/nvidia/clara-train-sdk:v3.1.01", FACTS, {}, requires=requires
+        "nvcr.io/nvidia/clara-train-sdk:v3.1.01", FACTS, {}, _compat.ImageRequest(requires=requires)
     )
     assert (image["python"], image["cuda"], image["directory"], image["nccl_build"]) == (
         "3.6",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_name import NOTHING, said_by_name
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_name import (
+    NOTHING,
+    versions_in_name,
+)
 
 FACTS = _compat.load_facts()
 DEVEL, RUNTIME = {"nvcc": True}, {"nvcc": False}
@@ -107,7 +110,7 @@ DEVEL, RUNTIME = {"nvcc": True}, {"nvcc": False}
     ],
 )
 def test_names(image, said):
-    assert said_by_name(*_compat.split_image(image)) == dict(NOTHING, **said)
+    assert versions_in_name(*_compat.split_image(image)) == dict(NOTHING, **said)
 
 
 def test_preflight_knows_what_the_name_says():
@@ -115,7 +118,7 @@ def test_preflight_knows_what_the_name_says():
         "apulistech/horovod:0.19.2-tf2.2.0-torch1.5.0-py3.6.9-gpu",
         FACTS,
         {},
-        packages=["cmake==3.31.6"],
+        _compat.ImageRequest(packages=["cmake==3.31.6"]),
     )
     assert (image["python"], image["torch"], image["tensorflow"], image["horovod"]) == (
         "3.6.9",

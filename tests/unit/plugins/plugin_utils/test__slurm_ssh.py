@@ -44,8 +44,9 @@ def reading(**more):
     return dict(found, **more)
 
 
-def rule(host=None, training_only=True, cgroups=True, node_name="b", **more):
-    return ssh.ssh_rule(host or reading(), training_only, cgroups, node_name, **more)
+def rule(host=None, training_only=True, cgroups=True, node_name="b", addresses=(), **people):
+    host_in_cluster = ssh.Host(node_name, training_only, cgroups, addresses)
+    return ssh.ssh_rule(host or reading(), host_in_cluster, ssh.People(**people))
 
 
 def content(found, path=ssh.SSHD):
