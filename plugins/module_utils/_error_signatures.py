@@ -3946,8 +3946,18 @@ SIGNATURES = [
             "disk_full",
             STORAGE,
             CAUSE,
+            [r"No space left on device: '((?!/dev/shm)[^'\n]*/)[^'\n]*'"],
+            ["OSError: [Errno 28] No space left on device: '/data1/share/ckpt/step300.pt'"],
+            "the file system of {1} is full",
+            "remove files that you no longer need from {1}, such as old checkpoints",
+            "run `df -h {1}` and `df -i {1}` on the host with the message, and remove files that are no longer needed, such as old checkpoints",
+            ERRNO,
+        ),
+        (
+            "disk_full",
+            STORAGE,
+            CAUSE,
             [
-                r"No space left on device: '((?!/dev/shm)[^'\n]*/)[^'\n]*'",
                 r"No space left on device(?!: ')",
                 r"ENOSPC",
                 r"PytorchStreamWriter failed writing file",
@@ -3955,17 +3965,17 @@ SIGNATURES = [
                 r"write error: No space",
             ],
             [
-                "OSError: [Errno 28] No space left on device: '/data1/share/ckpt/step300.pt'",
                 "OSError: [Errno 28] No space left on device",
                 "ENOSPC: disk",
                 "RuntimeError: PytorchStreamWriter failed writing file data/7: file write failed",
                 "RuntimeError: [enforce fail at inline_container.cc:595] . unexpected pos 64 vs 0",
                 "cp: write error: No space",
             ],
-            "the file system is full",
-            "remove files that you no longer need from the folder that the line names, such as old checkpoints",
-            "run `df -h` and `df -i` on the host with the message, and remove files that are no longer needed, such as old checkpoints. `docker image "
-            "prune` without --all keeps images that have a name",
+            "a file system is full. The lines before the message may tell which file was written",
+            "remove files that you no longer need, such as old checkpoints. If the program writes below /dev/shm, raise worker_shared_memory",
+            "run `df -h` and `df -i` on the host and in the container with the message, and remove files that are no longer needed, such as old checkpoints. "
+            "`docker image prune` without --all keeps images that have a name. For /dev/shm raise training_container_shm_size "
+            + _BUILD,
             ERRNO,
         ),
         (
