@@ -46,7 +46,8 @@ dist.all_reduce(value)
 import os, time
 if os.environ["RANK"] == "1":
     with open("/data1/limited/checkpoint.pt", "wb") as stream:
-        while True:
+        # Not more, because another file system may be there.
+        for _part in range(64):
             stream.write(bytes(1 << 20))
             os.fsync(stream.fileno())
 time.sleep(600)
@@ -112,12 +113,16 @@ def pid_of(cluster, host):
 
 def test_the_memory_of_one_rank_is_full(cluster, train):
     """The container lives longer than the job, so its counters began before it."""
-    limit = "python3 - %s %%s << 'END'\n%s\nEND" % (pid_of(cluster, cluster.peer), LIMIT)
-    cluster.on(cluster.peer, limit % (600 << 20))
+
+    def limit(size):
+        words = (pid_of(cluster, cluster.peer), size, LIMIT)
+        cluster.on(cluster.peer, "python3 - %s %s << 'END'\n%s\nEND" % words)
+
+    limit(600 << 20)
     try:
         run, result = train("memory")
     finally:
-        cluster.on(cluster.peer, limit % "")
+        limit("")
     cause = is_told(cluster, run, result, "job_out_of_memory")
     assert re.search(r"limit 600 MiB, peak \d+ MiB", cause["cause"]), cause
 
@@ -189,13 +194,14 @@ def test_an_image_without_the_program(cluster, train):
 
 
 def test_a_file_system_is_full(cluster, train):
-    """One below the folder of the share, which the containers see. Scenario vm has quotas, which need a kernel of their own."""
+    """One of the container, below the folder of the share. Scenario vm has quotas, which need a kernel of their own."""
+    inside = "nsenter --target %s --mount " % pid_of(cluster, cluster.peer)
     cluster.on(
         cluster.peer,
-        "mkdir -p /data1/limited && mount -t tmpfs -o size=8m limited /data1/limited",
+        "mkdir -p /data1/limited && %s mount -t tmpfs -o size=8m limited /data1/limited" % inside,
     )
     try:
         run, result = train("full")
     finally:
-        cluster.on(cluster.peer, "umount /data1/limited && rmdir /data1/limited")
+        cluster.on(cluster.peer, "%s umount /data1/limited; rm -r /data1/limited" % inside)
     is_told(cluster, run, result, "disk_full")
