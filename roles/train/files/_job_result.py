@@ -176,6 +176,13 @@ def _is_own(causes: list[dict]) -> bool:
     return not causes or any(cause["id"] not in of_others for cause in causes)
 
 
+def _has_cause(causes: list[dict]) -> bool:
+    """Return whether one of the messages says why, and not only that something failed."""
+    table = importlib.import_module("_error_signatures")
+    known = {entry.id for entry in table.SIGNATURES if entry.rank <= table.CAUSE}
+    return any(cause["id"] in known for cause in causes)
+
+
 def _explained(row: dict, log: object, said: dict | None, memory: dict | None) -> dict:
     """Return C(causes) and C(lines) of a rank that failed."""
     library = importlib.import_module("_log_causes")
@@ -191,7 +198,9 @@ def _explained(row: dict, log: object, said: dict | None, memory: dict | None) -
     # The control group may be out of reach. Then the kernel's count of the whole host is left.
     counters["oom_kills"] = counters.get("oom_kills") or row.get("oom_kills")
     causes = _with_memory(causes, counters, library)
-    lines = answer["lines"] or library.last_lines(log, LAST_LINES)
+    # A launcher's words about the end are no cause.
+    has_cause = _has_cause(causes)
+    lines = not has_cause and answer["lines"] or library.last_lines(log, LAST_LINES)
     return {"lines": [found["line"] for found in lines], "causes": causes}
 
 
@@ -236,7 +245,9 @@ def failure_lines(what: str, failed: dict | None, fix: str) -> list[str]:
             what,
             failed["rank"],
             failed["host"],
-            "Its last lines" if failed["causes"] else "Lines of its log that may say why",
+            "Its last lines"
+            if _has_cause(failed["causes"])
+            else "Lines of its log that may say why",
         )
     ]
     lines += ["  " + line for line in failed["lines"]]
