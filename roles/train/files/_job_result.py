@@ -58,6 +58,8 @@ OF_CODES = {
     128 + signal.SIGKILL: "out_of_memory_killed",
     128 + signal.SIGSEGV: "segmentation_fault",
 }
+#: What launchers say of the end of any rank. They then end the others.
+OF_LAUNCHERS = frozenset(["elastic_child_failed", "process_failed", "step_cancelled"])
 #: Lines of a log in result.json, and consequences that the log of a job names.
 LAST_LINES, NAMED = 20, 8
 
@@ -154,8 +156,8 @@ def first_failed(
         return None
     each = ((row, _explained(row, logs.get(row["rank"], ""), said, memory)) for row in failed)
     first = next(each)
-    if not _is_own(first[1]["causes"]):
-        first = next((other for other in each if _is_own(other[1]["causes"])), first)
+    if not _failed_itself(first[1]["causes"]):
+        first = next((other for other in each if _failed_itself(other[1]["causes"])), first)
     row, found = first
     keys = ("rank", "host", "exit_code")
     others = by_time([other for other in rows if other is not row and other["exit_code"] != 0])
@@ -174,6 +176,14 @@ def _failed(rows: list[dict]) -> list[dict]:
 def _is_own(causes: list[dict]) -> bool:
     of_others = importlib.import_module("_error_signatures").OF_OTHERS
     return not causes or any(cause["id"] not in of_others for cause in causes)
+
+
+def _failed_itself(causes: list[dict]) -> bool:
+    """Return whether a rank failed by itself. What its launcher says of the end does not tell whether it did."""
+    names = {cause["id"] for cause in causes}
+    if names & OF_LAUNCHERS:
+        names -= OF_LAUNCHERS | {"terminated"}
+    return _is_own([cause for cause in causes if cause["id"] in names])
 
 
 def _has_cause(causes: list[dict]) -> bool:
