@@ -38,6 +38,7 @@ __all__ = [
     "find_errors",
     "last_lines",
     "log_of",
+    "more_lines",
     "read_log",
     "unknown_lines",
 ]
@@ -49,14 +50,18 @@ _END_OF_LINE = 4000
 #: Lines of one entry of the table that are looked at, and objects of one id that are told.
 _MOST_LINES, _MOST_OBJECTS = 2000, 3
 _CHUNK = 1 << 20
+#: Characters that are shown before a message, at most.
+_BEFORE = 300
 #: Lines that are shown of a log without a known message.
 UNKNOWN_LINES, LAST_LINES = 3, 5
 _SOURCE_OF_GPUS = "https://docs.nvidia.com/deploy/xid-errors/"
 
-# What launchers, loggers and the scheduler put before a line: [1,3]<stderr>:, [rank3]:, 3: , [3 gpu-b] , (Worker pid=3) and times.
+# What launchers, loggers and the scheduler put before a line: [1,3]<stderr>:, [rank3]:, 3: , [3 gpu-b] , (Worker pid=3), worker-1: and times.
 _PREFIX = re.compile(
-    r"(?:\s?(?:\[(?P<mpi>\d+,\d+)\]<std(?:err|out)>:|\[?(?P<torch>rank\d+)\]?:|\[(?P<own>\d+) \S+\] |(?P<srun>\d{1,6}): |\((?P<ray>\w+ pid=\d+)[^)]{0,80}\) "
-    r"|\[(?P<plain>\d+)\]:|<?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]+>? ?|\[\d{4}-\d\d-\d\d[T ][\d:.,+Z-]+\] ?)){0,6}\s?"
+    r"(?:\s?(?:\[(?P<mpi>\d+,\d+)\]<std(?:err|out)>:|\[?(?P<torch>rank\d+)\]?:|\[(?P<elastic>default\d+)\]:|\[rank: (?P<lightning>\d+)\] "
+    r"|\[(?P<own>\d+) \S+\] |(?P<srun>\d{1,6}): |\((?P<ray>\w+ pid=\d+)[^)]{0,80}\) |(?P<pdsh>worker-\d+): "
+    r"|\[(?P<plain>\d+)\](?:<std(?:err|out)>)?:|<?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]+>? ?|\[\d{4}-\d\d-\d\d[T ][\d:.,+Z-]+\] ?"
+    r"|std(?:err|out) [FP] |[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S{1,64} [\w.@-]{1,64}\[\d+\]: )){0,6}\s?"
 )
 # Words of a line that may be a cause. Each line that is looked at has one of these.
 _WORDS = (
@@ -90,10 +95,11 @@ _LOOKS_WRONG = re.compile(
 )
 # Warnings come after what looks like an error.
 _WARNING = re.compile(r"\bwarn(?:ing)?\b", re.IGNORECASE)
+_COLOURS = re.compile(r"\x1b\[[\d;?]{0,20}[A-Za-z]")
 # What launchers print after each failure, whatever its cause is. They are no cause.
 _TRAILER = re.compile(
-    r"torch[./]distributed[./](?:elastic|launcher|run)|ChildFailedError|Root Cause \(first observed|^Traceback \(most recent"
-    r"|^\s*File \"|^\s*(?:error_file|exitcode|traceback) *:"
+    r"torch[./]distributed[./](?:elastic|launcher|run)|ChildFailedError|Root Cause \(first observed|\bTraceback \(most recent call last\):"
+    r"|\bFile \"[^\"]{1,400}\", line \d+|^\s*(?:error_file|exitcode|traceback) *:"
     r"|^srun: |^slurmstepd: error: \*\*\*|Terminating StepId|^(?:mpirun|prterun|mpiexec|orterun) (?:detected|noticed)|^Primary job\s|^a non-zero exit code"
     r"|^\s*Process name: |^\s*Exit code: "
     r"|Process \d+ exit with status code|Terminating remaining workers|Horovod detected that one or more"
@@ -101,7 +107,12 @@ _TRAILER = re.compile(
     r"|^During handling of the above|^The above exception was|terminated with exit code \d+\b|^\S* FAILED$|exits with return code"
     r"|Killing subprocess|accelerate\.commands|^Error: worker "
     r"|^worker \d+ failed first|^failed: |NVRM: Xid \(|: SXid \(|^\[\S+:\d+\] \d+ more process"
+    r"|HYDRA_FULL_ERROR=1|^wandb: (?!ERROR|Network error)|\(raylet\)|ray\.exceptions\.RayTaskError|destroy_process_group\(\) was not called"
+    r"|^Exception ignored in|ssh exited with exit code \d|exits? with exception|^RuntimeError: Distributed job exited|Time out nodes are \["
 )
+_FRAME = re.compile(r"\bFile \"[^\"]{1,400}\", line \d+")
+#: Lines of other ranks between two lines of one.
+_BETWEEN = 40
 _ROOT_CAUSE, _RULER = "Root Cause (first observed failure)", "=" * 20
 
 
@@ -135,15 +146,15 @@ _ASCII = bytes(byte if byte < 128 else ord("?") for byte in range(256))
 def log_of(text: str) -> Log:
     """Return a text as a log. Of a large one, the middle is left out."""
     if len(text) <= 2 * PART_BYTES:
-        return Log(_without_middles(text))
+        return Log(_plain_text(text))
     middle = text.count("\n", PART_BYTES, len(text) - PART_BYTES)
     return _joined(text[:PART_BYTES], text[-PART_BYTES:], middle)
 
 
 def _joined(first: str, last: str, middle: int) -> Log:
     """Return the two ends as a log. C(middle) is the number of line ends between them. What is left of the two lines at the gap is no line of its own."""
-    first = _without_middles(first) + "\n"
-    return Log(first + _without_middles(last), len(first), middle - 1)
+    first = _plain_text(first) + "\n"
+    return Log(first + _plain_text(last), len(first), middle - 1)
 
 
 def read_log(stream: BinaryIO) -> Log:
@@ -162,12 +173,15 @@ def read_log(stream: BinaryIO) -> Log:
     last = b"".join(tail)
     excess = max(0, len(last) - PART_BYTES)
     if not middle and not excess:
-        return Log(_without_middles(_decoded(first + last)))
+        return Log(_plain_text(_decoded(first + last)))
     middle += last.count(b"\n", 0, excess)
     return _joined(_decoded(first), _decoded(last[excess:]), middle)
 
 
-def _without_middles(text: str) -> str:
+def _plain_text(text: str) -> str:
+    """Return a text without colours, and of lines that are too long the two ends. Lines keep their numbers."""
+    if "\x1b[" in text:
+        text = _COLOURS.sub("", text)
     if len(text) <= 2 * _END_OF_LINE or max(map(len, text.split("\n"))) <= 2 * _END_OF_LINE:
         return text
     return "\n".join(
@@ -308,8 +322,16 @@ class _Lines:
             "fix": signature.person.format(*words),
             "fix_operator": signature.operator.format(*words),
             "source": signature.source,
-            "line": " ".join(self.text[begin : min(end, begin + 2 * _END_OF_LINE)].split())[:500],
+            "line": _shown(self.text[begin:end], match.start() - begin),
         }
+
+
+def _shown(line: str, at: int) -> str:
+    """Return what is shown of a line with a message at a position: at most 500 characters. A progress bar has drawn itself again after each CR."""
+    begin = line.rfind("\r", 0, at) + 1
+    if at - begin > _BEFORE:
+        begin = at - _BEFORE // 2
+    return " ".join(line[begin : begin + 2 * _END_OF_LINE].split())[:500]
 
 
 class _Told:
@@ -384,13 +406,27 @@ def causes(log: str | Log, signatures: list[Signature] | None = None) -> list[di
 
 
 def answer(log: Log) -> dict:
-    """Return what readers show of a log: C(causes), and without a known message C(lines), those that look like a cause or the last ones."""
+    """Return what readers show of a log: C(causes), and C(lines) that look like a cause if none of the messages is one. Of an unknown log, the last lines."""
     keys = ("id", "cause", "fix", "fix_operator", "line", "line_number")
-    found = [{key: error[key] for key in keys} for error in causes(log)]
-    return {"causes": found, "lines": [] if found else unknown_lines(log) or last_lines(log)}
+    told = causes(log)
+    lines = more_lines(log, told)
+    found = [{key: error[key] for key in keys} for error in told]
+    return {"causes": found, "lines": lines if told else lines or last_lines(log)}
 
 
 # --- what is shown if nothing is known ---
+
+
+def more_lines(log: Log, told: list[dict]) -> list[dict]:
+    """Return the lines that look like a cause, without those of C(told), what P(causes) has returned. None if one of these is a cause.
+
+    What a launcher prints of each failure says that something failed, and not why.
+    """
+    if any(error["rank"] <= CAUSE for error in told):
+        return []
+    known = {error["line_number"] for error in told}
+    lines = unknown_lines(log, UNKNOWN_LINES + len(known))
+    return [line for line in lines if line["line_number"] not in known][:UNKNOWN_LINES]
 
 
 def unknown_lines(log: str | Log, count: int = UNKNOWN_LINES) -> list[dict]:
@@ -441,17 +477,18 @@ def _suspicious(text: str) -> list[tuple[int, str]]:
     skipped = _summaries(text)
     found = []
     for begin in _with_words(text):
-        line = _line_at(text, begin)
-        said = line[_PREFIX.match(line).end() :]
+        line = _line_at(text, begin).partition("\r")[0]
+        prefix = _PREFIX.match(line)
+        said = line[prefix.end() :]
         if any(start <= begin < end for start, end in skipped) or _TRAILER.search(said):
             continue
-        if _LOOKS_WRONG.search(said) and not _is_frame(text, begin, said):
+        if _LOOKS_WRONG.search(said) and not _is_frame(text, begin, line, prefix):
             found.append((begin, line))
     return found
 
 
 def _with_words(text: str) -> list[int]:
-    """Return the positions of the lines with a word that may be of a cause."""
+    """Return the positions of the lines with a word that may be of a cause. After a CR, a progress bar begins its line again."""
     lower = text.lower()
     # Of a few characters, the lower case is longer.
     lower = lower if len(lower) == len(text) else text
@@ -461,18 +498,32 @@ def _with_words(text: str) -> list[int]:
         for _line in range(_MOST_LINES):
             if at < 0:
                 break
-            begins.add(text.rfind("\n", 0, at) + 1)
+            begin = text.rfind("\n", 0, at) + 1
+            begins.add(max(begin, text.rfind("\r", begin, at) + 1))
             end = text.find("\n", at)
             at = lower.find(word, end) if end >= 0 else -1
     return sorted(begins)
 
 
-def _is_frame(text: str, begin: int, said: str) -> bool:
-    """Return whether a line is the source line of a traceback's frame."""
-    if begin < 2 or not said.startswith("  "):
+def _is_frame(text: str, begin: int, line: str, prefix: re.Match) -> bool:
+    """Return whether a line is the source line of a traceback's frame. The lines of other ranks may be between the two."""
+    end = begin
+    for _line in range(_BETWEEN):
+        if end < 1:
+            return False
+        start = text.rfind("\n", 0, end - 1) + 1
+        before = text[start : min(end, start + 2 * _END_OF_LINE)]
+        its_prefix = _PREFIX.match(before)
+        if its_prefix.groups() == prefix.groups():
+            break
+        end = start
+    frame = _FRAME.search(before, its_prefix.end())
+    if not frame:
         return False
-    before = text[text.rfind("\n", 0, begin - 1) + 1 : begin]
-    return bool(re.search(r"\bFile \"[^\"]+\", line \d+", before))
+    # Both have the same words of a logger before them, and the source line is indented by more.
+    at = frame.start() - its_prefix.end()
+    said = line[prefix.end() :]
+    return said[:at] == before[its_prefix.end() : frame.start()] and said[at : at + 1] == " "
 
 
 def _summaries(text: str) -> list[tuple[int, int]]:

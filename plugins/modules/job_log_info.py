@@ -72,7 +72,9 @@ causes:
       description: Number of the line in the log, from 1.
       type: int
 lines:
-  description: Without a known message, the first lines of a rank that look like a cause, or the last lines of the log. Otherwise empty.
+  description:
+    - If no message in RV(causes) is a cause, the first lines of a rank that look like one. Empty otherwise.
+    - Without a known message and without such a line, the last lines of the log.
   returned: success
   type: list
   elements: dict

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 
@@ -27,14 +28,19 @@ NO_BLAME = "measured with all_reduce_perf; the search for a suspect host or link
 NO_END = "all_reduce_perf did not complete"
 # Of the job's runner.
 SAID = "trainyard: failed: "
+# Of the runner, too: where the ranks of a job waited that has not ended.
+WAITED = re.compile(r"trainyard: warning: ((?:no output\b|at its end: ).*/hang\.txt)$")
 #: Percent from which a GPU counts as busy in a run of all_reduce_perf, which may be shorter than one sample of the driver.
 IN_USE = 5
 
 
 def reason(tail):
-    """Why a job left no result: the message of its runner, else its last line."""
+    """Why a job left no result: the message of its runner, and where its ranks waited if it did not end. Else its last line."""
     said = [line.partition(SAID)[2] for line in tail if SAID in line]
-    return said[0] if said else (tail[-1] if tail else "the job left no result")
+    waited = [found.group(1) for found in map(WAITED.search, tail) if found]
+    if not said:
+        return tail[-1] if tail else "the job left no result"
+    return "; ".join([said[0], *waited[:1]])
 
 
 def _without_all_reduce_perf(gpus, image, on_host, problems):

@@ -16,16 +16,11 @@ DOCS = "https://github.com/trainyard/gpu/blob/main/docs/errors.md"
 def explain(text: str) -> list[dict]:
     """Return the meaning of the errors in a text, the first cause first: signature, line, cause, fix and link of each.
 
-    If none is known, the first lines that look like a cause are returned, with everything except C(line) empty.
+    If none of them is a cause, the first lines that look like one follow, with everything except C(line) empty.
     """
     log = _log_causes.log_of(text)
     known = _log_causes.causes(log)
-    if not known:
-        return [
-            {"signature": "", "line": found["line"], "cause": "", "fix": "", "link": ""}
-            for found in _log_causes.unknown_lines(log)
-        ]
-    return [
+    meanings = [
         {
             "signature": error["id"],
             "line": error["line"],
@@ -34,6 +29,10 @@ def explain(text: str) -> list[dict]:
             "link": f"{DOCS}#{error['id']}",
         }
         for error in known
+    ]
+    return meanings + [
+        {"signature": "", "line": found["line"], "cause": "", "fix": "", "link": ""}
+        for found in _log_causes.more_lines(log, known)
     ]
 
 

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import re
 
-import py_spy
+import job_faults
 import pytest
 
 pytestmark = pytest.mark.acceptance
 
 FOLDER = "/data1/share/causes"
-#: Programs of the ranks. Rank 1 fails, and rank 0 waits for it.
 PROGRAMS = {
-    "memory": """
-import os, time
-kept = []
-while os.environ["RANK"] == "1":
-    kept.append(bytearray(os.urandom(1 << 20) * 16))
-time.sleep(600)
-""",
+    **job_faults.PROGRAMS,
     "shared": """
 import os, time, torch
 from torch.utils.data import DataLoader, Dataset
@@ -35,12 +28,6 @@ if os.environ["RANK"] == "1":
         time.sleep(0.1)
 time.sleep(600)
 """,
-    "killed": """
-import os, signal, time
-if os.environ["RANK"] == "1":
-    os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(600)
-""",
     "sleeper": """
 import os, time, torch
 import torch.distributed as dist
@@ -55,18 +42,12 @@ if os.environ["RANK"] == "1":
     load_batch()
 dist.all_reduce(value)
 """,
-    "port": """
-import os, socket, time
-if os.environ["RANK"] == "1":
-    socket.socket().bind(("0.0.0.0", 29613))
-time.sleep(600)
-""",
-    "module": "import only_here, time\ntime.sleep(600)\n",
     "full": """
 import os, time
 if os.environ["RANK"] == "1":
     with open("/data1/limited/checkpoint.pt", "wb") as stream:
-        while True:
+        # Not more, because another file system may be there.
+        for _part in range(64):
             stream.write(bytes(1 << 20))
             os.fsync(stream.fileno())
 time.sleep(600)
@@ -96,9 +77,7 @@ for line in open("/proc/%s/cgroup" % pid):
 @pytest.fixture(name="train", scope="module")
 def fixture_train(cluster):
     """Runs a program on both hosts by torchrun, and returns the run and its result."""
-    for name, text in PROGRAMS.items():
-        script = "mkdir -p %s && cat > %s/%s.py << 'END'\n%s\nEND" % (FOLDER, FOLDER, name, text)
-        cluster.on(cluster.head, script)
+    cluster.on(cluster.head, job_faults.written(FOLDER, PROGRAMS))
 
     def run(name, **variables):
         wanted = {
@@ -134,12 +113,16 @@ def pid_of(cluster, host):
 
 def test_the_memory_of_one_rank_is_full(cluster, train):
     """The container lives longer than the job, so its counters began before it."""
-    limit = "python3 - %s %%s << 'END'\n%s\nEND" % (pid_of(cluster, cluster.peer), LIMIT)
-    cluster.on(cluster.peer, limit % (600 << 20))
+
+    def limit(size):
+        words = (pid_of(cluster, cluster.peer), size, LIMIT)
+        cluster.on(cluster.peer, "python3 - %s %s << 'END'\n%s\nEND" % words)
+
+    limit(600 << 20)
     try:
         run, result = train("memory")
     finally:
-        cluster.on(cluster.peer, limit % "")
+        limit("")
     cause = is_told(cluster, run, result, "job_out_of_memory")
     assert re.search(r"limit 600 MiB, peak \d+ MiB", cause["cause"]), cause
 
@@ -163,7 +146,9 @@ def test_a_killed_rank(cluster, train):
 def test_a_rank_that_sleeps_in_a_collective(cluster, train):
     """The sentence is told a minute after the last output, and the job ends at its time limit."""
     for host in cluster.hosts:
-        py_spy.place("docker", "exec", "-i", host, "docker", "exec", "-i", cluster.container)
+        job_faults.place_py_spy(
+            "docker", "exec", "-i", host, "docker", "exec", "-i", cluster.container
+        )
     try:
         run, result = train("sleeper", train_hang_minutes=1, train_timeout=200)
     finally:
@@ -180,21 +165,14 @@ def test_a_rank_that_sleeps_in_a_collective(cluster, train):
 
 def test_a_port_is_in_use(cluster, train):
     """One of a rank, and the one of the rendezvous."""
-    listen = 'import socket, time; s = socket.socket(); s.bind(("0.0.0.0", %d)); s.listen(); time.sleep(900)'
-    cluster.on(
-        cluster.peer,
-        "docker exec --detach %s python3 -c '%s'" % (cluster.container, listen % 29613),
-    )
-    cluster.on(
-        cluster.head,
-        "docker exec --detach %s python3 -c '%s'" % (cluster.container, listen % 29614),
-    )
+    is_told(cluster, *train("port"), "address_in_use")
+    listen = 'import socket, time; s = socket.socket(); s.bind(("0.0.0.0", 29614)); s.listen(); time.sleep(900)'
+    listener = "docker exec --detach %s python3 -c '%s'" % (cluster.container, listen)
+    cluster.on(cluster.head, listener)
     try:
-        is_told(cluster, *train("port"), "address_in_use")
         run, result = train("killed", train_master_port=29614)
     finally:
-        for host in cluster.hosts:
-            cluster.inside(host, "pkill -f [2]961", check=False)
+        cluster.inside(cluster.head, "pkill -f [2]9614", check=False)
     assert "train_master_port: '29614' cannot be used at" in run.text
     assert "Set another port, or 0 for a free port" in result["problems"][0]
 
@@ -216,13 +194,14 @@ def test_an_image_without_the_program(cluster, train):
 
 
 def test_a_file_system_is_full(cluster, train):
-    """One below the folder of the share, which the containers see. Scenario vm has quotas, which need a kernel of their own."""
+    """One of the container, below the folder of the share. Scenario vm has quotas, which need a kernel of their own."""
+    inside = "nsenter --target %s --mount " % pid_of(cluster, cluster.peer)
     cluster.on(
         cluster.peer,
-        "mkdir -p /data1/limited && mount -t tmpfs -o size=8m limited /data1/limited",
+        "mkdir -p /data1/limited && %s mount -t tmpfs -o size=8m limited /data1/limited" % inside,
     )
     try:
         run, result = train("full")
     finally:
-        cluster.on(cluster.peer, "umount /data1/limited && rmdir /data1/limited")
+        cluster.on(cluster.peer, "%s umount /data1/limited; rm -r /data1/limited" % inside)
     is_told(cluster, run, result, "disk_full")

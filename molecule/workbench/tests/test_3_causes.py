@@ -5,46 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 
-import py_spy
+import job_faults
 import pytest
 from test_2_hub import Hub
 
 pytestmark = pytest.mark.acceptance
 ROLE = "jobs"
-#: Programs of the workers. Worker 1 fails, and worker 0 would run on.
 PROGRAMS = {
-    "memory": """
-import os, time
-kept = []
-while os.environ["RANK"] == "1":
-    kept.append(bytearray(os.urandom(1 << 20) * 16))
-time.sleep(600)
-""",
+    **job_faults.PROGRAMS,
     "shared": """
 import os, time
+from multiprocessing.shared_memory import SharedMemory
 if os.environ["RANK"] == "1":
-    with open("/dev/shm/batch", "wb") as stream:
-        while True:
-            stream.write(bytes(1 << 20))
-            stream.flush()
+    batches = SharedMemory(create=True, size=256 << 20)
+    batches.buf[:] = bytes(256 << 20)
 time.sleep(600)
 """,
-    "killed": """
-import os, signal, time
-if os.environ["RANK"] == "1":
-    os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(600)
-""",
-    "port": """
-import os, socket, time
-if os.environ["RANK"] == "1":
-    first, second = socket.socket(), socket.socket()
-    first.bind(("0.0.0.0", 0))
-    first.listen()
-    second.bind(("0.0.0.0", first.getsockname()[1]))
-time.sleep(600)
-""",
-    "module": "import only_here, time\ntime.sleep(600)\n",
     "sleeper": """
 import os, socket, time
 
@@ -74,9 +50,7 @@ def _hub(cluster):
 @pytest.fixture(name="submit", scope="module")
 def _submit(cluster):
     """Submits a job of two workers that runs a program."""
-    for name, text in PROGRAMS.items():
-        script = "mkdir -p %s && cat > %s/%s.py << 'END'\n%s\nEND" % (FOLDER, FOLDER, name, text)
-        cluster.as_person("alice", script)
+    cluster.as_person("alice", job_faults.written(FOLDER, PROGRAMS))
 
     def run(name, **values):
         wanted = {
@@ -141,8 +115,9 @@ def test_the_memory_of_one_worker_is_full(cluster, hub, submit, little_memory):
 
 
 def test_dev_shm_is_full(cluster, hub, submit):
+    """The program says nothing: the kernel ends it, and only its exit code is left."""
     number = submit("shared", worker_shared_memory="0.05")
-    cause = is_told(cluster, hub, number, "worker_out_of_shared_memory", "shared_memory_small")
+    cause = is_told(cluster, hub, number, "bus_error")
     assert "worker_shared_memory" in cause["fix"]
 
 
@@ -192,7 +167,7 @@ def test_the_quota_of_the_group_is_full(cluster, hub, submit):
 def test_a_worker_that_sleeps_while_the_other_waits(cluster, hub, submit):
     """The runner notices it after a minute, and asks both hosts. py-spy of the host reads the person's containers, as the person."""
     for host in cluster.hosts:
-        py_spy.place("docker", "exec", "-i", host)
+        job_faults.place_py_spy("docker", "exec", "-i", host)
     try:
         number = submit("sleeper", hang_minutes="1")
         cluster.ends("alice", number, "running")

@@ -873,6 +873,8 @@ def explain(options):
                 "no known message. %s"
                 % ("These lines may say why:" if found["lines"] else "The log is empty")
             )
+        elif found["lines"]:
+            print("that is not yet why. These lines may say it:")
         for line in found["lines"]:
             print("line %d: %s" % (line["line_number"], printable(line["line"])))
 

@@ -912,12 +912,13 @@ def tell(folder: str, answers: list, mode: int = 0o600) -> str:
     return said
 
 
-def warning(minutes: int, said: str, folder: str) -> str:
-    """Return what the log and the result of a job say. C(said) is the sentence, C(minutes) how long the job has made no progress."""
-    since = "no output, no work of its GPUs and no bytes on its network for %d minute%s" % (
-        minutes,
-        "" if minutes == 1 else "s",
-    )
+def warning(minutes: int, said: str, folder: str, is_watched: bool = True) -> str:
+    """Return what the log and the result of a job say. C(said) is the sentence, C(minutes) how long the job has made no progress.
+
+    C(is_watched) is whether its GPUs and its network were looked at, too. Role verify finds the text by its begin and its end.
+    """
+    watched = ", no work of its GPUs and no bytes on its network" if is_watched else ""
+    since = "no output%s for %d minute%s" % (watched, minutes, "" if minutes == 1 else "s")
     return "%s: %s. See %s/%s" % (since if minutes else "at its end", said, folder, FILE)
 
 

@@ -58,6 +58,8 @@ OF_CODES = {
     128 + signal.SIGKILL: "out_of_memory_killed",
     128 + signal.SIGSEGV: "segmentation_fault",
 }
+#: What launchers say of the end of any rank. They then end the others.
+OF_LAUNCHERS = frozenset(["elastic_child_failed", "process_failed", "step_cancelled"])
 #: Lines of a log in result.json, and consequences that the log of a job names.
 LAST_LINES, NAMED = 20, 8
 
@@ -154,8 +156,8 @@ def first_failed(
         return None
     each = ((row, _explained(row, logs.get(row["rank"], ""), said, memory)) for row in failed)
     first = next(each)
-    if not _is_own(first[1]["causes"]):
-        first = next((other for other in each if _is_own(other[1]["causes"])), first)
+    if not _failed_itself(first[1]["causes"]):
+        first = next((other for other in each if _failed_itself(other[1]["causes"])), first)
     row, found = first
     keys = ("rank", "host", "exit_code")
     others = by_time([other for other in rows if other is not row and other["exit_code"] != 0])
@@ -176,6 +178,21 @@ def _is_own(causes: list[dict]) -> bool:
     return not causes or any(cause["id"] not in of_others for cause in causes)
 
 
+def _failed_itself(causes: list[dict]) -> bool:
+    """Return whether a rank failed by itself. What its launcher says of the end does not tell whether it did."""
+    names = {cause["id"] for cause in causes}
+    if names & OF_LAUNCHERS:
+        names -= OF_LAUNCHERS | {"terminated"}
+    return _is_own([cause for cause in causes if cause["id"] in names])
+
+
+def _has_cause(causes: list[dict]) -> bool:
+    """Return whether one of the messages says why, and not only that something failed."""
+    table = importlib.import_module("_error_signatures")
+    known = {entry.id for entry in table.SIGNATURES if entry.rank <= table.CAUSE}
+    return any(cause["id"] in known for cause in causes)
+
+
 def _explained(row: dict, log: object, said: dict | None, memory: dict | None) -> dict:
     """Return C(causes) and C(lines) of a rank that failed."""
     library = importlib.import_module("_log_causes")
@@ -191,7 +208,9 @@ def _explained(row: dict, log: object, said: dict | None, memory: dict | None) -
     # The control group may be out of reach. Then the kernel's count of the whole host is left.
     counters["oom_kills"] = counters.get("oom_kills") or row.get("oom_kills")
     causes = _with_memory(causes, counters, library)
-    lines = answer["lines"] or library.last_lines(log, LAST_LINES)
+    # A launcher's words about the end are no cause.
+    has_cause = _has_cause(causes)
+    lines = not has_cause and answer["lines"] or library.last_lines(log, LAST_LINES)
     return {"lines": [found["line"] for found in lines], "causes": causes}
 
 
@@ -236,7 +255,9 @@ def failure_lines(what: str, failed: dict | None, fix: str) -> list[str]:
             what,
             failed["rank"],
             failed["host"],
-            "Its last lines" if failed["causes"] else "Lines of its log that may say why",
+            "Its last lines"
+            if _has_cause(failed["causes"])
+            else "Lines of its log that may say why",
         )
     ]
     lines += ["  " + line for line in failed["lines"]]

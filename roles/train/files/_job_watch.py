@@ -319,7 +319,9 @@ def _add_group(found, folder, files):
         if line.startswith("oom_kill "):
             found["oom_kills"] = max(found["oom_kills"], int(line.split()[1]))
     if found["limit"] is None or int(limit) < found["limit"]:
-        found["limit"], found["peak"] = int(limit), int(peak) if peak.isdigit() else None
+        found["limit"] = int(limit)
+        # One above the limit is from before it was set.
+        found["peak"] = min(int(peak), int(limit)) if peak.isdigit() else None
 
 
 def watch(with_gpus, source=None, sink=None, sysfs="/sys"):

@@ -941,7 +941,7 @@ class Job(object):
                 program = one_program(sources, call).encode()
                 answers.append(pool.submit(where_it_waits, self.spec, host, program))
         said = _job_hang.tell(self.job_dir, [each.result() for each in answers], 0o644)
-        self.hang = _job_hang.warning(minutes, said, self.job_dir)
+        self.hang = _job_hang.warning(minutes, said, self.job_dir, bool(self.watchers))
         say(self.hang)
 
     def start_watching(self):

@@ -47,6 +47,8 @@ def test_an_entry(signature):
     assert SPECIAL <= signature.rank <= LAST
     for text in (signature.cause, signature.person, signature.operator):
         assert text and not text.endswith(".") and text == text.strip()
+        # Of texts that are put together, each sentence has a capital.
+        assert not re.search(r"\. (?:start|tell|use|look)\b", text), text
     for pattern in signature.patterns:
         # Most patterns are ruled out by a search for this text.
         assert len(needle(pattern)) >= 4, pattern

@@ -170,7 +170,25 @@ PREFIXES = [
     "2026-03-14T10:21:14.702 ",
     "[2026-03-14 10:21:14] ",
     "[default0]:",
+    "[default0]:[rank3]: ",
+    "[rank: 3] ",
+    "worker-1: [rank8]: ",
+    "gpu-b: ",
+    "2026-03-14T10:21:14.123456789Z stderr F ",
+    "Mar 14 10:21:14 gpu-b trainyard[12]: ",
+    "2026-03-14 10:21:14.702 | ERROR    | __main__:main:12 - ",
+    "E0314 10:21:14.702000 2041 train.py:12] ",
+    "\x1b[36m(train pid=12, ip=10.0.0.2)\x1b[0m ",
+    "\x1b[1;31mERROR\x1b[0m: ",
+    " 42%|####      | 420/1000 [00:10<00:14, 41.0it/s]\r 42%|####      | 421/1000\r",
 ]
+UNKNOWN = """\
+step 1
+Traceback (most recent call last):
+  File "train.py", line 4, in <module>
+    raise Odd('it failed')
+OddError: seven of nine
+"""
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
@@ -178,6 +196,42 @@ def test_prefixes_of_launchers(prefix):
     for signature in SIGNATURES:
         for line in signature.examples if signature.patterns else []:
             assert find_errors(prefix + line)[0]["id"] == signature.id, prefix + line
+    if prefix.endswith("\r"):
+        return
+    # Of an unknown failure, the traceback's last line is left. A logger says of other lines that they are errors.
+    text = "".join(prefix + line + "\n" for line in UNKNOWN.splitlines())
+    *others, shown = unknown_lines(text)
+    assert shown["line"].endswith("OddError: seven of nine") and "\x1b" not in shown["line"]
+    assert shown["line_number"] == 5
+    assert [line["line_number"] for line in others] == ([1] if "ERROR" in prefix else [])
+
+
+def test_the_lines_of_ranks_are_mixed():
+    text = "".join(
+        "[rank%d]: %s\n" % (rank, line.replace("seven", "rank %d, seven" % rank))
+        for line in UNKNOWN.splitlines()
+        for rank in (1, 0, 2)
+    )
+    assert [(line["line"], line["line_number"]) for line in unknown_lines(text)] == [
+        ("[rank1]: OddError: rank 1, seven of nine", 13),
+        ("[rank0]: OddError: rank 0, seven of nine", 14),
+        ("[rank2]: OddError: rank 2, seven of nine", 15),
+    ]
+
+
+def test_what_is_shown_of_a_progress_bar_s_line():
+    """A bar draws itself again after each CR, and a message may follow it in the same line."""
+    bar = "".join("\r%3d%%|####      | %d/1000" % (step // 10, step) for step in range(1000))
+    (told,) = causes("step 1\n%s\r%s" % (bar, END))
+    assert (told["line"], told["line_number"]) == (END.strip(), 2)
+    (shown,) = unknown_lines("step 1\n%s\rOddError: seven of nine\n" % bar)
+    assert (shown["line"], shown["line_number"]) == ("OddError: seven of nine", 2)
+    (told,) = causes("x" * 3000 + " " + END)
+    assert told["line"].endswith(END.strip()) and len(told["line"]) < 300
+    (told,) = causes(
+        "\x1b[1;91mRuntimeError: \x1b[0mshape \x1b[1m'[2, 3]'\x1b[0m is invalid for input of size 5"
+    )
+    assert told["id"] == "shape_mismatch" and "\x1b" not in told["line"]
 
 
 TORCHRUN = """\
@@ -217,6 +271,28 @@ TRAILERS = {
     "srun: error: gpu-b: task 4: Terminated\n",
     "accelerate": 'Traceback (most recent call last):\n  File "/usr/local/bin/accelerate", line 8, in <module>\n    sys.exit(main())\n'
     "subprocess.CalledProcessError: Command '['/usr/bin/python3', 'train.py']' returned non-zero exit status 1.\n",
+    "elastic, older": "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 2107) of binary: /usr/bin/python3\n"
+    "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 2108 closing signal SIGTERM\n",
+    "elastic, newer": "W0314 10:21:14.702000 2041 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 2108 closing signal SIGTERM\n"
+    "W0314 10:21:14.702000 2041 torch/distributed/elastic/multiprocessing/api.py:916] Unable to shutdown process 2108 via Signals.SIGTERM\n",
+    "prterun": "prterun detected that one or more processes exited with non-zero status,\nthus causing the job to be terminated. The first process to do so was:\n\n"
+    "   Process name: [prterun-gpu-a-12@1,3]\n   Exit code:    1\n",
+    "MPI_Abort": "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n\n"
+    "NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.\n",
+    "srun of ranks": "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\nsrun: error: gpu-b: tasks 0-3: Exited with exit code 1\n"
+    "srun: error: gpu-a: tasks 4-7: Terminated\n",
+    "msrun": "[ERROR] ME(12:1,MainProcess):2026-03-14 [_api.py:312] Worker process 123 exit with exception. Error code: 1.\n"
+    "[WARNING] ME(12) There's worker exits with exception, kill all other workers.\n[ERROR] ME(12) Time out nodes are ['1']\n"
+    "RuntimeError: Distributed job exited with exception. Please check logs in directory: log.\n",
+    "pdsh": "pdsh@gpu-a: gpu-b: ssh exited with exit code 1\n",
+    "ray": "(raylet) [2026-03-14 10:21:14,702 E 12 12] worker_pool.cc:550: Some workers have not registered within the timeout.\n"
+    "ray.exceptions.RayTaskError(OddError): ray::train() (pid=12)\n",
+    "hydra": "\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n",
+    "wandb": "wandb: Synced 5 W&B file(s), 0 media file(s)\nwandb: WARNING The new W&B backend becomes opt-out in version 0.18.0\n",
+    "lightning": "Epoch 3:  42%|####      | 420/1000\rEpoch 3:  42%|####      | 421/1000\n"
+    "[rank0]:[W1101 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called before program exit\n",
+    "multiprocessing": "Exception ignored in atexit callback: <function _exit_function at 0x7f>\nTraceback (most recent call last):\n"
+    '  File "/usr/lib/python3.11/multiprocessing/process.py", line 314, in _bootstrap\n    self.run()\n',
     "deepspeed": "[2026-03-14 10:21:14,702] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 2107\n"
     "[2026-03-14 10:21:14,702] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python3', 'train.py'] exits with return code = 1\n",
 }
@@ -229,10 +305,17 @@ def test_what_launchers_print_last_changes_nothing(name):
             continue
         text = "step 1\n%s\n%s" % (signature.examples[0], TRAILERS[name])
         assert causes(text)[0]["id"] == signature.id, signature.examples[0]
-    # Nor are its lines shown if nothing is known.
-    unknown = "step 1\nTraceback (most recent call last):\n  File \"train.py\", line 4, in <module>\n    raise Odd('it failed')\nOddError: seven of nine\n"
-    shown = [line["line"] for line in unknown_lines(unknown + TRAILERS[name] * 2)]
+    # Nor are its lines shown if nothing is known, by any reader. What it says of the end does not hide the cause.
+    shown = [line["line"] for line in unknown_lines(UNKNOWN + TRAILERS[name] * 2)]
     assert shown == ["OddError: seven of nine"]
+    found = answer(log_of(UNKNOWN + TRAILERS[name] * 2))
+    assert [line["line"] for line in found["lines"]] == ["OddError: seven of nine"]
+    told = explain(UNKNOWN + TRAILERS[name])
+    assert [each["line"] for each in told if not each["signature"]] == ["OddError: seven of nine"]
+    failed = job.first_failed([dict(ROW)], {0: UNKNOWN + TRAILERS[name]})
+    assert failed["lines"] == ["OddError: seven of nine"]
+    lines = job._job_result.failure_lines("rank", failed, "fix")
+    assert lines[0] == "rank 0 on host a failed first. Lines of its log that may say why:"
 
 
 def test_each_once_and_in_the_order_of_the_log():
@@ -386,13 +469,26 @@ def test_100_kb_take_50_ms():
     assert taken < 0.05, taken
 
 
-@pytest.mark.parametrize("kind", ["lines", "bytes", "one line"])
+#: What a program may print by the megabyte, and what a pattern could try again at each position.
+HOSTILE = {
+    "lines": "".join(STEPS % (number, number * 7) for number in range(12500)).encode(),
+    "bytes": bytes(range(256)) * 4096,
+    "one line": b"step 1 failed, " * 65536,
+    "colours": b"\x1b[31mstep 1 failed\x1b[0m \x1b[1;32m0.1\x1b[0m\n" * 20000,
+    "half a colour": b"\x1b[" * 500000,
+    "progress bar": b"\r 42%|####      | 420/1000 failed" * 30000,
+    "blanks": b" " * 999999 + b"\n",
+    "digits": b"0123456789" * 100000,
+    "brackets": b"[[((<{" * 100000,
+    "frames": b'  File "train.py", line 4, in f\n    error\n' * 20000,
+    "beginnings": b"ibv_reg_mr failed NCCL WARN Connect to Call to No space left on device: '/\n"
+    * 12000,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
 def test_100_mb_take_5_s_and_little_memory(kind):
-    part = {
-        "lines": "".join(STEPS % (number, number * 7) for number in range(12500)).encode(),
-        "bytes": bytes(range(256)) * 4096,
-        "one line": b"step 1 failed, " * 65536,
-    }[kind]
+    part = HOSTILE[kind]
 
     class Stream:
         left, whole = 100 << 20, b""

@@ -456,6 +456,17 @@ def test_the_blame_of_the_job_and_the_verdict_of_all_reduce_perf(log):
         ),
         (
             {},
+            [
+                "trainyard: warning: host a: GPU 3 (0 % at most) stayed idle, see also /data1/hang.txt",
+                "trainyard: warning: no output for 10 minutes: rank 3 on b is in load_batch, the others wait in all_reduce. See /data1/x/hang.txt",
+                "trainyard: failed: the job was stopped after its timeout of 900 s",
+                "trainyard: failed: rank 3 on host b was killed and has no exit code",
+            ],
+            "PyTorch's job, which searches for a suspect host or link, has measured nothing: the job was stopped after its timeout of 900 s; "
+            "no output for 10 minutes: rank 3 on b is in load_batch, the others wait in all_reduce. See /data1/x/hang.txt",
+        ),
+        (
+            {},
             [],
             "PyTorch's job, which searches for a suspect host or link, has measured nothing: the job left no result",
         ),

@@ -754,6 +754,25 @@ def test_a_kill_for_memory_is_the_first_failure(program):
     assert (found["rank"], found["causes"][0]["line"]) == (2, "it was killed")
 
 
+def test_words_of_a_launcher_do_not_make_a_rank_the_second(program):
+    """An unknown failure below torchrun or mpirun, and a rank that has a cause of its own afterwards."""
+    rows = [row(0, 1, 1000.0), row(1, 1, 1004.0)]
+    odd = "OddError: seven of nine\n"
+    refused = "ConnectionRefusedError: [Errno 111] Connection refused\n"
+    for trailer in (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n",
+        "torch/distributed/elastic/multiprocessing/api.py:897] Sending process 2108 closing signal SIGTERM\n"
+        "torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 2107)\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n",
+        "prterun detected that one or more processes exited with non-zero status\n",
+    ):
+        found = program.first_failed(rows, {0: odd + trailer, 1: refused})
+        assert (found["rank"], found["lines"]) == (0, ["OddError: seven of nine"])
+    # One that says that it lost another.
+    lost = "socketProgress: Connection closed by remote peer 10.10.1.3<36138>\n" + trailer
+    assert program.first_failed(rows, {0: lost, 1: refused})["rank"] == 1
+
+
 @pytest.mark.parametrize("code, expected", [(1, 1), (3, 1), (137, 1), (139, 1), (135, 1)])
 @pytest.mark.parametrize("ends", [(3.0, 1.0, 2.0), (2.0, 1.0, 3.0), (None, 1.0, None)])
 def test_the_first_to_end_by_itself_is_named(program, code, expected, ends):

@@ -761,6 +761,15 @@ def test_py_spy_of_the_image_is_taken(tmp_path, monkeypatch):
     assert _job_hang._dump(alone, str(tmp_path), 1e12) == ("Thread 1 (idle)\n    f (t.py:1)\n", "")
 
 
+def test_what_was_not_looked_at_is_not_claimed():
+    told = "rank 1 on b is in load, rank 0 on a waits in all_reduce"
+    end = ": %s. See /share/j/hang.txt" % told
+    words = [_job_hang.warning(minutes, told, "/share/j") for minutes in (0, 1, 10)]
+    watched = "no output, no work of its GPUs and no bytes on its network for "
+    assert words == ["at its end" + end, watched + "1 minute" + end, watched + "10 minutes" + end]
+    assert _job_hang.warning(10, told, "/share/j", False) == "no output for 10 minutes" + end
+
+
 def test_the_program_of_a_container_prints_one_line():
     code = "import _job_hang; _job_hang.main('no-such-job', True)"
     done = subprocess.run(

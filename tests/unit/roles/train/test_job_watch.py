@@ -50,6 +50,8 @@ GROUP = "system.slice/docker-1.scope"
             },
             (314572800, 314572000, 2),
         ),
+        # A container that lives longer than its limit: docker update --memory.
+        ("0::/", {"memory.max": 314572800, "memory.peak": 6234832896}, (314572800, 314572800, 0)),
         # A step of Slurm: the limit is at the job, and the kill is counted there and above.
         (
             "0::/job_7/step_0",

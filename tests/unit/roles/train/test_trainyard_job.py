@@ -1177,7 +1177,11 @@ def test_a_job_that_hangs_tells_where_its_ranks_wait(ranks, tmp_path, monkeypatc
         found = hang.collect(launched.spec["job_id"])
         said = hang.sentence([dict(found, host="here")])
         is_first = launched.telling is None
-        return is_first and said.startswith("rank 2 on here waits for a pipe, ranks 0, 1 and 3")
+        # On a busy machine more than a minute may have passed, which the sentence would tell.
+        launched.progress.since = time.monotonic()
+        # Not while the three still are a shell, which becomes sleep: the runner would then see another state than this look.
+        waits = "rank 2 on here waits for a pipe, ranks 0, 1 and 3 on here: sleeps"
+        return is_first and said.startswith(waits)
 
     monkeypatch.setattr(launched.progress, "look", look)
     code, result = result_of(launched)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from role_variables import role_variable
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame
 from ansible_collections.trainyard.gpu.roles.train.files import _job_watch
@@ -729,3 +730,21 @@ def test_a_pause_does_not_leave_only_small_messages(agent):
 
 def test_a_small_message_on_a_slow_network_is_not_0():
     assert _bandwidth.row(65536, 2.6, 2, 0)["in_place"]["busbw_gb_s"] == 0.000025
+
+
+@pytest.mark.parametrize("launcher, program", [("torchrun", ""), ("horovodrun", "horovod_")])
+def test_a_measurement_that_hangs_is_noticed_after_10_minutes(launcher, program):
+    """Before its time limit, so the ranks still are where they wait."""
+    given = {
+        "__verify_bandwidth_id": "verify-bandwidth",
+        "__verify_bandwidth_launcher": launcher,
+        "__verify_bandwidth_members": [],
+        "__verify_bandwidth_plan": {},
+        "__verify_bandwidth_programs": "/share/p",
+        "__verify_networks": {launcher: {}},
+        "verify_bandwidth_timeout": 900,
+        "verify_timeout": 120,
+    }
+    spec = role_variable("verify", "__verify_bandwidth_spec", **given)
+    assert (spec["hang_minutes"], spec["timeout"]) == (10, 900)
+    assert spec["command"] == "python3 -B /share/p/%sall_reduce.py" % program
