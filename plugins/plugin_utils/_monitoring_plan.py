@@ -739,21 +739,21 @@ def record_of(found: dict, wanted: dict) -> dict:
     mine = [*_rule_files(wanted)] if is_server(wanted) else []
     own = sorted({"%s/rules/%s" % (FOLDER, name) for name in mine})
     grafana = sorted(_grafana_files(wanted)) if is_server(wanted) else []
+    known = set(former.get("files") or []) | set(former.get("former") or [])
+    # Without those that stay: a second run would change the record.
     return {
         "files": sorted(set(own + grafana)),
-        "former": sorted(set(former.get("files") or []) | set(former.get("former") or [])),
+        "former": sorted(known - set(own + grafana)),
     }
 
 
 def leaving(found: dict, wanted: dict) -> list[str]:
     """Return the files and units of ours that the host no longer has, such as a host that was Prometheus' before."""
-    record = record_of(found, wanted)
-    gone = set(record["former"]) - set(record["files"])
     planned = {entry["path"] for entry in host_files(wanted) + server_files(wanted)}
     unused = {
         path for path in _all_paths() if path not in planned and not _is_written(path, planned)
     }
-    return sorted(gone) + sorted(unused, reverse=True)
+    return record_of(found, wanted)["former"] + sorted(unused, reverse=True)
 
 
 def _is_written(path: str, planned: set) -> bool:

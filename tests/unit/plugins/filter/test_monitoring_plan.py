@@ -286,6 +286,7 @@ def test_grafana():
 def test_a_second_run_leaves_all_alone(host):
     found = settled(host=host)
     made = plan(found, host=host)
+    assert json.loads(made["record_text"]) == found["record"]
     assert made["lacks_packages"] == made["problems"] == made["stop"] == []
     assert planned.services(made, found, []) == []
     written = files(made["host_files"] + made["server_files"])
