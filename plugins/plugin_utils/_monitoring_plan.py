@@ -372,7 +372,9 @@ def host_files(wanted: dict) -> list[dict]:
     if _has_job_usage(wanted):
         usage = {key: wanted[key] for key in ("interval", "idle_minutes", "mail", "people_see")}
         entries.append(_file(FOLDER + "/usage.json", _document(usage)))
-        entries.append(_folder(USAGE, owner="slurm", group="slurm"))
+        # Everybody reads the sums of accounts. A site that no longer shows them has neither the folder nor the last file.
+        if wanted["people_see"] == "occupancy":
+            entries.append(_folder(USAGE, owner="slurm", group="slurm"))
     if wanted["has_marks"] and gpu_source(wanted):
         # Prolog and epilog keep the job of each GPU here. /run is empty after a boot.
         entries.append(_file(TMPFILES, HEADING + "d /run/trainyard/gpus 2750 root %s -\n" % GROUP))

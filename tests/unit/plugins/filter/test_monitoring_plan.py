@@ -192,20 +192,23 @@ def test_the_use_of_jobs_is_read_where_prometheus_answers():
     }
     unit = written["/etc/systemd/system/trainyard-usage.service"]["content"]
     assert "User=slurm\nSupplementaryGroups=prometheus\n" in unit
-    assert written["/var/lib/trainyard/usage"]["owner"] == "slurm"
+    assert "/var/lib/trainyard/usage/accounts.json" in made["absent"]
+    seen = plan(host="front", people_see="occupancy")
+    assert files(seen["host_files"])["/var/lib/trainyard/usage"]["owner"] == "slurm"
+    # Everybody reads this file, so it goes when the site no longer shows it.
+    assert "/var/lib/trainyard/usage/accounts.json" not in seen["absent"]
+    assert "/var/lib/trainyard/usage" not in written
     # Prometheus is elsewhere, and listens on its own host only.
     made = plan(host="front", gpus=0, prometheus_host="gpu-a")
     assert "trainyard-usage.timer" not in made["units"]
     [warning] = made["warnings"]
     assert warning.startswith("Prometheus is on gpu-a, and Slurm on front: the use of GPUs by jobs")
     # What the program has written stays while it runs.
-    made = plan(settled(host="front"), host="front")
+    own = {"host": "front", "people_see": "occupancy"}
+    made = plan(settled(**own), **own)
     for path in ("/var/lib/trainyard/metrics/slurm/idle.json", planned.USAGE + "/accounts.json"):
         assert path not in made["absent"]
-        assert (
-            path
-            in plan(settled(host="front"), host="front", has_slurm=False, has_marks=False)["absent"]
-        )
+        assert path in plan(settled(**own), has_slurm=False, has_marks=False, **own)["absent"]
 
 
 def test_without_a_prolog_no_gpu_looks_free():
