@@ -24,6 +24,8 @@ TLS, AUTHORITY = FOLDER + "/tls", FOLDER + "/authority"
 LIBRARY = "/usr/local/lib/trainyard/monitoring"
 SHARED = "/usr/local/lib/trainyard/shared"
 METRICS = "/var/lib/trainyard/metrics"
+#: Of Debian's packages, which leave it open: the values of all people, and the state of alerts.
+DATA = "/var/lib/prometheus"
 SYSTEMD = "/etc/systemd/system"
 USAGE = "/var/lib/trainyard/usage"
 TMPFILES = "/etc/tmpfiles.d/trainyard-metrics.conf"
@@ -508,10 +510,11 @@ def server_drop_ins(wanted: dict) -> dict[str, str]:
                 "--config.file=%s/prometheus.yml" % FOLDER,
                 "--web.config.file=%s/web.yml" % FOLDER,
                 "--web.listen-address=127.0.0.1:%d" % PROMETHEUS_PORT,
-                "--storage.tsdb.path=/var/lib/prometheus/metrics2",
+                "--storage.tsdb.path=%s/metrics2" % DATA,
                 "--storage.tsdb.retention.time=%dd" % wanted["retention_days"],
                 "--storage.tsdb.retention.size=%dGB" % wanted["retention_gib"],
             ],
+            "UMask=0077",
             "MemoryMax=2G",
         )
     if _has_alertmanager(wanted):
@@ -523,11 +526,12 @@ def server_drop_ins(wanted: dict) -> dict[str, str]:
                 "--web.listen-address=127.0.0.1:%d" % ALERTMANAGER_PORT,
                 # Empty: no gossip, and no port for it.
                 "--cluster.listen-address=",
-                "--storage.path=/var/lib/prometheus/alertmanager",
+                "--storage.path=%s/alertmanager" % DATA,
             ],
+            "UMask=0077",
             "NoNewPrivileges=true",
             "ProtectSystem=strict",
-            "ReadWritePaths=/var/lib/prometheus/alertmanager",
+            "ReadWritePaths=%s/alertmanager" % DATA,
             "ProtectHome=true",
             "PrivateTmp=true",
             "PrivateDevices=true",
@@ -641,6 +645,7 @@ def server_files(wanted: dict) -> list[dict]:
     if not is_server(wanted):
         return []
     entries = [
+        _folder(DATA, "0750", owner=GROUP, group=GROUP),
         _folder(FOLDER + "/rules", "0750", group=GROUP),
         _folder(FOLDER + "/targets", "0750", group=GROUP),
     ]

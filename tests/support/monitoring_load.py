@@ -23,6 +23,13 @@ HOSTS, SECONDS = 64, 400
 RESTLESS = re.compile(
     r"_(utilization_ratio|power_watts|temperature_celsius|used_bytes|clock_hertz|avail_bytes|load1)\b"
 )
+#: Of each port of InfiniBand. This machine has none.
+PORT_COUNTERS = (
+    "port_data_received_bytes port_data_transmitted_bytes port_packets_received port_packets_transmitted unicast_packets_received unicast_packets_transmitted"
+    " multicast_packets_received multicast_packets_transmitted link_downed link_error_recovery symbol_error local_link_integrity_errors"
+    " port_errors_received port_discards_received port_discards_transmitted port_constraint_errors_received port_constraint_errors_transmitted"
+    " port_receive_remote_physical_errors port_receive_switch_relay_errors port_transmit_wait excessive_buffer_overrun_errors vl15_dropped"
+).split()
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -43,6 +50,16 @@ def varied(lines: list[str], looks: int, chance: random.Random) -> str:
             found.append("%s %.6g" % (name, float(value) * chance.uniform(0.9, 1.1)))
         else:
             found.append(line)
+    return "\n".join(found) + "\n"
+
+
+def infiniband(ports: int = 8) -> str:
+    """Return what node_exporter tells of the ports of a host with as many as GPUs."""
+    found = []
+    for number in range(ports):
+        labels = '{device="mlx5_%d",port="1"}' % number
+        found += ["node_infiniband_%s_total%s 0" % (name, labels) for name in PORT_COUNTERS]
+        found.append("node_infiniband_state_id%s 4" % labels)
     return "\n".join(found) + "\n"
 
 
@@ -111,7 +128,7 @@ def measured(hosts: int = HOSTS, seconds: float = SECONDS) -> dict:
             cluster.metrics("gpu", _metrics.gpu_families(answer, jobs))
             cluster.start("prometheus-node-exporter")
             text = cluster.wait(lambda: cluster.get(cluster.ports[0], "/metrics"))
-            (cluster.tls / "text").write_text(text, encoding="utf-8")
+            (cluster.tls / "text").write_text(text + infiniband(), encoding="utf-8")
             for name, certificate in cluster.signed.items():
                 path = cluster.tls / (name.replace("host-", "") + ".pem")
                 path.write_text(certificate, encoding="utf-8")

@@ -177,6 +177,12 @@ def test_the_host_of_prometheus():
     for entry in written.values():
         if entry["path"].startswith("/etc/trainyard") and "content" in entry:
             assert (entry["mode"], entry["group"]) == ("0640", "prometheus"), entry["path"]
+    # Debian's package leaves the values of all people open.
+    data = written["/var/lib/prometheus"]
+    assert (data["mode"], data["owner"], data["group"]) == ("0750", "prometheus", "prometheus")
+    for unit in ("prometheus", "prometheus-alertmanager"):
+        text = written["/etc/systemd/system/%s.service.d/trainyard.conf" % unit]["content"]
+        assert "\nUMask=0077\n" in text
     assert "nobody gets them" in made["warnings"][0]
 
 
@@ -366,6 +372,8 @@ def test_removal_is_of_all_that_the_plan_places():
         placed = set(files(made["host_files"] + made["server_files"]))
         # Folders of several roles, and those of /run.
         shared = {"/usr/local/lib/trainyard", "/run/trainyard", "/run/trainyard/gpus"}
+        # Of Debian's packages.
+        shared.add("/var/lib/prometheus")
         grafana = {"/srv/grafana", "/srv/grafana/provisioning"} | set(gone["grafana_folders"])
         assert placed - set(gone["absent"]) - shared - grafana == set()
     assert not planned.removal(NOTHING)["placed"]
