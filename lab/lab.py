@@ -223,13 +223,16 @@ def timer(seconds):
 
 
 def share(options):
-    """Bring up a cluster that groups share, with the command trainyard, and run a job of each person."""
+    """Bring up a cluster that groups share, with metrics and the command trainyard, and run a job of each person."""
     seconds = {}
     timed = timer(seconds)
     with only_one(options.state):
         lab, folder = timed("lab", bring_up, options, COMMITTED_SLURM, queue_demo.GPUS)
         timed("site.yml", playbook, "site.yml", folder, options.state)
         images.keep_horovod(lab, CACHE)
+        timed("metrics", playbook, "playbooks/monitoring.yml", folder, options.state)
+        measured = timed("scrape", queue_demo.measured_hosts, lab)
+        say(f"Prometheus reads {', '.join(measured)}")
         waiting, ended = timed("jobs", queue_demo.run_jobs, lab, say)
         image = lab.on(
             next(iter(lab.hosts)),

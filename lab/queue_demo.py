@@ -24,6 +24,17 @@ TRAINED = ("digits_torchrun.py", "example_tools.py")
 TRAIN = "srun --nodes={nodes} --ntasks-per-node=1 --gpus-per-node=1 --time=10 trainyard-run {image} -- trainyard-launch torchrun digits_torchrun.py"
 # A group has the CPUs of its GPUs, and Slurm compares CPUs first. With fewer CPUs for each GPU, a job waits for GPUs alone.
 CPUS_PER_GPU = 2
+#: Asks Prometheus as root, with the certificate of its client. The hosts have no curl.
+MEASURED = """
+import json, ssl, urllib.request
+folder = "/etc/trainyard/monitoring/tls"
+context = ssl.create_default_context(cafile=folder + "/ca.pem")
+context.load_cert_chain(folder + "/client.pem", folder + "/client.key")
+url = "https://localhost:9090/api/v1/query?query=up%7Bjob%3D%22host%22%7D==1"
+with urllib.request.urlopen(url, timeout=20, context=context) as answer:
+    rows = json.load(answer)["data"]["result"]
+print("\\n".join(sorted(row["metric"]["instance"] for row in rows)))
+"""
 COMMAND = 'echo "$USER has GPUs $CUDA_VISIBLE_DEVICES of $(hostname)"; sleep 45'
 
 
@@ -104,6 +115,22 @@ def run_jobs(lab, tell):
         ).stdout
     )
     return waiting, ended
+
+
+def measured_hosts(lab):
+    """Wait until Prometheus reads all hosts, and return their names."""
+    head = next(iter(lab.hosts))
+    deadline = time.monotonic() + WAIT
+    while True:
+        # It fails while Prometheus starts.
+        found = lab.on(head, "python3", "-c", MEASURED, check=False).stdout.split()
+        if found == sorted(lab.hosts):
+            return found
+        if time.monotonic() > deadline:
+            raise LabError(
+                f"host: {head}\nstep: Prometheus reads {', '.join(found) or 'no host'}, expected {', '.join(lab.hosts)}"
+            )
+        time.sleep(1)
 
 
 def train(lab, image, tell):

@@ -7,8 +7,9 @@ Containers that look as if they had GPUs: the whole GPU stack once and again on 
 parsing the answer of eight GPUs and judging 100 kB of a bandwidth test's log take. Simulated hosts: how long it takes until verify names who is to blame
 for a bandwidth that falls short, where a measurement takes a second and rounds of disjoint groups run side by side. And what judging the
 input takes for 64 and 1024 hosts, and a second run of site.yml the controller for 8, 16 and 64 hosts that are answers only. And Slurm on two hosts: the
-installation, a job with and without its container, a queue of 1,000 jobs, a plan of 500 people. And what `make lab`, `make test-fast` and `make test` take in
-a fresh clone. `tests/bench.py containers` (or `virtual`, `gpus`, `verdict`, `input`, `controller`, `slurm`, `make`) measures one of them alone.
+installation, a job with and without its container, a queue of 1,000 jobs, a plan of 500 people. And what Prometheus needs for 64 hosts with eight GPUs
+each. And what `make lab`, `make test-fast` and `make test` take in
+a fresh clone. `tests/bench.py containers` (or `virtual`, `gpus`, `verdict`, `input`, `controller`, `slurm`, `monitoring`, `make`) measures one of them alone.
 
 A limit is the aim for a quiet machine where a module run takes 0.2 s. What is over it is marked, and the exit code is 1.
 """
@@ -35,6 +36,7 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 sys.path.insert(0, str(ROOT / ".dev"))
 
 # The paths have to be there first.
+import monitoring_load
 from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import answer
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import parse_query
 from eight_gpus import eight_gpus
@@ -71,6 +73,14 @@ VERDICT_LIMITS = {
 
 # Measured 1.5 s and 4.5 s, of which 1.2 s are Ansible's start.
 INPUT_LIMITS = {"input of 64 hosts: CPU seconds": 4, "input of 1024 hosts: CPU seconds": 40}
+
+# Measured 2.8 % and 230 MB. MemoryMax of the unit is 2 GB.
+MONITORING_LIMITS = {
+    "percent of a core": 5,
+    "MB of memory": 350,
+    "interval of 99 % in s": 15.1,
+    "hosts that were not read": 0,
+}
 
 CONTROLLER_HOSTS = (8, 16, 64)
 # Linear: a host of 64 costs what one of 8 costs.
@@ -618,6 +628,19 @@ def tell_slurm(result):
         )
 
 
+def monitoring():
+    measured = monitoring_load.measured()
+    return dict(measured, verdict=judge(measured, MONITORING_LIMITS))
+
+
+def tell_monitoring(result):
+    print("\nPrometheus, %d hosts with eight GPUs" % result["hosts"])
+    for name, value in result.items():
+        if name != "verdict":
+            print("%-34s %12s" % (name, value))
+    tell_verdict(result)
+
+
 def make():
     """Seconds of the targets of the Makefile in a fresh clone with clean caches, one after the other: the first one also pays for the environment."""
     measured = {}
@@ -671,6 +694,7 @@ PARTS = {
     "verdict": (verdict, tell_simulated),
     "virtual": (virtual, tell_virtual),
     "slurm": (slurm, tell_slurm),
+    "monitoring": (monitoring, tell_monitoring),
     "make": (make, tell_verdict),
 }
 

@@ -9,7 +9,18 @@ from __future__ import annotations
 import calendar
 import time
 
-__all__ = ["MARKED", "SETTLED", "hosts_up", "missing_gpus", "not_sent", "stale_files", "wrong_jobs"]
+__all__ = [
+    "MARKED",
+    "SETTLED",
+    "given_devices",
+    "hosts_up",
+    "marked_gpus",
+    "missing_gpus",
+    "not_sent",
+    "settled_jobs",
+    "stale_files",
+    "wrong_jobs",
+]
 
 #: Seconds after which a file is old, by the end of its path. slurmd runs the health program each five minutes, and verify writes when it runs.
 OLD = {"/health.prom": 1800, "/verify.prom": float("inf")}
@@ -18,9 +29,9 @@ _OLD = 300
 
 #: Seconds after its start in which the GPUs of a job get its number: until the next look at them, and the next one of Prometheus.
 SETTLED = 120
-#: Query for the GPUs of each job. Those of a job that has just ended are not in it.
+#: Query for the job of each GPU, with its device number. GPUs of a job that has just ended are not in it.
 MARKED = (
-    'count by (slurm_job) (count_values by (instance, uuid) ("slurm_job", trainyard_gpu_job > 0 and trainyard_gpu_job == trainyard_gpu_job offset %ds))'
+    "trainyard_gpu_info * on (instance, uuid) group_left () (trainyard_gpu_job > 0 and trainyard_gpu_job == trainyard_gpu_job offset %ds)"
     % (SETTLED // 2)
 )
 
@@ -73,27 +84,85 @@ def _seconds(text: str | None) -> float:
     return float(calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
 
 
-def wrong_jobs(answer: dict, jobs: list[dict], now: float) -> list[str]:
-    """Return what is wrong with the jobs of GPUs, as Slurm has given them away and as the metrics have them.
+def settled_jobs(jobs: list[dict], now: float) -> list[dict]:
+    """Return the running jobs with GPUs that the metrics must know by now.
 
-    :param answer: Prometheus' answer to MARKED.
-    :param jobs: what P(_slurm.parse_jobs) returns, with jobs that have just ended.
+    :param jobs: what P(_slurm.parse_jobs) returns.
     :param now: the time in seconds since 1970.
     """
-    marked = {
-        row["metric"].get("slurm_job", ""): int(float(row["value"][1])) for row in _vector(answer)
+    return [
+        job
+        for job in jobs
+        if job["state"] == "running" and job["gpus"] and _seconds(job["start_time"]) + SETTLED < now
+    ]
+
+
+def given_devices(
+    job: dict, positions: dict[str, list[int]], lists: dict[str, list[int]]
+) -> set | None:
+    """Return host and device number of each GPU that Slurm has given to a job, None if they cannot be told.
+
+    :param positions: the positions of its GPUs in Slurm's list of each host.
+    :param lists: the device numbers of each host in the order of Slurm's list.
+    """
+    found = {
+        (host, lists[host][position])
+        for host, places in positions.items()
+        for position in places
+        if position < len(lists.get(host, []))
     }
-    known = {str(job["id"]) for job in jobs}
+    return found if len(found) == job["gpus"] else None
+
+
+def _devices(gpus: set) -> str:
+    hosts: dict[str, list[int]] = {}
+    for host, minor in sorted(gpus):
+        hosts.setdefault(host, []).append(minor)
+    texts = ["%s: %s" % (host, ", ".join(map(str, minors))) for host, minors in hosts.items()]
+    return "; ".join(texts) or "none"
+
+
+def marked_gpus(answer: dict) -> dict[int, set]:
+    """Return host and device number of the GPUs of each job, as the metrics have them.
+
+    :param answer: Prometheus' answer to MARKED.
+    """
+    found: dict[int, set] = {}
+    for row in _vector(answer):
+        labels, number = row["metric"], int(float(row["value"][1]))
+        minor = labels.get("minor", "")
+        # A GPU whose device number is not known counts by its UUID.
+        gpu = int(minor) if minor.isdigit() else labels.get("uuid", "")
+        found.setdefault(number, set()).add((labels.get("instance", ""), gpu))
+    return found
+
+
+def wrong_jobs(
+    marked: dict[int, set], jobs: list[dict], given: dict[int, set | None], now: float
+) -> list[str]:
+    """Return what is wrong with the jobs of GPUs, as Slurm has given them away and as the metrics have them.
+
+    :param marked: what P(marked_gpus) returns.
+    :param jobs: what P(_slurm.parse_jobs) returns, with jobs that have just ended.
+    :param given: the GPUs of each job as P(given_devices) returns them. Of a job without them only the number of GPUs is compared.
+    :param now: the time in seconds since 1970.
+    """
+    known = {job["id"] for job in jobs}
     found = [
-        "%d GPUs have job %s, which is not in the queue" % (count, number)
-        for number, count in sorted(marked.items())
+        "%d GPUs have job %d, which is not in the queue" % (len(gpus), number)
+        for number, gpus in sorted(marked.items())
         if number not in known
     ]
-    for job in jobs:
-        is_settled = _seconds(job["start_time"]) + SETTLED < now
-        count = marked.get(str(job["id"]), 0)
-        if job["state"] == "running" and job["gpus"] and is_settled and count != job["gpus"]:
-            found.append("job %d has %d GPUs, and metrics of %d" % (job["id"], job["gpus"], count))
+    for job in settled_jobs(jobs, now):
+        gpus, expected = marked.get(job["id"], set()), given.get(job["id"])
+        if len(gpus) != job["gpus"]:
+            text = "job %d has %d GPUs, and metrics of %d"
+            found.append(text % (job["id"], job["gpus"], len(gpus)))
+        elif expected is not None and gpus != expected:
+            found.append(
+                "job %d has the device numbers %s, and metrics of %s"
+                % (job["id"], _devices(expected), _devices(gpus))
+            )
     return found
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "command_environment",
     "controllers_of",
     "credential_fault",
+    "details_command",
     "events_command",
     "expand_hosts",
     "finished_command",
@@ -44,6 +45,7 @@ __all__ = [
     "parse_jobs",
     "parse_nodes",
     "parse_partitions",
+    "parse_positions",
     "parse_qos",
     "parse_reservations",
     "parse_tres",
@@ -510,6 +512,32 @@ def parse_nodes(text):
             }
         )
     return nodes
+
+
+def details_command(number: int) -> list[str]:
+    return ["scontrol", "--details", "show", "job", str(number)]
+
+
+def parse_positions(text: str, number: int) -> dict[str, list[int]]:
+    """Return the positions of a job's GPUs in Slurm's list of each host, from details_command(number).
+
+    The name of a job may have line breaks, and lines that look like these. So the caller has to compare their number with that of the GPUs of the job. The
+    number of an array is also that of one of its tasks, and scontrol prints all of them.
+    """
+    found: dict[str, list[int]] = {}
+    is_own = False
+    for line in text.splitlines():
+        record = re.match(r"JobId=([0-9]{1,18})\b", line)
+        if record:
+            is_own = int(record.group(1)) == number
+        match = re.match(r"\s+Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", line)
+        if not match or not is_own:
+            continue
+        ranges = re.findall(r"(?:^|,)gpu:[^,()]*\(IDX:([0-9,-]+)\)", match.group(2))
+        positions = [int(position) for part in ranges for position in _numbers(part, line)]
+        for host in expand_hosts(match.group(1)):
+            found.setdefault(host, []).extend(positions)
+    return found
 
 
 def parse_partitions(text):

@@ -48,6 +48,12 @@ options:
     description: Whether Slurm's commands are on this host, and prolog and epilog mark the GPUs of jobs.
     type: bool
     default: false
+  positions:
+    description:
+      - The device numbers of the GPUs of each host, by its name, in the order in which Slurm counts them. Of jobs on other hosts only the number of GPUs is
+        compared.
+    type: dict
+    default: {}
   timeout:
     description: Time limit in seconds for each answer.
     type: int
@@ -131,9 +137,12 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm
 from ansible_collections.trainyard.gpu.plugins.module_utils._monitoring_proof import (
     MARKED,
+    given_devices,
     hosts_up,
+    marked_gpus,
     missing_gpus,
     not_sent,
+    settled_jobs,
     stale_files,
     wrong_jobs,
 )
@@ -236,21 +245,39 @@ class Proof:
             found["jobs"], found["jobs_error"] = self.wrong_jobs(self.query(MARKED))
         return found
 
-    def wrong_jobs(self, answer):
-        """Return what is wrong with the jobs of GPUs, or why it is not known. Jobs that have just ended are in the queue, too."""
-        mark = "|%s|" % uuid.uuid4().hex
-        command = [*_slurm.jobs_command(mark), "--states=all"]
+    def slurm(self, command):
+        """Return the output of a command of Slurm. OSError: it fails, or does not end in time."""
         environment = _slurm.command_environment(os.environ)
         try:
             done = subprocess.run(
                 command, capture_output=True, timeout=30, check=False, env=environment
             )
-            if done.returncode:
-                return [], "squeue: %s" % done.stderr.decode("utf-8", "replace").strip()[:200]
-            jobs = _slurm.parse_jobs(done.stdout.decode("utf-8", "replace"), mark)
-        except (OSError, subprocess.TimeoutExpired, _slurm.ParseError) as error:
+        except subprocess.TimeoutExpired as error:
+            raise OSError(str(error)) from error
+        if done.returncode:
+            raise OSError(done.stderr.decode("utf-8", "replace").strip()[:200])
+        return done.stdout.decode("utf-8", "replace")
+
+    def given(self, job):
+        """Return the GPUs of a job as Slurm has them, None if it has just ended, or if they cannot be told."""
+        try:
+            text = self.slurm(_slurm.details_command(job["id"]))
+            positions = _slurm.parse_positions(text, job["id"])
+        except (OSError, ValueError):
+            return None
+        return given_devices(job, positions, self.params["positions"])
+
+    def wrong_jobs(self, answer):
+        """Return what is wrong with the jobs of GPUs, or why it is not known. Jobs that have just ended are in the queue, too."""
+        mark = "|%s|" % uuid.uuid4().hex
+        try:
+            told = self.slurm([*_slurm.jobs_command(mark), "--states=all"])
+            jobs = _slurm.parse_jobs(told, mark)
+        except (OSError, _slurm.ParseError) as error:
             return [], "squeue: %s" % error
-        return wrong_jobs(answer, jobs, time.time()), ""
+        now = time.time()
+        given = {job["id"]: self.given(job) for job in settled_jobs(jobs, now)}
+        return wrong_jobs(marked_gpus(answer), jobs, given, now), ""
 
 
 def main():
@@ -270,6 +297,7 @@ def main():
             "port": {"type": "int", "default": 9100},
             "has_alertmanager": {"type": "bool", "default": True},
             "has_scheduler": {"type": "bool", "default": False},
+            "positions": {"type": "dict", "default": {}},
             "timeout": {"type": "int", "default": 5},
         },
         supports_check_mode=True,

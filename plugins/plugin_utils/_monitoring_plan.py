@@ -24,6 +24,8 @@ TLS, AUTHORITY = FOLDER + "/tls", FOLDER + "/authority"
 LIBRARY = "/usr/local/lib/trainyard/monitoring"
 SHARED = "/usr/local/lib/trainyard/shared"
 METRICS = "/var/lib/trainyard/metrics"
+#: Of Debian's packages, which leave it open: the values of all people, and the state of alerts.
+DATA = "/var/lib/prometheus"
 SYSTEMD = "/etc/systemd/system"
 USAGE = "/var/lib/trainyard/usage"
 TMPFILES = "/etc/tmpfiles.d/trainyard-metrics.conf"
@@ -372,7 +374,9 @@ def host_files(wanted: dict) -> list[dict]:
     if _has_job_usage(wanted):
         usage = {key: wanted[key] for key in ("interval", "idle_minutes", "mail", "people_see")}
         entries.append(_file(FOLDER + "/usage.json", _document(usage)))
-        entries.append(_folder(USAGE, owner="slurm", group="slurm"))
+        # Everybody reads the sums of accounts. A site that no longer shows them has neither the folder nor the last file.
+        if wanted["people_see"] == "occupancy":
+            entries.append(_folder(USAGE, owner="slurm", group="slurm"))
     if wanted["has_marks"] and gpu_source(wanted):
         # Prolog and epilog keep the job of each GPU here. /run is empty after a boot.
         entries.append(_file(TMPFILES, HEADING + "d /run/trainyard/gpus 2750 root %s -\n" % GROUP))
@@ -506,10 +510,11 @@ def server_drop_ins(wanted: dict) -> dict[str, str]:
                 "--config.file=%s/prometheus.yml" % FOLDER,
                 "--web.config.file=%s/web.yml" % FOLDER,
                 "--web.listen-address=127.0.0.1:%d" % PROMETHEUS_PORT,
-                "--storage.tsdb.path=/var/lib/prometheus/metrics2",
+                "--storage.tsdb.path=%s/metrics2" % DATA,
                 "--storage.tsdb.retention.time=%dd" % wanted["retention_days"],
                 "--storage.tsdb.retention.size=%dGB" % wanted["retention_gib"],
             ],
+            "UMask=0077",
             "MemoryMax=2G",
         )
     if _has_alertmanager(wanted):
@@ -521,11 +526,12 @@ def server_drop_ins(wanted: dict) -> dict[str, str]:
                 "--web.listen-address=127.0.0.1:%d" % ALERTMANAGER_PORT,
                 # Empty: no gossip, and no port for it.
                 "--cluster.listen-address=",
-                "--storage.path=/var/lib/prometheus/alertmanager",
+                "--storage.path=%s/alertmanager" % DATA,
             ],
+            "UMask=0077",
             "NoNewPrivileges=true",
             "ProtectSystem=strict",
-            "ReadWritePaths=/var/lib/prometheus/alertmanager",
+            "ReadWritePaths=%s/alertmanager" % DATA,
             "ProtectHome=true",
             "PrivateTmp=true",
             "PrivateDevices=true",
@@ -639,6 +645,7 @@ def server_files(wanted: dict) -> list[dict]:
     if not is_server(wanted):
         return []
     entries = [
+        _folder(DATA, "0750", owner=GROUP, group=GROUP),
         _folder(FOLDER + "/rules", "0750", group=GROUP),
         _folder(FOLDER + "/targets", "0750", group=GROUP),
     ]
@@ -739,21 +746,21 @@ def record_of(found: dict, wanted: dict) -> dict:
     mine = [*_rule_files(wanted)] if is_server(wanted) else []
     own = sorted({"%s/rules/%s" % (FOLDER, name) for name in mine})
     grafana = sorted(_grafana_files(wanted)) if is_server(wanted) else []
+    known = set(former.get("files") or []) | set(former.get("former") or [])
+    # Without those that stay: a second run would change the record.
     return {
         "files": sorted(set(own + grafana)),
-        "former": sorted(set(former.get("files") or []) | set(former.get("former") or [])),
+        "former": sorted(known - set(own + grafana)),
     }
 
 
 def leaving(found: dict, wanted: dict) -> list[str]:
     """Return the files and units of ours that the host no longer has, such as a host that was Prometheus' before."""
-    record = record_of(found, wanted)
-    gone = set(record["former"]) - set(record["files"])
     planned = {entry["path"] for entry in host_files(wanted) + server_files(wanted)}
     unused = {
         path for path in _all_paths() if path not in planned and not _is_written(path, planned)
     }
-    return sorted(gone) + sorted(unused, reverse=True)
+    return record_of(found, wanted)["former"] + sorted(unused, reverse=True)
 
 
 def _is_written(path: str, planned: set) -> bool:

@@ -95,6 +95,25 @@ def test_a_refused_job_is_a_failure(people):
         queue_demo.run_jobs(lab, lambda text: None)
 
 
+@pytest.mark.parametrize("told", [["", "lab-a\n", "lab-a\nlab-b\n"], ["lab-a\n"]])
+def test_prometheus_reads_all_hosts(people, monkeypatch, told):
+    """It starts, has read one host, and then both. Or it never reads the other one."""
+    lab, answers = Lab(), list(told)
+    people(lab)
+
+    def on(host, *argv, check=True):
+        assert (host, argv[:2], check) == ("lab-a", ("python3", "-c"), False)
+        compile(argv[2], "program", "exec")
+        return SimpleNamespace(stdout=answers.pop(0) if len(answers) > 1 else answers[0])
+
+    monkeypatch.setattr(lab, "on", on, raising=False)
+    if len(told) > 1:
+        assert queue_demo.measured_hosts(lab) == ["lab-a", "lab-b"]
+        return
+    with pytest.raises(LabError, match="Prometheus reads lab-a, expected lab-a, lab-b"):
+        queue_demo.measured_hosts(lab)
+
+
 def test_one_of_them_trains_on_all_hosts(people):
     lab, told = Lab(), []
     logged = people(

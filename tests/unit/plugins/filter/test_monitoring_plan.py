@@ -177,6 +177,12 @@ def test_the_host_of_prometheus():
     for entry in written.values():
         if entry["path"].startswith("/etc/trainyard") and "content" in entry:
             assert (entry["mode"], entry["group"]) == ("0640", "prometheus"), entry["path"]
+    # Debian's package leaves the values of all people open.
+    data = written["/var/lib/prometheus"]
+    assert (data["mode"], data["owner"], data["group"]) == ("0750", "prometheus", "prometheus")
+    for unit in ("prometheus", "prometheus-alertmanager"):
+        text = written["/etc/systemd/system/%s.service.d/trainyard.conf" % unit]["content"]
+        assert "\nUMask=0077\n" in text
     assert "nobody gets them" in made["warnings"][0]
 
 
@@ -192,20 +198,23 @@ def test_the_use_of_jobs_is_read_where_prometheus_answers():
     }
     unit = written["/etc/systemd/system/trainyard-usage.service"]["content"]
     assert "User=slurm\nSupplementaryGroups=prometheus\n" in unit
-    assert written["/var/lib/trainyard/usage"]["owner"] == "slurm"
+    assert "/var/lib/trainyard/usage/accounts.json" in made["absent"]
+    seen = plan(host="front", people_see="occupancy")
+    assert files(seen["host_files"])["/var/lib/trainyard/usage"]["owner"] == "slurm"
+    # Everybody reads this file, so it goes when the site no longer shows it.
+    assert "/var/lib/trainyard/usage/accounts.json" not in seen["absent"]
+    assert "/var/lib/trainyard/usage" not in written
     # Prometheus is elsewhere, and listens on its own host only.
     made = plan(host="front", gpus=0, prometheus_host="gpu-a")
     assert "trainyard-usage.timer" not in made["units"]
     [warning] = made["warnings"]
     assert warning.startswith("Prometheus is on gpu-a, and Slurm on front: the use of GPUs by jobs")
     # What the program has written stays while it runs.
-    made = plan(settled(host="front"), host="front")
+    own = {"host": "front", "people_see": "occupancy"}
+    made = plan(settled(**own), **own)
     for path in ("/var/lib/trainyard/metrics/slurm/idle.json", planned.USAGE + "/accounts.json"):
         assert path not in made["absent"]
-        assert (
-            path
-            in plan(settled(host="front"), host="front", has_slurm=False, has_marks=False)["absent"]
-        )
+        assert path in plan(settled(**own), has_slurm=False, has_marks=False, **own)["absent"]
 
 
 def test_without_a_prolog_no_gpu_looks_free():
@@ -286,6 +295,7 @@ def test_grafana():
 def test_a_second_run_leaves_all_alone(host):
     found = settled(host=host)
     made = plan(found, host=host)
+    assert json.loads(made["record_text"]) == found["record"]
     assert made["lacks_packages"] == made["problems"] == made["stop"] == []
     assert planned.services(made, found, []) == []
     written = files(made["host_files"] + made["server_files"])
@@ -362,6 +372,8 @@ def test_removal_is_of_all_that_the_plan_places():
         placed = set(files(made["host_files"] + made["server_files"]))
         # Folders of several roles, and those of /run.
         shared = {"/usr/local/lib/trainyard", "/run/trainyard", "/run/trainyard/gpus"}
+        # Of Debian's packages.
+        shared.add("/var/lib/prometheus")
         grafana = {"/srv/grafana", "/srv/grafana/provisioning"} | set(gone["grafana_folders"])
         assert placed - set(gone["absent"]) - shared - grafana == set()
     assert not planned.removal(NOTHING)["placed"]

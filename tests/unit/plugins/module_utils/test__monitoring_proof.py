@@ -52,16 +52,55 @@ def job(number, gpus=2, state="running", start="2026-11-26T10:00:00Z"):
 NOW = 1795687200.0  # 2026-11-26T10:00:00Z
 
 
+def marked(*rows):
+    """What the metrics have: number of the job, host, and device number of each GPU."""
+    return proof.marked_gpus(
+        vector(
+            *(
+                ({"instance": host, "minor": str(minor), "uuid": "GPU-%s%s" % (host, minor)}, job)
+                for job, host, minor in rows
+            )
+        )
+    )
+
+
 def test_jobs_of_gpus():
-    marked = vector(({"slurm_job": "7"}, 2), ({"slurm_job": "8"}, 1), ({"slurm_job": "9"}, 4))
+    found = marked((7, "a", 0), (7, "a", 1), (8, "b", 0), *((9, "c", minor) for minor in range(4)))
     jobs = [job(7), job(8, state="completing"), job(9, gpus=4), job(10, gpus=0)]
-    assert proof.wrong_jobs(marked, jobs, NOW + 3600) == []
+    assert proof.wrong_jobs(found, jobs, {}, NOW + 3600) == []
     jobs = [job(7), job(8), job(11, gpus=8), job(12, start=None, state="pending")]
-    assert proof.wrong_jobs(marked, jobs, NOW + 3600) == [
+    assert proof.wrong_jobs(found, jobs, {}, NOW + 3600) == [
         "4 GPUs have job 9, which is not in the queue",
         "job 8 has 2 GPUs, and metrics of 1",
         "job 11 has 8 GPUs, and metrics of 0",
     ]
     # Nothing is known yet of a job that has just begun.
-    assert proof.wrong_jobs(vector(), [job(7)], NOW + 119) == []
-    assert proof.wrong_jobs(vector(), [job(7)], NOW + 121) != []
+    assert proof.wrong_jobs({}, [job(7)], {}, NOW + 119) == []
+    assert proof.wrong_jobs({}, [job(7)], {}, NOW + 121) != []
+
+
+def test_a_job_on_other_gpus():
+    """As many as Slurm has given away, and not these: a host whose device numbers have a gap."""
+    lists = {"a": [0, 1, 3, 4], "b": [0, 1]}
+    given = {7: proof.given_devices(job(7, gpus=3), {"a": [2, 3], "b": [0]}, lists)}
+    assert given[7] == {("a", 3), ("a", 4), ("b", 0)}
+    jobs = [job(7, gpus=3)]
+    right = marked((7, "a", 3), (7, "a", 4), (7, "b", 0))
+    assert proof.wrong_jobs(right, jobs, given, NOW + 3600) == []
+    # Positions that were taken for device numbers, and a neighbour's GPU.
+    for wrong, told in (
+        (marked((7, "a", 2), (7, "a", 3), (7, "b", 0)), "a: 2, 3; b: 0"),
+        (marked((7, "a", 3), (7, "a", 4), (7, "b", 1)), "a: 3, 4; b: 1"),
+    ):
+        assert proof.wrong_jobs(wrong, jobs, given, NOW + 3600) == [
+            "job 7 has the device numbers a: 3, 4; b: 0, and metrics of " + told
+        ]
+    # Of a host without a list, and of a job that has just ended, only the number is known.
+    assert proof.given_devices(job(7, gpus=3), {"a": [2, 3], "b": [0]}, {"a": [0]}) is None
+    assert proof.given_devices(job(7), {}, lists) is None
+    assert proof.wrong_jobs(marked((7, "a", 0), (7, "a", 1)), [job(7)], {7: None}, NOW + 3600) == []
+
+
+def test_a_gpu_without_a_device_number():
+    answer = vector(({"instance": "a", "minor": "", "uuid": "GPU-1"}, 7))
+    assert proof.marked_gpus(answer) == {7: {("a", "GPU-1")}}

@@ -671,6 +671,37 @@ def test_commands():
     assert told == {"PATH": "/bin", "SLURM_CONF": "/c", "LC_ALL": "C", "TZ": "UTC0"}
 
 
+#: scontrol --details show job 12, where 12 is also the number of an array. Shortened.
+DETAILS = """JobId=12 ArrayJobId=12 ArrayTaskId=1 JobName=wrap
+   UserId=anna(2001) GroupId=anna(2001) MCS_label=N/A
+   JOB_GRES=gpu:h100:3
+     Nodes=gpu-[01-02] CPU_IDs=0-1 Mem=0 GRES=gpu:h100:1(IDX:2)
+     Nodes=head CPU_IDs=4 Mem=100 GRES=gpu:h100:1(IDX:0)%s
+   MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0
+
+JobId=11 ArrayJobId=12 ArrayTaskId=0 JobName=wrap
+     Nodes=gpu-01 CPU_IDs=2 Mem=0 GRES=gpu:h100:1(IDX:3)
+
+"""
+
+
+def test_positions_of_a_job():
+    assert slurm.details_command(12) == ["scontrol", "--details", "show", "job", "12"]
+    own = {"gpu-01": [2], "gpu-02": [2], "head": [0]}
+    assert slurm.parse_positions(DETAILS % "", 12) == own
+    assert slurm.parse_positions(DETAILS % "", 11) == {"gpu-01": [3]}
+    # Two models have one row of numbers, and shards are no GPUs.
+    text = "JobId=7 JobName=x\n     Nodes=a CPU_IDs=0 Mem=0 GRES=gpu:a100:3(IDX:0-1,4),shard:1(IDX:9),gpu:dgx:1(IDX:6)\n"
+    assert slurm.parse_positions(text, 7) == {"a": [0, 1, 4, 6]}
+    assert slurm.parse_positions("JobId=7 JobName=x\n     Nodes=a CPU_IDs=0 Mem=0 GRES=\n", 7) == {
+        "a": []
+    }
+    assert slurm.parse_positions("", 7) == {}
+    # A name with line breaks adds GPUs, by whose number the caller sees it.
+    forged = slurm.parse_positions(DETAILS % "\n     Nodes=b CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:5)", 12)
+    assert sum(len(places) for places in forged.values()) == 4
+
+
 # --- finished jobs ------------------------------------------------------------------------------------------------------------
 
 

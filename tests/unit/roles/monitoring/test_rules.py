@@ -69,6 +69,7 @@ def test_a_changed_threshold_is_noticed(tmp_path):
         ("> 7200", "> 72000"),
         ("21 * 86400", "2 * 86400"),
         ('{action="drain"}[15m]', '{action=~".*"}[15m]'),
+        ('{action="warn"}[15m]', '{action=~".*"}[15m]'),
         ("on (model) group_left () max by (model)", "on () group_left () max"),
     ]
     for before, after in changes:

@@ -590,3 +590,14 @@ def test_the_log_of_a_job_that_did_not_start_is_of_an_earlier_one(result, read):
         train_run_result=result,
     )
     assert len([log for log in logs if log["name"] == "bandwidth job"]) == read
+
+
+def test_device_numbers_of_hosts_without_a_reading():
+    """A host whose health could not be read, and one from before the reading had lists."""
+    told = {
+        "a": {"__verify_health": {"slurm_gpus": {"listed": [0, 1, 3, 4], "fault": ""}}},
+        "b": {},
+        "c": {"__verify_health": {"slurm_gpus": {}}},
+    }
+    found = role_variable("verify", "__verify_listed", ansible_play_hosts=list(told), hostvars=told)
+    assert found == [[0, 1, 3, 4], [], []]
