@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What Horovod was built with, for modules horovod_build_info and host_health_info."""
+"""What Horovod was built with, for modules horovod_build_info, host_health_info and host_info."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import (
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
     Run,
+    begin_tool,
     begun_tool,
     run_tool,
     tool_options,
@@ -90,6 +91,20 @@ def place_of(params: dict) -> str:
     return "on this host"
 
 
+def begin_check(module, options: dict | None) -> str:
+    """Start the check of a container in the background, and return the value of option C(begun), empty if none was started. Without options there is none."""
+    if not options:
+        return ""
+    return begin_tool(
+        module,
+        check_build_command("horovodrun", options["frameworks"]),
+        options["timeout"],
+        options["container"],
+        ssh_host=options["ssh_host"],
+        ssh_port=options["ssh_port"],
+    )
+
+
 def build_info(module, options: dict) -> dict:
     """Return the result of module horovod_build_info for its options. UnreadableTable for a table that is truncated or cannot be parsed."""
     params = dict(options)
@@ -100,9 +115,10 @@ def build_info(module, options: dict) -> dict:
     frameworks = (requires.get("frameworks") or []) if import_required else []
     command = check_build_command(executable, frameworks)
     place = {name: params[name] for name in ("container", "ssh_host", "ssh_port")}
-    run = (begun and begun_tool(module, begun, command, timeout, **place)) or run_tool(
-        module, command, timeout, **params
-    )
+    run = begun_tool(module, begun, command, timeout, **place) if begun else None
+    # What failed while the hosts were read may have been repaired since, or the engine was restarted meanwhile.
+    if not run or run.cause or run.rc != 0:
+        run = run_tool(module, command, timeout, **params)
     stderr, import_errors = split_imports(run.stderr, frameworks)
     run = run._replace(stderr=stderr)
     build, cause, evidence = None, run.cause, run.evidence

@@ -11,7 +11,6 @@ import bisect
 import binascii
 import hashlib
 import re
-import ssl
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
@@ -65,6 +64,9 @@ def certificates(text, strict=True):
 
 def check(pem):
     """Raise ParseError unless OpenSSL can parse the certificate."""
+    # Here, because it takes 10 ms, and most of what names certificates does not need it.
+    import ssl
+
     try:
         # An empty context, because the default one reads the system's whole bundle first, which takes seconds for many certificates.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem)

@@ -89,6 +89,26 @@ except OSError as error:
 """.strip()
 
 
+#: Before each line of what a caller also asks in the container.
+ASKED = "a "
+
+
+def settings_of(found, names):
+    """What sessions are compared with, from C(docker inspect): the container's ID, its limit of locked memory, and these variables."""
+    limits = {limit["Name"]: limit["Hard"] for limit in found["HostConfig"].get("Ulimits") or []}
+    memlock = limits.get("memlock")
+    if memlock is not None:
+        memlock = "unlimited" if memlock == -1 else str(memlock // 1024)
+    environment = dict(
+        entry.split("=", 1) for entry in found["Config"]["Env"] or [] if "=" in entry
+    )
+    return {
+        "id": found["Id"],
+        "memlock": memlock,
+        "environment": {name: environment[name] for name in names if name in environment},
+    }
+
+
 def own_container(module, params):
     """Docker's data of the container, or None with the cause."""
     # This is not a login: an engine on a busy host may take longer.
@@ -104,27 +124,7 @@ def own_container(module, params):
             "container_not_running" if missing else "engine_unavailable",
             run.evidence or run.stderr.strip(),
         )
-    found = json.loads(run.stdout)[0]
-    limits = {limit["Name"]: limit["Hard"] for limit in found["HostConfig"].get("Ulimits") or []}
-    memlock = limits.get("memlock")
-    environment = dict(
-        entry.split("=", 1) for entry in found["Config"]["Env"] or [] if "=" in entry
-    )
-    return (
-        {
-            "id": found["Id"],
-            "memlock": None
-            if memlock is None
-            else "unlimited"
-            if memlock == -1
-            else str(memlock // 1024),
-            "environment": {
-                name: environment[name] for name in params["environment"] if name in environment
-            },
-        },
-        "",
-        "",
-    )
+    return json.loads(run.stdout)[0], "", ""
 
 
 def session_of(login):
@@ -141,8 +141,8 @@ def session_of(login):
     }
 
 
-def log_in(module, params, peers):
-    """Try all peers once."""
+def log_in(module, params, peers, ask=""):
+    """Try all peers once. Returns the logins, or None with the run that failed, and what the shell commands C(ask) print in the container before that."""
     probe = [PROBE] + [
         "printf '$%s=%%s\\n' \"$%s\"" % (name, name) for name in params["environment"]
     ]
@@ -157,7 +157,7 @@ def log_in(module, params, peers):
             [
                 "/bin/sh",
                 "-c",
-                SCRIPT,
+                ("{ %s\n} | sed 's/^/%s/'\n" % (ask, ASKED) if ask else "") + SCRIPT,
                 "sh",
                 params["executable"],
                 str(params["timeout"]),
@@ -167,10 +167,13 @@ def log_in(module, params, peers):
             ALL_TIMES * params["timeout"],
             container=params["container"],
         )
+    lines = run.stdout.split("\n")
+    said = "".join(line[len(ASKED) :] + "\n" for line in lines if line.startswith(ASKED))
     if run.cause or run.rc != 0:
-        return None, run
+        return None, run, said
     logins = []
-    for name, login in zip(peers, parse_logins(run.stdout, TOKEN)):
+    told = "\n".join(line for line in lines if not line.startswith(ASKED))
+    for name, login in zip(peers, parse_logins(told, TOKEN)):
         cause, fix, evidence = judge_login(name, login["rc"], login["stderr"])
         logins.append(
             {
@@ -182,26 +185,29 @@ def log_in(module, params, peers):
                 "session": {} if cause else session_of(login),
             }
         )
-    return logins, run
+    return logins, run, said
+
+
+def failure(run):
+    """Why there are no logins."""
+    why = run.evidence or run.stderr.strip()
+    return {"cause": run.cause or "unknown", "fix": "run training_environment.yml: %s" % why}
 
 
 def try_logins(module, params: dict, wait: float) -> dict:
     """Log in to all peers, for up to C(wait) seconds while an sshd is starting. Returns the result of ssh_mesh_info. ParseError for other output."""
     result = {"available": False, "container": {}, "logins": []}
-    container, cause, evidence = own_container(module, params)
+    found, cause, evidence = own_container(module, params)
     if cause:
         return dict(result, cause=cause, fix="run training_environment.yml: %s" % evidence)
-    result["container"] = container
+    result["container"] = settings_of(found, params["environment"])
 
     deadline = time.monotonic() + wait
     done, left = {}, params["peers"]
     while left:
-        logins, run = log_in(module, params, left)
+        logins, run, dummy = log_in(module, params, left)
         if logins is None:
-            why = run.evidence or run.stderr.strip()
-            return dict(
-                result, cause=run.cause or "unknown", fix="run training_environment.yml: %s" % why
-            )
+            return dict(result, **failure(run))
         done.update((login["name"], login) for login in logins)
         left = [login["name"] for login in logins if login["cause"] in PASSING]
         if time.monotonic() >= deadline:
@@ -209,3 +215,19 @@ def try_logins(module, params: dict, wait: float) -> dict:
         time.sleep(1 if left else 0)
     result.update(available=True, logins=[done[name] for name in params["peers"]])
     return dict(result, cause="", fix="")
+
+
+def ask_and_try_logins(module, params: dict, found: dict, ask: str) -> tuple[dict, str]:
+    """Log in to all peers once from a container of which C(docker inspect) is known. Returns the result of ssh_mesh_info, and what C(ask) has printed there.
+
+    In one docker exec, because that takes longer than either. ParseError for other output.
+    """
+    result = {
+        "available": False,
+        "container": settings_of(found, params["environment"]),
+        "logins": [],
+    }
+    logins, run, said = log_in(module, params, params["peers"], ask)
+    if logins is None:
+        return dict(result, **failure(run)), said
+    return dict(result, available=True, logins=logins, cause="", fix=""), said

@@ -145,7 +145,7 @@ def run_tool(module, command, timeout, container=None, image=None, ssh_host=None
 
 
 def identity(module, container):
-    """What differs after each start of the container; empty if it does not exist."""
+    """What differs after each start of the container; empty if it does not run."""
     docker = module.get_bin_path("docker")
     rc, stdout, _stderr = (
         module.run_command(
@@ -153,23 +153,26 @@ def identity(module, container):
                 docker,
                 "inspect",
                 "--type=container",
-                "--format={{.Id}} {{.State.StartedAt}}",
+                "--format={{.Id}} {{.State.StartedAt}} {{.State.Status}}",
                 container,
             ]
         )
         if docker
         else (127, "", "")
     )
-    return stdout.strip() if rc == 0 else ""
+    words = stdout.split()
+    return " ".join(words) if rc == 0 and words[-1:] == ["running"] else ""
 
 
 def begin_tool(module, command, timeout, container, **place):
     """Run a tool in the background as run_tool does. Returns the token with which begun_tool gets its result, in a later module run.
 
-    The process has a lock on the file of its result until it ends. Results that were not read within an hour are removed. If no file can be written, the token
-    is empty, and the module that needs the result runs the tool.
+    The process has a lock on the file of its result until it ends. Results that were not read within an hour are removed. If no file can be written, or the
+    container does not run, the token is empty, and the module that needs the result runs the tool.
     """
     token, about = uuid.uuid4().hex, [identity(module, container), command, place]
+    if not about[0]:
+        return ""
     try:
         os.makedirs(os.path.dirname(BEGUN), mode=0o755, exist_ok=True)
         os.makedirs(BEGUN, mode=0o700, exist_ok=True)

@@ -73,9 +73,9 @@ options:
     default: false
   begun:
     description:
-      - RV(trainyard.gpu.training_container_info#module:begun) of the same host, container, O(ssh_host), O(ssh_port) and frameworks. If it names a check that
-        has started already, the module waits for its result instead of starting one.
-      - A check is started in any case if that result is missing, or if the container has restarted since.
+      - RV(trainyard.gpu.host_info#module:begun) of the same host, container, O(ssh_host), O(ssh_port) and frameworks. If it names a check that has started
+        already, the module waits for its result instead of starting one.
+      - A check is started in any case if that result is missing or a failure, or if the container has restarted since.
     type: str
     default: ''
     version_added: "0.3.0"

@@ -70,6 +70,36 @@ options:
     description: Whether to validate C(/etc/docker/daemon.json) with dockerd. It runs without privileges for that and exits at once.
     type: bool
     default: false
+  begin_check:
+    description:
+      - Start C(horovodrun --check-build) in the background, if the container runs. It takes seconds, and M(trainyard.gpu.horovod_build_info) awaits its result
+        later in the run, with RV(begun).
+      - Its suboptions are those options of M(trainyard.gpu.horovod_build_info).
+    type: dict
+    suboptions:
+      container:
+        description: Name of the running container.
+        type: str
+        required: true
+      ssh_host:
+        description: The container logs in to this host by ssh and runs the command there.
+        type: str
+        required: true
+      ssh_port:
+        description: Port for O(begin_check.ssh_host), 1 to 65535.
+        type: int
+        required: true
+      frameworks:
+        description: Frameworks whose packages of Horovod are imported.
+        type: list
+        elements: str
+        choices: [tensorflow, pytorch, mxnet]
+        default: []
+      timeout:
+        description: Seconds after which it is killed.
+        type: int
+        default: 120
+    version_added: "0.4.0"
   image_label:
     description: Name of a label. RV(labelled_images) lists the images of the host's Docker engine that carry it.
     type: str
@@ -79,6 +109,20 @@ options:
     type: list
     elements: str
     default: []
+    version_added: "0.4.0"
+  trusted:
+    description: Certificates that the host should trust as M(trainyard.gpu.trusted_certificates) leaves it.
+    type: dict
+    suboptions:
+      fingerprints:
+        description: Their SHA-256 fingerprints in hexadecimal digits.
+        type: list
+        elements: str
+        required: true
+      bundle:
+        description: Path of the copy of the system's bundle.
+        type: path
+        required: true
     version_added: "0.4.0"
   users:
     description: Names and numeric ids of users. RV(account_clashes) lists those that differ on the host.
@@ -298,6 +342,11 @@ boot_id:
   description: Identifier of the current boot of the kernel.
   returned: always
   type: str
+begun:
+  description: For option O(trainyard.gpu.horovod_build_info#module:begun) of M(trainyard.gpu.horovod_build_info). Empty if no check was started.
+  returned: always
+  type: str
+  version_added: "0.4.0"
 container:
   description: Whether the host itself is a container that shares the kernel of another host.
   returned: always
@@ -449,6 +498,11 @@ files:
   type: dict
   sample: {/etc/trainyard/site/pip.conf: {state: file, checksum: 9f86d081884c7d65, mode: "0644"}}
   version_added: "0.4.0"
+trusts:
+  description: Whether the host trusts those of O(trusted), so that M(trainyard.gpu.trusted_certificates) would change nothing. V(false) without O(trusted).
+  returned: always
+  type: bool
+  version_added: "0.4.0"
 labelled_images:
   description: Names of the images with O(image_label); empty without a Docker engine.
   returned: always
@@ -477,6 +531,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import npu_n
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._horovod_check import begin_check
 from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
     ParseError,
     container_ids,
@@ -500,6 +555,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._pci import (
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import cgroups
 from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import owned_ids
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import DamagedRecord, parse
+from ansible_collections.trainyard.gpu.plugins.module_utils._trust_store import trusts
 
 SYS_CLASS = "/sys/class"
 DMI = "/sys/class/dmi/id/modalias"
@@ -866,6 +922,28 @@ def main():
             "ports": {"type": "list", "elements": "int", "default": []},
             "paths": {"type": "list", "elements": "path", "default": []},
             "folders": {"type": "list", "elements": "path", "default": []},
+            "begin_check": {
+                "type": "dict",
+                "options": {
+                    "container": {"type": "str", "required": True},
+                    "ssh_host": {"type": "str", "required": True},
+                    "ssh_port": {"type": "int", "required": True},
+                    "frameworks": {
+                        "type": "list",
+                        "elements": "str",
+                        "choices": ["tensorflow", "pytorch", "mxnet"],
+                        "default": [],
+                    },
+                    "timeout": {"type": "int", "default": 120},
+                },
+            },
+            "trusted": {
+                "type": "dict",
+                "options": {
+                    "fingerprints": {"type": "list", "elements": "str", "required": True},
+                    "bundle": {"type": "path", "required": True},
+                },
+            },
             "image_label": {"type": "str", "default": ""},
             "files": {"type": "list", "elements": "path", "default": []},
             "docker_config": {"type": "bool", "default": False},
@@ -886,6 +964,8 @@ def main():
                 % (name, ", ".join(relative))
             )
     docker = module.get_bin_path("docker")
+    # First of all, so that it runs beside the rest.
+    begun = begin_check(module, module.params["begin_check"]) if docker else ""
     accounts = accounts_in(module.params["accounts_record"])
     docker_config = daemon_config_state(module) if module.params["docker_config"] else ("", [])
     hostname = socket.gethostname()
@@ -929,6 +1009,7 @@ def main():
             nfs_transports=nfs_transports(read_text("/proc/fs/nfsd/portlist")),
             boot_id=read_text("/proc/sys/kernel/random/boot_id").strip(),
             container=bool(container),
+            begun=begun,
             cgroup=cgroups(
                 read_text("/proc/1/mountinfo"),
                 read_text("/sys/fs/cgroup/cgroup.controllers"),
@@ -945,6 +1026,7 @@ def main():
                 path: files_in(path) for path in module.params["folders"] if os.path.isdir(path)
             },
             files=files_found(module.params["files"]),
+            trusts=trusts(**module.params["trusted"]) if module.params["trusted"] else False,
             docker_config_error=docker_config[0],
             docker_config_warnings=docker_config[1],
             labelled_images=labelled_images(module, docker),

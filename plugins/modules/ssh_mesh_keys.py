@@ -175,7 +175,9 @@ logins:
   version_added: "0.4.0"
 """
 
+import json
 import os
+import shlex
 import shutil
 import socket
 import stat
@@ -191,15 +193,15 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import (
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh_logins import (
     LOGIN_OPTIONS,
-    try_logins,
+    ask_and_try_logins,
 )
 
 #: Lines of authorized_keys that are returned.
 MOST_KEYS = 1000
 #: Separates the outputs of the commands below.
 MARK = "--trainyard--"
-#: One docker exec, because it takes longer than the commands.
-ASK_SSHD = 'ssh -Q kex; echo "%s"; if [ -s "$0" ]; then exec /usr/sbin/sshd -T -f "$0"; fi' % MARK
+#: With the path of sshd's file. In one docker exec, if possible with the logins, because it takes longer than the commands.
+ASK_SSHD = 'ssh -Q kex; echo "' + MARK + '"; if [ -s %s ]; then /usr/sbin/sshd -T -f %s; fi'
 LISTENS = "0A"
 
 KEYS = {"host_key": "ssh_host_ed25519_key", "public_key": "id_ed25519"}
@@ -219,6 +221,11 @@ def listening(port: int) -> list[str]:
                 family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
                 found.add(socket.inet_ntop(family, packed))
     return sorted(found)
+
+
+def main_process(found: dict) -> int:
+    """The first process of a container, 0 if it does not run."""
+    return int((found.get("State") or {}).get("Pid") or 0)
 
 
 class Keys:
@@ -312,45 +319,32 @@ class Keys:
                 % (path, error)
             )
 
-    def container(self):
-        """Return its image and main process, 0 if it does not run."""
+    def container(self) -> dict:
+        """Return what Docker knows of it, empty if there is none."""
         name, docker = self.module.params["container"], self.module.get_bin_path("docker")
         if name and docker:
-            rc, out, dummy = self.module.run_command(
-                [
-                    docker,
-                    "inspect",
-                    "--type=container",
-                    "--format={{.Image}} {{.State.Pid}} {{.Config.User}}",
-                    name,
-                ]
-            )
+            rc, out, dummy = self.module.run_command([docker, "inspect", "--type=container", name])
             if rc == 0:
-                image, pid, user = (out.split() + [""])[:3]
+                found = json.loads(out)[0]
+                user = found["Config"].get("User") or ""
                 if user.split(":")[0] not in ("", "root", "0"):
                     self.module.fail_json(
                         msg="container %s runs as user '%s'; its sshd needs root, which reads the keys and starts each rank as root: "
                         "leave training_container_user empty, and enter the container with docker exec --user"
                         % (name, user)
                     )
-                return image, int(pid)
-        return "", 0
+                return found
+        return {}
 
-    def ask_sshd(self, pid: int) -> None:
-        """Read what the container's ssh offers, and which settings its sshd takes from its file."""
-        text = ""
-        if pid:
-            dummy, text, dummy = self.module.run_command(
-                [
-                    self.module.get_bin_path("docker"),
-                    "exec",
-                    self.module.params["container"],
-                    "/bin/sh",
-                    "-c",
-                    ASK_SSHD,
-                    os.path.join(self.directory, "sshd_config"),
-                ]
-            )
+    def ask_sshd(self, ask: str) -> str:
+        """Run this in the container without logins."""
+        params, docker = self.module.params, self.module.get_bin_path("docker")
+        return self.module.run_command([docker, "exec", params["container"], "/bin/sh", "-c", ask])[
+            1
+        ]
+
+    def settle_sshd(self, text: str) -> None:
+        """Take from this output what the container's ssh offers, and which settings its sshd takes from its file."""
         offers, dummy, settings = text.partition(MARK + "\n")
         self.result["post_quantum"] = any(
             name.startswith(("sntrup761x25519", "mlkem768x25519")) for name in offers.split()
@@ -401,18 +395,25 @@ class Keys:
                 return False
         return False
 
-    def logins(self) -> dict:
-        """What module ssh_mesh_info returns, empty if the logins would not show the state after this run."""
+    def in_container(self, found: dict) -> tuple[dict, str]:
+        """What module ssh_mesh_info returns, empty if the logins would not show the state after this run. And what the container says of ssh and sshd."""
         params, sshd = self.module.params, self.result["sshd"]
+        if not main_process(found):
+            return {}, ""
+        path = shlex.quote(os.path.join(self.directory, "sshd_config"))
+        ask = ASK_SSHD % (path, path)
         is_current = sshd["running"] and not sshd["reload_needed"] and not sshd["frozen"]
         if not params["peers"] or not is_current or self.result["changed"]:
-            return {}
+            return {}, self.ask_sshd(ask)
         options = {name: params[name] for name in ("container", "peers", "address", "timeout")}
         try:
-            return try_logins(self.module, dict(LOGIN_OPTIONS, **options), wait=0)
+            logins, text = ask_and_try_logins(
+                self.module, dict(LOGIN_OPTIONS, **options), found, ask
+            )
+            return logins, text or self.ask_sshd(ask)
         except ParseError:
             # Module ssh_mesh_info, which follows, reports it.
-            return {}
+            return {}, self.ask_sshd(ask)
 
     def run(self):
         if not self.module.check_mode:
@@ -420,9 +421,9 @@ class Keys:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
         # Before keys are created, so that an unreadable record stops the run.
         self.result["recorded"] = self.record()
-        self.result["image_id"], pid = self.container()
-        self.ask_sshd(pid)
-        self.result["sshd"] = self.sshd(pid)
+        found = self.container()
+        self.result["image_id"] = found.get("Image", "")
+        self.result["sshd"] = self.sshd(main_process(found))
         for name, file in KEYS.items():
             path = os.path.join(self.directory, file)
             self.result[name] = self.ensure(path)
@@ -440,7 +441,8 @@ class Keys:
         keys = read_text(os.path.join(self.directory, "authorized_keys"))
         self.result["authorized"] = keys.splitlines()[:MOST_KEYS]
         self.result["listens"] = listening(self.module.params["port"])
-        self.result["logins"] = self.logins()
+        self.result["logins"], text = self.in_container(found)
+        self.settle_sshd(text)
         self.module.exit_json(**self.result)
 
 

@@ -41,32 +41,6 @@ options:
     description: The requested runtime. If empty, none is checked.
     type: str
     default: ''
-  begin_check:
-    description:
-      - Start C(horovodrun --check-build) in the background, if the container runs. It takes seconds, and M(trainyard.gpu.horovod_build_info) awaits its result
-        later in the run, with RV(begun).
-      - Its suboptions are those options of M(trainyard.gpu.horovod_build_info).
-    type: dict
-    suboptions:
-      ssh_host:
-        description: The container logs in to this host by ssh and runs the command there.
-        type: str
-        required: true
-      ssh_port:
-        description: Port for O(begin_check.ssh_host), 1 to 65535.
-        type: int
-        required: true
-      frameworks:
-        description: Frameworks whose packages of Horovod are imported.
-        type: list
-        elements: str
-        choices: [tensorflow, pytorch, mxnet]
-        default: []
-      timeout:
-        description: Seconds after which it is killed.
-        type: int
-        default: 120
-    version_added: "0.3.0"
   share:
     description: The shared folder. A running container that does not see the same one as the host is reported in RV(container.departures). If empty, it is not
       compared.
@@ -115,11 +89,6 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-begun:
-  description: For option O(trainyard.gpu.horovod_build_info#module:begun) of M(trainyard.gpu.horovod_build_info). Empty if no check was started.
-  returned: always
-  type: str
-  version_added: "0.3.0"
 available:
   description: Whether the Docker engine answers.
   returned: always
@@ -339,16 +308,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._container_state imp
     parse_units,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import (
-    KEYS,
-    check_build_command,
-)
 from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import asked_servers
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import (
     ParseError,
     not_after,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import begin_tool
 
 RESOLV_CONF = "/etc/resolv.conf"
 DAEMON_CONFIG = "/etc/docker/daemon.json"
@@ -638,20 +602,6 @@ def main():
             "wait": {"type": "int", "default": 0},
             "runtime": {"type": "str", "default": ""},
             "share": {"type": "path", "default": ""},
-            "begin_check": {
-                "type": "dict",
-                "options": {
-                    "ssh_host": {"type": "str", "required": True},
-                    "ssh_port": {"type": "int", "required": True},
-                    "frameworks": {
-                        "type": "list",
-                        "elements": "str",
-                        "choices": KEYS["frameworks"],
-                        "default": [],
-                    },
-                    "timeout": {"type": "int", "default": 120},
-                },
-            },
             "services_folder": {"type": "path", "default": ""},
             "services_config": {"type": "str", "default": ""},
             "certificate": {"type": "path", "default": ""},
@@ -665,7 +615,6 @@ def main():
     )
     result = {
         "changed": False,
-        "begun": "",
         "paths": {path: permissions(path) for path in module.params["paths"]},
         "files": {
             path: module.sha256(path) for path in module.params["files"] if os.path.exists(path)
@@ -692,16 +641,6 @@ def main():
             break
         started_before = result["container"]["started_at"] if runs else ""
         time.sleep(1)
-    check = module.params["begin_check"]
-    if check and runs:
-        result["begun"] = begin_tool(
-            module,
-            check_build_command("horovodrun", check["frameworks"]),
-            check["timeout"],
-            module.params["name"],
-            ssh_host=check["ssh_host"],
-            ssh_port=check["ssh_port"],
-        )
     module.exit_json(**result)
 
 

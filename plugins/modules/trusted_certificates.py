@@ -120,15 +120,14 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._pem import (
     certificates,
     check,
 )
-
-
-def read(path):
-    """Text of a file, empty if it does not exist."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except FileNotFoundError:
-        return ""
+from ansible_collections.trainyard.gpu.plugins.module_utils._trust_store import (
+    DIRECTORY,
+    PREFIX,
+    SYSTEM_BUNDLE,
+    file_name,
+    files_in,
+    read,
+)
 
 
 def write(module, path, text):
@@ -195,9 +194,9 @@ def main():
             "certificates": {"type": "list", "elements": "str", "required": True},
             "bundle": {"type": "path"},
             "files": {"type": "list", "elements": "dict", "options": ENTRY, "default": []},
-            "prefix": {"type": "str", "default": "trainyard-"},
-            "directory": {"type": "path", "default": "/usr/local/share/ca-certificates"},
-            "system_bundle": {"type": "path", "default": "/etc/ssl/certs/ca-certificates.crt"},
+            "prefix": {"type": "str", "default": PREFIX},
+            "directory": {"type": "path", "default": DIRECTORY},
+            "system_bundle": {"type": "path", "default": SYSTEM_BUNDLE},
             "executable": {"type": "path", "default": "update-ca-certificates"},
         },
         supports_check_mode=True,
@@ -207,16 +206,11 @@ def main():
     manager = ManagedFiles(module)
     manager.run(module.params["files"])
     held = held_by(module.params["system_bundle"])
-    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    ours = {
-        name: read(os.path.join(directory, name))
-        for name in names
-        if name.startswith(prefix) and name.endswith(".crt")
-    }
+    ours = files_in(directory, prefix)
 
     files = {}
     for fingerprint, pem in asked.items():
-        name = f"{prefix}{fingerprint[:12]}.crt"
+        name = file_name(prefix, fingerprint)
         # Skip certificates that the system trusts anyway, unless it trusts them because of this module's file.
         if fingerprint not in held or name in ours:
             files[name] = (fingerprint, pem)

@@ -180,6 +180,8 @@ class StandInHost:
             "programs": {"exportfs": False, "mount.nfs4": False, "setquota": False},
             "boot_id": "b%07d" % self.number,
             "container": False,
+            "begun": "",
+            "trusts": False,
             "resolved": {
                 name: {"addresses": [address_of(number_of(name))], "error": ""} for name in names
             },
@@ -439,7 +441,6 @@ class StandInHost:
     def training_container_info(self, asked):
         exists = bool(self.written["settings"])
         return {
-            "begun": "",
             "available": True,
             "cause": "",
             "fix": "",

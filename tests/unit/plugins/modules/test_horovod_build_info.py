@@ -502,3 +502,106 @@ def test_the_health_of_a_host_may_include_it(script, tmp_path):
     (tmp_path / "half").write_text("\n".join(whole[:-3]), encoding="utf-8")
     script("docker", f"cat {tmp_path}/half")
     assert run(**asked)["failed"] and healthy(**asked)["horovod"] == {}
+
+
+STARTED = "2026-11-20T12:41:28Z"
+CHECK = {
+    "container": "trainyard-training",
+    "ssh_host": "server-a",
+    "ssh_port": 12345,
+    "frameworks": ["pytorch"],
+}
+BUILD = {
+    "container": "trainyard-training",
+    "ssh_host": "server-a",
+    "ssh_port": 12345,
+    "requires": {"frameworks": ["pytorch"]},
+    "import_required": True,
+}
+
+
+def answers(log, table="true", started=STARTED, state="running", gate="/"):
+    """A docker whose container is in this state. There the log counts the checks, and a check ends once the gate exists."""
+    return f"""case "$*" in
+  "inspect --type=container"*) echo '{"c" * 64} {started} {state}';;
+  exec*) echo check >> {log}; until [ -e {gate} ]; do sleep 0.1; done; {table};;
+esac"""
+
+
+def begin(**more):
+    """Start the check as playbook site does, and return the token of its result."""
+    return run_module("host_info", {"begin_check": {**CHECK, **more}})["begun"]
+
+
+def counted(log):
+    return len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
+
+
+def test_check_that_runs_beside_the_rest(script, tmp_path):
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    said = f"cat {TABLE}; echo 'trainyard: import of horovod.torch: ok' >&2"
+    script("docker", answers(log, said, gate=gate))
+    # If the module waited for the check, it would be killed after the timeout and have no table.
+    begun = begin(timeout=10)
+    gate.touch()
+    built = run(**BUILD, begun=begun)
+    assert (built["available"], built["version"], counted(log)) == (True, "0.28.1", 1)
+    # A result is read once.
+    assert run(**BUILD, begun=begun)["available"]
+    assert counted(log) == 2
+
+
+@pytest.mark.parametrize(
+    "later, container",
+    [
+        ({"ssh_port": 2222}, {}),
+        ({"requires": {}}, {}),
+        ({}, {"started": "2026-11-20T12:50:00Z"}),
+        ({}, {"state": "paused"}),
+    ],
+    ids=["different port", "different frameworks", "container started again", "container paused"],
+)
+def test_result_of_a_different_check_is_not_used(script, tmp_path, later, container):
+    log = tmp_path / "log"
+    script("docker", answers(log))
+    begun = begin()
+    # The check runs beside the rest, and the next line replaces the docker that it calls.
+    deadline = time.monotonic() + 30
+    while not counted(log):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    script("docker", answers(log, f"cat {TABLE}", **container))
+    assert run(**{**BUILD, **later}, begun=begun)["available"]
+    assert counted(log) == 2
+
+
+@pytest.mark.parametrize("begun", ["0" * 32, "../../../etc/passwd", "no"])
+def test_check_that_was_not_started(script, tmp_path, begun):
+    script("docker", answers(tmp_path / "log", f"cat {TABLE}"))
+    assert run(**BUILD, begun=begun)["available"]
+
+
+def test_check_that_failed_is_made_again(script, tmp_path):
+    """The run may have repaired the container since, or restarted the engine beside it."""
+    log, repaired = tmp_path / "log", tmp_path / "repaired"
+    missing = "echo 'exec: horovodrun: executable file not found in $PATH'; exit 127"
+    script("docker", answers(log, f"if [ -e {repaired} ]; then cat {TABLE}; else {missing}; fi"))
+    assert (run(**BUILD, begun=begin())["cause"], counted(log)) == ("not_installed", 2)
+    begun = begin()
+    deadline = time.monotonic() + 30
+    while counted(log) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    repaired.touch()
+    assert run(**BUILD, begun=begun)["available"]
+
+
+@pytest.mark.parametrize("state", ["exited", "paused", "restarting"])
+def test_no_check_is_started_if_the_container_does_not_run(script, tmp_path, state):
+    log = tmp_path / "log"
+    script("docker", answers(log, state=state))
+    assert (begin(), counted(log)) == ("", 0)
+
+
+def test_no_check_is_started_without_an_engine(script):
+    assert begin() == ""

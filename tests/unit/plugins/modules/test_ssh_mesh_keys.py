@@ -10,6 +10,20 @@ import pytest
 from scripted_tools import run_module
 
 
+#: What docker inspect says, in a shell script. The container's first process is this one.
+INSPECTED = "echo '%s'" % json.dumps(
+    [
+        {
+            "Id": "c" * 64,
+            "Image": "sha256:0123",
+            "State": {"Pid": os.getpid()},
+            "HostConfig": {},
+            "Config": {"Env": None, "User": ""},
+        }
+    ]
+)
+
+
 @pytest.fixture(name="run")
 def fixture_run(tmp_path):
     def run(check=False, **arguments):
@@ -127,7 +141,7 @@ def test_sshd_that_has_not_read_its_newest_file(run, tmp_path):
     """Its pid file, which it writes when it has read its files, is looked at through the container's /proc/<pid>/root: here our own."""
     run()
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/docker").write_text(f"#!/bin/sh\necho sha256:0123 {os.getpid()}\n")
+    (tmp_path / "bin/docker").write_text(f"#!/bin/sh\n{INSPECTED}\n")
     (tmp_path / "bin/docker").chmod(0o755)
     pid_file = tmp_path / "sshd.pid"
     asked = {"container": "trainyard-training", "pid_file": str(pid_file)}
@@ -143,7 +157,7 @@ def test_sshd_that_has_not_read_its_newest_file(run, tmp_path):
 def test_sshd_that_does_not_answer(run, tmp_path, greeting, frozen):
     """The kernel accepts the connection, as it does for a process that is stopped."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/docker").write_text(f"#!/bin/sh\necho sha256:0123 {os.getpid()}\n")
+    (tmp_path / "bin/docker").write_text(f"#!/bin/sh\n{INSPECTED}\n")
     (tmp_path / "bin/docker").chmod(0o755)
     (tmp_path / "sshd.pid").write_text("1")
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -170,10 +184,8 @@ def test_sshd_that_does_not_answer(run, tmp_path, greeting, frozen):
 def test_logins_are_tried_only_if_nothing_changes(run, tmp_path):
     """Otherwise they would not show the state after the run. Here the container's docker exec answers, as if its ssh were missing."""
     (tmp_path / "bin").mkdir()
-    inspected = json.dumps([{"Id": "c" * 64, "HostConfig": {}, "Config": {"Env": None}}])
     (tmp_path / "bin/docker").write_text(
-        "#!/bin/sh\n"
-        f"case \"$*\" in *--format=*) echo sha256:0123 {os.getpid()};; inspect*) echo '{inspected}';; *) exit 127;; esac\n"
+        f"#!/bin/sh\ncase $1 in inspect) {INSPECTED};; *) echo; exit 127;; esac\n"
     )
     (tmp_path / "bin/docker").chmod(0o755)
     pid_file = tmp_path / "sshd.pid"
@@ -190,6 +202,30 @@ def test_logins_are_tried_only_if_nothing_changes(run, tmp_path):
     assert run(**asked)["logins"] == {}
 
 
+def test_logins_and_sshd_are_asked_in_one_docker_exec(run, tmp_path):
+    """It takes longer than they do. The container's tools are scripts, and docker exec runs them on this machine."""
+    (tmp_path / "bin").mkdir()
+    tools = {
+        "docker": f"case $1 in inspect) {INSPECTED}; exit;; esac\necho exec >> {tmp_path}/log\n"
+        'while [ "$1" != /bin/sh ]; do shift; done\nexec "$@"',
+        "ssh": '[ "$1" = -Q ] && exec echo mlkem768x25519-sha256\n{ echo Connection refused; } >&2; exit 255',
+    }
+    for name, body in tools.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "sshd.pid").write_text("1", encoding="utf-8")
+    asked = {"container": "x", "pid_file": f"{tmp_path}/sshd.pid", "peers": ["server-a", "b"]}
+    first = run(**asked)
+    assert (first["logins"], first["post_quantum"]) == ({}, True)
+    os.utime(tmp_path / "sshd.pid")
+    (tmp_path / "log").unlink()
+    told = run(**asked)
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "exec\n"
+    assert (told["post_quantum"], told["effective"]) == (True, {})
+    assert [login["name"] for login in told["logins"]["logins"]] == ["server-a", "b"]
+    assert (told["logins"]["available"], told["logins"]["container"]["id"]) == (True, "c" * 64)
+
+
 @pytest.mark.parametrize(
     "known, post_quantum",
     [
@@ -203,7 +239,7 @@ def test_post_quantum_exchange_is_told_by_the_container_s_own_ssh(
 ):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/docker").write_text(
-        f"#!/bin/sh\ncase $1 in exec) printf '%s\\n' {known};; *) echo sha256:0123 {os.getpid()};; esac\n"
+        f"#!/bin/sh\ncase $1 in exec) printf '%s\\n' {known};; *) {INSPECTED};; esac\n"
     )
     (tmp_path / "bin/docker").chmod(0o755)
     assert run(container="x")["post_quantum"] is post_quantum
@@ -214,8 +250,8 @@ def test_who_can_log_in_is_told(run, tmp_path):
     """The keys of the file, the settings that sshd takes from its file, and where something listens. Nothing of it is changed."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/docker").write_text(
-        f'#!/bin/sh\ncase $1 in exec) echo curve25519-sha256; echo --trainyard--; shift 2; echo "asked $4";\n'
-        f"printf 'port 12345\\nlistenaddress 10.0.0.1:1\\nlistenaddress [::]:1\\n';; *) echo sha256:0123 {os.getpid()};; esac\n"
+        f'#!/bin/sh\ncase $1 in exec) echo curve25519-sha256; echo --trainyard--; echo "asked ${{5##*sshd -T -f }}";\n'
+        f"printf 'port 12345\\nlistenaddress 10.0.0.1:1\\nlistenaddress [::]:1\\n';; *) {INSPECTED};; esac\n"
     )
     (tmp_path / "bin/docker").chmod(0o755)
     (tmp_path / "ssh").mkdir()
@@ -229,7 +265,7 @@ def test_who_can_log_in_is_told(run, tmp_path):
         "127.0.0.1"
     ]
     assert told["effective"] == {
-        "asked": [f"{tmp_path}/ssh/sshd_config"],
+        "asked": [f"{tmp_path}/ssh/sshd_config; fi"],
         "port": ["12345"],
         "listenaddress": ["10.0.0.1:1", "[::]:1"],
     }
@@ -239,7 +275,9 @@ def test_who_can_log_in_is_told(run, tmp_path):
 
 def test_container_whose_sshd_is_not_root(run, tmp_path):
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/docker").write_text(f"#!/bin/sh\necho sha256:0123 {os.getpid()} 1000:1000\n")
+    (tmp_path / "bin/docker").write_text(
+        "#!/bin/sh\n%s\n" % INSPECTED.replace('"User": ""', '"User": "1000:1000"')
+    )
     (tmp_path / "bin/docker").chmod(0o755)
     told = run(container="x")
     assert (

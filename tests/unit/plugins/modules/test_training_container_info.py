@@ -4,15 +4,12 @@ import hashlib
 import json
 import os
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from scripted_tools import run_module
 
 from ansible_collections.trainyard.gpu.plugins.modules import training_container_info
-
-TABLE = Path(__file__).parents[3] / "fixtures/horovod/cb-0.28.1-pytorch-mpi-gloo-nccl.txt"
 
 CONTAINER = {
     "Id": "c" * 64,
@@ -104,7 +101,6 @@ def test_all_is_there(run, tmp_path):
         "log": [],
     }
     assert told["paths"] == {str(tmp_path): "0750", "/no/such": ""}
-    assert told["begun"] == ""
     assert told["services"] == {
         "files": [],
         "config": "",
@@ -420,98 +416,3 @@ def test_services_are_awaited(config, states, done):
         training_container_info.serves(SimpleNamespace(params={"services_config": ""}), found)
         is True
     )
-
-
-def answers(found, log, table="true", started="2026-11-20T12:41:28Z", gate="/"):
-    """A docker that inspects as prints() does. In its container the log counts the checks, and a check ends once the gate exists."""
-    return f"""PATH=/usr/bin:/bin
-case "$*" in
-  "inspect --type=container"*) echo '{found["Id"]} {started}';;
-  exec*) echo check >> {log}; until [ -e {gate} ]; do sleep 0.1; done; {table};;
-  *) {prints(found, IMAGE)};;
-esac"""
-
-
-CHECK = {"ssh_host": "server-a", "ssh_port": 12345, "frameworks": ["pytorch"]}
-BUILD = {
-    "container": "trainyard-training",
-    "ssh_host": "server-a",
-    "ssh_port": 12345,
-    "requires": {"frameworks": ["pytorch"]},
-    "import_required": True,
-}
-
-
-def test_check_that_runs_beside_the_rest(run, tmp_path):
-    log = tmp_path / "log"
-    docker = answers(
-        CONTAINER,
-        log,
-        f"cat {TABLE}; echo 'trainyard: import of horovod.torch: ok' >&2",
-        gate=tmp_path / "gate",
-    )
-    # If the module waited for the check, it would be killed after the timeout and have no table.
-    begun = run(docker, begin_check={**CHECK, "timeout": 10})["begun"]
-    (tmp_path / "gate").touch()
-    built = run_module(
-        "horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere"
-    )
-    assert (built["available"], built["version"]) == (True, "0.28.1")
-    assert len(log.read_text(encoding="utf-8").splitlines()) == 1
-    # A result is read once.
-    assert run_module(
-        "horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere"
-    )["available"]
-    assert len(log.read_text(encoding="utf-8").splitlines()) == 2
-
-
-@pytest.mark.parametrize(
-    "later, started",
-    [({"ssh_port": 2222}, ""), ({"requires": {}}, ""), ({}, "2026-11-20T12:50:00Z")],
-    ids=["different port", "different frameworks", "container started again"],
-)
-def test_result_of_a_different_check_is_not_used(run, tmp_path, later, started):
-    log = tmp_path / "log"
-    begun = run(answers(CONTAINER, log), begin_check=CHECK)["begun"]
-    # The check runs beside the rest, and the next line replaces the docker that it calls.
-    deadline = time.monotonic() + 30
-    while not log.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    run(answers(CONTAINER, log, f"cat {TABLE}", **({"started": started} if started else {})))
-    assert run_module(
-        "horovod_build_info", {**BUILD, **later, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere"
-    )["available"]
-    assert len(log.read_text(encoding="utf-8").splitlines()) == 2
-
-
-@pytest.mark.parametrize("begun", ["0" * 32, "../../../etc/passwd", "no"])
-def test_check_that_was_not_started(run, tmp_path, begun):
-    log = tmp_path / "log"
-    run(answers(CONTAINER, log, f"cat {TABLE}"))
-    assert run_module(
-        "horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere"
-    )["available"]
-
-
-def test_failed_check_has_the_same_cause_as_without_begin(run, tmp_path):
-    docker = answers(
-        CONTAINER,
-        tmp_path / "log",
-        "echo 'exec: horovodrun: executable file not found in $PATH'; exit 127",
-    )
-    causes = [
-        run_module(
-            "horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere"
-        )["cause"]
-        for begun in (run(docker, begin_check=CHECK)["begun"], "")
-    ]
-    assert causes == ["not_installed", "not_installed"]
-
-
-@pytest.mark.parametrize("state, unit", [({"Running": False}, {}), ({}, {"ActiveState": "failed"})])
-def test_no_check_is_started_if_the_container_does_not_run(run, tmp_path, state, unit):
-    log = tmp_path / "log"
-    found = {**CONTAINER, "State": {**CONTAINER["State"], **state}}
-    assert run(answers(found, log), unit, begin_check=CHECK)["begun"] == ""
-    assert not log.exists()

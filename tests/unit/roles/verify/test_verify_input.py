@@ -288,13 +288,13 @@ def test_jobs_run_in_the_training_image_if_there_are_containers(changes, image):
     "given, begun",
     [
         ({}, ""),
-        ({"training_container_state": {"begun": ""}}, ""),
-        ({"training_container_state": {"begun": "0" * 32}}, "0" * 32),
-        ({"training_container_state": {"begun": "0" * 32}, "training_sshd_has_changed": True}, ""),
+        ({"cluster_host": {"begun": ""}}, ""),
+        ({"cluster_host": {"begun": "0" * 32}}, "0" * 32),
+        ({"cluster_host": {"begun": "0" * 32}, "training_sshd_has_changed": True}, ""),
     ],
-    ids=["verify.yml alone", "container did not run", "begun", "sshd changed after it"],
+    ids=["no facts", "verify.yml alone", "begun", "sshd changed after it"],
 )
-def test_check_that_role_training_container_has_begun(given, begun):
+def test_check_that_role_cluster_has_begun(given, begun):
     assert decided("begun_check", **given) == begun
 
 

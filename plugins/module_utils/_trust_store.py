@@ -1,0 +1,58 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The certificates that a host trusts: the system's bundle, our files from which update-ca-certificates makes it, and our copy of it."""
+
+from __future__ import annotations
+
+import os
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._pem import certificates
+
+__all__ = ["DIRECTORY", "PREFIX", "SYSTEM_BUNDLE", "file_name", "files_in", "read", "trusts"]
+
+DIRECTORY = "/usr/local/share/ca-certificates"
+SYSTEM_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+PREFIX = "trainyard-"
+
+
+def read(path: str) -> str:
+    """Return the text of a file, empty if it does not exist."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return ""
+
+
+def files_in(directory: str, prefix: str) -> dict[str, str]:
+    """Return our files with certificates in a folder, by name."""
+    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    return {
+        name: read(os.path.join(directory, name))
+        for name in names
+        if name.startswith(prefix) and name.endswith(".crt")
+    }
+
+
+def file_name(prefix: str, fingerprint: str) -> str:
+    """Return the name of the file of a certificate."""
+    return f"{prefix}{fingerprint[:12]}.crt"
+
+
+def trusts(
+    fingerprints: list[str],
+    bundle: str,
+    system_bundle: str = SYSTEM_BUNDLE,
+    directory: str = DIRECTORY,
+    prefix: str = PREFIX,
+) -> bool:
+    """Return whether module trusted_certificates would change nothing for these certificates and this copy of the system's bundle."""
+    text = read(system_bundle)
+    held = certificates(text, strict=False)
+    if not fingerprints or not set(fingerprints) <= set(held) or read(bundle) != text:
+        return False
+    asked = {file_name(prefix, fingerprint): held[fingerprint] for fingerprint in fingerprints}
+    ours = files_in(directory, prefix)
+    return all(asked.get(name) == pem for name, pem in ours.items())
