@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _burn_in, _compat
+from ansible_collections.trainyard.gpu.plugins.module_utils import _burn_in
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 
 H100 = "NVIDIA H100 80GB HBM3"
 SOFTWARE = "torch 2.4.0, CUDA 12.4, driver 550.163.01"
@@ -336,6 +337,42 @@ def test_a_gpu_without_serial_number_has_its_uuid():
     cards = {"gpus": [a_card(serial=None)]}
     found = _burn_in.devices("gpu-a", told(before=cards, after=cards))
     assert found[0]["serial"] == "GPU-1"
+
+
+def test_two_gpus_of_one_board_are_two_devices():
+    rank = {"kind": "gpu", "model": H100, "wrong": {}, "error": ""}
+    ranks = [
+        dict(rank, uuid="GPU-1", index=0, rates={"memory": [3000.0] * 10}),
+        dict(rank, uuid="GPU-2", index=1, rates={"memory": [1000.0] * 10}),
+    ]
+    cards = {"gpus": [a_card(), a_card(uuid="GPU-2", index=1)]}
+    its = dict(told(before=cards, run=ended({"ranks": ranks, "host": {}})), after=cards)
+    judged = _burn_in.judge(_burn_in.of_hosts({"gpu-a": its}), {}, no_figures)
+    shown = {device["serial"]: device["verdict"] for device in judged["devices"]}
+    assert shown == {"GPU-1": "pass", "GPU-2": "fail", "S1234567": "pass"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"ranks": [7]},
+        {"ranks": 7},
+        {"ranks": [{"wrong": {"memory": "many"}}]},
+        {"ranks": [{"rates": [1]}]},
+        {"host": []},
+        {"host": {"faults": 1}},
+        {"ranks": [{"index": "first"}]},
+        {"ranks": [{"wrong": {"memory": float("inf")}}]},
+    ],
+)
+def test_an_answer_of_another_form_is_a_fault_of_its_host_only(answer):
+    run = {"rc": 0, "stdout_lines": [json.dumps(answer)], "stderr_lines": []}
+    found = checks_of({"gpu-a": {"run": run, "serial": "S1234567"}})["burn-in-results"]
+    both = _burn_in.of_hosts({"gpu-a": {"run": run}, "gpu-b": told()})
+    assert found["verdict"] == ("fail" if answer != {"host": []} else "pass")
+    assert [device["verdict"] for device in _burn_in.judge(both, {}, no_figures)["devices"]][
+        -2:
+    ] == ["pass", "pass"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,11 @@ import re
 import statistics
 from collections.abc import Callable
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._finding import finding
+except ImportError:
+    # Role host_library copies these files to hosts, into one folder.
+    from _finding import finding
 
 SCHEMA_VERSION = 1
 RESULTS, SPEED, ERRORS = "burn-in-results", "burn-in-speed", "burn-in-errors"
@@ -98,12 +102,26 @@ def of_hosts(told: dict[str, dict]) -> list[dict]:
     """Return the devices of all hosts. A serial number that several hosts have, such as those of virtual machines, is none."""
     serials = {host: str(its.get("serial") or "").strip() for host, its in told.items()}
     counts = collections.Counter(serials.values())
+    found = []
+    for host, its in told.items():
+        own = serials[host] if _is_serial(serials[host], counts) else ""
+        try:
+            found += devices(host, dict(its, serial=own))
+        except (AttributeError, TypeError, ValueError, OverflowError):
+            # What one host says must not end the verdict of the others.
+            odd = {"msg": "its answer has another form than that of the program"}
+            found += devices(host, {"run": odd, "serial": own})
+    return _told_apart(found)
+
+
+def _told_apart(found: list[dict]) -> list[dict]:
+    """Return the devices, each with a serial number of its own: GPUs of one board may have that of the board."""
+    counts = collections.Counter(device["serial"] for device in found)
     return [
         device
-        for host, its in told.items()
-        for device in devices(
-            host, dict(its, serial=serials[host] if _is_serial(serials[host], counts) else "")
-        )
+        if counts[device["serial"]] == 1
+        else dict(device, serial=device["uuid"] or "%(host)s-%(kind)s-%(index)d" % device)
+        for device in found
     ]
 
 
@@ -149,6 +167,7 @@ def devices(host: str, told: dict) -> list[dict]:
             {
                 "kind": "gpu" if is_gpu else "cpu",
                 "serial": str(serial),
+                "uuid": str(rank.get("uuid") or ""),
                 "host": host,
                 "index": int(card.get("index", rank.get("index", 0))),
                 "model": str(card.get("name") or rank.get("model") or "unknown"),
@@ -165,6 +184,7 @@ def devices(host: str, told: dict) -> list[dict]:
         {
             "kind": "host",
             "serial": own,
+            "uuid": "",
             "host": host,
             "index": 0,
             "model": str(host_part.get("model") or "unknown"),
