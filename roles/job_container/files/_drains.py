@@ -29,6 +29,8 @@ LEAST_NODES, MOST_OUT = 4, 3
 #: So many drains for one cause in so many seconds, and a person has to look at the node.
 TIMES, WEEK = 3, 7 * 24 * 3600
 STAYS = "trainyard: stays out: "
+#: The cause has ended, and program idle-checks of the scheduler tries a job before the node returns to service.
+PROBE = "trainyard: probe: "
 KEPT = 100
 #: slurmd itself drains the node for it, when a process of a job does not end in time. The process may end later.
 KILL_FAILED = "Kill task failed"
@@ -117,6 +119,11 @@ def too_often(history: list[dict], now: float) -> str:
         if len(begun) >= TIMES:
             return check
     return ""
+
+
+def waits_for_probe(former: str) -> str:
+    """Return the reason of a node whose fault has ended, until a job has run on it."""
+    return (PROBE + former[len(PREFIX) :])[:LENGTH]
 
 
 def stays_out(check: str) -> str:
