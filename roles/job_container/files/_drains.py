@@ -121,6 +121,12 @@ def too_often(history: list[dict], now: float) -> str:
     return ""
 
 
+def is_of_hardware(history: list[dict]) -> bool:
+    """Return whether the last drain was for a fault of the host or of what hosts share. What a job has left says nothing about them when it has gone."""
+    drains = [event for event in history if event["event"] == "drain"]
+    return not drains or drains[-1].get("class") != "user"
+
+
 def waits_for_probe(former: str) -> str:
     """Return the reason of a node whose fault has ended, until a job has run on it."""
     return (PROBE + former[len(PREFIX) :])[:LENGTH]

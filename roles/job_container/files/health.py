@@ -436,8 +436,8 @@ def history() -> list[dict]:
     return _drains.read_history(former if isinstance(former, list) else [])
 
 
-def note(event: str, found: list[tuple[str, str]], reason: str) -> None:
-    """Add an event to the history. One that is held back again and again is one event."""
+def note(event: str, found: list[tuple[str, str]], reason: str, goes_on: bool = False) -> None:
+    """Add an event to the history. One that is held back again and again is one event, and so is a drain that goes on for other reasons (C(goes_on))."""
     former = history()
     checks = list(dict.fromkeys(check for check, _text in found))
     if event == "held" and former and former[-1]["event"] == event:
@@ -446,7 +446,7 @@ def note(event: str, found: list[tuple[str, str]], reason: str) -> None:
         "time": int(time.time()),
         "event": event,
         "checks": checks,
-        "new": _drains.new_checks(former, found),
+        "new": _drains.new_checks(former if goes_on else [], found),
         "class": _drains.class_of(found),
         "reason": reason,
     }
@@ -487,7 +487,7 @@ def take_out(node: str, found: list[tuple[str, str]], former: str) -> None:
             hold_back(found)
             return
     remember(reason)
-    note("drain", found, reason)
+    note("drain", found, reason, bool(former))
 
 
 def bring_back(node: str, former: str, probes: bool) -> None:
@@ -511,7 +511,7 @@ def bring_back(node: str, former: str, probes: bool) -> None:
         reason = _drains.stays_out(often)
         if update(node, "state=drain", "reason=%s" % reason):
             remember(reason)
-    elif probes and former.startswith(_drains.PREFIX):
+    elif probes and former.startswith(_drains.PREFIX) and _drains.is_of_hardware(history()):
         reason = _drains.waits_for_probe(former)
         if update(node, "state=drain", "reason=%s" % reason):
             remember(reason)

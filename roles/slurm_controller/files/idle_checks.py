@@ -30,8 +30,8 @@ SINFO = ["sinfo", "--noheader", "--all", "--Node", "--format=%N|%T|%P|%H|%E"]
 AS_SLURM = ["runuser", "--user", "slurm", "--"]
 #: Nodes that are checked at once: one of so many, and one at least.
 SHARE = 10
-#: A node that was not checked, because its job did not begin or was preempted, is tried again after so many seconds.
-AGAIN = 3600
+#: A node that was not checked, because its job did not begin or was preempted, is tried again after so many seconds. One that waits to return, sooner.
+AGAIN = {"tried": 3600, "probed": 600}
 #: Seconds for a command of Slurm, for the start of a job on an idle node, and beside the load for its start and its end.
 TOOL_SECONDS, IMMEDIATE, BESIDE = 60, 60, 600
 PROBE_SECONDS = 5
@@ -93,14 +93,14 @@ def batch(nodes: dict, known: dict, days: int, now: float) -> tuple[list, list]:
         name
         for name in sorted(waiting, key=lambda name: nodes[name]["since"])
         # Only one that runs no job any more, and was not tried a moment ago.
-        if nodes[name]["state"].startswith("drained") and may_try(known.get(name), now)
+        if nodes[name]["state"].startswith("drained") and may_try(known.get(name), "probed", now)
     ][:room]
     due = [
         name
         for name in sorted(nodes, key=lambda name: (checked(known.get(name)), name))
         if nodes[name]["state"] == "idle"
         and now - checked(known.get(name)) >= days * DAY
-        and may_try(known.get(name), now)
+        and may_try(known.get(name), "tried", now)
     ]
     return probes, due[: room - len(probes)] if days > 0 else []
 
@@ -110,9 +110,9 @@ def checked(entry: object) -> float:
     return value if isinstance(value, (int, float)) else 0
 
 
-def may_try(entry: object, now: float) -> bool:
-    tried = entry.get("tried") if isinstance(entry, dict) else None
-    return not isinstance(tried, (int, float)) or not 0 <= now - tried < AGAIN
+def may_try(entry: object, what: str, now: float) -> bool:
+    last = entry.get(what) if isinstance(entry, dict) else None
+    return not isinstance(last, (int, float)) or not 0 <= now - last < AGAIN[what]
 
 
 def job(node: str, partition: str, settings: dict, seconds: int, reservation: str = "") -> list:
@@ -137,8 +137,8 @@ def job(node: str, partition: str, settings: dict, seconds: int, reservation: st
     return [*AS_SLURM, "srun", *words, "sudo", "--non-interactive", CHECK, str(seconds)]
 
 
-def judge(answers: dict, filed: dict) -> tuple[dict, list]:
-    """Return for each node why it must not run jobs, C(bad), or why nothing is known, C(not_made), and the judged devices."""
+def judge(answers: dict, filed: dict, ignored: tuple = ()) -> tuple[dict, list]:
+    """Return for each node why it must not run jobs, C(bad), or why nothing is known, C(not_made), and the judged devices. C(ignored) are checks that do not count."""
     told = {name: answer for name, answer in answers.items() if has_ranks(answer)}
     judged = _burn_in.judge(_burn_in.of_hosts(told), filed, lambda _model: {})
     found = {}
@@ -147,7 +147,7 @@ def judge(answers: dict, filed: dict) -> tuple[dict, list]:
         bad = [
             "%s: %s" % (check["id"], check["found"])
             for check in judged["checks"]
-            if check["host"] == name and check["verdict"] == "fail"
+            if check["host"] == name and check["verdict"] == "fail" and check["id"] not in ignored
         ]
         why = "" if name in told else why_nothing(answer)
         found[name] = {"bad": "; ".join(bad), "health": health, "not_made": why}
@@ -239,7 +239,10 @@ def check_idle(names: list, nodes: dict, settings: dict) -> dict:
     """Check idle nodes, and drain those at fault. Return what was found of each."""
     seconds = settings["seconds"]
     commands = {name: job(name, nodes[name]["partition"], settings, seconds) for name in names}
-    found = judge_and_file(run_jobs(commands, seconds))
+    filed = read_filed()
+    results = {serial: document["results"] for serial, document in filed.items()}
+    found, devices = judge(run_jobs(commands, seconds), results)
+    file_results(devices, filed, time.time())
     for name in names:
         bad = found[name]["bad"]
         if bad and is_held(nodes, 1):
@@ -247,14 +250,6 @@ def check_idle(names: list, nodes: dict, settings: dict) -> dict:
         elif bad:
             nodes[name]["reason"] = _drains.PREFIX
             drain(name, bad)
-    return found
-
-
-def judge_and_file(answers: dict) -> dict:
-    filed = read_filed()
-    results = {serial: document["results"] for serial, document in filed.items()}
-    found, devices = judge(answers, results)
-    file_results(devices, filed, time.time())
     return found
 
 
@@ -276,7 +271,8 @@ def probe(node: str, nodes: dict, settings: dict) -> dict:
         if not update(node, "state=resume"):
             return {"bad": "", "health": "", "not_made": "the node cannot be resumed"}
         command = job(node, nodes[node]["partition"], settings, PROBE_SECONDS, name)
-        found = judge_and_file(run_jobs({node: command}, PROBE_SECONDS))[node]
+        # Cold devices are faster than in a check of a minute, so their speed is neither judged nor filed.
+        found = judge(run_jobs({node: command}, PROBE_SECONDS), {}, (_burn_in.SPEED,))[0][node]
         bad = found["bad"] or found["health"]
         if bad:
             drain(node, "probe before the return to service: " + bad)
@@ -316,9 +312,11 @@ def main(words: list) -> int:
     found = {name: probe(name, nodes, settings) for name in probes}
     found.update(check_idle(due, nodes, settings) if due else {})
     for name, its in found.items():
-        entry = dict(known.get(name) or {}, tried=begun, **its)
-        # A container that is stopped is tried again, too.
-        known[name] = entry if its["not_made"] else dict(entry, checked=begun)
+        former = known.get(name) if isinstance(known.get(name), dict) else {}
+        entry = dict(former, **its, **{"tried" if name in due else "probed": begun})
+        # A container that is stopped is tried again, too. A probe is short, and no check.
+        is_made = name in due and not its["not_made"]
+        known[name] = dict(entry, checked=begun) if is_made else entry
         tell("%s: %s" % (name, its["bad"] or its["not_made"] or its["health"] or "good"))
     kept = {name: entry for name, entry in known.items() if name in nodes}
     _files.write_private(place, json.dumps(kept))

@@ -339,6 +339,86 @@ def test_a_gpu_without_serial_number_has_its_uuid():
     assert found[0]["serial"] == "GPU-1"
 
 
+def dcgm(key, *results, name="memory"):
+    document = {key: {"test_categories": [{"category": "Hardware", "tests": [{"name": name}]}]}}
+    document[key]["test_categories"][0]["tests"][0]["results"] = list(results)
+    return "== dcgmi\n%s\n== exit 0\n" % json.dumps(document, indent=1)
+
+
+NEWER = {"entity_group": "GPU", "entity_id": 3}
+FAILED = {"status": "Fail", "warnings": [{"error_id": 83, "warning": "Pinned memory allocation"}]}
+
+
+@pytest.mark.parametrize(
+    "text, faults, remarks",
+    [
+        ("", [], []),
+        # DCGM 4, and DCGM 3 as in NVIDIA/DCGM#139.
+        (dcgm("DCGM Diagnostic", dict(NEWER, status="Pass")), [], []),
+        (
+            "Warning: the version differs\n"
+            + dcgm("DCGM Diagnostic", dict(NEWER, status="Pass"), dict(NEWER, **FAILED)),
+            ["dcgmi diag: memory of GPU 3: Pinned memory allocation"],
+            [],
+        ),
+        (
+            dcgm(
+                "DCGM GPU Diagnostic",
+                {"gpu_id": "0", "status": "Skip"},
+                {"gpu_id": "1", "status": "Fail", "warnings": ["bad page"]},
+                {"gpu_ids": "0,1", "status": "Fail"},
+            ),
+            [
+                "dcgmi diag: memory of GPU 1: bad page",
+                "dcgmi diag: memory of GPU 0,1: Fail",
+            ],
+            [],
+        ),
+        # NVIDIA/DCGM#253: warnings of healthy hosts after an upgrade.
+        (
+            dcgm("DCGM Diagnostic", dict(NEWER, status="Warn", warnings=[{"warning": "slow"}])),
+            [],
+            ["dcgmi diag: memory of GPU 3: slow"],
+        ),
+        (
+            "== dcgmi\nError: unable to establish a connection\n== exit 226\n",
+            [],
+            ["dcgmi diag gave no result: Error: unable to establish a connection"],
+        ),
+        ("== dcgmi\n{\n== exit 124\n", [], ["dcgmi diag gave no result: {"]),
+        ("== dcgmi\n[]\n{}\n== exit 0\n", [], ["dcgmi diag gave no result: [] {}"]),
+        ("== nhc\n\n== exit 0\n", [], []),
+        (
+            "== nhc\n20261130 08:00:00 [slurm] /usr/libexec/nhc/node-mark-offline gpu-a\n"
+            "ERROR:  nhc:  Health check failed:  check_fs_mount:  /scratch not mounted\n\n== exit 1\n",
+            ["nhc: ERROR:  nhc:  Health check failed:  check_fs_mount:  /scratch not mounted"],
+            [],
+        ),
+        ("== nhc\nno configuration\n== exit 1\n", ["nhc: no configuration"], []),
+        ("== nhc\n\n== exit 124\n", [], ["nhc did not end in time"]),
+    ],
+)
+def test_the_verdicts_of_other_tools_join(text, faults, remarks):
+    assert _burn_in.vendor_findings(text) == (faults, remarks)
+    found = checks_of({"gpu-a": told(vendor=text)})["burn-in-errors"]
+    assert found["verdict"] == ("fail" if faults else "warn" if remarks else "pass")
+    assert all(each in found["found"] for each in faults + remarks)
+    assert bool(found["fix"]) is bool(faults or remarks)
+
+
+def test_a_slow_disk_is_a_warning():
+    """It is measured once, and others use the share meanwhile."""
+    hosts = [
+        a_device(0, [rate], "write_share", kind="host", serial=name, host=name, model="EPYC")
+        for name, rate in (("a", 1.0), ("b", 1.0), ("c", 0.5))
+    ]
+    devices, checks = judged(hosts)
+    found = checks["burn-in-speed", "c"]
+    assert found["verdict"] == "warn" and "write_share" in found["found"] and found["fix"]
+    assert checks["burn-in-speed", "a"]["verdict"] == "pass"
+    assert {device["verdict"] for device in devices} == {"pass"}
+
+
 def test_two_gpus_of_one_board_are_two_devices():
     rank = {"kind": "gpu", "model": H100, "wrong": {}, "error": ""}
     ranks = [

@@ -1418,6 +1418,25 @@ def test_a_node_waits_for_a_job_before_it_returns(node):
     assert health._drains.is_over("d", shown(dict.fromkeys("abc", waits) | {"d": "none"}))
 
 
+def test_what_a_job_has_left_needs_no_probe(node):
+    health.drain("a", [("alloc-gpus-busy", "GPU 0 is used by process 7 (python3) of no job")], True)
+    health.drain("a", [], True)
+    assert node.reason == "none"
+
+
+def test_a_drain_after_one_of_somebody_else_is_a_new_one(node):
+    for day in range(3):
+        node.now = 1.7e9 + day * 86400
+        health.drain("a", [("gpu-ecc", "GPU 3")])
+        # Verify has found more, and a person resumes the node between two looks.
+        node.reason = "trainyard: verify: burn-in-results"
+        health.drain("a", [])
+        node.reason = "none"
+        health.drain("a", [])
+    events = json.loads(Path(health.HISTORY).read_text(encoding="utf-8"))
+    assert [event["new"] for event in events] == [["gpu-ecc"]] * 3
+
+
 def test_a_probe_does_not_hide_that_a_node_is_drained_again_and_again(node):
     for day in range(3):
         node.now = 1.7e9 + day * 86400

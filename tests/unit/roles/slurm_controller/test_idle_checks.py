@@ -100,6 +100,10 @@ def test_nodes_that_wait_to_return_are_first():
     waiting = nodes({"a": "drained", "b": "draining"}, "trainyard: probe: gpu-xid: Xid 79")
     both = {**waiting, **nodes({"c": "idle"})}
     assert idle.batch(both, {}, 7, NOW) == (["a"], [])
+    # A check that was preempted a moment ago is no reason to wait. A probe is.
+    assert idle.batch(waiting, {"a": {"tried": NOW - 60}}, 7, NOW) == (["a"], [])
+    assert idle.batch(waiting, {"a": {"probed": NOW - 60}}, 7, NOW) == ([], [])
+    assert idle.batch(waiting, {"a": {"probed": NOW - 601}}, 7, NOW) == (["a"], [])
     for reason in ("trainyard: gpu-xid: Xid 79", "trainyard: stays out: gpu-xid", "maintenance"):
         assert idle.batch(nodes({"a": "drained"}, reason), {}, 7, NOW) == ([], [])
 
@@ -300,6 +304,16 @@ def test_a_node_whose_job_fails_does_not_return(scheduler, told, reason):
     again = "scontrol update nodename=a state=drain reason=" + reason
     assert scheduler.tick() == [*RESERVED, again, *FREED]
     assert scheduler.tick() == []
+
+
+def test_the_speed_of_a_probe_is_neither_judged_nor_filed(scheduler):
+    """It takes some seconds, in which a device is cold."""
+    scheduler.nodes, scheduler.answers["a"] = WAITS, answer(rate=0.5)
+    assert scheduler.tick() == [*RESERVED, *FREED]
+    assert {path.name for path in scheduler.folder.iterdir()} == {"nodes"}
+    # The check of a minute comes when it is due.
+    known = json.loads((scheduler.folder / "nodes").read_text(encoding="utf-8"))
+    assert "checked" not in known["a"]
 
 
 def test_a_container_that_is_stopped_keeps_no_node_out(scheduler):
