@@ -11,7 +11,8 @@ import os
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _burn_in, _compat, _report_files
+from ansible_collections.trainyard.gpu.plugins.module_utils import _burn_in
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat, _report_files
 
 
 class ActionModule(ActionBase):

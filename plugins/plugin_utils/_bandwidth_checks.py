@@ -12,7 +12,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import rema
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import (
     reason as reason_of,
 )
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._burn_in import link_check
+from ansible_collections.trainyard.gpu.plugins.module_utils._burn_in import link_check
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import (
     fabric_counters,

@@ -6,30 +6,9 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._finding import finding
+
 __all__ = ["blocks", "finding", "render"]
-
-VERDICTS = ("pass", "warn", "fail", "skipped", "not_evaluated")
-
-
-def finding(check_id, host, verdict, expected="", found="", source="", fix="", seconds=0.0):
-    """Return one finding.
-
-    C(source) is what was asked: a variable's name for input, a tool or a file for what a host says.
-    """
-    if verdict not in VERDICTS:
-        raise ValueError(
-            "%s: verdict %r is not one of %s" % (check_id, verdict, ", ".join(VERDICTS))
-        )
-    return {
-        "id": check_id,
-        "host": host,
-        "verdict": verdict,
-        "expected": expected,
-        "found": found,
-        "source": source,
-        "seconds": seconds,
-        "fix": fix,
-    }
 
 
 def blocks(findings, fail_on="block"):

@@ -13,6 +13,7 @@ import re
 import shlex
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import SLURM_USER
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import (
     NFTABLES_FOLDER,
     firewall_unit,
@@ -73,6 +74,13 @@ UNKNOWN = (None, "")
 # What the table of playbook drift calls it.
 PART = "job containers"
 HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"
+#: Lets the job of program idle-checks, which is one of Slurm's own user, look at the host as root.
+CHECK_RIGHT = {
+    "path": "/etc/sudoers.d/trainyard-check",
+    "content": "%s%s ALL=(root) NOPASSWD: %s/slurm/host-check\n" % (HEADING, SLURM_USER, LIBRARY),
+    "mode": "0440",
+    "validate": "/usr/sbin/visudo --check --file=%s",
+}
 
 
 def store_of(storage):
@@ -358,6 +366,8 @@ def configuration(found, wanted):
             "share": share,
             "free_gib": {wanted["storage"]: int(wanted["free_gib"])},
         },
+        # Of idle hosts, and of those that return to service.
+        "check": wanted["check"],
     }
 
 
@@ -560,6 +570,7 @@ def files(found, wanted, record):
             {"path": path, "content": content, "mode": "0644" if path.endswith(".py") else "0755"}
             for path, content in sorted(wanted["programs"].items())
         ]
+        + [CHECK_RIGHT] * bool(wanted["check"])
     )
 
 
@@ -877,6 +888,8 @@ def job_container_plan(found, wanted):
     if not is_training_host(wanted) and not wanted["firewall"]["enabled"]:
         absent += [path for path in (PORTS_FILE, PORTS_PROGRAM) if path in found["files"]]
     absent += [path for path in wanted["former"] if path in found["files"]]
+    if not (is_training_host(wanted) and wanted["check"]) and CHECK_RIGHT["path"] in found["files"]:
+        absent.append(CHECK_RIGHT["path"])
     return {
         "packages": packages(wanted),
         "lacks_packages": [name for name in packages(wanted) if name not in found["packages"]],

@@ -790,7 +790,8 @@ def _all_paths() -> list[str]:
     found += [FOLDER + "/targets/hosts.json", FOLDER + "/targets/dcgm.json"]
     for name in ("gpu", "health", "host", "slurm", "verify"):
         found += ["%s/%s/%s.prom" % (METRICS, name, name), "%s/%s" % (METRICS, name)]
-    kept = [METRICS + "/gpu/sums.json", METRICS + "/slurm/idle.json"]
+    kept = [METRICS + "/gpu/sums.json", METRICS + "/gpu/nvidia-smi.xml"]
+    kept += [METRICS + "/slurm/idle.json"]
     kept += [USAGE + "/accounts.json", USAGE]
     return [*kept, *found, TMPFILES, FOLDER + "/rules", FOLDER + "/targets"]
 

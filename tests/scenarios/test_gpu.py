@@ -34,7 +34,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._log_causes import c
 from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import parse_check_build
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import why_no_answer
 from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import horovod_variables
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _burn_in, _compat
+from ansible_collections.trainyard.gpu.plugins.module_utils import _burn_in
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_plan import gpu_type
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.gpu]

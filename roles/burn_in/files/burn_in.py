@@ -4,7 +4,7 @@
 """Loads all GPUs of a host at the same time, and checks each value that they compute, store and copy. Without GPUs, ranks on the CPU do the same.
 
 It runs in the training image with its PyTorch. The plan is JSON in TRAINYARD_BURN_IN: "seconds", "folders" ({name: path} whose disk is measured), "ranks" (of a
-host without GPUs; 0 means one for each two CPUs, at most 8). The last line of the output is the answer: "ranks" with "rates" (lists of GB/s and TFLOP/s) and
+host without GPUs; 0 means one for each two CPUs, at most 8), "leash" (end when the input does). The last line of the output is the answer: "ranks" with "rates" (lists of GB/s and TFLOP/s) and
 "wrong" (numbers of wrong values) for each, "host", "software" and "error". A process for each rank, so that a GPU that fails ends only its own.
 
 All numbers are integers that no precision rounds: the products of the matrices are known, and one flipped bit is seen.
@@ -17,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 try:
@@ -401,6 +402,13 @@ def visible(uuids):
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(uuids)}
 
 
+def end_with_input():
+    """End when the input does: who has started the program in this container is gone, and nobody reads the answer. The ranks end with it."""
+    while sys.stdin.read(4096):
+        pass
+    os._exit(1)
+
+
 def main():
     if NO_TORCH:
         raise SystemExit(
@@ -411,7 +419,10 @@ def main():
     elif sys.argv[1:2] == ["pairs"]:
         print(json.dumps({"pairs": pairs(int(sys.argv[2]))}))
     else:
-        print(json.dumps(conduct(json.loads(os.environ["TRAINYARD_BURN_IN"]))))
+        plan = json.loads(os.environ["TRAINYARD_BURN_IN"])
+        if plan.get("leash"):
+            threading.Thread(target=end_with_input, daemon=True).start()
+        print(json.dumps(conduct(plan)))
 
 
 if __name__ == "__main__":

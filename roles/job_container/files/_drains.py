@@ -29,6 +29,8 @@ LEAST_NODES, MOST_OUT = 4, 3
 #: So many drains for one cause in so many seconds, and a person has to look at the node.
 TIMES, WEEK = 3, 7 * 24 * 3600
 STAYS = "trainyard: stays out: "
+#: The cause has ended, and program idle-checks of the scheduler tries a job before the node returns to service.
+PROBE = "trainyard: probe: "
 KEPT = 100
 #: slurmd itself drains the node for it, when a process of a job does not end in time. The process may end later.
 KILL_FAILED = "Kill task failed"
@@ -117,6 +119,17 @@ def too_often(history: list[dict], now: float) -> str:
         if len(begun) >= TIMES:
             return check
     return ""
+
+
+def is_of_hardware(history: list[dict]) -> bool:
+    """Return whether the last drain was for a fault of the host or of what hosts share. What a job has left says nothing about them when it has gone."""
+    drains = [event for event in history if event["event"] == "drain"]
+    return not drains or drains[-1].get("class") != "user"
+
+
+def waits_for_probe(former: str) -> str:
+    """Return the reason of a node whose fault has ended, until a job has run on it."""
+    return (PROBE + former[len(PREFIX) :])[:LENGTH]
 
 
 def stays_out(check: str) -> str:

@@ -64,9 +64,16 @@ INSTANCES = "/usr/local/lib/trainyard/notebook/look"
 #: Units that load a table of nftables, of roles job_container and jupyterhub.
 UNITS = "/etc/systemd/system"
 SHARE_SECONDS, TOOL_SECONDS, EPILOG_SECONDS = 5, 15, 2
+#: nvidia-smi takes 6 to 15 s on hosts with 8 GPUs, and a slow one is not broken. slurmd gives this program a minute.
+SMI_SECONDS = 30
+#: What role monitoring_host's reader of the GPUs has last read, if it is as young as so many seconds.
+DOCUMENT, FRESH_SECONDS = "/var/lib/trainyard/metrics/gpu/nvidia-smi.xml", 120
+DOCUMENT_CHARACTERS = 16 << 20
 GIB = 1 << 30
 #: Checks of GPUs by what nvidia-smi says.
 OF_CARDS = ("gpu-state", "gpu-ecc", "gpu-fabric", "gpu-throttle")
+#: What sinfo prints for a node without one.
+NO_REASON = ("", "none")
 #: After a drain, until those of the same second are seen.
 SETTLE_SECONDS = 1.1
 
@@ -140,11 +147,31 @@ def output(command, seconds, environment=None):
         return None
 
 
-def read_cards(seconds: float = TOOL_SECONDS) -> tuple[list[dict], str]:
+def fresh(path: str) -> str:
+    """Return the text of a file that was written lately; empty if it is older. Another user writes it, so it may be anything."""
+    try:
+        age = time.time() - os.stat(path).st_mtime
+        return _files.read_regular(path, DOCUMENT_CHARACTERS) if 0 <= age < FRESH_SECONDS else ""
+    except OSError:
+        return ""
+
+
+def ask_cards(seconds: float) -> str | None:
+    """Return what nvidia-smi says: of the metrics reader if it has just asked, as a call of its own takes seconds. None if it gives no answer."""
+    text = fresh(DOCUMENT)
+    if text:
+        return text
+    begun = time.monotonic()
+    text = output(["nvidia-smi", "-q", "-x"], seconds)
+    print("trainyard: nvidia-smi -q -x took %.1f s" % (time.monotonic() - begun), file=sys.stderr)
+    return text
+
+
+def read_cards(seconds: float = SMI_SECONDS) -> tuple[list[dict], str]:
     """Return the GPUs of a host whose driver is loaded, and why nvidia-smi does not describe all of them."""
     if not shutil.which("nvidia-smi"):
         return [], ""
-    text = output(["nvidia-smi", "-q", "-x"], seconds)
+    text = ask_cards(seconds)
     if text is None:
         return [], "nvidia-smi fails, or gives no answer within %d s" % seconds
     lost = ["GPU %(bus_id)s: %(error)s" % gpu for gpu in _nvidia_smi.lost_gpus(text)]
@@ -409,8 +436,8 @@ def history() -> list[dict]:
     return _drains.read_history(former if isinstance(former, list) else [])
 
 
-def note(event: str, found: list[tuple[str, str]], reason: str) -> None:
-    """Add an event to the history. One that is held back again and again is one event."""
+def note(event: str, found: list[tuple[str, str]], reason: str, goes_on: bool = False) -> None:
+    """Add an event to the history. One that is held back again and again is one event, and so is a drain that goes on for other reasons (C(goes_on))."""
     former = history()
     checks = list(dict.fromkeys(check for check, _text in found))
     if event == "held" and former and former[-1]["event"] == event:
@@ -419,7 +446,7 @@ def note(event: str, found: list[tuple[str, str]], reason: str) -> None:
         "time": int(time.time()),
         "event": event,
         "checks": checks,
-        "new": _drains.new_checks(former, found),
+        "new": _drains.new_checks(former if goes_on else [], found),
         "class": _drains.class_of(found),
         "reason": reason,
     }
@@ -460,26 +487,35 @@ def take_out(node: str, found: list[tuple[str, str]], former: str) -> None:
             hold_back(found)
             return
     remember(reason)
-    note("drain", found, reason)
+    note("drain", found, reason, bool(former))
 
 
-def bring_back(node: str, former: str) -> None:
-    """Resume a node whose faults have ended, unless somebody else has drained it since, or it was drained too often."""
+def bring_back(node: str, former: str, probes: bool) -> None:
+    """Resume a node whose faults have ended, unless somebody else has drained it since, or it was drained too often.
+
+    If the site has checks of idle nodes (C(probes)), they try a job before they resume it.
+    """
     shown = reason_shown(node)
     if shown is None:
         return
     if shown != former:
         remember("")
+        if shown in NO_REASON:
+            # Verify, a person or a probe has resumed it. The next drain is a new one.
+            note("resume", [], former)
         return
-    if former.startswith(_drains.STAYS):
+    if former.startswith((_drains.STAYS, _drains.PROBE)):
         return
     often = _drains.too_often(history(), time.time())
     if often:
         reason = _drains.stays_out(often)
         if update(node, "state=drain", "reason=%s" % reason):
             remember(reason)
-        return
-    if update(node, "state=resume"):
+    elif probes and former.startswith(_drains.PREFIX) and _drains.is_of_hardware(history()):
+        reason = _drains.waits_for_probe(former)
+        if update(node, "state=drain", "reason=%s" % reason):
+            remember(reason)
+    elif update(node, "state=resume"):
         remember("")
         note("resume", [], former)
 
@@ -492,14 +528,14 @@ def has_ended_lately(path: str) -> bool:
         return False
 
 
-def drain(node: str, found: list[tuple[str, str]]) -> None:
+def drain(node: str, found: list[tuple[str, str]], probes: bool = False) -> None:
     """Drain or resume the node, only when the reason has changed, so that a good check asks nothing of the controller."""
     reason = _drains.line(found)
     former = _files.read(REASON).strip() or _files.read(HANDED_OVER).strip()
     if reason and reason != former:
         take_out(node, found, former)
     elif former and not reason:
-        bring_back(node, former)
+        bring_back(node, former, probes)
     elif not former and not reason and has_ended_lately(ENDED):
         # The epilog has ended all processes of the job that slurmd could not end.
         shown = reason_shown(node)
@@ -518,7 +554,7 @@ def main():
         print(_drains.line(found))
     node = os.environ.get("SLURMD_NODENAME")
     if node:
-        drain(node, found)
+        drain(node, found, bool(config.get("check")))
         if any(check == "alloc-gpus-busy" for check, _text in found):
             release_job()
         if os.path.exists(INSTANCES):

@@ -131,6 +131,8 @@ class Reader:
         self.target, self.marks = target, marks
         # This program is restarted for a reset of a GPU or with new settings. The job on the other GPUs goes on.
         self.kept = os.path.join(os.path.dirname(target), "sums.json")
+        # The health program of Slurm's nodes reads it, in place of a call of nvidia-smi.
+        self.document = os.path.join(os.path.dirname(target), "nvidia-smi.xml")
         self.sums = _metrics.known_sums(_files.read_json(self.kept))
         self.links: list = []
         self.looked = self.last = None
@@ -154,8 +156,9 @@ class Reader:
 
     def withdraw(self, reason: str) -> None:
         """Remove the metrics, and tell why, once for each reason."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.target)
+        for path in (self.target, self.document):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
         self.last = None
         if reason != self.told:
             print("trainyard: %s" % reason, file=sys.stderr, flush=True)
@@ -187,6 +190,10 @@ class Reader:
                 except _nvidia_smi.ParseError as error:
                     self.withdraw("nvidia-smi -q -x: %s" % error)
                     continue
+                if answer:
+                    # Names of processes may be no text.
+                    whole = text.encode("utf-8", "replace").decode("utf-8")
+                    _files.write_private(self.document, whole)
                 families = _metrics.gpu_families(answer, self.jobs())
                 self.publish(families + self.nvlinks(answer))
         except Silent:

@@ -28,6 +28,7 @@ ON_HOSTS = {
         "_job_ports",
         "epilog",
         "health",
+        "host_check",
         "prolog",
         "trainyard_run",
     ],
@@ -49,6 +50,7 @@ ON_HOSTS = {
     ],
     "jupyterhub": ["_idle", "_notebook", "look", "server", "trainyard_notebook"],
     "image_relay": ["relay"],
+    "slurm_controller": ["idle_checks"],
     "monitoring": ["gpu_reader", "host_reader", "slurm_reader"],
     "train": ["_job_result", "_job_watch"],
     "host_library": [
@@ -99,8 +101,8 @@ def test_programs_import_what_is_beside_them_or_shared():
         lost += ["%s: %s" % (name, module) for module in needs - set(ON_HOSTS[role]) - placed()]
         used |= needs
     assert lost == []
-    # Others of them import the first two. trainyard-run mounts the other one in containers.
-    assert placed() - used == {"_quantity", "_parse_error", "_launchers"}
+    # Others of them import the first three. trainyard-run mounts the other one in containers.
+    assert placed() - used == {"_quantity", "_parse_error", "_finding", "_launchers"}
 
 
 def test_programs_look_there_before_they_import():

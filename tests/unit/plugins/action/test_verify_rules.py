@@ -306,6 +306,9 @@ def a_node(name, states=("idle",), models=(), reason="", reason_user=""):
     }
 
 
+BURNING = a_node("b", ["idle", "drain"], reason="trainyard: burn-in", reason_user="root")
+
+
 def scheduled(*nodes, cause="", fix="", **changes):
     """The scheduler as host b sees it. Host a is in order."""
     answer = {
@@ -961,6 +964,8 @@ FIRING = {
             scheduled(a_node("b", ["idle", "maintenance", "reserved"])),
             "warn: idle, maintenance, reserved",
         ),
+        # A burn-in that was killed. During one it is in order.
+        (plain, scheduled(BURNING), "warn: idle, drain: trainyard: burn-in"),
         (gpu_host, scheduled(a_node("b", models=[("h100", 7)])), "7 GPUs"),
         (
             plain,
@@ -1044,6 +1049,7 @@ def test_each_defect_fails_exactly_its_check(check_id, kind, changes, found, onl
 
 # In order, though it may look otherwise.
 SILENT = [
+    (plain, scheduled(BURNING, burn_in_checks=[])),
     (
         gpu_host,
         a_gpu(0, throttle_reasons=["gpu_idle", "sw_power_cap", "applications_clocks_setting"]),

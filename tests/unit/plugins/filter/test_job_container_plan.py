@@ -99,6 +99,7 @@ def wanted(**changes):
                 "/usr/local/bin/trainyard-run": "#!/usr/bin/python3\n",
                 plan_of.PORTS_PROGRAM: "load()\n",
             },
+            "check": {},
             "former": ["/usr/local/lib/trainyard/slurm/_nft_table.py"],
         },
         **changes,
@@ -324,6 +325,26 @@ def test_a_run_settles():
         second["images"],
         second["absent"],
     ) == ([], False, False, [], [])
+
+
+CHECK = {"container": "trainyard-training", "program": "/data1/share/burn_in.py"}
+RIGHT = "/etc/sudoers.d/trainyard-check"
+
+
+def test_checks_of_idle_hosts_are_a_right_of_slurms_user():
+    assert RIGHT not in {entry["path"] for entry in plan()["files"]}
+    entry = next(entry for entry in plan(check=CHECK)["files"] if entry["path"] == RIGHT)
+    right = "slurm ALL=(root) NOPASSWD: /usr/local/lib/trainyard/slurm/host-check"
+    assert entry["content"].splitlines()[1:] == [right]
+    # One fault in a file of sudo switches sudo off.
+    assert entry["mode"] == "0440" and entry["validate"].startswith("/usr/sbin/visudo --check")
+    assert json.loads(content(CONFIG, check=CHECK))["check"] == CHECK
+    done = after(host(), check=CHECK)
+    assert plan(done, check=CHECK)["files_differ"] is False
+    assert plan(done)["absent"] == [RIGHT]
+    # A host that runs no jobs any more.
+    assert RIGHT in plan(done, check=CHECK, firewall=GUARDED)["absent"]
+    assert RIGHT not in {entry["path"] for entry in plan(check=CHECK, firewall=GUARDED)["files"]}
 
 
 OFF = {"enabled": False, "host": "a", "training": ["a", "b"], "login": ["b"], "open": [12345]}

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _burn_in
+from ansible_collections.trainyard.gpu.plugins.module_utils import _burn_in
 from ansible_collections.trainyard.gpu.roles.burn_in.files import burn_in
 from ansible_collections.trainyard.gpu.tests.support import torch_python
 
@@ -269,7 +269,35 @@ def test_ranks_end_with_their_starter(tmp_path):
 
     with pytest.raises(AssertionError):
         burn(tmp_path, kill, seconds=600)
+    have_ended(alive)
+
+
+def have_ended(ranks):
     deadline = time.monotonic() + 60
-    while any(os.path.exists("/proc/%d" % pid) for pid in alive.values()):
+    while any(os.path.exists("/proc/%d" % pid) for pid in ranks.values()):
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+@with_torch
+def test_the_load_ends_with_its_input():
+    """docker exec leaves the program in the container when it is killed itself. A job that is preempted must not load the host on."""
+    plan = json.dumps({"seconds": 600, "ranks": 2, "leash": True})
+    process = subprocess.Popen(
+        [PYTHON, "-B", str(PROGRAM)],
+        env=dict(os.environ, TRAINYARD_BURN_IN=plan),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while len(ranks_of(process)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        alive = ranks_of(process)
+        assert len(alive) == 2 and process.poll() is None
+        process.stdin.close()
+        assert process.wait(timeout=20) == 1
+    finally:
+        process.kill()
+    have_ended(alive)

@@ -1115,6 +1115,89 @@ def test_nvidia_smi_is_asked(monkeypatch, tmp_path, program, count, said):
     assert (len(gpus), problem) == (count, said)
 
 
+def test_the_reader_of_the_metrics_has_just_asked(monkeypatch, tmp_path, capsys):
+    """nvidia-smi takes up to 15 s on hosts with 8 GPUs. Its time is printed."""
+    tool, kept = tmp_path / "nvidia-smi", tmp_path / "kept.xml"
+    tool.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", "%s:%s" % (tmp_path, os.environ["PATH"]))
+    monkeypatch.setattr(health, "DOCUMENT", str(kept))
+    kept.write_text(a_document(gpu_recovery_action="Reset"), encoding="utf-8")
+    gpus, problem = health.read_cards()
+    assert problem == "" and "Reset" in health.judge_cards(gpus, "gpu-state")
+    assert "took" not in capsys.readouterr().err
+    # It is old, of the future, or no file.
+    for seconds in (-121, 60):
+        os.utime(kept, (time.time() + seconds, time.time() + seconds))
+        assert health.read_cards()[1].startswith("nvidia-smi fails")
+    assert re.search(r"nvidia-smi -q -x took \d\.\d s", capsys.readouterr().err)
+    kept.unlink()
+    os.mkfifo(kept)
+    assert health.read_cards()[1].startswith("nvidia-smi fails")
+
+
+MEASURED = """
+import os, sys, time
+sys.path[:0] = %(path)r
+import importlib.util
+spec = importlib.util.spec_from_file_location("health", %(program)r)
+health = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(health)
+health.CONFIG, health.PORTS, health.ERRORS = %(config)r, %(folder)r + "/ports", %(folder)r + "/errors"
+health._fabric.read_ports.__defaults__ = (%(folder)r + "/infiniband",)
+gpus, problem = health.read_cards()
+assert len(gpus) == 8 and problem == "", (len(gpus), problem)
+for check in health.OF_CARDS:
+    health.judge_cards(gpus, check)
+health.judge_kernel_log(health.read_kernel_log(), gpus, "580.65.06")
+sys.exit(health.main())
+"""
+
+
+def test_what_a_look_costs(tmp_path):
+    """At most 0.5 s of its own CPU time and 5 s without nvidia-smi, with 8 GPUs, 8 ports and a chatty kernel."""
+    document = a_document()
+    gpu = document[document.index("<gpu id") : document.index("</gpu>") + len("</gpu>")]
+    cards = [
+        gpu.replace("GPU-", "GPU-%d" % number).replace(":00:06.0", ":%d0:00.0" % number)
+        for number in range(8)
+    ]
+    text = document.replace(gpu, "".join(cards)).replace("<attached_gpus>1<", "<attached_gpus>8<")
+    (tmp_path / "document").write_text(text, encoding="utf-8")
+    lines = ["[%d.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=1" % second for second in range(5000)]
+    (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
+    for name in ("nvidia-smi", "dmesg"):
+        source = tmp_path / ("log" if name == "dmesg" else "document")
+        (tmp_path / name).write_text("#!/bin/sh\nexec cat %s\n" % source, encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    for number in range(8):
+        port = tmp_path / ("infiniband/mlx5_%d/ports/1" % number)
+        (port / "counters").mkdir(parents=True)
+        (port / "state").write_text("4: ACTIVE\n", encoding="ascii")
+        for counter in ("symbol_error", "link_error_recovery", "link_downed"):
+            (port / "counters" / counter).write_text("0\n", encoding="ascii")
+    (tmp_path / "config").write_text(
+        json.dumps({"health": {"gpus": 0, "share": "", "free_gib": {"/": 0}}}), encoding="utf-8"
+    )
+    program = MEASURED % {
+        "path": [*FOLDERS, str(FILES)],
+        "program": str(FILES / "health.py"),
+        "config": str(tmp_path / "config"),
+        "folder": str(tmp_path),
+    }
+    environment = dict(os.environ, PATH="%s:%s" % (tmp_path, os.environ["PATH"]))
+    environment.pop("SLURMD_NODENAME", None)
+    begun = time.monotonic()
+    child = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    _pid, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0
+    # Its children are cat: what they cost is of nvidia-smi and dmesg.
+    spent = used.ru_utime + used.ru_stime
+    print("CPU %.2f s, wall %.2f s" % (spent, time.monotonic() - begun))
+    assert spent < 0.5 and time.monotonic() - begun < 5
+
+
 XID_79 = "[%d.0] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python3, GPU has fallen off the bus."
 RELOADED = "[%d.0] nvidia-nvlink: Nvlink Core is being initialized, major device number 236"
 
@@ -1308,6 +1391,61 @@ def test_three_drains_for_one_cause_in_a_week(node):
     assert node.check() == [] and health._files.read(health.REASON) == ""
     node.log += "\n" + XID_79 % 900
     assert node.check() == DRAINED
+
+
+def test_a_node_waits_for_a_job_before_it_returns(node):
+    """The health program cannot start one: it says that the cause has ended, and the scheduler's program tries a job."""
+    gone = [("gpu-ecc", "GPU 3: 1 uncorrectable error")]
+    health.drain("a", gone, True)
+    node.asked.clear()
+    health.drain("a", [], True)
+    waits = "trainyard: probe: gpu-ecc: GPU 3: 1 uncorrectable error"
+    assert [command[3:] for command in node.asked] == [["state=drain", "reason=" + waits]]
+    node.asked.clear()
+    health.drain("a", [], True)
+    assert node.asked == [] and node.reason == waits
+    # The fault is back before the job.
+    health.drain("a", gone, True)
+    assert node.reason == "trainyard: gpu-ecc: GPU 3: 1 uncorrectable error"
+    health.drain("a", [], True)
+    # The job was good.
+    node.reason = "none"
+    node.asked.clear()
+    health.drain("a", [], True)
+    assert node.asked == [] and health._files.read(health.REASON) == ""
+    events = json.loads(Path(health.HISTORY).read_text(encoding="utf-8"))
+    assert [event["event"] for event in events] == ["drain", "drain", "resume"]
+    assert health._drains.is_over("d", shown(dict.fromkeys("abc", waits) | {"d": "none"}))
+
+
+def test_what_a_job_has_left_needs_no_probe(node):
+    health.drain("a", [("alloc-gpus-busy", "GPU 0 is used by process 7 (python3) of no job")], True)
+    health.drain("a", [], True)
+    assert node.reason == "none"
+
+
+def test_a_drain_after_one_of_somebody_else_is_a_new_one(node):
+    for day in range(3):
+        node.now = 1.7e9 + day * 86400
+        health.drain("a", [("gpu-ecc", "GPU 3")])
+        # Verify has found more, and a person resumes the node between two looks.
+        node.reason = "trainyard: verify: burn-in-results"
+        health.drain("a", [])
+        node.reason = "none"
+        health.drain("a", [])
+    events = json.loads(Path(health.HISTORY).read_text(encoding="utf-8"))
+    assert [event["new"] for event in events] == [["gpu-ecc"]] * 3
+
+
+def test_a_probe_does_not_hide_that_a_node_is_drained_again_and_again(node):
+    for day in range(3):
+        node.now = 1.7e9 + day * 86400
+        health.drain("a", [("gpu-ecc", "GPU 3")], True)
+        health.drain("a", [], True)
+        if day < 2:
+            node.reason = "none"
+            health.drain("a", [], True)
+    assert node.reason.startswith("trainyard: stays out: gpu-ecc drained this node 3 times")
 
 
 def test_three_drains_in_three_weeks_are_no_pattern(node):
@@ -1635,7 +1773,6 @@ def test_programs_are_placed_with_their_interpreter():
     first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
     modules = (
         "_disk_limit.py",
-        "_drains.py",
         "_fabric.py",
         "_gpu_users.py",
         "_images.py",
@@ -1647,7 +1784,8 @@ def test_programs_are_placed_with_their_interpreter():
         "#!/usr/bin/env python3"
     }
     assert first == dict.fromkeys(
-        ("trainyard-run", "clean-store", "prolog", "epilog", "health"), "#!/usr/bin/python3"
+        ("trainyard-run", "clean-store", "prolog", "epilog", "health", "host-check"),
+        "#!/usr/bin/python3",
     )
     for text in programs.values():
         compile(text, "program", "exec")

@@ -16,7 +16,11 @@ import re
 import statistics
 from collections.abc import Callable
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._finding import finding
+except ImportError:
+    # Role host_library copies these files to hosts, into one folder.
+    from _finding import finding
 
 SCHEMA_VERSION = 1
 RESULTS, SPEED, ERRORS = "burn-in-results", "burn-in-speed", "burn-in-errors"
@@ -98,12 +102,26 @@ def of_hosts(told: dict[str, dict]) -> list[dict]:
     """Return the devices of all hosts. A serial number that several hosts have, such as those of virtual machines, is none."""
     serials = {host: str(its.get("serial") or "").strip() for host, its in told.items()}
     counts = collections.Counter(serials.values())
+    found = []
+    for host, its in told.items():
+        own = serials[host] if _is_serial(serials[host], counts) else ""
+        try:
+            found += devices(host, dict(its, serial=own))
+        except (AttributeError, TypeError, ValueError, OverflowError):
+            # What one host says must not end the verdict of the others.
+            odd = {"msg": "its answer has another form than that of the program"}
+            found += devices(host, {"run": odd, "serial": own})
+    return _told_apart(found)
+
+
+def _told_apart(found: list[dict]) -> list[dict]:
+    """Return the devices, each with a serial number of its own: GPUs of one board may have that of the board."""
+    counts = collections.Counter(device["serial"] for device in found)
     return [
         device
-        for host, its in told.items()
-        for device in devices(
-            host, dict(its, serial=serials[host] if _is_serial(serials[host], counts) else "")
-        )
+        if counts[device["serial"]] == 1
+        else dict(device, serial=device["uuid"] or "%(host)s-%(kind)s-%(index)d" % device)
+        for device in found
     ]
 
 
@@ -128,8 +146,8 @@ def answer_of(run: dict) -> dict:
 def devices(host: str, told: dict) -> list[dict]:
     """Return the devices of a host from what was read there.
 
-    C(told) has C(run), the result of the program's task, C(serial) of the host, the results of M(trainyard.gpu.nvidia_smi_info#module) C(before), C(during) and C(after), and
-    the errors of the kernel's log C(errors_before) and C(errors_after).
+    C(told) has C(run), the result of the program's task, C(serial) of the host, the results of M(trainyard.gpu.nvidia_smi_info#module) C(before), C(during) and C(after),
+    the errors of the kernel's log C(errors_before) and C(errors_after), and C(vendor), the text for P(vendor_findings).
     """
     answer = answer_of(told.get("run") or {})
     by_uuid = {
@@ -149,6 +167,7 @@ def devices(host: str, told: dict) -> list[dict]:
             {
                 "kind": "gpu" if is_gpu else "cpu",
                 "serial": str(serial),
+                "uuid": str(rank.get("uuid") or ""),
                 "host": host,
                 "index": int(card.get("index", rank.get("index", 0))),
                 "model": str(card.get("name") or rank.get("model") or "unknown"),
@@ -161,10 +180,12 @@ def devices(host: str, told: dict) -> list[dict]:
             }
         )
     host_part = answer.get("host") or {}
+    faults, remarks = vendor_findings(str(told.get("vendor") or ""))
     found.append(
         {
             "kind": "host",
             "serial": own,
+            "uuid": "",
             "host": host,
             "index": 0,
             "model": str(host_part.get("model") or "unknown"),
@@ -173,11 +194,67 @@ def devices(host: str, told: dict) -> list[dict]:
             "wrong": {str(test): int(n) for test, n in (host_part.get("wrong") or {}).items()},
             "error": str(answer.get("error") or ""),
             "grown": _new_errors(told.get("errors_before"), told.get("errors_after"))
-            + [str(text) for text in host_part.get("faults") or []],
+            + [str(text) for text in host_part.get("faults") or []]
+            + faults,
+            "remarks": remarks,
             "state": {},
         }
     )
     return found
+
+
+def vendor_findings(text: str) -> tuple[list[str], list[str]]:
+    """Return the faults and the remarks of C(dcgmi diag) and C(nhc), from what role burn_in has printed of them.
+
+    Each part begins with a line C(== NAME) and ends with C(== exit CODE). A tool that gives no result, because its daemon is stopped, is a remark.
+    """
+    faults, remarks = [], []
+    for name, said, code in re.findall(
+        r"^== (dcgmi|nhc)\n(.*?)^== exit (\d+)$", text, re.MULTILINE | re.DOTALL
+    ):
+        lines = [line.strip() for line in said.splitlines() if line.strip()] or ["no message"]
+        if name == "dcgmi":
+            bad, other = _dcgm_results(said)
+            faults += bad
+            remarks += other
+        elif code == "124":
+            remarks.append("nhc did not end in time")
+        elif code != "0":
+            bad = [line for line in lines if "Health check failed" in line] or lines
+            faults.append("nhc: %s" % bad[-1][:300])
+    return faults, remarks
+
+
+def _dcgm_results(said: str) -> tuple[list[str], list[str]]:
+    """Return the tests of C(dcgmi diag --json) that failed, and those that warn. DCGM 4 has another name for the document and for a GPU than DCGM 3."""
+    nothing = [], ["dcgmi diag gave no result: %s" % " ".join(said.split())[-200:]]
+    try:
+        # Messages may stand before the document, and after it.
+        document, _end = json.JSONDecoder().raw_decode(said[said.index("{") :])
+        root = document.get("DCGM Diagnostic") or document["DCGM GPU Diagnostic"]
+        rows = [
+            (test["name"], result)
+            for category in root["test_categories"]
+            for test in category["tests"]
+            for result in test["results"]
+        ]
+        told = {
+            status: [_dcgm_row(*row) for row in rows if row[1].get("status") == status]
+            for status in ("Fail", "Warn")
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return nothing
+    return (told["Fail"], told["Warn"]) if rows else nothing
+
+
+def _dcgm_row(name: str, result: dict) -> str:
+    number = result.get("entity_id", result.get("gpu_id", result.get("gpu_ids")))
+    why = "; ".join(
+        str(entry.get("warning") if isinstance(entry, dict) else entry)
+        for entry in result.get("warnings") or []
+    )
+    place = "" if number is None else " of GPU %s" % number
+    return ("dcgmi diag: %s%s: %s" % (name, place, why or result["status"]))[:300]
 
 
 def _numbers(rates: dict | None) -> dict[str, list[float]]:
@@ -408,9 +485,24 @@ def _results_check(host: str, own: list[dict]) -> dict:
     )
 
 
+_SLOW = {
+    "gpu": "Compare temperature, power limit and clocks with those of the others (nvidia-smi -q), check fans, power cables and the seat of the card, "
+    "then run burn_in.yml again. Replace a device that stays slow.",
+    "cpu": "Look for other programs (top), limits of control groups (systemd-cgtop) and the governor and temperature of the CPUs, then run burn_in.yml again.",
+}
+
+
+def _told_tolerance(kind: str) -> str:
+    if kind == "gpu":
+        return "%d %% (GPUs) or %d %% (copies)" % (100 * TOLERANCE[kind], 100 * COPY_TOLERANCE)
+    return "%d %% (CPUs)" % (100 * TOLERANCE[kind])
+
+
 def _speed_check(host: str, own: list[dict]) -> dict:
     gpus = [device for device in own if device["kind"] == "gpu"]
-    slow = [text for device in own for text in _slow(device)]
+    # A disk is measured once, and others may use the share: 49 % less was seen on a healthy host.
+    slow = [text for device in own if device["kind"] != "host" for text in _slow(device)]
+    disks = [text for device in own if device["kind"] == "host" for text in _slow(device)]
     slow_gpus = [device for device in gpus if _slow(device)]
     if len(gpus) > 2 and len(slow_gpus) >= MOST_OF_HOST * len(gpus):
         slow.insert(0, "%d of %d GPUs of the host are slow" % (len(slow_gpus), len(gpus)))
@@ -429,11 +521,10 @@ def _speed_check(host: str, own: list[dict]) -> dict:
     ]
     verdict, found, fix = "pass", "%d devices are as fast as their peers" % len(own), ""
     if slow:
-        verdict, found = "fail", "; ".join(slow[:4])
-        fix = (
-            "Compare temperature, power limit and clocks with those of the others (nvidia-smi -q), check fans, power cables and the seat of the card, "
-            "then run burn_in.yml again. Replace a device that stays slow."
-        )
+        verdict, found, fix = "fail", "; ".join(slow[:4]), _SLOW["gpu" if gpus else "cpu"]
+    elif disks:
+        verdict, found = "warn", "; ".join(disks[:3])
+        fix = "Run burn_in.yml again while nobody else uses the disk and the share. If it stays slow, check the disk (smartctl -a) and the server of the share."
     elif below:
         verdict, found = "warn", "; ".join(below[:3])
         fix = "All devices of this model may be slow. Check the power limit (nvidia-smi -q -d POWER), the cooling of the room, and whether other programs run."
@@ -444,8 +535,8 @@ def _speed_check(host: str, own: list[dict]) -> dict:
         SPEED,
         host,
         verdict,
-        expected="no device is slower than the median of its model, or than before, by %d %% (GPUs) or %d %% (copies)"
-        % (100 * TOLERANCE["gpu"], 100 * COPY_TOLERANCE),
+        expected="no device is slower than the median of its model, or than before, by "
+        + _told_tolerance("gpu" if gpus else "cpu"),
         found=found,
         source="burn_in",
         fix=fix,
@@ -455,23 +546,27 @@ def _speed_check(host: str, own: list[dict]) -> dict:
 def _errors_check(host: str, own: list[dict]) -> dict:
     grown = ["%s: %s" % (_name(device), text) for device in own for text in device["grown"]]
     slowed = [text for device in own for text in device["state"].get("slowed") or []]
+    remarks = [text for device in own for text in device.get("remarks") or []]
     return finding(
         ERRORS,
         host,
-        "fail" if grown else "warn" if slowed else "pass",
+        "fail" if grown else "warn" if slowed or remarks else "pass",
         expected="no error of memory, link or driver is counted, and no clock is lowered, while the devices work",
-        found="; ".join((grown + slowed)[:4]) or "none was counted",
-        source="burn_in, nvidia-smi, kernel log",
+        found="; ".join((grown + slowed + remarks)[:4]) or "none was counted",
+        source="burn_in, nvidia-smi, kernel log, dcgmi and nhc if installed",
         fix="Reset or reboot, run burn_in.yml again, and replace what counts errors again."
         if grown
         else "Check fans, dust, airflow and room temperature, then power cables and supplies."
         if slowed
+        else "Do what the message asks for, or start the daemon of the tool (systemctl start nvidia-dcgm), and run burn_in.yml again."
+        if remarks
         else "",
     )
 
 
 def _verdict(device: dict) -> str:
-    is_bad = device["error"] or any(device["wrong"].values()) or device["grown"] or _slow(device)
+    is_slow = device["kind"] != "host" and _slow(device)
+    is_bad = device["error"] or any(device["wrong"].values()) or device["grown"] or is_slow
     return "fail" if is_bad else "pass"
 
 

@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _burn_in, _compat
+from ansible_collections.trainyard.gpu.plugins.module_utils import _burn_in
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 
 H100 = "NVIDIA H100 80GB HBM3"
 SOFTWARE = "torch 2.4.0, CUDA 12.4, driver 550.163.01"
@@ -336,6 +337,122 @@ def test_a_gpu_without_serial_number_has_its_uuid():
     cards = {"gpus": [a_card(serial=None)]}
     found = _burn_in.devices("gpu-a", told(before=cards, after=cards))
     assert found[0]["serial"] == "GPU-1"
+
+
+def dcgm(key, *results, name="memory"):
+    document = {key: {"test_categories": [{"category": "Hardware", "tests": [{"name": name}]}]}}
+    document[key]["test_categories"][0]["tests"][0]["results"] = list(results)
+    return "== dcgmi\n%s\n== exit 0\n" % json.dumps(document, indent=1)
+
+
+NEWER = {"entity_group": "GPU", "entity_id": 3}
+FAILED = {"status": "Fail", "warnings": [{"error_id": 83, "warning": "Pinned memory allocation"}]}
+
+
+@pytest.mark.parametrize(
+    "text, faults, remarks",
+    [
+        ("", [], []),
+        # DCGM 4, and DCGM 3 as in NVIDIA/DCGM#139.
+        (dcgm("DCGM Diagnostic", dict(NEWER, status="Pass")), [], []),
+        (
+            "Warning: the version differs\n"
+            + dcgm("DCGM Diagnostic", dict(NEWER, status="Pass"), dict(NEWER, **FAILED)),
+            ["dcgmi diag: memory of GPU 3: Pinned memory allocation"],
+            [],
+        ),
+        (
+            dcgm(
+                "DCGM GPU Diagnostic",
+                {"gpu_id": "0", "status": "Skip"},
+                {"gpu_id": "1", "status": "Fail", "warnings": ["bad page"]},
+                {"gpu_ids": "0,1", "status": "Fail"},
+            ),
+            [
+                "dcgmi diag: memory of GPU 1: bad page",
+                "dcgmi diag: memory of GPU 0,1: Fail",
+            ],
+            [],
+        ),
+        # NVIDIA/DCGM#253: warnings of healthy hosts after an upgrade.
+        (
+            dcgm("DCGM Diagnostic", dict(NEWER, status="Warn", warnings=[{"warning": "slow"}])),
+            [],
+            ["dcgmi diag: memory of GPU 3: slow"],
+        ),
+        (
+            "== dcgmi\nError: unable to establish a connection\n== exit 226\n",
+            [],
+            ["dcgmi diag gave no result: Error: unable to establish a connection"],
+        ),
+        ("== dcgmi\n{\n== exit 124\n", [], ["dcgmi diag gave no result: {"]),
+        ("== dcgmi\n[]\n{}\n== exit 0\n", [], ["dcgmi diag gave no result: [] {}"]),
+        ("== nhc\n\n== exit 0\n", [], []),
+        (
+            "== nhc\n20261130 08:00:00 [slurm] /usr/libexec/nhc/node-mark-offline gpu-a\n"
+            "ERROR:  nhc:  Health check failed:  check_fs_mount:  /scratch not mounted\n\n== exit 1\n",
+            ["nhc: ERROR:  nhc:  Health check failed:  check_fs_mount:  /scratch not mounted"],
+            [],
+        ),
+        ("== nhc\nno configuration\n== exit 1\n", ["nhc: no configuration"], []),
+        ("== nhc\n\n== exit 124\n", [], ["nhc did not end in time"]),
+    ],
+)
+def test_the_verdicts_of_other_tools_join(text, faults, remarks):
+    assert _burn_in.vendor_findings(text) == (faults, remarks)
+    found = checks_of({"gpu-a": told(vendor=text)})["burn-in-errors"]
+    assert found["verdict"] == ("fail" if faults else "warn" if remarks else "pass")
+    assert all(each in found["found"] for each in faults + remarks)
+    assert bool(found["fix"]) is bool(faults or remarks)
+
+
+def test_a_slow_disk_is_a_warning():
+    """It is measured once, and others use the share meanwhile."""
+    hosts = [
+        a_device(0, [rate], "write_share", kind="host", serial=name, host=name, model="EPYC")
+        for name, rate in (("a", 1.0), ("b", 1.0), ("c", 0.5))
+    ]
+    devices, checks = judged(hosts)
+    found = checks["burn-in-speed", "c"]
+    assert found["verdict"] == "warn" and "write_share" in found["found"] and found["fix"]
+    assert checks["burn-in-speed", "a"]["verdict"] == "pass"
+    assert {device["verdict"] for device in devices} == {"pass"}
+
+
+def test_two_gpus_of_one_board_are_two_devices():
+    rank = {"kind": "gpu", "model": H100, "wrong": {}, "error": ""}
+    ranks = [
+        dict(rank, uuid="GPU-1", index=0, rates={"memory": [3000.0] * 10}),
+        dict(rank, uuid="GPU-2", index=1, rates={"memory": [1000.0] * 10}),
+    ]
+    cards = {"gpus": [a_card(), a_card(uuid="GPU-2", index=1)]}
+    its = dict(told(before=cards, run=ended({"ranks": ranks, "host": {}})), after=cards)
+    judged = _burn_in.judge(_burn_in.of_hosts({"gpu-a": its}), {}, no_figures)
+    shown = {device["serial"]: device["verdict"] for device in judged["devices"]}
+    assert shown == {"GPU-1": "pass", "GPU-2": "fail", "S1234567": "pass"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"ranks": [7]},
+        {"ranks": 7},
+        {"ranks": [{"wrong": {"memory": "many"}}]},
+        {"ranks": [{"rates": [1]}]},
+        {"host": []},
+        {"host": {"faults": 1}},
+        {"ranks": [{"index": "first"}]},
+        {"ranks": [{"wrong": {"memory": float("inf")}}]},
+    ],
+)
+def test_an_answer_of_another_form_is_a_fault_of_its_host_only(answer):
+    run = {"rc": 0, "stdout_lines": [json.dumps(answer)], "stderr_lines": []}
+    found = checks_of({"gpu-a": {"run": run, "serial": "S1234567"}})["burn-in-results"]
+    both = _burn_in.of_hosts({"gpu-a": {"run": run}, "gpu-b": told()})
+    assert found["verdict"] == ("fail" if answer != {"host": []} else "pass")
+    assert [device["verdict"] for device in _burn_in.judge(both, {}, no_figures)["devices"]][
+        -2:
+    ] == ["pass", "pass"]
 
 
 @pytest.mark.parametrize(
