@@ -57,6 +57,7 @@ PRELOAD = "instance_tls.cjs"
 SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE, JOBS_SERVICE)
 #: The pages of jobs, which the service loads when it starts. The hub needs none of them.
 OF_PAGES = (
+    "_charts.py",
     "_jobs_page.py",
     "jobs_page.py",
     "page_cluster.html",
@@ -65,6 +66,7 @@ OF_PAGES = (
     "page_job.html",
     "page_jobs.html",
     "page_new.html",
+    "page_operators.html",
     "page_problem.html",
     "page_usage.html",
     "pages.css",
@@ -565,6 +567,8 @@ def settings(wanted, address):
         "default_class": wanted["default_class"],
         "announcement": wanted["announcement"],
         "people": persons(wanted),
+        "operators": [name for name in persons(wanted) if name in wanted["operators"]],
+        "people_see": wanted["people_see"],
         "addresses": {
             name: each
             for name, each in addresses(wanted["members"]).items()

@@ -475,6 +475,19 @@ def minutes_of(site: Site, number: str, hosts: list) -> list:
     return found
 
 
+def worker_minutes_of(site: Site, number: str, hosts: list) -> list:
+    """Return the CPUs and the memory of each worker of a job by minute, as far as its watch has kept them: C(name), and C(cpus) and C(memory_gb), pairs of
+    minute and value."""
+    found = []
+    for rank, host in enumerate(hosts):
+        minutes = (site.json_of(number, "watch.%d.json" % rank) or {}).get("minutes") or []
+        cpus = [(minute["minute"], minute.get("cpus")) for minute in minutes]
+        memory = [(minute["minute"], minute.get("memory_gb")) for minute in minutes]
+        name = "worker %d on %s" % (rank, host)
+        found.append({"name": name, "cpus": cpus, "memory_gb": memory})
+    return found
+
+
 def show_usage(found):
     def told(value, unit):
         return "?" if value is None else "%d %s" % (value, unit)
@@ -1036,11 +1049,9 @@ def node_history(options):
     )
 
 
-def nodes(options):
-    if options.history:
-        return node_history(options)
-    known = nodes_now()
-    found = [
+def node_rows(known: list) -> list:
+    """Return what people may see of each host: states, reason, and what is free."""
+    return [
         dict(
             name=node["name"],
             states=node["states"],
@@ -1055,6 +1066,13 @@ def nodes(options):
         )
         for node in known
     ]
+
+
+def nodes(options):
+    if options.history:
+        return node_history(options)
+    known = nodes_now()
+    found = node_rows(known)
 
     def lines(entries):
         table(

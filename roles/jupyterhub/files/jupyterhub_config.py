@@ -67,6 +67,7 @@ c.JupyterHub.template_paths = [
 c.JupyterHub.template_vars = {
     "jobs_page": jobs_host + "/services/jobs/",
     "notice": site["announcement"],
+    "operators": site["operators"],
 }
 c.Spawner.default_url = "/lab"
 c.Spawner.start_timeout = site["queue_seconds"]
