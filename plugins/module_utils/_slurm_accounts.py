@@ -53,8 +53,8 @@ _DEFAULTS = {
     },
     "member": {"gpus": None, "submit": None},
 }
-# Rights in Slurm: those of operators, and none.
-_OPERATOR, _NO_RIGHTS = "Operator", ("", "None", "Not Set")
+# Rights in Slurm: those of operators, and none. AdminLevel=Operator sees all jobs, but slurmctld lets only an Administrator drain nodes (22.05.8).
+_OPERATOR, _NO_RIGHTS = "Administrator", ("", "None", "Not Set")
 # Options of an account that have a default for the whole cluster: fields here, and the factor.
 _WITH_DEFAULT = {
     "cpus": ("cpus", 1),
@@ -252,7 +252,10 @@ class _Planner:
         self.found, self.accounts, self.jobs = found, accounts, jobs
         self.record = {tuple(key.split(" ")): entry for key, entry in record.items()}
         self.state = _state(found)
-        self.requested = _requested(accounts, priorities, self.below(operators))
+        self.requested = _requested(accounts, priorities, operators)
+        for person in operators:
+            # Somebody new has an entry when the step that adds people is done.
+            self.state.setdefault(("operator", person), {"admin": _NO_RIGHTS[1]})
         for entry in accounts:
             self.add_defaults(("account", entry["name"]), _limits_of(entry.get("defaults") or {}))
         self.priorities = [entry["name"] for entry in priorities]
@@ -262,16 +265,6 @@ class _Planner:
         self.after, self.created, self.sets, self.deleted = {}, [], {}, []
         self.added, self.taken, self.waiting, self.kept = {}, {}, [], []
         self.removes = False
-
-    def below(self, operators: list) -> list:
-        """Return the operators who are not administrators of the database, which have more rights."""
-        found = []
-        for person in operators:
-            # Somebody new has an entry when the step that adds people is done.
-            now = self.state.setdefault(("operator", person), {"admin": _NO_RIGHTS[1]})
-            if now["admin"] in (_OPERATOR, *_NO_RIGHTS):
-                found.append(person)
-        return found
 
     def is_administrator(self, person: str) -> bool:
         """Return whether somebody has rights in the database that this run leaves."""

@@ -116,8 +116,9 @@ options:
         default: []
   operators:
     description:
-      - Names of members who get C(AdminLevel=Operator), with which Slurm shows them all jobs and lets them drain and resume hosts.
-      - Somebody who was an operator by hand stays one, and so does an administrator.
+      - Names of members who get C(AdminLevel=Administrator), with which Slurm shows them all jobs and lets them drain and resume nodes. They can change
+        everything in Slurm. With C(AdminLevel=Operator) C(slurmctld) refuses a drain.
+      - Rights that others have given stay, and are restored when a name is removed.
     type: list
     elements: str
     default: []

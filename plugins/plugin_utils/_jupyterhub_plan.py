@@ -569,6 +569,8 @@ def settings(wanted, address):
         "people": persons(wanted),
         "operators": [name for name in persons(wanted) if name in wanted["operators"]],
         "people_see": wanted["people_see"],
+        "idle_minutes": wanted["idle_minutes"],
+        "idle_gpu_minutes": wanted["idle_gpu_minutes"],
         "addresses": {
             name: each
             for name, each in addresses(wanted["members"]).items()

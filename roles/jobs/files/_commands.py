@@ -480,9 +480,9 @@ def worker_minutes_of(site: Site, number: str, hosts: list) -> list:
     minute and value."""
     found = []
     for rank, host in enumerate(hosts):
-        minutes = (site.json_of(number, "watch.%d.json" % rank) or {}).get("minutes") or []
-        cpus = [(minute["minute"], minute.get("cpus")) for minute in minutes]
-        memory = [(minute["minute"], minute.get("memory_gb")) for minute in minutes]
+        loads = (site.json_of(number, "watch.%d.json" % rank) or {}).get("loads") or []
+        cpus = [(each["minute"], each["cpus"]) for each in loads]
+        memory = [(each["minute"], each["memory_gb"]) for each in loads]
         name = "worker %d on %s" % (rank, host)
         found.append({"name": name, "cpus": cpus, "memory_gb": memory})
     return found

@@ -25,7 +25,7 @@ CONFIG = "/etc/trainyard/hub/hub.json"
 #: Of role monitoring_server, if this is its host. Seconds for an answer: pages work without it.
 PROMETHEUS, PATIENCE = "https://localhost:9090/api/v1/", 3
 #: Of role verify: its last report, if this is the host of its metrics.
-REPORT = "/var/lib/trainyard/hub/verify/report.html"
+REPORT = "/var/lib/trainyard/hub/verify.html"
 #: Bytes of a job file that a person uploads.
 MAX_FILE = 1 << 18
 
@@ -371,6 +371,20 @@ class Operators(Page):
         return self.redirect(PREFIX + "operators")
 
 
+class Report(Operators):
+    """The last report of verify. It is one file with a style of its own, and without scripts."""
+
+    @web.authenticated
+    async def get(self):
+        policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
+        self.set_header("Content-Security-Policy", policy)
+        try:
+            with open(REPORT, encoding="utf-8") as stream:
+                return self.finish(stream.read())
+        except OSError:
+            raise web.HTTPError(404) from None
+
+
 class Static(WithHeaders, web.RequestHandler):
     """The style sheet and the script. They have no secret, and need no login."""
 
@@ -400,6 +414,7 @@ async def main():
             (PREFIX + "cluster", Cluster),
             (PREFIX + r"usage(\.csv)?", Usage),
             (PREFIX + "operators", Operators),
+            (PREFIX + "operators/report", Report),
             ("%sjob/%s" % (PREFIX, number), Job),
             ("%sjob/%s/log" % (PREFIX, number), Log),
             ("%sjob/%s/(stop|clone)" % (PREFIX, number), Act),

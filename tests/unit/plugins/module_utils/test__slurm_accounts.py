@@ -565,20 +565,20 @@ def test_operators_get_their_rights_and_lose_them():
     plan = cluster.apply([VISION], operators=["anna"])
     assert plan.record["operator anna"] == {
         "created": False,
-        "fields": {"admin": ["None", "Operator"]},
+        "fields": {"admin": ["None", "Administrator"]},
     }
     assert {
         "what": "operator anna",
         "action": "change",
         "before": {"admin": "None"},
-        "after": {"admin": "Operator"},
+        "after": {"admin": "Administrator"},
     } in plan.changes
     rights = {name: user["admin"] for name, user in cluster.state["users"].items()}
-    assert rights == {"root": "Administrator", "anna": "Operator", "ben": "None"}
+    assert rights == {"root": "Administrator", "anna": "Administrator", "ben": "None"}
     plan = cluster.apply([VISION], operators=["ben"])
     assert [step.arguments for step in plan.steps] == [
         ["modify", "user", "where", "name=anna", "set", "AdminLevel=None"],
-        ["modify", "user", "where", "name=ben", "set", "AdminLevel=Operator"],
+        ["modify", "user", "where", "name=ben", "set", "AdminLevel=Administrator"],
     ]
     cluster.apply([dict(VISION, members=["anna"])])
     assert "ben" not in cluster.state["users"]

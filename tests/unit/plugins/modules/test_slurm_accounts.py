@@ -79,7 +79,7 @@ def _host(tmp_path):
 
 def test_operators(host):
     done = host.run(VISION, operators=["anna"])
-    assert done["changed"] and host.state()["users"]["anna"] == {"admin": "Operator"}
+    assert done["changed"] and host.state()["users"]["anna"] == {"admin": "Administrator"}
     assert host.run(VISION, operators=["anna"])["changed"] is False
     wrong = host.run(VISION, operators=["carla"])
     assert wrong["failed"] and "operators: 'carla' is in no account" in wrong["msg"]
