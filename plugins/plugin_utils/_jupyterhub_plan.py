@@ -99,6 +99,7 @@ OF_NOTEBOOK = (
     "_notebook.py",
     "jupyter_server_config.py",
     "look",
+    "page_instance.html",
     "server",
     "trainyard_notebook.py",
 )
@@ -688,7 +689,7 @@ def notebook_files(wanted):
             LAB_EXTENSION + "/static",
         )
     ]
-    found += _programs(wanted, NOTEBOOK, OF_NOTEBOOK, (".py",))
+    found += _programs(wanted, NOTEBOOK, OF_NOTEBOOK, READ_ONLY)
     found.append(_file(kernels + "/python3/kernel.json", _json(KERNEL)))
     found.append(_file(SETTINGS + "/labconfig/default_setting_overrides.json", _json(LAB_DEFAULTS)))
     found.append(

@@ -35,7 +35,8 @@ def faults(browser: object) -> list:
     browser.run(source())
     found = browser.run("return axe.run(document, {resultTypes: ['violations']})")
     return [
-        "%s: %s: %s" % (each["id"], each["help"], [node["html"][:120] for node in each["nodes"][:3]])
+        "%s: %s: %s"
+        % (each["id"], each["help"], [node["html"][:120] for node in each["nodes"][:3]])
         for each in found["violations"]
         if each["impact"] in SERIOUS
     ]

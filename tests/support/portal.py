@@ -405,7 +405,7 @@ def job_values(job: dict, log: str, curves: list, pages: object) -> dict:
         "slow": charts.slow_words(job["usage"]),
         "latest": pages.latest_end(job),
         "cost": pages.cost_words(job, home()["accounts"]),
-        "folder_address": pages.folder_address("", job["folder"], "/data1/share"),
+        "opens": pages.folder_addresses("", job["folder"], "/data1/share"),
         "rank": None,
         "ranks": 2,
         "log": log,

@@ -409,7 +409,10 @@ def test_an_operator_drains_and_resumes_a_host(hub, driver, alice):
         browser.run("document.querySelector('#node').value = 'workbench-b'")
         browser.type("#reason", "new disk")
         browser.click("button", "Drain")
-        browser.wait("the host", lambda: browser.run("return !!document.querySelector('button[value=resume]')"))
+        browser.wait(
+            "the host",
+            lambda: browser.run("return !!document.querySelector('button[value=resume]')"),
+        )
         browser.picture(PICTURES / "portal-operators.png")
         shown = cluster.on(cluster.head, "scontrol show node workbench-b").out
         assert "DRAIN" in shown and "Reason=new disk [bob@" in shown

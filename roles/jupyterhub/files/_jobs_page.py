@@ -271,13 +271,18 @@ def cost_words(job: dict, accounts: list) -> str:
     return "%d GPUs, without a limit" % job["gpus"]
 
 
-def folder_address(hub: str, folder: object, share: str) -> str:
-    """Return the address that opens a folder of the share in JupyterLab, empty for another folder. The instance has the share as C(share) of its files."""
+def folder_addresses(hub: str, folder: object, share: str) -> dict:
+    """Return the addresses that open a folder of the share in the main instance: C(lab) in JupyterLab, which has the share as C(share) of its files, and
+    C(tensorboard). Empty for another folder."""
     text = str(folder or "")
     if not share or not text.startswith(share.rstrip("/") + "/"):
-        return ""
+        return {}
     inner = quote(text[len(share.rstrip("/")) + 1 :])
-    return "%s/hub/user-redirect/lab/tree/share/%s" % (hub, inner)
+    redirect = hub + "/hub/user-redirect/"
+    return {
+        "lab": "%slab/tree/share/%s" % (redirect, inner),
+        "tensorboard": "%strainyard/?%s" % (redirect, urlencode({"folder": text})),
+    }
 
 
 def by_waste(jobs: list, busy: dict) -> list:

@@ -203,7 +203,7 @@ class Job(Page):
             slow=_charts.slow_words(job.get("usage") or []),
             latest=_jobs_page.latest_end(job),
             cost=_jobs_page.cost_words(job, answer["accounts"]),
-            folder_address=_jobs_page.folder_address(HUB, job.get("folder"), answer["share"]),
+            opens=_jobs_page.folder_addresses(HUB, job.get("folder"), answer["share"]),
             rank=rank,
             ranks=job["workers"],
             log=log.get("text", log.get("error", "")),

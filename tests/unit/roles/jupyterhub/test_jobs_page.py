@@ -203,7 +203,14 @@ def test_hostile_texts_stay_texts():
         ),
         of_job(job, HOSTILE),
         of_job(running, HOSTILE, panels=hostile_panels(), slow=HOSTILE, has_prometheus=False),
-        of_job(running, HOSTILE, folder_address=HOSTILE, cost=HOSTILE, latest=HOSTILE, ssh=HOSTILE),
+        of_job(
+            running,
+            HOSTILE,
+            opens={"lab": HOSTILE, "tensorboard": HOSTILE},
+            cost=HOSTILE,
+            latest=HOSTILE,
+            ssh=HOSTILE,
+        ),
         drawn(
             "new",
             fields=pages.fields_of(offered, values, {HOSTILE: [HOSTILE]}),
@@ -606,10 +613,13 @@ def test_when_a_job_ends_and_what_it_takes():
     assert pages.cost_words(job, accounts) == "16 of the 64 GPUs of group vision"
     assert pages.cost_words(job, []) == "16 GPUs, without a limit"
     assert pages.cost_words(dict(job, gpus=0), accounts) == ""
-    address = pages.folder_address("https://hub.test", "/data1/share/a b/<x>", "/data1/share/")
-    assert address == "https://hub.test/hub/user-redirect/lab/tree/share/a%20b/%3Cx%3E"
-    assert pages.folder_address("", "/data1/share2/x", "/data1/share") == ""
-    assert pages.folder_address("", None, "/data1/share") == ""
+    found = pages.folder_addresses("https://hub.test", "/data1/share/a b/<x>", "/data1/share/")
+    assert found == {
+        "lab": "https://hub.test/hub/user-redirect/lab/tree/share/a%20b/%3Cx%3E",
+        "tensorboard": "https://hub.test/hub/user-redirect/trainyard/?folder=%2Fdata1%2Fshare%2Fa+b%2F%3Cx%3E",
+    }
+    assert pages.folder_addresses("", "/data1/share2/x", "/data1/share") == {}
+    assert pages.folder_addresses("", None, "/data1/share") == {}
 
 
 def test_slurm_that_does_not_answer_is_told_with_the_time(rendered):
