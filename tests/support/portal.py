@@ -1,7 +1,7 @@
 """The pages of the portal with recorded data of 64 hosts and 10,000 jobs, without a hub and without Slurm: make portal
 
 It serves them on a port of this machine, made again at each load, so that a changed template or style sheet is seen at once. `portal.py FOLDER [PATH...]` writes
-their pictures: light, dark and 390 pixels wide.
+their pictures: light, dark and 390 pixels wide. `portal.py docs` writes those of docs/images.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def a_job(number: int, state: str = "completed", **changes: object) -> dict:
 def many_jobs(count: int) -> list:
     """Return jobs, the newest first."""
     found = [a_job(number, STATES[number % len(STATES)]) for number in range(1, count - 2)]
-    found += [a_job(count - 2, "running"), a_job(count - 1, "running"), a_job(count, "pending")]
+    found += [a_job(count - 2, "running"), a_job(count - 1, "running")]
+    found.append(a_job(count, "pending", why="other jobs are before it; place 3 of 41 in the queue"))
     return found[::-1]
 
 
@@ -340,7 +341,8 @@ def shown_job(**changes: object) -> dict:
         ],
         "usage": usage(),
     }
-    return dict(a_job(9998, "running"), **dict(more, **changes))
+    times = {"submitted": "2026-10-31T07:48:00Z", "started": "2026-10-31T08:00:00Z"}
+    return dict(a_job(9998, "running", **times), **dict(more, **changes))
 
 
 def failed_job() -> dict:
@@ -354,7 +356,8 @@ def failed_job() -> dict:
         "warnings": ["host gpu-03: GPU 5 stayed idle"],
         "first_failed": {"rank": 1, "host": "gpu-63", "causes": [cause], "lines": []},
     }
-    ended = {"state": "failed", "ended": stamp(900), "exit_code": 1, "usage": [], "endpoints": []}
+    ended = {"state": "failed", "ended": "2026-10-31T10:12:00Z", "exit_code": 1, "usage": [], "endpoints": []}
+    ended["folder"] = "/data1/share/.trainyard/jobs/anna/9996"
     return shown_job(id="9996", name="bert_9996", result=result, **ended)
 
 
@@ -665,7 +668,50 @@ def pictures(folder: Path, paths: list) -> None:
         driver.close()
 
 
+#: Pictures of the documentation: page, theme, and height of the window.
+OF_DOCS = {
+    "portal_home": ("", "light", 950),
+    "portal_job": ("job/9998", "light", 1500),
+    "portal_cluster": ("cluster", "dark", 1250),
+    "portal_operators": ("operators", "light", 1050),
+}
+
+
+def docs_pictures(folder: Path) -> None:
+    """Write the pictures of the documentation. That of the cluster has Home on a phone beside it."""
+    from PIL import Image
+    from web_driver import Driver
+
+    driver = Driver()
+    try:
+        for name, (path, theme, height) in OF_DOCS.items():
+            picture = folder / (name + ".png")
+            with server() as url, driver.open(width=1300, height=height) as browser:
+                browser.command("Emulation.setScrollbarsHidden", hidden=True)
+                browser.go(url + PREFIX)
+                browser.run("localStorage.setItem('jupyterhub-bs-theme', arguments[0])", theme)
+                browser.go(url + PREFIX + path)
+                browser.picture(picture)
+                if path == "cluster":
+                    with browser.phone():
+                        browser.go(url + PREFIX)
+                        browser.picture(folder / "phone.png")
+            made = Image.open(picture).convert("RGB")
+            if path == "cluster":
+                phone = Image.open(folder / "phone.png").convert("RGB")
+                both = Image.new("RGB", (made.width + 20 + phone.width, made.height), "white")
+                both.paste(made, (0, 0))
+                both.paste(phone, (made.width + 20, 0))
+                made = both
+                (folder / "phone.png").unlink()
+            made.quantize(128, dither=Image.Dither.NONE).save(picture, optimize=True)
+    finally:
+        driver.close()
+
+
 def main(arguments: list) -> None:
+    if arguments == ["docs"]:
+        return docs_pictures(ROOT / "docs/images")
     if arguments:
         return pictures(Path(arguments[0]), arguments[1:])
     with server(8053) as url:
