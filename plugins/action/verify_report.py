@@ -49,6 +49,7 @@ class ActionModule(ActionBase):
             "overrule",
             "fail_on",
             "metrics",
+            "portal",
         )
     )
 
@@ -72,6 +73,7 @@ class ActionModule(ActionBase):
                 "overrule": {"type": "dict", "default": {}},
                 "fail_on": {"type": "str", "choices": ["block", "warn"], "default": "block"},
                 "metrics": {"type": "str", "default": ""},
+                "portal": {"type": "str", "default": ""},
             }
         )
         # Templates return Ansible's own types of text and list.
@@ -91,7 +93,9 @@ class ActionModule(ActionBase):
             folder="",
             suspect_file=suspect_file,
         )
+        page = ""
         if not self._task.check_mode:
+            page = _report_page.render(report, checks, suspect_file, earlier)
             try:
                 result["folder"] = _report_files.write(
                     folder,
@@ -100,7 +104,7 @@ class ActionModule(ActionBase):
                         _report_files.REPORT: json.dumps(report, indent=1, ensure_ascii=False)
                         + "\n",
                         "junit.xml": _report.junit(report, checks),
-                        "report.html": _report_page.render(report, checks, suspect_file, earlier),
+                        "report.html": page,
                     },
                 )
                 # Hosts that have left the cluster since then are no suspects.
@@ -122,7 +126,7 @@ class ActionModule(ActionBase):
             else ""
         )
         if args["metrics"] and not self._task.check_mode:
-            self._write_metrics(args["metrics"], report, task_vars)
+            self._write_on_host(args, report, page, task_vars)
         result["msg"] = _report.summary(report, checks) + where
         if report["verdict"] == "fail":
             result["failed"] = True
@@ -131,19 +135,24 @@ class ActionModule(ActionBase):
             show_failure(self._display, self._templar, result["msg"])
         return result
 
-    def _write_metrics(self, path, report, task_vars):
-        """Write the verdict for Prometheus. Without it, its alerts tell of an old verdict, so a failure is a warning."""
-        generated = seconds_of(report["generated"])
-        wanted = {
-            "path": path,
-            "content": _metrics.render(_metrics.verify_families(report, generated)),
-            "mode": "0640",
-            "group": "prometheus",
-        }
+    def _write_on_host(self, args, report, page, task_vars):
+        """Write the verdict for Prometheus, and the page for operators of the portal. Without it, alerts tell of an old verdict, so a failure is a warning."""
+        path, generated = args["metrics"], seconds_of(report["generated"])
+        wanted = [
+            {
+                "path": path,
+                "content": _metrics.render(_metrics.verify_families(report, generated)),
+                "mode": "0640",
+                "group": "prometheus",
+            }
+        ]
+        if args["portal"]:
+            private = {"mode": "0600", "owner": "trainyard-hub", "group": "trainyard-hub"}
+            wanted.append(dict(private, path=args["portal"], content=page))
         try:
             done = self._execute_module(
                 module_name="trainyard.gpu.managed_files",
-                module_args={"files": [wanted]},
+                module_args={"files": wanted},
                 task_vars=task_vars,
             )
         except AnsibleError as error:

@@ -5,7 +5,7 @@
 """What was found in Slurm's accounting database and what is requested, as commands of sacctmgr.
 
 The record remembers what was created and the former values of what was changed. Only that is removed or restored. A record is a dictionary of "qos NAME",
-"account NAME" and "member ACCOUNT PERSON"; each has C(created), C(fields) with [former value, value that was set] by field, and an account the QOS that were
+"account NAME", "member ACCOUNT PERSON" and "operator PERSON"; each has C(created), C(fields) with [former value, value that was set] by field, and an account the QOS that were
 added to it.
 """
 
@@ -53,6 +53,8 @@ _DEFAULTS = {
     },
     "member": {"gpus": None, "submit": None},
 }
+# Rights in Slurm: those of operators, and none. AdminLevel=Operator sees all jobs, but slurmctld lets only an Administrator drain nodes (22.05.8).
+_OPERATOR, _NO_RIGHTS = "Administrator", ("", "None", "Not Set")
 # Options of an account that have a default for the whole cluster: fields here, and the factor.
 _WITH_DEFAULT = {
     "cpus": ("cpus", 1),
@@ -93,7 +95,7 @@ class Plan(NamedTuple):
     removes: bool
 
 
-def faults(accounts, priorities):
+def faults(accounts, priorities, operators=()):
     """Return what is wrong with a request, as texts."""
     wrong = ["priorities: " + fault for fault in priority_faults(priorities)]
 
@@ -145,6 +147,12 @@ def faults(accounts, priorities):
                 "description of %s: '%s' is not valid; use at most 200 printable ASCII characters without | \" ' ` \\"
                 % (name, text)
             )
+    members = {person for entry in accounts for person in entry.get("members") or []}
+    for person in operators:
+        if person not in members:
+            wrong.append(
+                "operators: '%s' is in no account; list the person in members of one" % person
+            )
     return wrong
 
 
@@ -154,7 +162,7 @@ def default_priority(priorities):
     return "normal" if "normal" in names else (names or [""])[0]
 
 
-def _requested(accounts, priorities):
+def _requested(accounts, priorities, operators):
     """Return {(kind, name...): {field: value}}, in the order in which it is created."""
     requested = {}
     preempted = {name for entry in priorities for name in entry.get("preempts") or []}
@@ -190,6 +198,8 @@ def _requested(accounts, priorities):
         for person in entry.get("members") or []:
             limit = entry.get("max_gpus_per_person")
             requested[("member", entry["name"], person)] = {} if limit is None else {"gpus": limit}
+    for person in operators:
+        requested[("operator", person)] = {"admin": _OPERATOR}
     return requested
 
 
@@ -213,6 +223,8 @@ def _state(found):
         }
         for name, qos in found.qos.items()
     }
+    for person, user in found.users.items():
+        state[("operator", person)] = {"admin": user.admin}
     for row in found.associations:
         if row.cluster != found.cluster or row.account == "root" or row.partition:
             continue
@@ -236,10 +248,14 @@ def _state(found):
 
 
 class _Planner:
-    def __init__(self, found, accounts, priorities, record, jobs):
+    def __init__(self, found, accounts, priorities, record, jobs, operators):
         self.found, self.accounts, self.jobs = found, accounts, jobs
         self.record = {tuple(key.split(" ")): entry for key, entry in record.items()}
-        self.state, self.requested = _state(found), _requested(accounts, priorities)
+        self.state = _state(found)
+        self.requested = _requested(accounts, priorities, operators)
+        for person in operators:
+            # Somebody new has an entry when the step that adds people is done.
+            self.state.setdefault(("operator", person), {"admin": _NO_RIGHTS[1]})
         for entry in accounts:
             self.add_defaults(("account", entry["name"]), _limits_of(entry.get("defaults") or {}))
         self.priorities = [entry["name"] for entry in priorities]
@@ -249,6 +265,12 @@ class _Planner:
         self.after, self.created, self.sets, self.deleted = {}, [], {}, []
         self.added, self.taken, self.waiting, self.kept = {}, {}, [], []
         self.removes = False
+
+    def is_administrator(self, person: str) -> bool:
+        """Return whether somebody has rights in the database that this run leaves."""
+        user = self.found.users.get(person)
+        planned = self.sets.get(("operator", person), {})
+        return bool(user) and planned.get("admin", user.admin) not in _NO_RIGHTS
 
     def add_defaults(self, key: tuple, fields: dict) -> None:
         """Request the default limits of an account. A limit that somebody has set by hand stays."""
@@ -344,12 +366,7 @@ class _Planner:
                     entry,
                     "it has associations with partitions that were made by others, which would be deleted too",
                 )
-            elif (
-                not others
-                and not self.member_of(person)
-                and self.found.users.get(person)
-                and self.found.users[person].admin not in ("", "None", "Not Set")
-            ):
+            elif not others and not self.member_of(person) and self.is_administrator(person):
                 self.stays(
                     key,
                     entry,
@@ -632,6 +649,16 @@ class _Planner:
             "change limits of",
         )
         groups = {}
+        for key in sorted(self.sets):
+            if key[0] == "operator":
+                groups.setdefault(tuple(_settings(self.sets[key])), []).append(key[1])
+        # The rights of a person are the same in all clusters of the database.
+        steps += _grouped(
+            groups,
+            lambda names, settings: ["modify", "user", "where", names, "set"] + list(settings),
+            "change the rights of",
+        )
+        groups = {}
         for person, account in sorted(defaults.items()):
             groups.setdefault(account, []).append(person)
         steps += _grouped(
@@ -775,6 +802,8 @@ def _settings(fields):
         elif name == "preempts":
             # Preempt=-1, which clears other lists, is read as the name of a QOS.
             words.append("Preempt=" + ",".join(value))
+        elif name == "admin":
+            words.append("AdminLevel=" + value)
         elif name == "deny":
             words.append("Flags%s=DenyOnLimit" % ("+" if value else "-"))
     return words
@@ -795,9 +824,9 @@ def _listed(names):
     return ", ".join(names[:5]) + (" and %d more" % (len(names) - 5) if len(names) > 5 else "")
 
 
-def plan(found, accounts, priorities, record, jobs=()):
+def plan(found, accounts, priorities, record, jobs=(), operators=()):
     """Return the Plan. C(jobs) are those that have not ended, needed if something is removed."""
-    return _Planner(found, accounts, priorities, record, jobs).run()
+    return _Planner(found, accounts, priorities, record, jobs, operators).run()
 
 
 def settled_record(found, before, after):

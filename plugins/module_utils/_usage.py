@@ -319,12 +319,12 @@ def _safe(value: object) -> object:
     return "" if value is None else value
 
 
-def as_csv(rows: list[dict]) -> str:
+def as_csv(rows: list[dict], columns: tuple = COLUMNS) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(columns)
     for row in rows:
-        writer.writerow([_safe(row[key]) for key in COLUMNS])
+        writer.writerow([_safe(row[key]) for key in columns])
     return text.getvalue()
 
 

@@ -114,6 +114,15 @@ options:
         type: list
         elements: str
         default: []
+  operators:
+    description:
+      - Names of members who get C(AdminLevel=Administrator), with which Slurm shows them all jobs and lets them drain and resume nodes. They can change
+        everything in Slurm. With C(AdminLevel=Operator) C(slurmctld) refuses a drain.
+      - Rights that others have given stay, and are restored when a name is removed.
+    type: list
+    elements: str
+    default: []
+    version_added: "0.4.0"
   cancel_jobs:
     description:
       - Whether to cancel jobs of what is removed. Slurm refuses to remove a person or an account with pending or running jobs.
@@ -189,7 +198,7 @@ changes:
   elements: dict
   contains:
     what:
-      description: A C(qos), an C(account), a C(member) of an account, or the default account of a C(person), with its name.
+      description: A C(qos), an C(account), a C(member) of an account, an C(operator), or the default account of a C(person), with its name.
       type: str
       sample: member vision anna
     action:
@@ -270,9 +279,10 @@ class Accounts:
         self.file = Record(module, module.params["record"])
         self.record = self.file.read()
         former = module.params["state"] == "former"
-        self.accounts, self.priorities = (
-            ([], []) if former else (module.params["accounts"], module.params["priorities"])
-        )
+        self.accounts, self.priorities, self.operators = ([], [], [])
+        if not former:
+            self.accounts, self.priorities = module.params["accounts"], module.params["priorities"]
+            self.operators = module.params["operators"]
 
     def deadline(self):
         return time.monotonic() + max(self.module.params["timeout"], 0)
@@ -339,12 +349,17 @@ class Accounts:
             )
         return self.parsed(sacctmgr.parse_jobs, out)
 
+    def planned(self, found, jobs=(), record=None):
+        """Return the plan for what was found. C(record) is that of an earlier run unless given."""
+        record = self.record if record is None else record
+        return plan(found, self.accounts, self.priorities, record, jobs, self.operators)
+
     def plan(self, found):
         """Return the plan, and the jobs that were considered. squeue is asked only if something is removed."""
-        result, jobs = plan(found, self.accounts, self.priorities, self.record), []
+        result, jobs = self.planned(found), []
         if result.removes:
             jobs = self.jobs()
-            result = plan(found, self.accounts, self.priorities, self.record, jobs)
+            result = self.planned(found, jobs)
         return result, jobs
 
     def check(self, found):
@@ -411,7 +426,7 @@ class Accounts:
         if result.waiting and self.module.params["cancel_jobs"]:
             cancelled = self.cancel(result.waiting)
             jobs = [job for job in self.jobs() if job.number not in cancelled]
-            result = plan(found, self.accounts, self.priorities, self.record, jobs)
+            result = self.planned(found, jobs)
         if not self.module.check_mode:
             self.change(result, jobs)
         for each in result.waiting:
@@ -444,7 +459,7 @@ class Accounts:
             self.file.write(dict(before, **result.record))
             done, message = self.apply(result.steps)
             now = self.found()
-            left = plan(now, self.accounts, self.priorities, result.record, jobs)
+            left = self.planned(now, jobs, result.record)
             if message or left.steps:
                 self.file.write(settled_record(now, before, result.record))
                 not_done = (
@@ -501,6 +516,7 @@ def main():
                     "preempts": names,
                 },
             },
+            "operators": names,
             "cancel_jobs": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 60},
             "record": {"type": "path", "required": True},
@@ -509,7 +525,7 @@ def main():
         supports_check_mode=True,
     )
     accounts = Accounts(module)
-    wrong = faults(accounts.accounts, accounts.priorities)
+    wrong = faults(accounts.accounts, accounts.priorities, accounts.operators)
     if wrong:
         module.fail_json(msg="%s. Nothing was changed" % "; ".join(wrong))
     if module.params["state"] == "former" and not accounts.record:

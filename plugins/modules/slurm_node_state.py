@@ -61,7 +61,7 @@ seealso:
   - module: trainyard.gpu.slurm_info
 requirements:
   - C(squeue) for O(wait)
-  - C(scontrol), as root or as a person with C(AdminLevel=Operator)
+  - C(scontrol), as root or as a person with C(AdminLevel=Administrator)
 """
 
 EXAMPLES = r"""

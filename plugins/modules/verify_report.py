@@ -106,6 +106,13 @@ options:
       - Empty means none, and the task needs no host.
     type: str
     default: ""
+  portal:
+    description:
+      - Absolute path of a copy of C(report.html) beside O(metrics), which only the portal's account C(trainyard-hub) can read. Operators see it there.
+      - Empty means none.
+    type: str
+    default: ""
+    version_added: "0.4.0"
 notes:
   - In check mode nothing is required and nothing is written.
 extends_documentation_fragment:

@@ -57,6 +57,7 @@ PRELOAD = "instance_tls.cjs"
 SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE, JOBS_SERVICE)
 #: The pages of jobs, which the service loads when it starts. The hub needs none of them.
 OF_PAGES = (
+    "_charts.py",
     "_jobs_page.py",
     "jobs_page.py",
     "page_cluster.html",
@@ -65,6 +66,7 @@ OF_PAGES = (
     "page_job.html",
     "page_jobs.html",
     "page_new.html",
+    "page_operators.html",
     "page_problem.html",
     "page_usage.html",
     "pages.css",
@@ -97,6 +99,7 @@ OF_NOTEBOOK = (
     "_notebook.py",
     "jupyter_server_config.py",
     "look",
+    "page_instance.html",
     "server",
     "trainyard_notebook.py",
 )
@@ -565,6 +568,10 @@ def settings(wanted, address):
         "default_class": wanted["default_class"],
         "announcement": wanted["announcement"],
         "people": persons(wanted),
+        "operators": [name for name in persons(wanted) if name in wanted["operators"]],
+        "people_see": wanted["people_see"],
+        "idle_minutes": wanted["idle_minutes"],
+        "idle_gpu_minutes": wanted["idle_gpu_minutes"],
         "addresses": {
             name: each
             for name, each in addresses(wanted["members"]).items()
@@ -682,7 +689,7 @@ def notebook_files(wanted):
             LAB_EXTENSION + "/static",
         )
     ]
-    found += _programs(wanted, NOTEBOOK, OF_NOTEBOOK, (".py",))
+    found += _programs(wanted, NOTEBOOK, OF_NOTEBOOK, READ_ONLY)
     found.append(_file(kernels + "/python3/kernel.json", _json(KERNEL)))
     found.append(_file(SETTINGS + "/labconfig/default_setting_overrides.json", _json(LAB_DEFAULTS)))
     found.append(

@@ -1,7 +1,7 @@
 """The pages of the portal with recorded data of 64 hosts and 10,000 jobs, without a hub and without Slurm: make portal
 
-It serves them on a port of this machine, made again at each load, so that a changed template or style sheet is seen at once. `portal.py FOLDER` writes their
-pictures: light, dark and 390 pixels wide.
+It serves them on a port of this machine, made again at each load, so that a changed template or style sheet is seen at once. `portal.py FOLDER [PATH...]` writes
+their pictures: light, dark and 390 pixels wide. `portal.py docs` writes those of docs/images.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import datetime
 import http.server
 import importlib.util
 import json
+import math
 import sys
 import threading
 import zipfile
@@ -22,7 +23,9 @@ COMMAND = ROOT / "roles/jobs/files"
 #: Where tests of the hub keep its packages, one of which has its style sheet.
 PACKAGES = ROOT / ".cache/hub/packages"
 PREFIX = "/services/jobs/"
-FRAME = {"prefix": PREFIX, "hub": "", "person": "anna"}
+FRAME = {"prefix": PREFIX, "hub": "", "person": "anna", "is_operator": True}
+#: The end of the curves, as seconds.
+NOW = 1793462400
 #: A text that no page may take for anything else.
 HOSTILE = "\"><script>alert(1)</script>'{{ 7*7 }}"
 STATES = ("completed", "failed", "cancelled", "timeout", "out_of_memory", "node_fail")
@@ -74,7 +77,8 @@ def a_job(number: int, state: str = "completed", **changes: object) -> dict:
 def many_jobs(count: int) -> list:
     """Return jobs, the newest first."""
     found = [a_job(number, STATES[number % len(STATES)]) for number in range(1, count - 2)]
-    found += [a_job(count - 2, "running"), a_job(count - 1, "running"), a_job(count, "pending")]
+    found += [a_job(count - 2, "running"), a_job(count - 1, "running")]
+    found.append(a_job(count, "pending", why="other jobs are before it; place 3 of 41 in the queue"))
     return found[::-1]
 
 
@@ -149,29 +153,170 @@ def usage(percent: int = 90) -> list:
 
 
 def minutes() -> list:
-    """Return the curves of that job."""
+    """Return the curves of that job, as its runner has kept them."""
     found = []
     for gpu in range(8):
         level = 31 if gpu == 5 else 90
-        samples = [(minute, min(100, level + (minute * (gpu + 3)) % 9)) for minute in range(60)]
-        samples[20 + gpu] = (20 + gpu, None)
+        samples = []
+        for minute in range(60):
+            at = NOW // 60 - 60 + minute
+            samples.append((at, min(100, level + (minute * (gpu + 3)) % 9)))
+        samples[20 + gpu] = (samples[20 + gpu][0], None)
         found.append({"host": "gpu-03", "gpu": gpu, "minutes": samples})
     return found
 
 
-def prometheus(metric: str, gpus: int = 8) -> dict:
-    """Return what Prometheus answers for a job, one of whose GPUs draws less power."""
-    base = {"utilization": 0.9, "memory_used": 6e10, "power": 640, "temperature": 61}
-    level = next(value for name, value in base.items() if name in metric)
+def workers() -> list:
+    """Return the CPUs and the memory of the workers of that job."""
+    found = []
+    for rank, host in enumerate(("gpu-03", "gpu-63")):
+        ats = range(NOW // 60 - 60, NOW // 60)
+        cpus = [(at, 40 + (at * (rank + 3)) % 11) for at in ats]
+        memory = [(at, min(402, 300 + 5 * rank + 4 * number)) for number, at in enumerate(ats)]
+        name = "worker %d on %s" % (rank, host)
+        found.append({"name": name, "cpus": cpus, "memory_gb": memory})
+    return found
+
+
+def matrix(rows: list) -> dict:
+    """Return an answer of Prometheus over a time. C(rows) are labels, and values from the oldest to the newest, two minutes apart."""
     result = []
+    for labels, values in rows:
+        begin = NOW - 120 * len(values)
+        pairs = [[begin + 120 * at, str(value)] for at, value in enumerate(values)]
+        result.append({"metric": labels, "values": pairs})
+    return {"status": "success", "data": {"resultType": "matrix", "result": result}}
+
+
+def vector(rows: list) -> dict:
+    """Return an answer of Prometheus of now. C(rows) are labels and value."""
+    result = [{"metric": labels, "value": [NOW, str(value)]} for labels, value in rows]
+    return {"status": "success", "data": {"resultType": "vector", "result": result}}
+
+
+def wave(at: float, low: float, high: float, length: float) -> float:
+    """Return a value that goes up and down between two others."""
+    return low + (high - low) * (1 + math.sin(at / length)) / 2
+
+
+def prometheus(metric: str, gpus: int = 8) -> dict:
+    """Return what Prometheus answers for a job, one of whose GPUs draws less power. Each epoch ends with a checkpoint, for which the GPUs wait."""
+    levels = {"utilization": 0.97, "memory_used": 6e10, "power": 640, "temperature": 61}
+    level = next(value for name, value in levels.items() if name in metric)
+    rows = []
     for gpu in range(gpus):
         own = level * (0.6 if gpu == 5 and "power" in metric else 1)
-        values = [
-            [1764000000 + 60 * at, str(own * (1 + ((at * (gpu + 3)) % 7 - 3) / 100))]
-            for at in range(400)
-        ]
-        result.append({"metric": {"instance": "gpu-03", "gpu": str(gpu)}, "values": values})
-    return {"status": "success", "data": {"resultType": "matrix", "result": result}}
+        values = []
+        for at in range(240):
+            noise = 1 + ((at * (gpu + 3)) % 7 - 3) / 100
+            pauses = at % 60 in (0, 1) and "memory" not in metric
+            values.append(own * noise * (0.75 if "temperature" in metric else 0.12) ** pauses)
+        rows.append(({"instance": "gpu-03", "gpu": str(gpu)}, values))
+    return matrix(rows)
+
+
+def told_of_cluster(hosts: list) -> dict:
+    """Return what Prometheus answers for the page of the cluster."""
+    ats = range(180)
+    accounts = [
+        ({"account": "language"}, [8 * round(wave(at, 10, 20, 14)) for at in ats]),
+        ({"account": "robotics"}, [8 * round(wave(at, 4, 9, 25)) for at in ats]),
+        ({"account": "vision"}, [8 * round(wave(at + 60, 14, 28, 31)) for at in ats]),
+    ]
+    power = [({}, [wave(at, 190e3, 310e3, 17) + 900 * (at % 9) for at in ats])]
+    uses, health = [], []
+    for number, host in enumerate(hosts):
+        used = host["gpus"] - host["free"]["gpus"]
+        for gpu in range(host["gpus"] if host["available"] else 0):
+            ratio = (98 - (gpu * 7 + number * 3) % 13) / 100 if gpu < used else 0
+            if number == 11 and gpu < used:
+                ratio = 0.31
+            uses.append(({"instance": host["name"], "gpu": str(gpu)}, ratio))
+        for check in ("driver", "gpu-count", "gpu-ecc", "gpu-xid", "ib-ports", "share", "space"):
+            passes = host["available"] or check != "gpu-xid"
+            health.append(({"instance": host["name"], "check": check}, int(passes)))
+    return {
+        "accounts": matrix(accounts),
+        "power": matrix(power),
+        "use": vector(uses),
+        "health": vector(health),
+    }
+
+
+def told_of_operators() -> dict:
+    """Return what Prometheus answers for the page of operators."""
+    alerts = [
+        {
+            "state": "firing",
+            "labels": {"alertname": "ShareNearlyFull", "severity": "warn"},
+            "annotations": {"summary": "/data1/share has less than 5 % free"},
+            "activeAt": "2026-10-31T02:10:00.123Z",
+        },
+        {
+            "state": "firing",
+            "labels": {"alertname": "GpuXid", "severity": "page"},
+            "annotations": {
+                "summary": "gpu-07: Xid 79 of 0000:3b:00.0: no new jobs should run there"
+            },
+            "activeAt": "2026-10-30T20:00:00.5Z",
+        },
+        {"state": "pending", "labels": {"alertname": "HostDown"}, "annotations": {}},
+    ]
+    return {
+        "alerts": {"status": "success", "data": {"alerts": alerts}},
+        "verify": vector(
+            [
+                ({"__name__": "trainyard_verify_timestamp_seconds"}, NOW - 50000),
+                ({"__name__": "trainyard_verify_passed"}, 0),
+                (
+                    {
+                        "__name__": "trainyard_verify_check_passed",
+                        "check": "gpu-xid",
+                        "host": "gpu-07",
+                    },
+                    0,
+                ),
+                (
+                    {
+                        "__name__": "trainyard_verify_check_passed",
+                        "check": "share",
+                        "host": "gpu-08",
+                    },
+                    1,
+                ),
+            ]
+        ),
+        "jobs": vector(
+            [
+                ({"slurm_job": str(number)}, (number * 37 % 90 + 7) / 100)
+                for number in range(9000, 9060)
+            ]
+        ),
+    }
+
+
+def of_all() -> dict:
+    """Return what the helper answers for the page of operators."""
+    people, jobs = ("anna", "ben", "carla", "dave", "eve"), []
+    for number in range(9000, 9080):
+        state = "running" if number < 9060 else "pending"
+        person = people[number % len(people)]
+        mine = a_job(number, state, person=person, gpus=8 * (1 + number % 3), why="")
+        if state == "pending":
+            mine["why"] = "other jobs are before it"
+        jobs.append(mine)
+    used = []
+    for number, person in enumerate(people):
+        hours = 4100.5 - 700 * number
+        row = {
+            "account": "vision" if number % 2 else "language",
+            "user": person,
+            "jobs": 40 + number,
+        }
+        row.update(failed=number, gpu_hours=hours, gpu_hours_measured=hours - 12)
+        row.update(gpu_hours_idle=round(hours * 0.4 / (number + 1), 1))
+        used.append(dict(row, mean_use=0.55 + 0.08 * number))
+    return {"jobs": jobs, "nodes": nodes(), "people": used, "month": "2026-10"}
 
 
 def shown_job(**changes: object) -> dict:
@@ -196,7 +341,8 @@ def shown_job(**changes: object) -> dict:
         ],
         "usage": usage(),
     }
-    return dict(a_job(9998, "running"), **dict(more, **changes))
+    times = {"submitted": "2026-10-31T07:48:00Z", "started": "2026-10-31T08:00:00Z"}
+    return dict(a_job(9998, "running", **times), **dict(more, **changes))
 
 
 def failed_job() -> dict:
@@ -210,7 +356,8 @@ def failed_job() -> dict:
         "warnings": ["host gpu-03: GPU 5 stayed idle"],
         "first_failed": {"rank": 1, "host": "gpu-63", "causes": [cause], "lines": []},
     }
-    ended = {"state": "failed", "ended": stamp(900), "exit_code": 1, "usage": [], "endpoints": []}
+    ended = {"state": "failed", "ended": "2026-10-31T10:12:00Z", "exit_code": 1, "usage": [], "endpoints": []}
+    ended["folder"] = "/data1/share/.trainyard/jobs/anna/9996"
     return shown_job(id="9996", name="bert_9996", result=result, **ended)
 
 
@@ -243,7 +390,9 @@ def queue() -> list:
 
 def job_values(job: dict, log: str, curves: list, pages: object) -> dict:
     """Return the values of the page of a job, as the service has them."""
-    result = job.get("result") or {}
+    charts, result = load("_charts"), job.get("result") or {}
+    panels = charts.panels_of([prometheus(metric) for _title, metric, *_more in charts.CURVES])
+    panels += charts.hour_panels([], workers())
     return {
         "job": job,
         "result": result,
@@ -254,12 +403,12 @@ def job_values(job: dict, log: str, curves: list, pages: object) -> dict:
         "endpoints": [
             dict(each, address=pages.address_of(each["url"])) for each in job["endpoints"]
         ],
-        "curves": pages.curves_of(curves),
-        "panels": pages.panels_of([prometheus(metric) for _title, metric, *_more in pages.CURVES])
-        if curves
-        else [],
-        "has_prometheus": False,
-        "slow": pages.slow_words(job["usage"]),
+        "panels": panels if curves else [],
+        "has_prometheus": bool(curves),
+        "slow": charts.slow_words(job["usage"]),
+        "latest": pages.latest_end(job),
+        "cost": pages.cost_words(job, home()["accounts"]),
+        "opens": pages.folder_addresses("", job["folder"], "/data1/share"),
         "rank": None,
         "ranks": 2,
         "log": log,
@@ -324,23 +473,92 @@ def of_job(pages: object, job: dict, curves: list) -> str:
     return pages.render("job", FRAME, **job_values(job, log, curves, pages))
 
 
+def cluster_values(hosts: list, waiting: list | None, told: dict) -> dict:
+    """Return the values of the page of the cluster, as the service has them. C(told) are the answers of Prometheus."""
+    charts = load("_charts")
+    words = {
+        "Priority": "other jobs are before it",
+        "Resources": "the hosts that it can use are busy",
+        "AssocGrpGRES": "its group uses all of its GPUs",
+    }
+    reasons = load("_instance").queue_by_reason(
+        waiting or [], lambda reason: words.get(reason, "hosts that it needs are out of service")
+    )
+    return {
+        "nodes": hosts,
+        "classes": home()["classes"],
+        "queue": waiting,
+        "reasons": reasons,
+        "in_service": sum(host["available"] for host in hosts),
+        "panels": charts.cluster_panels(told),
+        "uses": charts.uses_of(told.get("use")),
+        "health": charts.health_of(told.get("health")),
+    }
+
+
 def of_cluster(pages: object) -> str:
     """Return the page of the cluster."""
-    waiting = queue()
-    return pages.render(
-        "cluster",
-        FRAME,
-        nodes=nodes(),
-        classes=home()["classes"],
-        queue=waiting,
-        reasons=pages.reasons(waiting),
-    )
+    hosts = nodes()
+    return pages.render("cluster", FRAME, **cluster_values(hosts, queue(), told_of_cluster(hosts)))
+
+
+def bare_cluster(pages: object) -> str:
+    """Return the page of a cluster without monitoring."""
+    return pages.render("cluster", FRAME, **cluster_values(nodes(), None, {}))
+
+
+def months() -> list:
+    """Return what a person has used in a year."""
+    found = []
+    for back in range(12):
+        month = "%04d-%02d" % (2026 if back < 10 else 2025, (10 - back - 1) % 12 + 1)
+        for account in ("language", "vision"):
+            hours = round(wave(back * 3 + len(account), 40, 900, 4), 1)
+            row = {"month": month, "account": account, "jobs": 20 + back, "failed": back % 4}
+            row.update(gpu_hours=hours, gpu_hours_measured=hours if back < 4 else 0.0)
+            row.update(gpu_hours_idle=round(hours / 9, 1), mean_use=0.71 if back < 4 else None)
+            found.append(dict(row, wait_median_minutes=12 + back, wait_90_minutes=120 + back))
+    return found
 
 
 def of_usage(pages: object) -> str:
     """Return the page of usage."""
-    months = load("_instance").months_of(many_jobs(10000))
-    return pages.render("usage", FRAME, months=months)
+    group = {"month": "2026-10", "account": "vision", "gpu_hours": 9123.4, "jobs": 812}
+    group.update(gpu_hours_measured=9000.1, gpu_hours_idle=811.5)
+    most = max(row["gpu_hours"] for row in months())
+    return pages.render("usage", FRAME, months=months(), groups=[group], most=most)
+
+
+def operator_values(answer: dict, told: dict, pages: object) -> dict:
+    """Return the values of the page of operators, as the service has them."""
+    charts = load("_charts")
+    found = pages.by_waste(answer["jobs"], charts.busy_of(told["jobs"]))
+    return {
+        "alerts": charts.alerts_of(told["alerts"]),
+        "verify": charts.verify_of(told["verify"]),
+        "has_report": True,
+        "away": [node for node in answer["nodes"] if not node["available"]],
+        "nodes": answer["nodes"],
+        "people": answer["people"],
+        "month": answer["month"],
+        "jobs": found[: pages.OF_PAGE],
+        "running": 60,
+        "waiting": 20,
+        "pager": pages.pager({}, 1, 2),
+        "xsrf": "secret",
+    }
+
+
+def of_operators(pages: object) -> str:
+    """Return the page of operators."""
+    values = operator_values(of_all(), told_of_operators(), pages)
+    return pages.render("operators", FRAME, **values)
+
+
+def empty_home(pages: object) -> str:
+    """Return the first page of somebody new."""
+    values = dict(home(), message="", instances=[], jobs=[], out_of_service=[])
+    return pages.render("home", FRAME, **values)
 
 
 def of_problem(pages: object) -> str:
@@ -358,6 +576,9 @@ PAGES = {
     "new": refused_form,
     "cluster": of_cluster,
     "usage": of_usage,
+    "operators": of_operators,
+    "new-person": empty_home,
+    "cluster-bare": bare_cluster,
     "problem": of_problem,
 }
 
@@ -422,8 +643,8 @@ def server(port: int = 0):
         found.server_close()
 
 
-def pictures(folder: Path) -> None:
-    """Write the pictures of all pages."""
+def pictures(folder: Path, paths: list) -> None:
+    """Write the pictures of pages, of all of them if C(paths) is empty."""
     # Its fixture needs pytest, which pages do not.
     from web_driver import Driver
 
@@ -431,7 +652,7 @@ def pictures(folder: Path) -> None:
     driver = Driver()
     try:
         with server() as url, driver.open(width=1300, height=950) as browser:
-            for path in PAGES:
+            for path in paths or PAGES:
                 name = (path or "home").replace("/", "-")
                 for theme in ("light", "dark"):
                     browser.go(url + PREFIX + path)
@@ -447,9 +668,52 @@ def pictures(folder: Path) -> None:
         driver.close()
 
 
+#: Pictures of the documentation: page, theme, and height of the window.
+OF_DOCS = {
+    "portal_home": ("", "light", 950),
+    "portal_job": ("job/9998", "light", 1500),
+    "portal_cluster": ("cluster", "dark", 1250),
+    "portal_operators": ("operators", "light", 1050),
+}
+
+
+def docs_pictures(folder: Path) -> None:
+    """Write the pictures of the documentation. That of the cluster has Home on a phone beside it."""
+    from PIL import Image
+    from web_driver import Driver
+
+    driver = Driver()
+    try:
+        for name, (path, theme, height) in OF_DOCS.items():
+            picture = folder / (name + ".png")
+            with server() as url, driver.open(width=1300, height=height) as browser:
+                browser.command("Emulation.setScrollbarsHidden", hidden=True)
+                browser.go(url + PREFIX)
+                browser.run("localStorage.setItem('jupyterhub-bs-theme', arguments[0])", theme)
+                browser.go(url + PREFIX + path)
+                browser.picture(picture)
+                if path == "cluster":
+                    with browser.phone():
+                        browser.go(url + PREFIX)
+                        browser.picture(folder / "phone.png")
+            made = Image.open(picture).convert("RGB")
+            if path == "cluster":
+                phone = Image.open(folder / "phone.png").convert("RGB")
+                both = Image.new("RGB", (made.width + 20 + phone.width, made.height), "white")
+                both.paste(made, (0, 0))
+                both.paste(phone, (made.width + 20, 0))
+                made = both
+                (folder / "phone.png").unlink()
+            made.quantize(128, dither=Image.Dither.NONE).save(picture, optimize=True)
+    finally:
+        driver.close()
+
+
 def main(arguments: list) -> None:
+    if arguments == ["docs"]:
+        return docs_pictures(ROOT / "docs/images")
     if arguments:
-        return pictures(Path(arguments[0]))
+        return pictures(Path(arguments[0]), arguments[1:])
     with server(8053) as url:
         print("The portal with recorded data: %s (Ctrl-C ends)" % url)
         if not hub_file("css/style.min.css"):

@@ -265,6 +265,11 @@ class Database:
                     raise Refused(f"{name} has no association with {account}")
                 self.state["defaults"][f"{where['cluster']} {name}"] = account
                 continue
+            if settings[0].startswith("AdminLevel="):
+                if name not in self.state["users"]:
+                    raise Refused("Nothing modified")
+                self.state["users"][name]["admin"] = settings[0].partition("=")[2]
+                continue
             rows = self.rows(user=name, **where)
             if not rows:
                 raise Refused("Nothing modified")

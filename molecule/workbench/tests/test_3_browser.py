@@ -5,10 +5,12 @@ Pictures are in .cache/hub/pictures. Who changes a page looks at them, and copie
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
 
+import axe
 import pytest
 from conftest import ROOT
 from test_2_hub import IMAGE, Hub
@@ -352,11 +354,85 @@ def test_each_page_on_a_phone_and_in_the_dark(hub, alice):
             shown = alice.run("return document.documentElement.dataset.bsTheme")
             assert shown == theme, path
             alice.picture(PICTURES / ("portal-%s-%s.png" % (name, theme)))
+            assert axe.faults(alice) == [], (path, theme)
         with alice.phone():
             alice.go(jobs + path)
             assert alice.run("return document.documentElement.scrollWidth") <= 390, path
             alice.picture(PICTURES / ("portal-%s-390.png" % name))
     alice.run("localStorage.removeItem('jupyterhub-bs-theme')")
+    for path in ("home", "spawn/alice/other", "token", "none"):
+        alice.go(hub.url + "/hub/" + path)
+        alice.picture(PICTURES / ("hub-%s.png" % path.partition("/")[0]))
+        assert axe.faults(alice) == [], path
+
+
+def test_the_share_is_in_the_file_browser(hub, alice, instance):
+    """As folder share, also by the link on the page of a job."""
+    hub.cluster.as_person("alice", "mkdir -p /data1/share/user/alice/of_share")
+    alice.go(instance + "api/contents/share/user/alice")
+    assert '"of_share"' in alice.text()
+
+
+@contextlib.contextmanager
+def operator(hub, person):
+    """Give somebody the rights of role slurm_accounts, and the page of role jupyterhub, as monitoring_operators does."""
+    head, settings = hub.cluster.head, "/etc/trainyard/hub/hub.json"
+    rights = "sacctmgr -i modify user where name=%s set AdminLevel=%s"
+    edit = (
+        "import json; path = '%s'; found = json.load(open(path)); found['operators'] = %s;"
+        " json.dump(found, open(path, 'w'))"
+    )
+    try:
+        hub.cluster.on(head, rights % (person, "Administrator"))
+        hub.cluster.on(head, 'python3 -c "%s"' % (edit % (settings, [person])))
+        yield
+    finally:
+        hub.cluster.on(head, 'python3 -c "%s"' % (edit % (settings, [])))
+        hub.cluster.on(head, rights % (person, "None"))
+
+
+def test_an_operator_drains_and_resumes_a_host(hub, driver, alice):
+    """With the person's own rights in Slurm. Slurm and the log of the portal name the person. Others have no such page."""
+    cluster, page = hub.cluster, hub.origin("/services/jobs/") + "/services/jobs/operators"
+    number = cluster.submit(
+        "alice",
+        "name: of_alice\nworker_image: site/tools:1\nworker_memory: 1\ncommand: sleep 600\n",
+    )
+    cluster.ends("alice", number, "running")
+    with operator(hub, "bob"), driver.open(hub.rules()) as browser:
+        log_in(browser, hub.link("bob"), "bob")
+        browser.wait("the home of the hub", lambda: browser.url == hub.url + "/hub/home")
+        assert "Operators" in browser.text("nav")
+        browser.go(page)
+        assert "of_alice" in browser.text("main"), browser.text()
+        assert axe.faults(browser) == []
+        browser.run("document.querySelector('#node').value = 'workbench-b'")
+        browser.type("#reason", "new disk")
+        browser.click("button", "Drain")
+        browser.wait(
+            "the host",
+            lambda: browser.run("return !!document.querySelector('button[value=resume]')"),
+        )
+        browser.picture(PICTURES / "portal-operators.png")
+        shown = cluster.on(cluster.head, "scontrol show node workbench-b").out
+        assert "DRAIN" in shown and "Reason=new disk [bob@" in shown
+        browser.click("button[value=resume]", "Resume")
+        browser.wait("no host", lambda: "All hosts are in service" in browser.text("main"))
+        assert "DRAIN" not in cluster.on(cluster.head, "scontrol show node workbench-b").out
+        told = cluster.on(cluster.head, "journalctl --unit trainyard-hub-jobs --output cat").out
+        assert "drain of host workbench-b by bob (new disk): done" in told
+        assert "resume of host workbench-b by bob" in told
+        # Somebody who is none, meanwhile.
+        alice.go(page)
+        assert "This page is for operators" in alice.text() and "bob" not in alice.text()
+        answer = alice.run(
+            "return fetch(arguments[0], {method: 'POST', body: new URLSearchParams({do: 'drain', node: 'workbench-b', reason: 'x'})})"
+            ".then(answer => answer.status)",
+            page,
+        )
+        assert answer == 403
+    cluster.trainyard("alice", "stop", number)
+    cluster.ends("alice", number)
 
 
 def test_a_login_link_in_the_tab_of_the_login_page(hub, driver):

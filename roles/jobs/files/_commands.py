@@ -475,6 +475,19 @@ def minutes_of(site: Site, number: str, hosts: list) -> list:
     return found
 
 
+def worker_minutes_of(site: Site, number: str, hosts: list) -> list:
+    """Return the CPUs and the memory of each worker of a job by minute, as far as its watch has kept them: C(name), and C(cpus) and C(memory_gb), pairs of
+    minute and value."""
+    found = []
+    for rank, host in enumerate(hosts):
+        loads = (site.json_of(number, "watch.%d.json" % rank) or {}).get("loads") or []
+        cpus = [(each["minute"], each["cpus"]) for each in loads]
+        memory = [(each["minute"], each["memory_gb"]) for each in loads]
+        name = "worker %d on %s" % (rank, host)
+        found.append({"name": name, "cpus": cpus, "memory_gb": memory})
+    return found
+
+
 def show_usage(found):
     def told(value, unit):
         return "?" if value is None else "%d %s" % (value, unit)
@@ -1038,11 +1051,9 @@ def node_history(options):
     )
 
 
-def nodes(options):
-    if options.history:
-        return node_history(options)
-    known = nodes_now()
-    found = [
+def node_rows(known: list) -> list:
+    """Return what people may see of each host: states, reason, and what is free."""
+    return [
         dict(
             name=node["name"],
             states=node["states"],
@@ -1057,6 +1068,13 @@ def nodes(options):
         )
         for node in known
     ]
+
+
+def nodes(options):
+    if options.history:
+        return node_history(options)
+    known = nodes_now()
+    found = node_rows(known)
 
     def lines(entries):
         table(

@@ -148,6 +148,12 @@ def active_jobs(*options):
     )
 
 
+def jobs_of_all() -> list:
+    """Return the waiting and running jobs that Slurm shows the person: all of them to an operator."""
+    mark = "|%s|" % uuid.uuid4().hex
+    return parsed(_slurm.jobs_command(mark), lambda text: _slurm.parse_jobs(text, mark))
+
+
 def ended_jobs(since, number=None):
     """Return the jobs of the person in the accounting, also those that still run."""
     mark = "|%s|" % uuid.uuid4().hex
@@ -158,11 +164,13 @@ def ended_jobs(since, number=None):
     return parsed(command, lambda text: _slurm.parse_finished(text, mark))
 
 
-def month_jobs(begin, end, account=""):
+def month_jobs(begin, end, account="", person=""):
     """Return the jobs of a time that the person may see, with what was measured of them: the own ones, and all of them for an operator."""
     mark = "|%s|" % uuid.uuid4().hex
     command = _slurm.finished_command(mark, begin, end, with_admin_comment=True)
     command += ["--accounts=" + account] if account else []
+    if person:
+        command = [word for word in command if word != "--allusers"] + ["--user=" + person]
     return parsed(command, lambda text: _slurm.parse_finished(text, mark, True))
 
 

@@ -225,6 +225,30 @@ def with_sample(minutes, minute, gpus):
     return (kept + [{"minute": minute, "gpus": merged}])[-MINUTES:]
 
 
+def with_load(loads: list, minute: int, now: float, load: dict) -> list:
+    """Return the CPUs and the memory of a worker by minute, with one more sample.
+
+    Each entry has C(minute), C(cpus), the mean of the minute, and C(memory_gb), the most. C(since) is when its first sample was taken, and C(used) the seconds
+    of CPU until then.
+    """
+    cpu, memory = load.get("cpu_seconds"), load.get("memory")
+    if cpu is None and memory is None:
+        return loads
+    last = loads[-1] if loads else None
+    entry = {"minute": minute, "since": now, "used": cpu, "cpus": None, "memory_gb": None}
+    if last and last["minute"] == minute:
+        entry, loads = dict(last), loads[:-1]
+    elif last:
+        # The minute begins where the one before has ended.
+        entry.update(since=last["until"], used=last["cpu"])
+    if None not in (cpu, entry["used"]) and now > entry["since"]:
+        entry["cpus"] = round(max(0.0, cpu - entry["used"]) / (now - entry["since"]), 2)
+    if memory is not None:
+        entry["memory_gb"] = max(round(memory / (1 << 30), 2), entry["memory_gb"] or 0)
+    entry.update(until=now, cpu=cpu)
+    return (loads + [entry])[-MINUTES:]
+
+
 def workers(found):
     return "%d worker%s" % (len(found), "" if len(found) == 1 else "s")
 
@@ -560,13 +584,17 @@ class Sink:
     def __init__(self, folder: str, number: str, rank: str, devices: list) -> None:
         self.folder, self.number, self.rank, self.devices = folder, number, rank, devices
         self.minutes: list = []
+        self.loads: list = []
         self.answering: threading.Thread | None = None
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             found = json.loads(text)
-            self.minutes = with_sample(self.minutes, int(time.time() // 60), found.get("now") or [])
-            kept = dict(found, devices=self.devices, minutes=self.minutes, answers=True)
+            now = time.time()
+            self.minutes = with_sample(self.minutes, int(now // 60), found.get("now") or [])
+            self.loads = with_load(self.loads, int(now // 60), now, found.get("load") or {})
+            kept = dict(found, devices=self.devices, minutes=self.minutes, loads=self.loads)
+            kept["answers"] = True
             write_private("%s/watch.%s.json" % (self.folder, self.rank), json.dumps(kept) + "\n")
         if self.rank.isdigit() and not (self.answering and self.answering.is_alive()):
             if os.path.exists(os.path.join(self.folder, _job_hang.ASKED)):

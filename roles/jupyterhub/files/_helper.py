@@ -23,7 +23,7 @@ NO_ANSWER = "Slurm does not answer"
 #: Bytes of an answer, and those of its error output that the log gets.
 MAX_ANSWER, MAX_ERRORS = 8 << 20, 2000
 #: Requests that change something. Only these are logged, because the hub requests the state of each instance all the time.
-LOGGED = ("start", "stop", "submit", "clone", "stop_job")
+LOGGED = ("start", "stop", "submit", "clone", "stop_job", "node")
 
 log = logging.getLogger("trainyard")
 log.setLevel(logging.INFO)
@@ -91,13 +91,13 @@ async def ask(person, request):
     task.add_done_callback(tasks.discard)
     found = await answer
     if request["action"] in LOGGED:
-        log.info(
-            "%s: %s of %s: %s",
-            request["action"],
-            line(request.get("job") or request.get("name") or "a job"),
-            person,
-            line(found.get("error") or found.get("job") or "done"),
-        )
+        said = line(found.get("error") or found.get("job") or "done")
+        if request["action"] == "node":
+            what = [line(request.get(key)) for key in ("do", "node", "reason")]
+            log.info("%s of host %s by %s (%s): %s", what[0], what[1], person, what[2], said)
+        else:
+            what = line(request.get("job") or request.get("name") or "a job")
+            log.info("%s: %s of %s: %s", request["action"], what, person, said)
     return found
 
 

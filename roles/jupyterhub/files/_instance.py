@@ -8,11 +8,11 @@ The values have the keys of job files. Only the judge of job files (_job_file.py
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import re
 import secrets
+from collections.abc import Callable
 
 #: Keys of job files that a person chooses. Whatever else a form or the API sends is dropped.
 KEYS = (
@@ -38,6 +38,7 @@ MARK = "trainyard instance"
 OF_SERVER = re.compile(r"JUPYTERHUB_[A-Z_]+|JPY_API_TOKEN")
 LINK_BYTES = 32
 PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 #: Actions of the spawner, then those of the pages of jobs.
@@ -57,6 +58,8 @@ ACTIONS = (
     "submit",
     "stop_job",
     "clone",
+    "operators",
+    "node",
 )
 OF_JOB = ("status", "stop", "job", "log", "stop_job", "clone")
 #: Bytes of a job file that a person sends.
@@ -165,51 +168,19 @@ def _services_of(value: object, names: set) -> tuple:
     return pairs, rest
 
 
-def months_of(jobs: list) -> list:
-    """Return the use of each month and account, the newest first: C(jobs), C(failed), C(gpu_hours) and C(wait_hours), the mean from submission to start."""
+def queue_by_reason(queue: list, say: Callable) -> list:
+    """Return how many jobs wait for each reason, the most frequent first: C(reason) in words, C(jobs) and C(gpus).
+
+    :param queue: of P(_slurm_metrics.waiting).
+    :param say: makes words of a reason of Slurm.
+    """
     found = {}
-    for job in jobs:
-        if not job["submitted"]:
-            continue
-        row = found.setdefault(
-            (job["submitted"][:7], job["account"]),
-            {"jobs": 0, "failed": 0, "seconds": 0.0, "waits": []},
-        )
-        row["jobs"] += 1
-        row["failed"] += job["state"] not in DID_NOT_FAIL
-        if job["started"]:
-            row["waits"].append(seconds_between(job["submitted"], job["started"]))
-        if job["started"] and job["ended"]:
-            row["seconds"] += job["gpus"] * seconds_between(job["started"], job["ended"])
-    months = []
-    for (month, account), row in sorted(found.items(), reverse=True):
-        waits = row["waits"]
-        months.append(
-            {
-                "month": month,
-                "account": account,
-                "jobs": row["jobs"],
-                "failed": row["failed"],
-                "gpu_hours": round(row["seconds"] / 3600, 1),
-                "wait_hours": round(sum(waits) / len(waits) / 3600, 2) if waits else 0.0,
-            }
-        )
-    return months
-
-
-#: States of Slurm of jobs that have not failed: they go on, ended well, or were stopped.
-DID_NOT_FAIL = frozenset(
-    (
-        *("pending", "configuring", "running", "completing", "suspended", "requeued"),
-        *("completed", "cancelled", "preempted", "stopped", "resizing"),
-    )
-)
-
-
-def seconds_between(begin: str, end: str) -> float:
-    """Return the seconds between two times of Slurm, such as 2026-01-31T23:59:59Z."""
-    first, last = (datetime.datetime.fromisoformat(text.rstrip("Z")) for text in (begin, end))
-    return max(0.0, (last - first).total_seconds())
+    for entry in queue:
+        words = say(str(entry.get("reason") or "")) or "Slurm has not looked at it yet"
+        jobs, gpus = found.get(words, (0, 0))
+        found[words] = (jobs + 1, gpus + int(entry.get("gpus") or 0))
+    rows = [{"reason": words, "jobs": pair[0], "gpus": pair[1]} for words, pair in found.items()]
+    return sorted(rows, key=lambda row: (-row["jobs"], row["reason"]))
 
 
 # --- requests to the helper -------------------------------------------------------------------------------------------------
@@ -275,7 +246,34 @@ def check_source(request: dict) -> None:
         raise RequestError("the request has no text")
 
 
+def check_node(request: dict) -> None:
+    """Raise RequestError if an action of an operator is not one that the page makes.
+
+    A reason that begins as those of the health program would be taken back by it.
+    """
+    node, reason = request.get("node"), request.get("reason")
+    if not isinstance(node, str) or not NODE.fullmatch(node):
+        raise RequestError("the request has no host")
+    if request.get("do") not in ("drain", "resume"):
+        raise RequestError("the request is neither drain nor resume")
+    if request["do"] == "resume":
+        return
+    if not isinstance(reason, str) or not reason.strip() or len(reason) > 200:
+        raise RequestError("the host needs a reason of 1 to 200 characters; all people see it")
+    if not reason.isprintable() or reason.strip().startswith("trainyard:"):
+        raise RequestError(
+            "the reason '%.40s' is not valid; use one line that does not begin with trainyard:"
+            % line_of(reason)
+        )
+
+
+def line_of(text: str) -> str:
+    """Return a text without what a terminal or a log would obey."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
 CHECKS = {
+    "node": check_node,
     "start": check_start,
     "submit": check_values,
     "check": check_values,

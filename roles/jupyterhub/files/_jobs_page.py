@@ -9,10 +9,9 @@ The templates are page_*.html beside this file. No page needs a script, and none
 from __future__ import annotations
 
 import datetime
-import math
 import os
 import re
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import jinja2
 
@@ -42,6 +41,8 @@ TONES = {
 }
 FILTERS = ("waiting", "running", "done", "failed", "stopped", "out of time", "out of memory")
 PERIODS = (("1d", "last day"), ("7d", "last week"), ("30d", "last month"), ("365d", "last year"))
+#: Rows of a page of a list.
+OF_PAGE = 50
 #: Seconds between two looks of a page that is open.
 LIVE_SECONDS = 5
 
@@ -72,6 +73,11 @@ def shown(value: object) -> str:
 def gigabytes(mebibytes: object) -> str:
     """Return an amount of memory in GB."""
     return "%.4g" % (mebibytes / 1024) if isinstance(mebibytes, (int, float)) else "-"
+
+
+def level(percent: object) -> int:
+    """Return the class of the style sheet, 0 to 9, for a use in percent."""
+    return min(9, max(0, int(percent) // 10))
 
 
 def plain(text: str) -> str:
@@ -110,6 +116,7 @@ def environment() -> jinja2.Environment:
         gb=gigabytes,
         plain=plain,
         sentence=sentence,
+        level=level,
     )
     return found
 
@@ -245,215 +252,45 @@ def asked(arguments: dict) -> dict:
     return found
 
 
-def curve(samples: list, width: int = 600, height: int = 80) -> list:
-    """Return the lines of a curve of percents for SVG, as texts of points. A sample that is not known ends a line.
-
-    :param samples: pairs of a number that grows, such as a minute, and a percent or None.
-    """
-    if not samples:
-        return []
-    first, last = samples[0][0], samples[-1][0]
-    span = max(1, last - first)
-    lines, points = [], []
-    for at, percent in samples:
-        if percent is None:
-            lines, points = lines + [points], []
-            continue
-        level = min(100.0, max(0.0, float(percent)))
-        x = (at - first) * width / span
-        points.append("%.1f,%.1f" % (x, height - level * height / 100))
-    return [" ".join(points) for points in lines + [points] if points]
+def latest_end(job: dict) -> str:
+    """Return when a job that runs ends at the latest, as a time of Slurm. Empty without a limit."""
+    if job["ended"] or not job["limit_minutes"] or short_time(job["started"]) == "-":
+        return ""
+    start = datetime.datetime.fromisoformat(job["started"].rstrip("Z"))
+    end = start + datetime.timedelta(minutes=job["limit_minutes"])
+    return end.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def curves_of(usage: list) -> list:
-    """Return the curves of the GPUs of a job: C(name), C(lines) for SVG, C(last) percent and C(mean) percent."""
-    found = []
-    for gpu in usage:
-        samples = [
-            (at, percent)
-            for at, percent in gpu.get("minutes") or []
-            if isinstance(at, int) and (percent is None or isinstance(percent, (int, float)))
-        ]
-        known = [percent for _at, percent in samples if percent is not None]
-        if known:
-            found.append(
-                {
-                    "name": "%s, GPU %s" % (gpu["host"], gpu["gpu"]),
-                    "lines": curve(samples),
-                    "least": min(known),
-                    "most": max(known),
-                    "mean": sum(known) / len(known),
-                    "count": len(samples),
-                }
-            )
-    return found
+def cost_words(job: dict, accounts: list) -> str:
+    """Return what a job takes of the quota of its group while it runs. C(accounts) are of the helper."""
+    if job["ended"] or not job["gpus"]:
+        return ""
+    for entry in accounts:
+        if entry["account"] == job["account"] and entry["gpus"] is not None:
+            return "%d of the %d GPUs of group %s" % (job["gpus"], entry["gpus"], entry["account"])
+    return "%d GPUs, without a limit" % job["gpus"]
 
 
-#: Curves of a job from Prometheus: title, metric of role monitoring_host, factor to the unit, and unit. A browser sends none of it.
-CURVES = (
-    ("GPU use", "trainyard_gpu_utilization_ratio", 100, "%"),
-    ("GPU memory", "trainyard_gpu_memory_used_bytes", 1 / (1 << 30), "GiB"),
-    ("Power", "trainyard_gpu_power_watts", 1, "W"),
-    ("Temperature", "trainyard_gpu_temperature_celsius", 1, "\u00b0C"),
-)
-#: Points of a curve at most, and those of all GPUs in one picture: a page with 64 GPUs stays small. Seconds between two points at least.
-MOST_POINTS, ALL_POINTS, LEAST_STEP = 400, 6000, 15
-
-
-def seconds_of(stamp: str) -> float:
-    """Return a time of Slurm in seconds since 1970."""
-    moment = datetime.datetime.fromisoformat(stamp.rstrip("Z") + "+00:00")
-    return moment.timestamp()
-
-
-def curve_queries(job: dict, now: float) -> list:
-    """Return the parameters of the queries for the curves of a job, over its own time. None has a text of a person in it.
-
-    C(job) is what Slurm has told the person, so it is one of theirs.
-    """
-    if not job["started"]:
-        return []
-    start = seconds_of(job["started"])
-    end = max(start, seconds_of(job["ended"]) if job["ended"] else now)
-    points = max(2, min(MOST_POINTS, ALL_POINTS // max(1, job["gpus"])))
-    step = max(LEAST_STEP, math.ceil((end - start) / (points - 1)))
-    of_job = "%s and on (instance, uuid) (trainyard_gpu_job == %d)"
-    return [
-        urlencode(
-            {
-                "query": of_job % (metric, int(job["id"])),
-                "start": "%.0f" % start,
-                "end": "%.0f" % end,
-                "step": step,
-            }
-        )
-        for _title, metric, _factor, _unit in CURVES
-    ]
-
-
-def series_of(answer: object, factor: float) -> list:
-    """Return the series of an answer of Prometheus: C(name), and C(samples), pairs of seconds and value in the unit of the curve."""
-    data = answer.get("data") if isinstance(answer, dict) else None
-    found = []
-    for entry in (data or {}).get("result") or []:
-        labels = entry.get("metric") or {}
-        samples = []
-        for at, text in entry.get("values") or []:
-            value = float(text) * factor
-            samples.append((float(at), value if math.isfinite(value) else None))
-        name = "%s, GPU %s" % (labels.get("instance", "?"), labels.get("gpu", "?"))
-        if any(value is not None for _at, value in samples):
-            found.append({"name": name, "samples": samples})
-    return sorted(found, key=lambda each: each["name"])
-
-
-def panels_of(answers: list) -> list:
-    """Return the curves of a job for its page. C(answers) are those to P(curve_queries), None where there is none."""
-    panels = []
-    for (title, _metric, factor, unit), answer in zip(CURVES, answers):
-        try:
-            series = series_of(answer, factor)
-        except (TypeError, ValueError, AttributeError):
-            # Not from a Prometheus.
-            series = []
-        if series:
-            panels.append(_panel(title, unit, series))
-    return panels
-
-
-def _panel(title: str, unit: str, series: list) -> dict:
-    """Return one picture with the curves of all GPUs."""
-    known = []
-    for each in series:
-        values = [value for _at, value in each["samples"] if value is not None]
-        each["mean"] = sum(values) / len(values)
-        known += values
-    top = 100.0 if unit == "%" else max(known) or 1.0
-    lines = []
-    for number, each in enumerate(series):
-        percents = [
-            (at, None if value is None else value * 100 / top) for at, value in each["samples"]
-        ]
-        lines += [{"points": points, "colour": number % 8} for points in curve(percents)]
+def folder_addresses(hub: str, folder: object, share: str) -> dict:
+    """Return the addresses that open a folder of the share in the main instance: C(lab) in JupyterLab, which has the share as C(share) of its files, and
+    C(tensorboard). Empty for another folder."""
+    text = str(folder or "")
+    if not share or not text.startswith(share.rstrip("/") + "/"):
+        return {}
+    inner = quote(text[len(share.rstrip("/")) + 1 :])
+    redirect = hub + "/hub/user-redirect/"
     return {
-        "title": title,
-        "unit": unit,
-        "lines": lines,
-        "least": min(known),
-        "most": max(known),
-        "top": top,
-        "series": series,
-        "odd": odd_words(title, unit, series),
+        "lab": "%slab/tree/share/%s" % (redirect, inner),
+        "tensorboard": "%strainyard/?%s" % (redirect, urlencode({"folder": text})),
     }
 
 
-def odd_words(title: str, unit: str, series: list) -> str:
-    """Return a sentence about a GPU that draws much less power than its peers, empty without one.
+def by_waste(jobs: list, busy: dict) -> list:
+    """Return the jobs of all people: those that run first, the least used at the top, then those that wait. C(busy) has percents by number."""
+    rows = [dict(job, busy=busy.get(job["id"]) if job["gpus"] else None) for job in jobs]
 
-    A GPU that waits for others in a collective looks used, but needs less power.
-    """
-    if title != "Power" or len(series) < 2:
-        return ""
-    least = min(series, key=lambda each: each["mean"])
-    others = [each["mean"] for each in series if each is not least]
-    mean = sum(others) / len(others)
-    if least["mean"] > 0.75 * mean:
-        return ""
-    return "%s draws %.0f %s on average, the others %.0f %s" % (
-        least["name"],
-        least["mean"],
-        unit,
-        mean,
-        unit,
-    )
+    def place(job: dict) -> tuple:
+        known = 101 if job["busy"] is None else job["busy"]
+        return job["state"] in ("pending", "requeued"), known, -job["gpus"], int(job["id"])
 
-
-def slow_words(usage: list) -> str:
-    """Return a sentence about a GPU that is less used than its peers in the job, empty without one.
-
-    In a synchronous job all GPUs wait for the slowest one, so one that differs by half is a finding.
-    """
-    known = [gpu for gpu in usage if isinstance(gpu.get("hour_percent"), (int, float))]
-    if len(known) < 2:
-        return ""
-    least = min(known, key=lambda gpu: gpu["hour_percent"])
-    others = [gpu["hour_percent"] for gpu in known if gpu is not least]
-    mean = sum(others) / len(others)
-    if mean < 20 or least["hour_percent"] * 2 > mean:
-        return ""
-    return (
-        "GPU %s of %s was busy for %.0f %% of the last hour, the others for %.0f %% on average"
-        % (
-            least["gpu"],
-            least["host"],
-            least["hour_percent"],
-            mean,
-        )
-    )
-
-
-def reasons(queue: list | None) -> list:
-    """Return how many jobs wait for each reason, the most frequent first. C(queue) is of P(_slurm_metrics.waiting)."""
-    found = {}
-    for entry in queue or []:
-        name = str(entry.get("reason") or "").replace("_", " ").partition(",")[0]
-        jobs, gpus = found.get(name, (0, 0))
-        found[name] = (jobs + 1, gpus + int(entry.get("gpus") or 0))
-    rows = [
-        {"reason": name or "none yet", "jobs": pair[0], "gpus": pair[1]}
-        for name, pair in found.items()
-    ]
-    return sorted(rows, key=lambda row: (-row["jobs"], row["reason"]))
-
-
-def csv(rows: list, keys: tuple) -> str:
-    """Return a table as CSV. A cell that a program for tables would take for a formula begins with an apostrophe."""
-    lines = [",".join(keys)]
-    for row in rows:
-        cells = []
-        for key in keys:
-            text = str(row.get(key, ""))
-            text = "'" + text if text[:1] in ("=", "+", "-", "@", "\t") else text
-            cells.append('"%s"' % text.replace('"', '""') if re.search(r'[",\n\r]', text) else text)
-        lines.append(",".join(cells))
-    return "\r\n".join(lines) + "\r\n"
+    return sorted(rows, key=place)

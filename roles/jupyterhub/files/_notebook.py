@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import html
 import os
 import re
 
-STYLE = (
-    "body{font-family:sans-serif;margin:2em;max-width:60em}pre{background:#f4f4f4;padding:1em;overflow:auto}input{width:30em;padding:.3em}"
-    "button{padding:.3em 1em}input[type=checkbox]{width:auto}.problem{color:#a00}"
-)
+import jinja2
+from markupsafe import Markup
+
 #: Seconds after which the page of a running save loads again.
 RELOAD_SECONDS = 3
 NOTHING_SAVED = {"state": "", "name": "", "text": ""}
@@ -71,45 +69,6 @@ def saved(name, code, printed):
     return {"state": "failed" if code else "saved", "name": name, "text": text}
 
 
-def save_parts(found, base, xsrf, is_private):
-    """Return the part of the page with the save. C(found) is its state."""
-    readers = "The people of your groups" if is_private else "Everybody on the cluster"
-    parts = [
-        "<h2>Save as image</h2><p>The image has what you have installed in the container, such as packages of pip and apt. It does not have your home, "
-        "the share and /tmp. You can choose it when you start an instance, and use it in jobs. %s can read it.</p>"
-        % readers
-    ]
-    if found["state"] == "running":
-        parts.append(
-            '<p id="save">Saving %s. It can take some minutes.</p>' % html.escape(found["name"])
-        )
-    elif found["state"]:
-        parts.append(
-            '<p id="save"%s>%s</p>'
-            % (' class="problem"' * (found["state"] == "failed"), html.escape(found["text"]))
-        )
-    parts.append(
-        '<form method="post" action="%strainyard/save">%s<label for="name">Name</label> <input id="name" name="name" value="%s" maxlength="64" '
-        'placeholder="my-tools" required> <button type="submit"%s>Save</button><br><label><input type="checkbox" name="stop" value="1"> '
-        "Stop the instance after a good save</label></form>"
-        % (
-            html.escape(base),
-            xsrf,
-            html.escape(found["name"]),
-            " disabled" * (found["state"] == "running"),
-        )
-    )
-    return parts
-
-
-def root_parts(base, xsrf):
-    return [
-        "<h2>Root</h2><p>In a terminal as root you can install packages with apt-get. Files that it writes to your home or the share are yours.</p>"
-        '<form method="post" action="%strainyard/root">%s<button type="submit">Open a terminal as root</button></form>'
-        % (html.escape(base), xsrf)
-    ]
-
-
 # --- the page ---------------------------------------------------------------------------------------------------------------
 
 
@@ -124,55 +83,32 @@ def editor_lines(ssh, person):
     )
 
 
-def page(instance, person, base, xsrf, shown="", problem="", found=None, note=""):
+#: The template beside this file. Every text in it is quoted.
+TEMPLATE = jinja2.Environment(
+    autoescape=True,
+    loader=jinja2.FileSystemLoader(os.path.dirname(os.path.abspath(__file__))),
+    trim_blocks=True,
+    lstrip_blocks=True,
+).get_template("page_instance.html")
+
+
+def page(instance: dict, base: str, xsrf: str, **values: object) -> str:
     """Return the page of an instance.
 
-    :param instance: C(name), C(job), C(ssh), the command of the person's own computer, and C(private_images): whether only the person's groups read them.
-    :param shown: the folder that TensorBoard shows, or an empty text.
-    :param found: the state of the last save.
-    :param note: what was done.
+    :param instance: C(name), C(job), C(person), C(ssh), the command of the person's own computer, and C(private_images): whether only the person's groups read
+        them.
+    :param base: begin of the addresses of the instance.
+    :param xsrf: the field of forms that Jupyter makes, as HTML.
+    :param values: C(shown), the folder that TensorBoard shows, C(folder), one to show, C(problem), C(note), what was done, and C(found), the state of the last
+        save.
     """
-    found = found or NOTHING_SAVED
-    parts = [
-        "<h1>%s</h1>" % html.escape(instance["name"]),
-        '<p><a href="%slab">JupyterLab</a></p>' % html.escape(base),
-    ]
-    parts += ['<p class="problem">%s</p>' % html.escape(problem)] if problem else []
-    parts += ['<p id="note">%s</p>' % html.escape(note)] if note else []
-    parts.append("<h2>TensorBoard</h2>")
-    parts += (
-        [
-            '<p>It shows <code>%s</code>: <a href="%stensorboard/">open it</a>.</p>'
-            % (html.escape(shown), html.escape(base))
-        ]
-        if shown
-        else []
-    )
-    parts.append(
-        '<form method="post" action="%strainyard/tensorboard">%s<label for="folder">Folder with logs</label> '
-        '<input id="folder" name="folder" value="%s" placeholder="~/logs"> <button type="submit">Show</button></form>'
-        % (html.escape(base), xsrf, html.escape(shown))
-    )
-    if instance.get("ssh"):
-        parts.append(
-            '<h2>ssh</h2><p>Type this on your own computer:</p><pre id="ssh">%s</pre><p>For VS Code Remote and other editors, add these lines to '
-            "<code>~/.ssh/config</code>, and connect to <code>job-%s</code>:</p><pre>%s</pre>"
-            % (
-                html.escape(instance["ssh"]),
-                html.escape(instance["job"]),
-                html.escape(editor_lines(instance["ssh"], person)),
-            )
-        )
-    parts += save_parts(found, base, xsrf, instance.get("private_images", False))
-    parts += root_parts(base, xsrf)
-    # The address is that of the page, and not the one of a form.
-    reload = (
-        '<meta http-equiv="refresh" content="%d;url=%strainyard/">'
-        % (RELOAD_SECONDS, html.escape(base))
-        if found["state"] == "running"
-        else ""
-    )
-    return (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">%s<title>%s</title><style>%s</style></head><body>%s</body></html>'
-        % (reload, html.escape(instance["name"]), STYLE, "".join(parts))
+    private = instance.get("private_images", False)
+    return TEMPLATE.render(
+        instance=instance,
+        base=base,
+        xsrf=Markup(xsrf),
+        editor=editor_lines(instance.get("ssh") or "", instance.get("person") or ""),
+        readers="The people of your groups" if private else "Everybody on the cluster",
+        reload_seconds=RELOAD_SECONDS,
+        **dict(values, found=values.get("found") or NOTHING_SAVED),
     )

@@ -13,6 +13,7 @@ import codecs
 import concurrent.futures
 import contextlib
 import ctypes
+import datetime
 import importlib
 import io
 import json
@@ -44,8 +45,8 @@ MAX_BYTES = 1 << 20
 MAX_ANSWER = 8 << 20
 #: Bytes of a log in an answer. A page shows the last ones.
 LOG_BYTES = 100000
-#: Jobs of a page of the list.
-OF_PAGE = 50
+#: Jobs of a page of the list, and months of the page of usage.
+OF_PAGE, OF_MONTHS = 50, 12
 #: Seconds for a request, less than as_person and the hub have. Seconds of CPU time, and bytes of memory, also for each command of Slurm.
 SECONDS, CPU_SECONDS, MEMORY = 130, 60, 1 << 30
 #: prctl(2), looked up here: between fork and exec, a process with threads could wait for ever.
@@ -293,7 +294,10 @@ def job(trainyard, site, request):
     words, name = trainyard.ssh_words(site, number)
     return {
         "job": found,
+        "accounts": trainyard.quota_of(trainyard.usage_now(site.person), site.person),
+        "share": site.config["share"],
         "curves": trainyard.minutes_of(site, number, found["hosts"]),
+        "workers": trainyard.worker_minutes_of(site, number, found["hosts"]),
         "ssh": shlex.join(words + [name]) if found["state"] == "running" else "",
     }
 
@@ -320,16 +324,76 @@ def log(trainyard, site, request):
 
 
 def cluster(trainyard, site, _request):
-    known = trainyard.nodes_now()
+    known, queue = trainyard.nodes_now(), site.queue()
+
+    def say(reason):
+        return trainyard._job_limits.why({"reason": reason, "account": "of the job"}, [], known)
+
     return {
-        "nodes": by_command(trainyard, ["nodes"]),
+        "nodes": trainyard.node_rows(known),
         "classes": trainyard._job_limits.free_classes(known),
-        "queue": site.queue(),
+        "queue": queue,
+        "reasons": _instance.queue_by_reason(queue or [], say),
     }
 
 
-def usage(trainyard, _site, _request):
-    return {"months": _instance.months_of(trainyard.all_jobs(trainyard.ALL))}
+def usage(trainyard, site, _request):
+    """What the person has used in each of the last months, the newest first, and what the person's groups have in this one."""
+    library, now = trainyard.usage_library(), datetime.datetime.now(datetime.timezone.utc)
+    months = []
+    for back in range(OF_MONTHS):
+        whole = now.year * 12 + now.month - 1 - back
+        months.append("%04d-%02d" % (whole // 12, whole % 12 + 1))
+    spans = [library.month_of(month, now.date()) for month in months]
+    asked = library.span_of(spans[-1][1], spans[0][2])
+    jobs = trainyard.month_jobs(*asked, person=site.person)
+    rows = []
+    for month, begin, end in spans:
+        for row in library.usage_rows(jobs, begin, min(end, now.timestamp())):
+            rows.append(dict(row, month=month))
+    groups = []
+    for account in sorted({job["account"] for job in jobs}):
+        sums = trainyard.account_usage(months[0], account)
+        groups += [dict(sums, month=months[0])] if sums else []
+    columns = ("month", *library.COLUMNS)
+    return {"months": rows, "groups": groups, "csv": library.as_csv(rows, columns)}
+
+
+def operators(trainyard, _site, _request):
+    """What Slurm shows an operator: the jobs of all people, the hosts, and what each person has used in this month, most idle hours first."""
+    library, now = trainyard.usage_library(), datetime.datetime.now(datetime.timezone.utc)
+    month, begin, end = library.month_of("", now.date())
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        active, hosts = pool.submit(trainyard.jobs_of_all), pool.submit(trainyard.nodes_now)
+        used = pool.submit(trainyard.month_jobs, *library.span_of(begin, end))
+    nodes = hosts.result()
+    found = []
+    for entry in active.result():
+        waits = entry["state"] in trainyard.WAITING
+        why = trainyard._job_limits.why(entry, [], nodes) if waits else ""
+        found.append(dict(trainyard.of_active(entry), person=entry["user"], why=why))
+    people = library.usage_rows(used.result(), begin, min(end, now.timestamp()))
+    people.sort(key=lambda row: (-row["gpu_hours_idle"], -row["gpu_hours"]))
+    return {
+        "jobs": found,
+        "nodes": trainyard.node_rows(nodes),
+        "people": people,
+        "month": month,
+    }
+
+
+def node(trainyard, _site, request):
+    """Drain or resume a host as the person, whose rights Slurm knows."""
+    known = {each["name"] for each in trainyard.nodes_now()}
+    if request["node"] not in known:
+        raise trainyard.Refused("'%s' is not a host of this cluster" % request["node"])
+    words = ["scontrol", "update", "NodeName=" + request["node"]]
+    if request["do"] == "drain":
+        words += ["State=DRAIN", "Reason=" + request["reason"].strip()]
+    else:
+        words.append("State=RESUME")
+    trainyard.ask(words)
+    return {"node": request["node"]}
 
 
 def stop_job(trainyard, _site, request):
@@ -385,6 +449,8 @@ DO = {
     "stop_job": stop_job,
     "clone": clone,
     "submit": submit,
+    "operators": operators,
+    "node": node,
 }
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import time
 
+import _charts
 import _helper
 import _jobs_page
 from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
@@ -22,7 +23,9 @@ STATIC = {"pages.css": "text/css", "pages.js": "text/javascript"}
 #: Of role jupyterhub, with the message of the operator.
 CONFIG = "/etc/trainyard/hub/hub.json"
 #: Of role monitoring_server, if this is its host. Seconds for an answer: pages work without it.
-PROMETHEUS, PATIENCE = "https://localhost:9090/api/v1/query_range?", 3
+PROMETHEUS, PATIENCE = "https://localhost:9090/api/v1/", 3
+#: Of role verify: its last report, if this is the host of its metrics.
+REPORT = "/var/lib/trainyard/hub/verify.html"
 #: Bytes of a job file that a person uploads.
 MAX_FILE = 1 << 18
 
@@ -44,13 +47,13 @@ HEADERS = {
 silence = _jobs_page.Silence()
 
 
-def announcement() -> str:
-    """Return the operator's message. It is read each time, so that a new one needs no restart of this service."""
+def settings() -> dict:
+    """Return what role jupyterhub has written for this host. It is read each time, so that a new message or operator needs no restart of this service."""
     try:
         with open(CONFIG, encoding="utf-8") as stream:
-            return str(json.load(stream).get("announcement") or "")
+            return dict(json.load(stream))
     except (OSError, ValueError):
-        return ""
+        return {}
 
 
 class WithHeaders:
@@ -73,9 +76,14 @@ class Page(WithHeaders, HubOAuthenticated, web.RequestHandler):
         silence.take(answer, datetime.datetime.now(datetime.timezone.utc))
         return answer
 
+    def is_operator(self) -> bool:
+        """Return whether the inventory names the person in monitoring_operators. What an operator may do is decided by Slurm."""
+        return self.get_current_user()["name"] in (settings().get("operators") or [])
+
     def show(self, name, code=200, **values):
         self.set_status(code)
-        frame = {"prefix": PREFIX, "hub": HUB, "person": self.get_current_user()["name"]}
+        person = self.get_current_user()["name"]
+        frame = {"prefix": PREFIX, "hub": HUB, "person": person, "is_operator": self.is_operator()}
         xsrf = self.xsrf_token.decode()
         self.finish(_jobs_page.render(name, frame, xsrf=xsrf, **values))
 
@@ -95,7 +103,7 @@ class Home(Page):
         answer = await self.ask("home")
         if "error" in answer:
             return self.refuse("Home", answer)
-        return self.show("home", **dict(answer, message=announcement()))
+        return self.show("home", **dict(answer, message=settings().get("announcement")))
 
 
 class Jobs(Page):
@@ -126,7 +134,7 @@ def is_certificate(path: str) -> bool:
 
 
 async def ask_prometheus(query: str) -> object:
-    """Return the answer of the Prometheus of this host, None if it gives none."""
+    """Return the answer of the Prometheus of this host to an address of P(_charts), None if it gives none."""
     folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
     names = [os.path.join(folder, name) for name in ("client.pem", "client.key", "ca.pem")]
     certificate, key, authority = names
@@ -147,6 +155,12 @@ async def ask_prometheus(query: str) -> object:
         return None
 
 
+async def ask_all(queries: dict) -> dict:
+    """Return the answers of Prometheus to several queries by their names."""
+    answers = await asyncio.gather(*[ask_prometheus(query) for query in queries.values()])
+    return dict(zip(queries, answers))
+
+
 def rank_of(handler) -> int | None:
     """Return the worker of a log that the address names, None for all of them."""
     text = handler.get_query_argument("rank", "")
@@ -163,8 +177,14 @@ class Job(Page):
         if "error" in answer:
             return self.refuse("Job %s" % number, answer)
         job = answer["job"]
-        queries = _jobs_page.curve_queries(job, time.time())
+        queries = _charts.curve_queries(job, time.time())
         told = await asyncio.gather(*[ask_prometheus(query) for query in queries])
+        # Those of Prometheus are over all the time of the job.
+        panels, titles = _charts.panels_of(told), set()
+        titles.update(panel["title"] for panel in panels)
+        for panel in _charts.hour_panels(answer["curves"], answer["workers"]):
+            if panel["title"].partition(",")[0] not in titles:
+                panels.append(panel)
         result = job.get("result") or {}
         address = "%sjob/%s/log?rank=%s" % (PREFIX, number, "" if rank is None else rank)
         endpoints = []
@@ -178,10 +198,12 @@ class Job(Page):
             failed=result.get("first_failed") or {},
             ssh=answer["ssh"],
             endpoints=endpoints,
-            curves=_jobs_page.curves_of(answer["curves"]),
-            panels=_jobs_page.panels_of(told),
+            panels=panels,
             has_prometheus=None not in told,
-            slow=_jobs_page.slow_words(job.get("usage") or []),
+            slow=_charts.slow_words(job.get("usage") or []),
+            latest=_jobs_page.latest_end(job),
+            cost=_jobs_page.cost_words(job, answer["accounts"]),
+            opens=_jobs_page.folder_addresses(HUB, job.get("folder"), answer["share"]),
             rank=rank,
             ranks=job["workers"],
             log=log.get("text", log.get("error", "")),
@@ -275,25 +297,92 @@ class New(Page):
 class Cluster(Page):
     @web.authenticated
     async def get(self):
-        answer = await self.ask("cluster")
+        sees_others = self.is_operator() or settings().get("people_see") == "occupancy"
+        answer, told = await asyncio.gather(
+            self.ask("cluster"), ask_all(_charts.cluster_queries(time.time(), sees_others))
+        )
         if "error" in answer:
             return self.refuse("Cluster", answer)
-        return self.show("cluster", reasons=_jobs_page.reasons(answer["queue"]), **answer)
+        return self.show(
+            "cluster",
+            in_service=sum(node["available"] for node in answer["nodes"]),
+            panels=_charts.cluster_panels(told),
+            uses=_charts.uses_of(told.get("use")),
+            health=_charts.health_of(told["health"]),
+            **answer,
+        )
 
 
 class Usage(Page):
-    KEYS = ("month", "account", "jobs", "failed", "gpu_hours", "wait_hours")
-
     @web.authenticated
     async def get(self, is_csv):
         answer = await self.ask("usage")
         if "error" in answer:
             return self.refuse("Usage", answer)
         if not is_csv:
-            return self.show("usage", months=answer["months"])
+            months = answer["months"]
+            most = max((row["gpu_hours"] for row in months), default=0)
+            return self.show("usage", months=months, groups=answer["groups"], most=most)
         self.set_header("Content-Type", "text/csv; charset=utf-8")
         self.set_header("Content-Disposition", "attachment; filename=usage.csv")
-        return self.finish(_jobs_page.csv(answer["months"], self.KEYS))
+        return self.finish(answer["csv"])
+
+
+class Operators(Page):
+    """The page of operators, and their actions, which the log of this service and Slurm keep with their names."""
+
+    def prepare(self):
+        # Before the login there is no person. The methods ask for it.
+        if self.get_current_user() and not self.is_operator():
+            raise web.HTTPError(403, reason="This page is for operators")
+
+    @web.authenticated
+    async def get(self):
+        answer, told = await asyncio.gather(self.ask("operators"), ask_all(_charts.OF_OPERATORS))
+        if "error" in answer:
+            return self.refuse("Operators", answer)
+        found = _jobs_page.by_waste(answer["jobs"], _charts.busy_of(told["jobs"]))
+        page = _jobs_page.asked(self.request.query_arguments)["page"]
+        pages = max(1, -(-len(found) // _jobs_page.OF_PAGE))
+        page = min(page, pages)
+        waiting = sum(job["state"] == "pending" for job in found)
+        return self.show(
+            "operators",
+            alerts=_charts.alerts_of(told["alerts"]),
+            verify=_charts.verify_of(told["verify"]),
+            has_report=os.access(REPORT, os.R_OK),
+            away=[node for node in answer["nodes"] if not node["available"]],
+            nodes=answer["nodes"],
+            people=answer["people"],
+            month=answer["month"],
+            jobs=found[(page - 1) * _jobs_page.OF_PAGE : page * _jobs_page.OF_PAGE],
+            running=len(found) - waiting,
+            waiting=waiting,
+            pager=_jobs_page.pager({}, page, pages),
+        )
+
+    @web.authenticated
+    async def post(self):
+        values = _jobs_page.values_of(self.request.body_arguments)
+        request = {key: values.get(key, "") for key in ("do", "node", "reason")}
+        answer = await self.ask("node", **request)
+        if "error" in answer:
+            return self.refuse("Operators", answer)
+        return self.redirect(PREFIX + "operators")
+
+
+class Report(Operators):
+    """The last report of verify. It is one file with a style of its own, and without scripts."""
+
+    @web.authenticated
+    async def get(self):
+        policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
+        self.set_header("Content-Security-Policy", policy)
+        try:
+            with open(REPORT, encoding="utf-8") as stream:
+                return self.finish(stream.read())
+        except OSError:
+            raise web.HTTPError(404) from None
 
 
 class Static(WithHeaders, web.RequestHandler):
@@ -324,6 +413,8 @@ async def main():
             (PREFIX + "new", New),
             (PREFIX + "cluster", Cluster),
             (PREFIX + r"usage(\.csv)?", Usage),
+            (PREFIX + "operators", Operators),
+            (PREFIX + "operators/report", Report),
             ("%sjob/%s" % (PREFIX, number), Job),
             ("%sjob/%s/log" % (PREFIX, number), Log),
             ("%sjob/%s/(stop|clone)" % (PREFIX, number), Act),

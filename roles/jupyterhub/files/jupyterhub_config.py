@@ -67,6 +67,9 @@ c.JupyterHub.template_paths = [
 c.JupyterHub.template_vars = {
     "jobs_page": jobs_host + "/services/jobs/",
     "notice": site["announcement"],
+    "operators": site["operators"],
+    "idle_minutes": site["idle_minutes"],
+    "idle_gpu_minutes": site["idle_gpu_minutes"],
 }
 c.Spawner.default_url = "/lab"
 c.Spawner.start_timeout = site["queue_seconds"]

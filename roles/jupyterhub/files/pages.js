@@ -12,8 +12,15 @@
     for (const element of part.querySelectorAll("time[datetime]")) {
       const moment = new Date(element.dateTime);
       if (!isNaN(moment)) {
+        const form = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+        if (!element.classList.contains("clock") || Math.abs(new Date() - moment) > 72e6) {
+          Object.assign(form, { month: "short", day: "numeric" });
+        }
+        if (moment.getFullYear() !== new Date().getFullYear()) {
+          form.year = "numeric";
+        }
         element.title = element.dateTime;
-        element.textContent = moment.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+        element.textContent = moment.toLocaleString([], form);
       }
     }
   }

@@ -390,6 +390,18 @@ def write_identity(secret: dict, runtime: str) -> None:
         _files.write_private("%s/%s" % (runtime, name), identity[key])
 
 
+def link_share(home, folders):
+    """Let the file browser of JupyterLab, which shows the home, reach the share: as C(share), unless the home has something of that name.
+
+    C(folders) are those that the container has, too.
+    """
+    for folder in folders:
+        inside = os.path.join(os.path.realpath(home), "")
+        if not os.path.join(os.path.realpath(folder), "").startswith(inside):
+            with contextlib.suppress(OSError):
+                os.symlink(folder, os.path.join(home, "share"))
+
+
 def run(path):
     config, secret = _files.load_json(CONFIG), read_secret(path)
     entry = pwd.getpwuid(os.getuid())
@@ -401,6 +413,7 @@ def run(path):
         runtime + "/instance.json",
         json.dumps(instance_of(secret, person, os.environ["SLURM_JOB_ID"], config)),
     )
+    link_share(entry.pw_dir, secret.get("folders") or [])
     container = start_container(secret, runtime)
     children, stopped = [container], []
 

@@ -304,13 +304,14 @@ class Page(JupyterHandler):
         self.finish(
             _notebook.page(
                 self.instance,
-                self.instance["person"],
                 self.base_url,
                 self.xsrf_form_html(),
-                self.tensorboard.shown(),
-                problem,
-                self.saving.found,
-                note,
+                shown=self.tensorboard.shown(),
+                # As the page of a job asks for. Nothing is shown before its person says so.
+                folder=self.get_query_argument("folder", "")[:4096],
+                problem=problem,
+                found=self.saving.found,
+                note=note,
             )
         )
 

@@ -12,6 +12,7 @@ runner starts P(watch) on every host of a job, and ends it by closing its input.
 import glob
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -31,6 +32,7 @@ __all__ = [
     "cards_of",
     "counters",
     "interface_card",
+    "load",
     "losses",
     "memory",
     "output",
@@ -324,6 +326,37 @@ def _add_group(found, folder, files):
         found["peak"] = min(int(peak), int(limit)) if peak.isdigit() else None
 
 
+def load(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
+    """Return the seconds of CPU and the bytes of memory that the job of Slurm around this process has used on this host, None where that is not known.
+
+    Only Slurm's group of the job is meant: others also hold processes of other jobs.
+    """
+    found = {"cpu_seconds": None, "memory": None}
+    for line in read(own).splitlines():
+        number, names, path = (line.split(":", 2) + ["", ""])[:3]
+        at = re.match(r"(.*/job_[0-9]+)(/|$)", path)
+        if not at:
+            continue
+        if (number, names) == ("0", ""):
+            folder = root + at.group(1)
+            used = re.search(r"^usage_usec ([0-9]+)$", read(folder + "/cpu.stat"), re.MULTILINE)
+            if used:
+                found["cpu_seconds"] = int(used.group(1)) / 1e6
+            kept = read(folder + "/memory.current")
+        elif "cpuacct" in names.split(","):
+            used = read("%s/cpuacct%s/cpuacct.usage" % (root, at.group(1)))
+            if used.isdigit():
+                found["cpu_seconds"] = int(used) / 1e9
+            continue
+        elif "memory" in names.split(","):
+            kept = read("%s/memory%s/memory.usage_in_bytes" % (root, at.group(1)))
+        else:
+            continue
+        if kept.isdigit():
+            found["memory"] = int(kept)
+    return found
+
+
 def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
     """Write the observations as one line of JSON repeatedly until the input ends, and once more then."""
     source, sink = source or sys.stdin, sink or sys.stdout
@@ -360,6 +393,7 @@ def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
                     "looks": gpus.looks,
                     "error": gpus.error,
                     "memory": memory(sysfs + "/fs/cgroup", killed=killed),
+                    "load": load(sysfs + "/fs/cgroup"),
                 }
             )
             + "\n"

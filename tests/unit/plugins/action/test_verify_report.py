@@ -89,6 +89,21 @@ def test_metrics_have_the_verdict_also_if_it_is_bad(verify, sent):
     assert told["failed"] and "\ntrainyard_verify_passed 0\n" in sent.files[-1]["content"]
 
 
+def test_operators_of_the_portal_have_the_page(verify, sent):
+    """In one module run with the metrics, for the account of the portal alone."""
+    told = verify(metrics=METRICS, portal="/var/lib/trainyard/hub/verify.html")
+    metrics, page = sent.files
+    assert metrics["path"] == METRICS
+    content = page.pop("content")
+    assert content == Path(told["folder"], "report.html").read_text(encoding="utf-8")
+    assert page == {
+        "path": "/var/lib/trainyard/hub/verify.html",
+        "mode": "0600",
+        "owner": "trainyard-hub",
+        "group": "trainyard-hub",
+    }
+
+
 @pytest.mark.parametrize(
     "answer", [{"failed": True, "msg": "no space"}, AnsibleError("no route to host")]
 )

@@ -57,6 +57,8 @@ WANTED = {
     "default_class": "",
     "has_prometheus": False,
     "announcement": "Maintenance <b>on Friday</b>",
+    "operators": [],
+    "people_see": "occupancy",
     "instances_per_person": 10,
     "packages_dir": "",
     "npm_registry": "",

@@ -47,13 +47,15 @@ class Cluster:
             sacctmgr.parse_users(self.read("user"), "trainyard"),
         )
 
-    def plan(self, accounts=(), priorities=()):
-        assert accounts_of.faults(accounts, priorities) == []
+    def plan(self, accounts=(), priorities=(), operators=()):
+        assert accounts_of.faults(accounts, priorities, operators) == []
         jobs = [sacctmgr.Job(*job) for job in self.state["jobs"]]
-        return accounts_of.plan(self.found(), list(accounts), list(priorities), self.record, jobs)
+        return accounts_of.plan(
+            self.found(), list(accounts), list(priorities), self.record, jobs, list(operators)
+        )
 
-    def apply(self, accounts=(), priorities=()):
-        plan = self.plan(accounts, priorities)
+    def apply(self, accounts=(), priorities=(), operators=()):
+        plan = self.plan(accounts, priorities, operators)
         for step in plan.steps:
             with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:
                 file.write(step.content)
@@ -63,7 +65,7 @@ class Cluster:
                 )
             assert rc == 0, (step, out)
         self.record = plan.record
-        again = self.plan(accounts, priorities)
+        again = self.plan(accounts, priorities, operators)
         assert (again.steps, again.changes, again.record, again.kept, again.waiting) == (
             [],
             [],
@@ -555,6 +557,54 @@ def test_a_good_request_has_no_faults():
         )
         == []
     )
+
+
+def test_operators_get_their_rights_and_lose_them():
+    """Also somebody who is new, and in the run that removes the person."""
+    cluster = Cluster()
+    plan = cluster.apply([VISION], operators=["anna"])
+    assert plan.record["operator anna"] == {
+        "created": False,
+        "fields": {"admin": ["None", "Administrator"]},
+    }
+    assert {
+        "what": "operator anna",
+        "action": "change",
+        "before": {"admin": "None"},
+        "after": {"admin": "Administrator"},
+    } in plan.changes
+    rights = {name: user["admin"] for name, user in cluster.state["users"].items()}
+    assert rights == {"root": "Administrator", "anna": "Administrator", "ben": "None"}
+    plan = cluster.apply([VISION], operators=["ben"])
+    assert [step.arguments for step in plan.steps] == [
+        ["modify", "user", "where", "name=anna", "set", "AdminLevel=None"],
+        ["modify", "user", "where", "name=ben", "set", "AdminLevel=Administrator"],
+    ]
+    cluster.apply([dict(VISION, members=["anna"])])
+    assert "ben" not in cluster.state["users"]
+    assert "operator" not in " ".join(cluster.record)
+
+
+def test_rights_that_others_have_given_stay():
+    cluster = Cluster()
+    cluster.apply([VISION, NLP])
+    cluster.state["users"]["anna"]["admin"] = "Administrator"
+    cluster.state["users"]["ben"]["admin"] = "Operator"
+    cluster.apply([VISION, NLP], operators=["anna", "ben", "carla"])
+    cluster.apply([VISION, NLP])
+    rights = {name: user["admin"] for name, user in cluster.state["users"].items()}
+    assert rights == {
+        "root": "Administrator",
+        "anna": "Administrator",
+        "ben": "Operator",
+        "carla": "None",
+    }
+
+
+def test_an_operator_is_in_an_account():
+    assert accounts_of.faults([VISION], [], ["anna", "carla"]) == [
+        "operators: 'carla' is in no account; list the person in members of one"
+    ]
 
 
 def test_after_a_failure_the_record_is_what_the_database_has():

@@ -77,6 +77,16 @@ def _host(tmp_path):
     return Host(tmp_path)
 
 
+def test_operators(host):
+    done = host.run(VISION, operators=["anna"])
+    assert done["changed"] and host.state()["users"]["anna"] == {"admin": "Administrator"}
+    assert host.run(VISION, operators=["anna"])["changed"] is False
+    wrong = host.run(VISION, operators=["carla"])
+    assert wrong["failed"] and "operators: 'carla' is in no account" in wrong["msg"]
+    former = host.run(state="former")
+    assert former["changed"] and "anna" not in host.state()["users"]
+
+
 def test_check_mode_tells_what_the_run_does_and_a_second_run_changes_nothing(host):
     expected = host.run(VISION, NLP, check=True)
     assert (

@@ -279,6 +279,24 @@ def test_the_use_of_gpus_by_minute(program):
     assert len(minutes) == 60 and minutes[0]["minute"] == 140
 
 
+def test_cpus_and_memory_by_minute(program):
+    """CPUs are the mean of the minute, which begins where the one before has ended. Memory is the most."""
+    gib = 1 << 30
+    loads = program.with_load([], 7, 425.0, {"cpu_seconds": 10.0, "memory": gib})
+    loads = program.with_load(loads, 7, 475.0, {"cpu_seconds": 210.0, "memory": 3 * gib})
+    loads = program.with_load(loads, 8, 485.0, {"cpu_seconds": 230.0, "memory": 2 * gib})
+    shown = [(each["minute"], each["cpus"], each["memory_gb"]) for each in loads]
+    assert shown == [(7, 4.0, 3.0), (8, 2.0, 2.0)]
+    assert program.with_load(loads, 9, 500.0, {}) == loads
+    # A host without Slurm's groups knows nothing of it.
+    assert program.with_load([], 9, 1.0, {"cpu_seconds": None, "memory": None}) == []
+    loads = program.with_load([], 9, 1.0, {"cpu_seconds": None, "memory": gib // 2})
+    assert (loads[0]["cpus"], loads[0]["memory_gb"]) == (None, 0.5)
+    for minute in range(100, 200):
+        loads = program.with_load(loads, minute, 60.0 * minute, {"cpu_seconds": 1, "memory": 1})
+    assert len(loads) == 60
+
+
 def row(rank, code, ended=None, **more):
     return dict(
         {

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import io
 import json
 import os
@@ -122,6 +123,18 @@ def test_starts_and_stops_are_logged_in_one_line(child, turns, caplog):
     asked("anna", action="start", name="a\nstop: 8 of ben: done")
     asked("anna", action="status", job="7")
     assert caplog.messages == ["start: a?stop: 8 of ben: done of anna: 7"]
+
+
+def test_actions_of_operators_are_logged_with_their_name(child, turns, caplog):
+    child.code = 'print(\'{"node": "gpu-1"}\')'
+    _helper.log.addHandler(caplog.handler)
+    asked("olga", action="node", do="drain", node="gpu-1", reason="new\ndisk")
+    child.code = 'print(\'{"error": "Invalid user id", "no_answer": false}\')'
+    asked("anna", action="node", do="resume", node="gpu-1", reason="")
+    assert caplog.messages == [
+        "drain of host gpu-1 by olga (new?disk): done",
+        "resume of host gpu-1 by anna (): Invalid user id",
+    ]
 
 
 def test_a_helper_that_does_not_start(turns, monkeypatch):
@@ -412,3 +425,102 @@ def test_the_values_of_a_job_and_of_a_file(helper_module, tmp_path, command):
     assert command._job_text.read_job_text(again, command._job_file.KEYS)["environment"] == {
         "A": "c"
     }
+
+
+def ended(number, user, begin, hours, **more):
+    """A job of the accounting as P(_slurm.parse_finished) returns it."""
+    start = begin + datetime.timedelta(minutes=6)
+    times = {"submit_time": begin, "start_time": start}
+    times["end_time"] = start + datetime.timedelta(hours=hours)
+    stamps = {key: each.strftime("%Y-%m-%dT%H:%M:%SZ") for key, each in times.items()}
+    job = {"id": number, "user": user, "account": "vision", "state": "completed", "gpus": 4}
+    return dict(job, admin_comment=None, **stamps, **more)
+
+
+def test_usage_is_summed_as_the_command_does(helper_module, tmp_path, monkeypatch, command):
+    """By month: a job over the end of one has a part in each. What was measured is in the job."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    jobs = [ended(1, "anna", first - datetime.timedelta(hours=2, minutes=6), 3)]
+    jobs.append(ended(2, "anna", first - datetime.timedelta(hours=9), 1))
+    jobs[1]["admin_comment"] = "ty1:gpus=4,seen=4,used=2,hours=4,use=0.4,idle=0.25,mem=3"
+    asked = []
+
+    def month_jobs(begin, end, account="", person=""):
+        asked.append((begin, end, account, person))
+        return jobs
+
+    monkeypatch.setattr(command, "month_jobs", month_jobs)
+    sums = {"account": "vision", "jobs": 9, "gpu_hours": 99.0, "gpu_hours_measured": 0.0}
+    monkeypatch.setattr(command, "account_usage", lambda month, account: dict(sums))
+    found = helper_module.usage(command, OfPerson(tmp_path), {})
+    (_begin, _end, account, person) = asked[0]
+    assert (len(asked), account, person) == (1, "", "anna")
+    before = (first - datetime.timedelta(days=1)).strftime("%Y-%m")
+    rows = [(row["month"], row["jobs"], row["gpu_hours"]) for row in found["months"]]
+    assert rows == [(first.strftime("%Y-%m"), 1, 4.0), (before, 2, 12.0)]
+    old = found["months"][1]
+    assert (old["gpu_hours_measured"], old["gpu_hours_idle"], old["mean_use"]) == (4.0, 1.0, 0.4)
+    assert found["groups"] == [dict(sums, month=first.strftime("%Y-%m"))]
+    lines = found["csv"].splitlines()
+    assert lines[0].startswith("month,account,user,jobs,failed,gpu_hours,")
+    assert lines[2].startswith("%s,vision,anna,2,0,12.0,4.0,1.0,0.4," % before)
+
+
+def node_of_slurm(name, **more):
+    about = {"name": name, "states": ["idle"], "available_for_jobs": True, "reason": ""}
+    about.update(reason_time=None, features=["h100"], architecture="x86_64")
+    about.update(cpus=8, cpus_allocated=0, memory_mib=1024, memory_allocated_mib=0)
+    return dict(about, gpus=[{"model": "h100", "total": 8, "used": 3}], **more)
+
+
+def test_what_operators_see(helper_module, tmp_path, monkeypatch, command):
+    """The jobs of all that Slurm shows, why they wait, and who leaves most GPU hours idle."""
+    of_slurm = {
+        **{"id": 5, "name": "a", "user": "ben", "account": "vision", "qos": "normal"},
+        **{"state": "pending", "reason": "Priority", "node_count": 1, "gpus": 8, "nodes": []},
+        **{"submit_time": None, "start_time": None, "end_time": None, "start_estimate": None},
+        **{"limit_minutes": 60, "restarts": 0, "comment": ""},
+    }
+    monkeypatch.setattr(command, "jobs_of_all", lambda: [of_slurm])
+    monkeypatch.setattr(command, "nodes_now", lambda: [node_of_slurm("gpu-1")])
+    begin = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=400)
+    busy, idle = (ended(number, name, begin, 0) for number, name in ((1, "anna"), (2, "ben")))
+    for job, share in ((busy, "0.1"), (idle, "0.9")):
+        job.update(end_time=None, admin_comment=None)
+        job["admin_comment"] = "ty1:gpus=4,seen=4,used=2,hours=4000,use=0.4,idle=%s,mem=3" % share
+    monkeypatch.setattr(command, "month_jobs", lambda _begin, _end: [busy, idle])
+    found = helper_module.operators(command, OfPerson(tmp_path), {})
+    (job,) = found["jobs"]
+    assert (job["id"], job["person"], job["why"]) == ("5", "ben", "other jobs are before it")
+    assert [row["user"] for row in found["people"]] == ["ben", "anna"]
+    (host,) = found["nodes"]
+    assert (host["name"], host["gpus"], host["free"]["gpus"]) == ("gpu-1", 8, 5)
+
+
+def test_an_operator_acts_as_a_person_of_slurm(helper_module, tmp_path, monkeypatch, command):
+    """By one command of Slurm, whose reason is one word of it."""
+    ran = []
+    monkeypatch.setattr(command, "nodes_now", lambda: [node_of_slurm("gpu-1")])
+    monkeypatch.setattr(command, "ask", ran.append)
+    site = OfPerson(tmp_path)
+    drain = {"node": "gpu-1", "do": "drain", "reason": " new disk "}
+    assert helper_module.node(command, site, drain) == {"node": "gpu-1"}
+    helper_module.node(command, site, {"node": "gpu-1", "do": "resume", "reason": ""})
+    update = ["scontrol", "update", "NodeName=gpu-1"]
+    assert ran == [[*update, "State=DRAIN", "Reason=new disk"], [*update, "State=RESUME"]]
+    with pytest.raises(command.Refused, match="'ALL' is not a host of this cluster"):
+        helper_module.node(command, site, dict(drain, node="ALL"))
+    assert len(ran) == 2
+
+
+def test_the_queue_of_the_cluster_in_words(helper_module, tmp_path, monkeypatch, command):
+    monkeypatch.setattr(command, "nodes_now", lambda: [node_of_slurm("gpu-1")])
+    site = OfPerson(tmp_path)
+    site.waiting = [{"id": number, "reason": "Priority", "gpus": 4} for number in (1, 2)]
+    found = helper_module.cluster(command, site, {})
+    assert found["reasons"] == [{"reason": "other jobs are before it", "jobs": 2, "gpus": 8}]
+    assert found["classes"] == [{"name": "h100", "gpus": 8, "free": 5}]
+    site.queue = lambda: None
+    found = helper_module.cluster(command, site, {})
+    assert (found["queue"], found["reasons"]) == (None, [])

@@ -668,3 +668,22 @@ def test_the_port_is_told_to_the_hub(monkeypatch):
         "POST /hub/api/trainyard/instance" in bodies[0]
         and "authorization: token token1" in bodies[0].lower()
     )
+
+
+def test_the_share_is_in_the_file_browser(tmp_path):
+    """As a link in the home. What the person has of that name stays, and a share that has the home is not linked into itself."""
+    home, share = tmp_path / "home/anna", tmp_path / "share"
+    for folder in (home, share):
+        folder.mkdir(parents=True)
+    server.link_share(str(home), [str(home), str(share)])
+    server.link_share(str(home), [str(home), str(share)])
+    assert os.readlink(home / "share") == str(share) and os.listdir(home) == ["share"]
+    (home / "share").unlink()
+    (home / "share").mkdir()
+    server.link_share(str(home), [str(home), str(share)])
+    assert (home / "share").is_dir() and not (home / "share").is_symlink()
+    # A share below the home is in the file browser anyway.
+    (home / "share").rmdir()
+    (home / "data").mkdir()
+    server.link_share(str(home), [str(home), str(home / "data")])
+    assert os.listdir(home) == ["data"]

@@ -18,6 +18,7 @@ import pytest
 from portal import FILES, FRAME, HOSTILE, PREFIX
 
 pages = portal.load("_jobs_page")
+charts = portal.load("_charts")
 instance = portal.load("_instance")
 #: Attributes by which a page would run or load something, or have a style, that the policy forbids.
 FORBIDDEN = re.compile(r"on[a-z]+|style|srcdoc|formaction")
@@ -141,12 +142,51 @@ def test_each_page_can_be_read_and_used_by_keyboard(rendered):
         assert "<th></th>" not in text, path
 
 
+def hostile_panels():
+    """The charts of a job with another text in the place of each name."""
+    row = {"host": HOSTILE, "gpu": HOSTILE, "minutes": portal.minutes()[0]["minutes"]}
+    worker = dict(portal.workers()[0], name=HOSTILE)
+    return charts.hour_panels([row], [worker])
+
+
+def hostile_told(told):
+    """Answers of a Prometheus whose labels and texts are hostile. Numbers stay numbers."""
+    found = json.loads(json.dumps(told))
+    for answer in found.values():
+        for each in answer["data"].get("result", []):
+            name = {key: text for key, text in each["metric"].items() if key == "__name__"}
+            each["metric"] = dict(hostile(each["metric"]), **name)
+        for each in answer["data"].get("alerts", []):
+            each.update(labels=hostile(each["labels"]), annotations=hostile(each["annotations"]))
+            each["activeAt"] = HOSTILE
+    return found
+
+
+def hostile_cluster():
+    hosts = portal.nodes(2)
+    values = portal.cluster_values(
+        hostile(hosts), hostile(portal.queue()), hostile_told(portal.told_of_cluster(hosts))
+    )
+    return dict(values, classes=hostile(values["classes"]), reasons=hostile(values["reasons"]))
+
+
+def hostile_operators():
+    answer = hostile(portal.of_all())
+    answer.update(jobs=answer["jobs"][:9], people=answer["people"][:1])
+    for number, job in enumerate(answer["jobs"]):
+        # Numbers of jobs are Slurm's.
+        job["id"] = str(number + 1)
+    told = hostile_told(portal.told_of_operators())
+    return portal.operator_values(answer, told, pages)
+
+
 def test_hostile_texts_stay_texts():
     """In each field of each page, also in those that the person's own programs have written."""
     frame = dict(FRAME, person=HOSTILE)
     job = hostile(portal.failed_job())
     running = hostile(portal.shown_job())
     offered = hostile(portal.choices())
+    used = {"account": "a", "month": "m", "jobs": 1, "gpu_hours": 1, "gpu_hours_measured": 0}
     values = {about["name"]: HOSTILE for about in offered["fields"]}
     query = {"state": "", "since": "1d", "name": HOSTILE, "page": 1}
     shown = [
@@ -162,8 +202,15 @@ def test_hostile_texts_stay_texts():
             pager=pages.pager(query, 1, 2),
         ),
         of_job(job, HOSTILE),
-        of_job(running, HOSTILE, curves=pages.curves_of(portal.minutes()), slow=HOSTILE),
-        of_job(running, HOSTILE, curves=hostile(pages.curves_of([])), ssh=HOSTILE),
+        of_job(running, HOSTILE, panels=hostile_panels(), slow=HOSTILE, has_prometheus=False),
+        of_job(
+            running,
+            HOSTILE,
+            opens={"lab": HOSTILE, "tensorboard": HOSTILE},
+            cost=HOSTILE,
+            latest=HOSTILE,
+            ssh=HOSTILE,
+        ),
         drawn(
             "new",
             fields=pages.fields_of(offered, values, {HOSTILE: [HOSTILE]}),
@@ -178,14 +225,9 @@ def test_hostile_texts_stay_texts():
             },
             xsrf=HOSTILE,
         ),
-        drawn(
-            "cluster",
-            nodes=hostile(portal.nodes(2)),
-            classes=hostile(portal.home()["classes"]),
-            queue=hostile(portal.queue()),
-            reasons=pages.reasons(hostile(portal.queue())),
-        ),
-        drawn("usage", months=hostile(instance.months_of(portal.many_jobs(9)))),
+        drawn("cluster", **hostile_cluster()),
+        drawn("usage", months=hostile(portal.months()[:1]), groups=hostile([used]), most=9),
+        drawn("operators", **hostile_operators()),
         drawn("problem", heading=HOSTILE, problems=[HOSTILE], since=HOSTILE),
     ]
     for text in shown:
@@ -346,100 +388,238 @@ def test_pages_of_the_list():
 
 
 def test_curves():
-    lines = pages.curve([(0, 0), (1, 50.0), (2, None), (4, 100)])
-    assert lines == ["0.0,80.0 150.0,40.0", "600.0,0.0"]
-    # What the person's own program may have written is no number, or none that fits.
-    assert pages.curve([]) == [] and pages.curve([(5, 900), (6, -3)]) == ["0.0,0.0 600.0,80.0"]
-    odd = [{"host": "a", "gpu": 0, "minutes": [("x", 1), (1, "<b>"), (2, 30)]}]
-    (found,) = pages.curves_of(odd)
-    assert (found["count"], found["mean"], found["name"]) == (1, 30, "a, GPU 0")
-    assert pages.curves_of([{"host": "a", "gpu": 0, "minutes": []}]) == []
-    text = of_job(portal.shown_job(), curves=pages.curves_of(portal.minutes()))
-    assert text.split("Curves over")[0].count("<polyline") == 16 and "from 31 to" in text
+    minute = portal.NOW // 60
+    samples = [(60 * minute, 0), (60 * minute + 60, 50.0), (60 * minute + 120, None)]
+    samples.append((60 * minute + 240, 100))
+    span = (60 * minute, 60 * minute + 240)
+    assert charts.lines_of(samples, span, 100) == ["0,100 250,50", "1000,0"]
+    # What is too large or too small stays in the picture. Points within a level line are not needed.
+    assert charts.lines_of([(0, 900), (1, -3)], (0, 1), 100) == ["0,0 1000,100"]
+    level = [(at, 50) for at in range(9)] + [(9, 0)]
+    assert charts.lines_of(level, (0, 9), 100) == ["0,50 889,50 1000,100"]
+    # What the person's own program may have written is no number, or no minute.
+    odd = [{"host": "a", "gpu": 0, "minutes": [("x", 1), (minute, "<b>"), (minute, 30), (-1, 5)]}]
+    (found,) = charts.hour_panels(odd, [])
+    assert found["legend"] == [{"name": "a, GPU 0", "colour": 0, "mean": 30}]
+    assert charts.hour_panels([{"host": "a", "gpu": 0, "minutes": []}], []) == []
+    infinite = [(minute, float("nan")), (minute, float("inf"))]
+    assert charts.hour_panels([], [{"name": "a", "cpus": infinite, "memory_gb": None}]) == []
+    panels = charts.hour_panels(portal.minutes(), portal.workers())
+    assert [panel["title"] for panel in panels] == [
+        "GPU use, last hour",
+        "CPUs in use, last hour",
+        "Memory, last hour",
+    ]
+    text = of_job(portal.shown_job(), panels=panels)
+    # Each of eight GPUs has a minute that is not known, and each of two workers two curves.
+    assert text.count("<polyline") == 16 + 4 and "8 curves, from 31 to 98 %" in text
+    assert "worker 1 on gpu-63" in text and panels[2]["marks"] == ["500", "250", "0"]
+
+
+@pytest.mark.parametrize(
+    "value, top", [(0, 1), (0.3, 0.3), (1, 1), (7, 8), (12, 12), (22, 25), (640, 800), (402, 500)]
+)
+def test_the_end_of_an_axis(value, top):
+    assert charts.nice_top(value) == pytest.approx(top)
+
+
+def asked_of(address):
+    """The parameters of a query in an address."""
+    return {
+        key: value for key, (value,) in urllib.parse.parse_qs(address.partition("?")[2]).items()
+    }
 
 
 def test_the_queries_of_curves():
     """The only text in them is the number of the job. Their time is that of the job, and they have few points."""
     job = portal.shown_job(started="2026-11-01T00:00:00Z", ended="2026-11-11T00:00:00Z")
-    queries = pages.curve_queries(job, 0.0)
+    queries = charts.curve_queries(job, 0.0)
     assert len(queries) == 4
     for text in queries:
-        asked = {key: value for key, (value,) in urllib.parse.parse_qs(text).items()}
+        asked = asked_of(text)
         assert re.fullmatch(
             r"trainyard_gpu_\w+ and on \(instance, uuid\) \(trainyard_gpu_job == 9998\)",
             asked["query"],
         )
         assert (int(asked["end"]) - int(asked["start"])) == 864000
-        assert 864000 / int(asked["step"]) < 400
-    (large, *_more) = pages.curve_queries(dict(job, gpus=512), 0.0)
-    assert 864000 / int(urllib.parse.parse_qs(large)["step"][0]) < 12
+        assert 864000 / int(asked["step"]) < 240
+    (large, *_more) = charts.curve_queries(dict(job, gpus=512), 0.0)
+    assert 864000 / int(asked_of(large)["step"]) < 5
     short = dict(job, ended=None)
-    now = pages.seconds_of(job["started"]) + 60
-    assert "step=15" in pages.curve_queries(short, now)[0]
-    assert pages.curve_queries(dict(job, started=None), now) == []
+    now = charts.seconds_of(job["started"]) + 60
+    assert "step=15" in charts.curve_queries(short, now)[0]
+    assert charts.curve_queries(dict(job, started=None), now) == []
     with pytest.raises(ValueError):
-        pages.curve_queries(dict(job, id="1 or vector(1)"), now)
+        charts.curve_queries(dict(job, id="1 or vector(1)"), now)
+
+
+def test_what_others_use_is_asked_only_if_the_site_shows_it():
+    """With monitoring_people_see: own, the page of the cluster has no curve of accounts, and no use of a GPU."""
+    assert set(charts.cluster_queries(portal.NOW, False)) == {"health"}
+    queries = charts.cluster_queries(portal.NOW, True)
+    assert set(queries) == {"health", "accounts", "power", "use"}
+    # No name of a person and no number of a job.
+    assert "user" not in str(queries) and "slurm_job" not in str(queries)
+    asked = asked_of(queries["accounts"])
+    assert (int(asked["end"]) - int(asked["start"])) / int(asked["step"]) == 180
 
 
 def test_curves_of_prometheus():
-    answers = [portal.prometheus(metric) for _title, metric, *_more in pages.CURVES]
-    panels = pages.panels_of(answers)
-    assert [panel["title"] for panel in panels] == [title for title, *_more in pages.CURVES]
+    answers = [portal.prometheus(metric) for _title, metric, *_more in charts.CURVES]
+    panels = charts.panels_of(answers)
+    assert [panel["title"] for panel in panels] == [title for title, *_more in charts.CURVES]
     assert [len(panel["lines"]) for panel in panels] == [8, 8, 8, 8]
     assert [panel["odd"] for panel in panels] == [
         *("", ""),
-        "gpu-03, GPU 5 draws 384 W on average, the others 637 W",
+        "gpu-03, GPU 5 draws 373 W on average, the others 619 W",
         "",
     ]
     page = of_job(portal.shown_job(), panels=panels)
-    assert "draws 384 W" in page and 'class="c7"' in page
-    assert len(page.encode()) < 300000
+    assert "draws 373 W" in page and 'class="c7"' in page
+    assert len(page.encode()) < 100000
     # Without Prometheus, and with something else in its place.
     for odd in (
         [None] * 4,
         [{"status": "error"}, [], "x", {"data": {"result": [{"values": [["a", "b"]]}]}}],
         [{"data": {"result": [{"metric": {}, "values": [[1, "NaN"]]}]}}] * 4,
-        [{"data": {"result": 5}}] * 4,
+        [{"data": {"result": 5}}, {"data": 5}, {"data": {"result": [5]}}, 5],
     ):
-        assert pages.panels_of(odd) == []
-    assert "no Prometheus answers" in of_job(portal.shown_job(), panels=[])
-    hostile_series = {
-        "metric": {"instance": HOSTILE, "gpu": HOSTILE},
-        "values": [[1, "1"], [2, "0"]],
-    }
-    page = Page(
-        of_job(
-            portal.shown_job(), panels=pages.panels_of([{"data": {"result": [hostile_series]}}] * 4)
-        )
-    )
-    assert page.of("script") == [{"src": PREFIX + "static/pages.js"}] and HOSTILE in page.text
+        assert charts.panels_of(odd) == []
+        told = dict(zip(("accounts", "power", "use", "health"), odd))
+        assert charts.cluster_panels(told) == [] and charts.uses_of(told["use"]) == {}
+        assert charts.health_of(told["health"]) == {"checks": [], "hosts": []}
+        assert charts.alerts_of(odd[0]) is None and charts.verify_of(odd[0]) is None
+        assert charts.busy_of(odd[0]) == {}
+    page = of_job(portal.shown_job(), panels=[], has_prometheus=False)
+    assert "no Prometheus answers" in page
+    assert "no Prometheus answers" in portal.bare_cluster(pages)
+    many = [portal.prometheus(metric, 64) for _title, metric, *_more in charts.CURVES]
+    for answer in many:
+        for series in answer["data"]["result"]:
+            # As the queries ask for a job of 64 GPUs.
+            del series["values"][2400 // 64 :]
+    assert len(of_job(portal.shown_job(), panels=charts.panels_of(many)).encode()) < 150000
+
+
+def test_areas_lie_on_each_other():
+    rows = [({"account": "a"}, [1, 1, 2]), ({"account": "b"}, [3, 0, 2])]
+    (found,) = charts.cluster_panels({"accounts": portal.matrix(rows)})
+    assert found["top"] == 4 and [each["name"] for each in found["legend"]] == ["a", "b"]
+    assert [area["points"] for area in found["areas"]] == [
+        "0,75 500,75 1000,50 1000,100 0,100",
+        "0,0 500,75 1000,0 1000,50 500,75 0,75",
+    ]
 
 
 def test_a_gpu_that_is_slower_than_its_peers():
-    said = pages.slow_words(portal.usage())
+    said = charts.slow_words(portal.usage())
     assert said == (
         "GPU 5 of gpu-03 was busy for 31 % of the last hour, the others for 90 % on average"
     )
-    assert pages.slow_words(portal.usage(50)) == "" and pages.slow_words([]) == ""
+    assert charts.slow_words(portal.usage(50)) == "" and charts.slow_words([]) == ""
     # All of them are idle: that is told elsewhere.
     idle = [dict(gpu, hour_percent=number) for number, gpu in enumerate(portal.usage())]
-    assert pages.slow_words(idle) == pages.slow_words(portal.usage()[:1]) == ""
+    assert charts.slow_words(idle) == charts.slow_words(portal.usage()[:1]) == ""
+
+
+def test_the_page_of_the_cluster(rendered):
+    page = Page(rendered["cluster"])
+    assert "462 of 512" not in page.text and "62 of 64 hosts in service" in page.text
+    assert "language" in page.text and page.of("polygon")[2]["class"] == "c2"
+    # One GPU of 512 in a column of its own, with its use.
+    assert len([attrs for attrs in page.of("i") if attrs.get("class", "").startswith("u")]) == 496
+    assert "7 checks of 64 hosts: they pass on 62, and 2 have a fault" in page.text
+    bare = Page(rendered["cluster-bare"])
+    assert page.of("svg") and not bare.of("svg") and "5 of 8 GPUs in use" in str(bare.tags)
 
 
 def test_the_queue_by_reason():
-    rows = pages.reasons(portal.queue())
-    assert [row["jobs"] for row in rows] == [11, 10, 10, 10] and rows[0]["reason"] == "Priority"
-    assert "ReqNodeNotAvail" in {row["reason"] for row in rows}
-    text = drawn("cluster", nodes=[], classes=[], queue=None, reasons=[])
+    rows = instance.queue_by_reason(portal.queue(), lambda reason: reason[:8])
+    assert rows == [
+        {"reason": "Priority", "jobs": 11, "gpus": 88},
+        {"reason": "AssocGrp", "jobs": 10, "gpus": 80},
+        {"reason": "ReqNodeN", "jobs": 10, "gpus": 80},
+        {"reason": "Resource", "jobs": 10, "gpus": 80},
+    ]
+    new = [{"reason": "", "gpus": None}]
+    assert instance.queue_by_reason(new, lambda _reason: "")[0] == {
+        "reason": "Slurm has not looked at it yet",
+        "jobs": 1,
+        "gpus": 0,
+    }
+    hosts = portal.nodes(1)
+    text = drawn("cluster", **portal.cluster_values(hosts, None, {}))
     assert "is not known here" in text
-    assert "No job waits" in drawn("cluster", nodes=[], classes=[], queue=[], reasons=[])
+    assert "No job waits" in drawn("cluster", **portal.cluster_values(hosts, [], {}))
 
 
-def test_the_table_of_usage_as_a_file():
-    rows = [{"month": "2026-11", "account": '=1+"x"', "jobs": 3}, {"month": "a,b", "jobs": -1}]
-    assert pages.csv(rows, ("month", "account", "jobs")) == (
-        'month,account,jobs\r\n2026-11,"\'=1+""x""",3\r\n"a,b",,\'-1\r\n'
+def test_the_page_of_operators(rendered):
+    page = Page(rendered["operators"])
+    # The severe alert first, and none that does not fire yet.
+    assert page.text.index("GpuXid") < page.text.index("ShareNearlyFull")
+    assert "HostDown" not in page.text and "gpu-xid on gpu-07" in page.text
+    assert "share on gpu-08" not in page.text
+    actions = [
+        (attrs["name"], attrs["value"])
+        for tag, attrs in page.tags
+        if tag in ("input", "button") and attrs.get("name") in ("node", "do", "_xsrf")
+    ]
+    resume = [("_xsrf", "secret"), ("node", "gpu-07"), ("do", "resume")]
+    assert actions[:3] == resume and actions[-2:] == [("_xsrf", "secret"), ("do", "drain")]
+    values = portal.operator_values(portal.of_all(), portal.told_of_operators(), pages)
+    assert [job["busy"] for job in values["jobs"][:3]] == [7, 9, 10]
+    assert {"href": PREFIX + "operators", "aria-current": "page"} in page.of("a")
+    others = pages.render("usage", dict(FRAME, is_operator=False), months=[], groups=[], most=0)
+    assert "operators" not in others
+    empty = portal.operator_values(
+        {"jobs": [], "nodes": portal.nodes(1), "people": [], "month": "2026-10"},
+        {"alerts": None, "verify": None, "jobs": None},
+        pages,
     )
+    text = Page(drawn("operators", **empty)).text
+    for words in ("No Prometheus answers", "verify has not run", "All hosts are in service"):
+        assert words in text
+    assert "No jobs in 2026-10" in text and "No job runs or waits" in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"node": "gpu 1"},
+        {"node": "-x"},
+        {"node": None},
+        {"do": "down"},
+        {"reason": ""},
+        {"reason": "a\nb"},
+        {"reason": "x" * 201},
+        {"reason": " trainyard: xid"},
+        {"reason": 5},
+    ],
+)
+def test_an_action_of_an_operator_is_checked(changes):
+    good = {"action": "node", "node": "gpu-01", "do": "drain", "reason": "new disk"}
+    assert instance.request_of(json.dumps(good)) == good
+    with pytest.raises(instance.RequestError):
+        instance.request_of(json.dumps(dict(good, **changes)))
+    resume = dict(good, do="resume", reason="")
+    assert instance.request_of(json.dumps(resume)) == resume
+
+
+def test_when_a_job_ends_and_what_it_takes():
+    job = portal.a_job(5, "running", started="2026-11-01T23:00:00Z", limit_minutes=90)
+    assert pages.latest_end(job) == "2026-11-02T00:30:00Z"
+    assert pages.latest_end(dict(job, limit_minutes=None)) == ""
+    accounts = portal.home()["accounts"]
+    assert pages.cost_words(job, accounts) == "16 of the 64 GPUs of group vision"
+    assert pages.cost_words(job, []) == "16 GPUs, without a limit"
+    assert pages.cost_words(dict(job, gpus=0), accounts) == ""
+    found = pages.folder_addresses("https://hub.test", "/data1/share/a b/<x>", "/data1/share/")
+    assert found == {
+        "lab": "https://hub.test/hub/user-redirect/lab/tree/share/a%20b/%3Cx%3E",
+        "tensorboard": "https://hub.test/hub/user-redirect/trainyard/?folder=%2Fdata1%2Fshare%2Fa+b%2F%3Cx%3E",
+    }
+    assert pages.folder_addresses("", "/data1/share2/x", "/data1/share") == {}
+    assert pages.folder_addresses("", None, "/data1/share") == {}
 
 
 def test_slurm_that_does_not_answer_is_told_with_the_time(rendered):
@@ -489,8 +669,6 @@ def test_pages_are_small_and_fast():
         seconds = time.process_time() - begun
         print("%s: %d bytes and %d beside it, %.3f s" % (name, len(text), beside, seconds))
         assert len(text.encode()) + beside < 100000 and seconds < 0.1, name
-    months = instance.months_of(jobs)
-    assert sum(row["jobs"] for row in months) == 10000 and len(months) == 2
 
 
 def test_what_the_helper_is_asked_for_is_checked():
@@ -541,43 +719,3 @@ def test_the_form_of_a_job_that_there_was():
         "name": "a",
         "services": {"ssh": "true"},
     }
-
-
-def test_the_use_of_a_month():
-    jobs = [
-        portal.a_job(
-            1,
-            started="2026-11-01T01:00:00Z",
-            submitted="2026-11-01T00:00:00Z",
-            ended="2026-11-01T03:30:00Z",
-            gpus=4,
-        ),
-        portal.a_job(
-            2,
-            "failed",
-            started="2026-11-02T03:00:00Z",
-            submitted="2026-11-02T00:00:00Z",
-            ended="2026-11-02T03:30:00Z",
-            gpus=1,
-        ),
-        portal.a_job(3, "pending", submitted="2026-12-02T00:00:00Z"),
-        portal.a_job(4, "running", submitted=None),
-    ]
-    assert instance.months_of(jobs) == [
-        {
-            "month": "2026-12",
-            "account": "vision",
-            "jobs": 1,
-            "failed": 0,
-            "gpu_hours": 0.0,
-            "wait_hours": 0.0,
-        },
-        {
-            "month": "2026-11",
-            "account": "vision",
-            "jobs": 2,
-            "failed": 1,
-            "gpu_hours": 10.5,
-            "wait_hours": 2.0,
-        },
-    ]

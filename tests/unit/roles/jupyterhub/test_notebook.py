@@ -144,11 +144,10 @@ def test_folders_are_looked_at(tmp_path):
 def test_the_page_quotes_and_has_the_ssh_line():
     page = _notebook.page(
         dict(INSTANCE, name="<b>"),
-        "anna",
         "/user/anna/first/",
         "<input xsrf>",
-        "/home/anna/<i>",
-        "no <u>",
+        shown="/home/anna/<i>",
+        problem="no <u>",
     )
     assert (
         not any(tag in page for tag in ("<b>", "<i>", "<u>"))
@@ -163,7 +162,9 @@ def test_the_page_quotes_and_has_the_ssh_line():
         "ProxyCommand=ssh anna@front trainyard attach --stdio 7" in page
         and "  ProxyCommand ssh anna@front trainyard attach --stdio %n\n" in page
     )
-    plain = _notebook.page(dict(INSTANCE, ssh=""), "anna", "/", "")
+    asked = _notebook.page(INSTANCE, "/", "", shown="/home/anna/a", folder='/data1/"x')
+    assert 'value="/data1/&#34;x"' in asked
+    plain = _notebook.page(dict(INSTANCE, ssh=""), "/", "")
     assert "<h2>ssh" not in plain and "open it" not in plain and 'problem"' not in plain
     assert (
         _notebook.editor_lines("ssh elsewhere", "anna") == ""
@@ -207,7 +208,7 @@ def test_the_instance_knows_its_job():
 def test_the_page_says_who_reads_saved_images(private, readers):
     config = {"private_images": private}
     found = server.instance_of({"name": "First"}, {"home": "/", "name": "anna"}, "7", config)
-    assert readers in _notebook.page(found, "anna", "/", "")
+    assert readers in _notebook.page(found, "/", "")
 
 
 def test_hosts_without_gpus_have_no_dashboard():
@@ -240,9 +241,7 @@ SAVED = "saved as front:5000/anna/tools:20261128-120000"
     ],
 )
 def test_the_page_shows_the_save(state, expected):
-    page = _notebook.page(
-        INSTANCE, "anna", "/user/anna/first/", "<input xsrf>", found=state, note="<i>"
-    )
+    page = _notebook.page(INSTANCE, "/user/anna/first/", "<input xsrf>", found=state, note="<i>")
     for text in expected + (
         'action="/user/anna/first/trainyard/save"><input xsrf>',
         'action="/user/anna/first/trainyard/root"><input xsrf>',

@@ -267,3 +267,40 @@ def test_lost_data_of_a_host(tmp_path):
         "cards": {},
         "mtu": {},
     }
+
+
+@pytest.mark.parametrize(
+    "own, files, found",
+    [
+        (
+            "0::/system.slice/slurmstepd.scope/job_12/step_0/user/task_0",
+            {
+                "system.slice/slurmstepd.scope/job_12/cpu.stat": "usage_usec 2500000\nuser_usec 1",
+                "system.slice/slurmstepd.scope/job_12/memory.current": "4096",
+            },
+            {"cpu_seconds": 2.5, "memory": 4096},
+        ),
+        (
+            "5:memory:/slurm/uid_7/job_12/step_0\n4:cpu,cpuacct:/slurm/uid_7/job_12/step_0",
+            {
+                "memory/slurm/uid_7/job_12/memory.usage_in_bytes": "8192",
+                "cpuacct/slurm/uid_7/job_12/cpuacct.usage": "1500000000",
+            },
+            {"cpu_seconds": 1.5, "memory": 8192},
+        ),
+        # slurmd's own group has the processes of all jobs.
+        (
+            "0::/system.slice/slurmd.service",
+            {"system.slice/slurmd.service/memory.current": "5"},
+            {"cpu_seconds": None, "memory": None},
+        ),
+        ("", {}, {"cpu_seconds": None, "memory": None}),
+    ],
+)
+def test_what_a_job_uses_of_its_host(tmp_path, own, files, found):
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+    (tmp_path / "own").write_text(own + "\n", encoding="utf-8")
+    assert _job_watch.load(str(tmp_path / "cgroup"), str(tmp_path / "own")) == found
