@@ -78,7 +78,9 @@ def many_jobs(count: int) -> list:
     """Return jobs, the newest first."""
     found = [a_job(number, STATES[number % len(STATES)]) for number in range(1, count - 2)]
     found += [a_job(count - 2, "running"), a_job(count - 1, "running")]
-    found.append(a_job(count, "pending", why="other jobs are before it; place 3 of 41 in the queue"))
+    found.append(
+        a_job(count, "pending", why="other jobs are before it; place 3 of 41 in the queue")
+    )
     return found[::-1]
 
 
@@ -356,7 +358,13 @@ def failed_job() -> dict:
         "warnings": ["host gpu-03: GPU 5 stayed idle"],
         "first_failed": {"rank": 1, "host": "gpu-63", "causes": [cause], "lines": []},
     }
-    ended = {"state": "failed", "ended": "2026-10-31T10:12:00Z", "exit_code": 1, "usage": [], "endpoints": []}
+    ended = {
+        "state": "failed",
+        "ended": "2026-10-31T10:12:00Z",
+        "exit_code": 1,
+        "usage": [],
+        "endpoints": [],
+    }
     ended["folder"] = "/data1/share/.trainyard/jobs/anna/9996"
     return shown_job(id="9996", name="bert_9996", result=result, **ended)
 

@@ -279,12 +279,12 @@ def have_ended(ranks):
         time.sleep(0.2)
 
 
-@with_torch
+@pytest.mark.acceptance
 def test_the_load_ends_with_its_input():
     """docker exec leaves the program in the container when it is killed itself. A job that is preempted must not load the host on."""
     plan = json.dumps({"seconds": 600, "ranks": 2, "leash": True})
     process = subprocess.Popen(
-        [PYTHON, "-B", str(PROGRAM)],
+        [torch_python.python(), "-B", str(PROGRAM)],
         env=dict(os.environ, TRAINYARD_BURN_IN=plan),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
