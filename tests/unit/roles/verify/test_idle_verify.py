@@ -69,7 +69,7 @@ def test_the_playbook_is_started_for_these_hosts_only(tmp_path):
     done = run()
     assert done.returncode == 2 and done.stdout.startswith("trainyard: c: the last check")
     assert (tmp_path / "started").read_text(encoding="utf-8") == "-i i.yml --limit c\n"
-    # Nothing is due. A folder of reports that nobody has written yet.
+    # Nothing is due. The folder of reports does not exist yet.
     os.unlink(tmp_path / "started")
     assert run(hosts=["a", "b"]).returncode == 0 and not (tmp_path / "started").exists()
     assert run(reports=str(tmp_path / "none"), hosts=["a"]).returncode == 2
