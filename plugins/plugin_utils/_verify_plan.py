@@ -279,6 +279,33 @@ STAYS_OUT = "trainyard: stays out:"
 MEASURED = ("bandwidth-", "burn-in-speed")
 
 
+def _reasons(checks, blame, suspect, draining):
+    """Return why hosts are drained, by host: failed checks, and what the measurement blames them for."""
+    reasons = {}
+    for check in checks:
+        if check["id"] in draining and check["verdict"] == "fail":
+            for name in check["host"].split(", "):
+                reasons.setdefault(name, []).append("%s: %s" % (check["id"], check["found"]))
+    for each in blame:
+        reason = "%s %s: %s" % (each["kind"], ", ".join(each["names"]), each["evidence"])
+        for name in each["names"]:
+            if name in suspect:
+                reasons.setdefault(name, []).append(reason)
+    return reasons
+
+
+def _proved(checks, draining):
+    """Return the hosts that were measured and of which no check is open."""
+    open_checks, measured_hosts = set(), set()
+    for check in checks:
+        names = check["host"].split(", ")
+        if check["id"] in draining and check["verdict"] == "not_evaluated":
+            open_checks.update(names)
+        if check["id"].startswith(MEASURED) and check["verdict"] in ("pass", "warn"):
+            measured_hosts.update(names)
+    return measured_hosts - open_checks
+
+
 def nodes(checks, blame, suspect, draining, known, hosts):
     """Return which of the scheduler's nodes to C(drain), with C(node) and C(reason) of each, and the names of those to C(resume).
 
@@ -289,22 +316,7 @@ def nodes(checks, blame, suspect, draining, known, hosts):
     # Not at the top: Ansible loads all filters, and this module loads much more than they need.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import redact
 
-    reasons, open_checks, measured_hosts = {}, set(), set()
-    for check in checks:
-        names = check["host"].split(", ")
-        if check["id"] in draining and check["verdict"] == "fail":
-            for name in names:
-                reasons.setdefault(name, []).append("%s: %s" % (check["id"], check["found"]))
-        if check["id"] in draining and check["verdict"] == "not_evaluated":
-            open_checks.update(names)
-        if check["id"].startswith(MEASURED) and check["verdict"] in ("pass", "warn"):
-            measured_hosts.update(names)
-    for each in blame:
-        for name in each["names"]:
-            if name in suspect:
-                reasons.setdefault(name, []).append(
-                    "%s %s: %s" % (each["kind"], ", ".join(each["names"]), each["evidence"])
-                )
+    reasons, proved = _reasons(checks, blame, suspect, draining), _proved(checks, draining)
     names = [node["name"] for node in known if node["name"] in hosts]
     ours = [
         node["name"]
@@ -318,12 +330,7 @@ def nodes(checks, blame, suspect, draining, known, hosts):
             if name in reasons
         ],
         "resume": [
-            name
-            for name in names
-            if name in ours
-            and name in measured_hosts
-            and name not in open_checks
-            and name not in reasons
+            name for name in names if name in ours and name in proved and name not in reasons
         ],
     }
 
