@@ -11,6 +11,7 @@ variables are read, and each host is looked up once.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import judged
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import is_ours
@@ -464,34 +465,43 @@ def probe_checks(result, plan, hosts, reason="", accepted=False):
     ]
 
 
-def unmeasured(
-    required,
-    of_jobs,
-    can_start,
-    is_asked,
-    hosts,
-    has_tool,
-    has_process_sets,
-    needs_horovod,
-    has_person=True,
-):
-    """IDs of checks that cannot be required in this run.
+class Measurement(NamedTuple):
+    """What a run can measure. C(hosts) is how many take part, C(is_asked): the job is not switched off.
+
+    C(can_start): the launcher can start a job. C(has_tool), C(has_process_sets): what the image has for it. C(has_person): the scheduler has one to try.
+    """
+
+    hosts: int
+    can_start: bool = True
+    is_asked: bool = True
+    has_tool: bool = True
+    has_process_sets: bool = True
+    needs_horovod: bool = True
+    has_person: bool = True
+
+
+def unmeasured(required: list[str], of_jobs: list[str], run: Measurement) -> list[str]:
+    """IDs of checks that cannot be required in this run. C(of_jobs) are those that need a job.
 
     A check stays required if a fault of the cluster prevents it, or if C(required) names it and the job is only switched off.
     """
 
-    def unless_required(*those):
-        return [check_id for check_id in those if check_id not in required]
+    def unless_required(*check_ids):
+        return [check_id for check_id in check_ids if check_id not in required]
 
-    left_out = list(of_jobs) if not can_start else [] if is_asked else unless_required(*of_jobs)
-    if hosts == 1:
+    left_out = []
+    if not run.can_start:
+        left_out += of_jobs
+    elif not run.is_asked:
+        left_out += unless_required(*of_jobs)
+    if run.hosts == 1:
         left_out += ["bandwidth-cluster", "fabric-counters", "fabric-errors"]
-    if not has_tool:
+    if not run.has_tool:
         left_out += unless_required("bandwidth-host", "bandwidth-cluster")
-    if not has_process_sets:
+    if not run.has_process_sets:
         left_out += unless_required("bandwidth-host")
-    if not needs_horovod:
+    if not run.needs_horovod:
         left_out += unless_required("horovod-build")
-    if not has_person:
+    if not run.has_person:
         left_out += unless_required("scheduler-job", "scheduler-isolation")
     return left_out
