@@ -33,17 +33,25 @@ def packages_of(versions, cudnn, cuda):
     return found + [(name, cudnn) for name in names]
 
 
+def wrong_releases(folders, found):
+    """Return a sentence for each folder whose compiler is of another release. C(folders) are the releases by folder."""
+    sentences = []
+    for folder, release in folders.items():
+        its = found.get(folder, {"release": "missing or gives no output"})["release"]
+        if its != release:
+            sentences.append("%s/bin/nvcc is %s, not %s" % (folder, its, release))
+    return sentences
+
+
 def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
     found = found or {}
-    asked = [str(version) for version in versions] + [
-        str(runfile["version"]) for runfile in runfiles
-    ]
-    folders = {"/usr/local/cuda-" + series_of(version): series_of(version) for version in asked}
-    series = (
-        series_of(str(chosen))
-        if chosen
-        else max((series_of(version) for version in asked), key=number, default="")
-    )
+    asked = [str(version) for version in versions]
+    asked += [str(runfile["version"]) for runfile in runfiles]
+    all_series = list(map(series_of, asked))
+    folders = {"/usr/local/cuda-" + series: series for series in all_series}
+    series = max(all_series, key=number, default="")
+    if chosen:
+        series = series_of(str(chosen))
     packages = packages_of([str(version) for version in versions], str(cudnn), series)
     installed, cuda = found.get("packages", {}), found.get("cuda", {})
 
@@ -64,7 +72,7 @@ def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
         "folders": folders,
         "chosen": "/usr/local/cuda-" + series if series else "",
         "priority": int(series.replace(".", "")) if series else 0,
-        "packages": ["%s=%s" % (name, version) if version else name for name, version in packages],
+        "packages": ["=".join(filter(None, package)) for package in packages],
         "asked": {
             name: version or name[len("cuda-toolkit-") :].replace("-", ".")
             for name, version in packages
@@ -77,16 +85,7 @@ def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
         "lacks_packages": any(lacks(name, version) for name, version in packages),
         "missing_runfiles": missing,
         "new_folders": [runfile["folder"] for runfile in missing if runfile["folder"] not in cuda],
-        "wrong": [
-            "%s/bin/nvcc is %s, not %s"
-            % (
-                folder,
-                cuda[folder]["release"] if folder in cuda else "missing or gives no output",
-                release,
-            )
-            for folder, release in folders.items()
-            if cuda.get(folder, {}).get("release") != release
-        ],
+        "wrong": wrong_releases(folders, cuda),
     }
 
 

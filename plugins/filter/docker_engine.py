@@ -5,18 +5,15 @@
 from __future__ import annotations
 
 
-def docker_engine_plan(
-    found, asked, catalog, system, offered=None, simulated=None, leaving=None, contents=""
-):
+def docker_engine_plan(found, asked, catalog, system, **answers):
     # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _docker_engine_plan
 
     asked = dict(
         asked, version=str(asked["version"]), minimum_version=str(asked["minimum_version"])
     )
-    return _docker_engine_plan.docker_engine_plan(
-        found, asked, catalog, system, offered, simulated, leaving, contents
-    )
+    given = _docker_engine_plan.Answers(**answers)
+    return _docker_engine_plan.docker_engine_plan(found, asked, catalog, system, given)
 
 
 def docker_engine_files(plan, files, found, keyring, key_checksum="", in_own_folders=()):

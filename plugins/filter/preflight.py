@@ -8,10 +8,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _preflight_pl
 
 
 def preflight_plan(members, host, port, storage, requested=None):
-    asked = requested or {}
-    return _preflight_plan.preflight_plan(
-        members, host, port, storage, **{name: asked[name] for name in asked}
-    )
+    asked = _preflight_plan.Requested(**(requested or {}))
+    return _preflight_plan.preflight_plan(members, host, port, storage, asked)
 
 
 def preflight_differences(gpus):

@@ -79,28 +79,9 @@ def verify_probe_checks(result, plan, hosts, reason="", accepted=False):
     return _verify_plan.probe_checks(result, plan, hosts, reason, accepted)
 
 
-def verify_unmeasured(
-    required,
-    of_jobs,
-    hosts,
-    can_start=True,
-    is_asked=True,
-    has_tool=True,
-    has_process_sets=True,
-    needs_horovod=True,
-    has_person=True,
-):
-    return _verify_plan.unmeasured(
-        required,
-        of_jobs,
-        can_start,
-        is_asked,
-        hosts,
-        has_tool,
-        has_process_sets,
-        needs_horovod,
-        has_person,
-    )
+def verify_unmeasured(required, of_jobs, hosts, **run):
+    measurement = _verify_plan.Measurement(hosts, **run)
+    return _verify_plan.unmeasured(required, of_jobs, measurement)
 
 
 def bandwidth_checks(answer, hosts, tail=None, gpus=None, reason=""):

@@ -806,27 +806,34 @@ def _incorrect(section, ranks):
                 "find out what limits it, or set the variable to a lower value",
             )
         )
-    algbw, busbw = (
-        any(row[name][key] for row in section.rows for name in ("out_of_place", "in_place"))
-        for key in ("algbw_gb_s", "busbw_gb_s")
-    )
-    if ranks == 1 or algbw and not busbw and not ranks:
-        found.append(
+    return found + _unmoved(section, ranks)
+
+
+def _has_value(section, key):
+    """Whether a row has a value other than 0."""
+    return any(row[name][key] for row in section.rows for name in ("out_of_place", "in_place"))
+
+
+def _unmoved(section, ranks):
+    """Why almost nothing was moved between GPUs, as reasons."""
+    busbw = _has_value(section, "busbw_gb_s")
+    if ranks == 1 or not ranks and not busbw and _has_value(section, "algbw_gb_s"):
+        return [
             _reason(
                 "one_rank",
                 "one rank ran, so nothing was moved between GPUs",
                 "start it with two or more ranks, and check that it was built with MPI=1",
             )
+        ]
+    if not section.rows or busbw:
+        return []
+    return [
+        _reason(
+            "nothing_moved",
+            "no row shows a bandwidth: almost nothing was moved",
+            "measure larger sizes, such as -b 8 -e 1G",
         )
-    elif section.rows and not busbw:
-        found.append(
-            _reason(
-                "nothing_moved",
-                "no row shows a bandwidth: almost nothing was moved",
-                "measure larger sizes, such as -b 8 -e 1G",
-            )
-        )
-    return found
+    ]
 
 
 def _devices(section):

@@ -98,6 +98,44 @@ def _archives(name, offered):
     return max((other for other in offered if branch_of(other)), key=likeness, default="")
 
 
+def _suites_of(entry, codename):
+    """The suites of the distribution in an entry that has its component main. PPAs have the same form."""
+    if not entry["uris"] or "main" not in entry["components"]:
+        return []
+    if any(re.search(r"\bppa\b", uri) for uri in entry["uris"]):
+        return []
+    pattern = re.escape(codename) + r"(-updates|-security|/updates)?"
+    return [suite for suite in entry["suites"] if re.fullmatch(pattern, suite)]
+
+
+def _available(entries, uris):
+    """(suite, component) pairs that entries with one of these URIs have."""
+    return {
+        (suite, component)
+        for entry in entries
+        if set(entry["uris"]) & set(uris)
+        for suite in entry["suites"]
+        for component in entry["components"]
+    }
+
+
+def _paragraph(entry, suites, components):
+    """A deb822 paragraph that adds components to an entry."""
+    lines = [
+        "Types: deb",
+        "URIs: " + " ".join(entry["uris"]),
+        "Suites: " + " ".join(suites),
+        "Components: " + " ".join(components),
+    ]
+    if entry["architectures"]:
+        lines.append("Architectures: " + " ".join(entry["architectures"]))
+    if entry["signed_by"]:
+        # The key may be inline in the entry, over many lines.
+        separator = "\n " if "\n" in entry["signed_by"] else " "
+        lines.append("Signed-By:%s%s" % (separator, entry["signed_by"]))
+    return "\n".join(lines) + "\n"
+
+
 def lacking_components(files, codename, components):
     """Deb822 paragraphs that add components to the distribution's repositories in use.
 
@@ -113,52 +151,15 @@ def lacking_components(files, codename, components):
     ]
     paragraphs = []
     for entry in entries:
-        suites = [
-            suite
-            for suite in entry["suites"]
-            if re.fullmatch(re.escape(codename) + r"(-updates|-security|/updates)?", suite)
-        ]
-        if (
-            not suites
-            or not entry["uris"]
-            or "main" not in entry["components"]
-            or any(re.search(r"\bppa\b", uri) for uri in entry["uris"])
-        ):
-            continue
-        same = [other for other in entries if set(other["uris"]) & set(entry["uris"])]
-        there = {
-            (suite, component)
-            for other in same
-            for suite in other["suites"]
-            for component in other["components"]
-        }
+        suites = _suites_of(entry, codename)
+        there = _available(entries, entry["uris"])
         lacking = [
             component
             for component in components
             if any((suite, component) not in there for suite in suites)
         ]
         if lacking:
-            lines = [
-                "Types: deb",
-                "URIs: " + " ".join(entry["uris"]),
-                "Suites: " + " ".join(suites),
-                "Components: " + " ".join(lacking),
-            ]
-            lines += (
-                ["Architectures: " + " ".join(entry["architectures"])]
-                if entry["architectures"]
-                else []
-            )
-            # The key may be inline in the entry, over many lines.
-            lines += (
-                [
-                    "Signed-By:%s%s"
-                    % ("\n " if "\n" in entry["signed_by"] else " ", entry["signed_by"])
-                ]
-                if entry["signed_by"]
-                else []
-            )
-            paragraphs.append("\n".join(lines) + "\n")
+            paragraphs.append(_paragraph(entry, suites, lacking))
     return "\n".join(dict.fromkeys(paragraphs))
 
 

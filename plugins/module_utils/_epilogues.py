@@ -403,24 +403,34 @@ def _is_closing(text):
         for place, word in enumerate(words)
         if _FIGURE.fullmatch(word) or _ZERO.fullmatch(word)
     }
-    for place, word in enumerate(words):
-        named = place and words[place - 1] in ("on", "host", "hostname", "node", "job", "from")
-        if (
-            place not in figures
-            and word not in _CLOSING_WORDS
-            and not (named and _PROPER.fullmatch(word) and not AILING.search(word))
-        ):
-            return False
-    if _PARTS & set(words) and {"exit", "exited", "exits", "exiting", "ended", "ends", "end"} & set(
-        words
-    ):
-        if not _GOOD & set(words) and not any(
-            _ZERO.fullmatch(words[place]) and words[place - 1] in _FILLERS
-            for place in figures
-            if place
-        ):
-            return False
+    if not all(place in figures or _is_usual(words, place) for place in range(len(words))):
+        return False
+    if _tells_an_end(words) and not _tells_a_good_end(words, figures):
+        return False
     return _codes_are_zero(words, figures) and _counts_are_full(words)
+
+
+def _is_usual(words, place):
+    """Whether a word is usual in such a sentence, or the name of a host or a job."""
+    word = words[place]
+    if word in _CLOSING_WORDS:
+        return True
+    named = place and words[place - 1] in ("on", "host", "hostname", "node", "job", "from")
+    return bool(named and _PROPER.fullmatch(word) and not AILING.search(word))
+
+
+def _tells_an_end(words):
+    """Whether a part of the job has ended, which may have been too early."""
+    ends = {"exit", "exited", "exits", "exiting", "ended", "ends", "end"}
+    return bool(_PARTS & set(words) and ends & set(words))
+
+
+def _tells_a_good_end(words, figures):
+    if _GOOD & set(words):
+        return True
+    return any(
+        _ZERO.fullmatch(words[place]) and words[place - 1] in _FILLERS for place in figures if place
+    )
 
 
 def _codes_are_zero(words, figures):
@@ -435,25 +445,20 @@ def _codes_are_zero(words, figures):
             after += 1
         if after in figures and not _ZERO.fullmatch(words[after]):
             return False
-    has_month = set(words) & set(_MONTHS.split())
-    for place in plain if codes else []:
-        before, after = (
-            words[place - 1] if place else "",
-            words[place + 1] if place + 1 < len(words) else "",
-        )
-        part_of_date = has_month and (
-            before in _MONTHS.split()
-            or after in _MONTHS.split()
-            or re.fullmatch(r"20\d\d", words[place])
-        )
-        if (
-            words[place] != "0"
-            and before not in _NUMBERED
-            and after not in _UNITS
-            and not part_of_date
-        ):
-            return False
-    return True
+    return not codes or all(_is_no_code(words, place) for place in plain)
+
+
+def _is_no_code(words, place):
+    """Whether a number in a sentence about exit codes is 0, or counts or names something else."""
+    before = words[place - 1] if place else ""
+    after = words[place + 1] if place + 1 < len(words) else ""
+    if words[place] == "0" or before in _NUMBERED or after in _UNITS:
+        return True
+    months = set(_MONTHS.split())
+    if not set(words) & months:
+        return False
+    # A part of a date.
+    return before in months or after in months or bool(re.fullmatch(r"20\d\d", words[place]))
 
 
 def _counts_are_full(words):

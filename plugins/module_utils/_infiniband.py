@@ -328,12 +328,8 @@ def _gids(read, transport):
     return gids
 
 
-def _nccl_gid_index(port, networks):
-    """Index for NCCL_IB_GID_INDEX, or None and the reason."""
-    if port["transport"] != "roce":
-        return None, "only RoCE needs one"
-    if port["gids"] is None:
-        return None, port["unavailable"]["gids"]
+def _routable(port, networks):
+    """The RoCE v2 GIDs of a port inside the networks, or without networks those of its own interface."""
     # In IPv4, 169.254/16 may be the fabric. In IPv6, every interface has a link-local address.
     routable = [
         gid
@@ -342,15 +338,23 @@ def _nccl_gid_index(port, networks):
         and ("." in gid["address"] or not gid["address"].startswith("fe80:"))
     ]
     if networks:
-        routable = [
+        return [
             gid
             for gid in routable
             if any(ipaddress.ip_address(gid["address"]) in network for network in networks)
         ]
-    else:
-        # A VLAN interface is in another network than the port's own. NCCL uses IPv4 by default.
-        routable = [gid for gid in routable if port["netdev"] in (None, gid["ndev"])]
-        routable = [gid for gid in routable if "." in gid["address"]] or routable
+    # A VLAN interface is in another network than the port's own. NCCL uses IPv4 by default.
+    routable = [gid for gid in routable if port["netdev"] in (None, gid["ndev"])]
+    return [gid for gid in routable if "." in gid["address"]] or routable
+
+
+def _nccl_gid_index(port, networks):
+    """Index for NCCL_IB_GID_INDEX, or None and the reason."""
+    if port["transport"] != "roce":
+        return None, "only RoCE needs one"
+    if port["gids"] is None:
+        return None, port["unavailable"]["gids"]
+    routable = _routable(port, networks)
     if len(routable) == 1:
         return routable[0]["index"], ""
     if not routable:

@@ -559,12 +559,7 @@ def is_folder(value, use):
     parts = normal_path(str(value)).split("/")[1:]
     top, alone = parts[0].lower(), len(parts) == 1
     if use == "target":
-        # In the container: single libraries may be replaced, but not kernel interfaces and whole system folders.
-        return (
-            top not in ("proc", "sys", "dev")
-            and not (alone and top in _SYSTEM - {"efi", "tmp", "snap", "lost+found"})
-            or "/".join(parts) == "dev/shm"
-        )
+        return _is_target(parts)
     if not _KEYS.isdisjoint(parts):
         return False
     if use == "prefix":
@@ -576,6 +571,22 @@ def is_folder(value, use):
         return top not in _SYSTEM - {"tmp"} and not (
             alone and top in ("home", "opt", "srv", "var", "mnt", "media")
         )
+    return _is_shared_folder(parts, use)
+
+
+def _is_target(parts):
+    """Whether something can be mounted there in a container: single libraries may be replaced, but not kernel interfaces and whole system folders."""
+    top = parts[0].lower()
+    if parts == ["dev", "shm"]:
+        return True
+    if len(parts) == 1 and top in _SYSTEM - {"efi", "tmp", "snap", "lost+found"}:
+        return False
+    return top not in ("proc", "sys", "dev")
+
+
+def _is_shared_folder(parts, use):
+    """Whether a folder of a host can be a share, an export, a mount or a tree."""
+    top, alone = parts[0].lower(), len(parts) == 1
     if top in _SYSTEM:
         return False
     if top == "var":
@@ -638,14 +649,19 @@ def _is_source(parts):
     if top == "dev":
         return inner != []
     if top == "var":
-        return (
-            len(inner) > 1 or inner[:1] == ["tmp"] or inner[:1] != [] and inner[0] not in _OF_VAR
-        ) and not (
-            inner[0] in ("backups", "lock")
-            or (inner[0] == "lib" and inner[1] in _SERVICES)
-            or inner[:2] in (["spool", "cron"], ["spool", "anacron"])
-        )
+        return _is_source_of_var(inner)
     return top not in _SYSTEM - {"tmp"}
+
+
+def _is_source_of_var(inner):
+    """Whether a container may write to a path below /var."""
+    if not inner or inner[0] in ("backups", "lock"):
+        return False
+    if len(inner) == 1:
+        return inner[0] == "tmp" or inner[0] not in _OF_VAR
+    if inner[0] == "lib" and inner[1] in _SERVICES:
+        return False
+    return inner[:2] not in (["spool", "cron"], ["spool", "anacron"])
 
 
 def _is_lent(parts):

@@ -206,22 +206,30 @@ def _chips(rows, heading, end):
     return chips, missing
 
 
+def _check_columns(heading, number, cells):
+    if len(cells) != len(heading):
+        raise ParseError(f"line {number} has other columns than the heading: '{_shown(cells)}'")
+
+
+def _named_words(headings, cells):
+    """The words of some cells, by the words of their headings."""
+    names = [word.lower() for word in _words(headings)]
+    return dict(zip(names, " ".join(cells).split()))
+
+
+def _whole_or_none(word):
+    return int(word) if word and _WHOLE.fullmatch(word) else None
+
+
 def _chip(first, second, group):
     (number_one, one), (number_two, two) = group
-    if len(one) != len(first) or len(two) != len(second):
-        raise ParseError(
-            f"line {number_one if len(one) != len(first) else number_two} has other columns than the heading: "
-            f"'{_shown(one if len(one) != len(first) else two)}'"
-        )
-    unavailable = {}
+    _check_columns(first, number_one, one)
+    _check_columns(second, number_two, two)
     health_at = [cell.lower() for cell in first].index("health")
     bus_at = [cell.lower() for cell in second].index("bus-id")
     # 'NPU Name' in one cell, or in two.
     npu, _blank, name = " ".join(one[:health_at]).partition(" ")
-    words = {
-        word.lower(): value
-        for word, value in zip(_words(second[:bus_at]), " ".join(two[:bus_at]).split())
-    }
+    words = _named_words(second[:bus_at], two[:bus_at])
     bus_id = two[bus_at].lower()
     chip = {
         "npu": _whole(npu, number_one, "NPU"),
@@ -229,8 +237,8 @@ def _chip(first, second, group):
         "id": _whole(words["chip"], number_two, "Chip") if "chip" in words else 0,
         "name": name.strip() or None,
         "health": one[health_at] or None,
-        "phy_id": int(words["phy-id"]) if _WHOLE.fullmatch(words.get("phy-id", "")) else None,
-        "logic_id": int(words["device"]) if _WHOLE.fullmatch(words.get("device", "")) else None,
+        "phy_id": _whole_or_none(words.get("phy-id")),
+        "logic_id": _whole_or_none(words.get("device")),
         "bus_id": bus_id if _BUS_ID.fullmatch(bus_id) else None,
     }
     if any("chip" in cell.lower() for cell in second[:bus_at]) and "chip" not in words:
@@ -241,18 +249,11 @@ def _chip(first, second, group):
     }
     for key in _KEYS:
         chip[key] = _number(values[key], key) if key in values else None
-        if chip[key] is None:
-            unavailable[key] = values.get(key, ABSENT)
-    for key, source in (
-        ("phy_id", words.get("phy-id")),
-        ("logic_id", words.get("device")),
-        ("bus_id", two[bus_at]),
-        ("name", ""),
-        ("health", ""),
-    ):
-        if chip[key] is None:
-            unavailable[key] = source or ABSENT
-    chip["unavailable"] = unavailable
+    sources = dict(
+        values, phy_id=words.get("phy-id"), logic_id=words.get("device"), bus_id=two[bus_at]
+    )
+    missing = [*_KEYS, "phy_id", "logic_id", "bus_id", "name", "health"]
+    chip["unavailable"] = {key: sources.get(key) or ABSENT for key in missing if chip[key] is None}
     return chip
 
 

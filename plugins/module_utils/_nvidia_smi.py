@@ -118,6 +118,21 @@ class Answer(NamedTuple):
     remarks: list
 
 
+def _check_names(gpus):
+    """Each GPU has a uuid or a bus id, and no two have the same."""
+    for gpu in gpus:
+        if gpu["uuid"] is None and gpu["bus_id"] is None:
+            raise ParseError(f"GPU {gpu['index']} has neither a uuid nor a bus id")
+    for key in ("uuid", "bus_id"):
+        # Published documents often have the uuid masked with zeros.
+        counts = Counter(
+            gpu[key] for gpu in gpus if gpu[key] is not None and gpu[key].strip("GPU-0")
+        )
+        twice = sorted(value for value in counts if counts[value] > 1)
+        if twice:
+            raise ParseError(f"two GPUs have the {key} {twice[0]}")
+
+
 def parse_query(text):
     """The result, or None if the text contains no document."""
     text = _without_names(text)
@@ -145,17 +160,7 @@ def parse_query(text):
     shared = [fault for node in root if node.tag != "gpu" for fault in _faults(node)]
     gpus = [_gpu(index, node, shared) for index, node in enumerate(nodes)]
     count = _count(root, gpus, lost_gpus(beside))
-    for gpu in gpus:
-        if gpu["uuid"] is None and gpu["bus_id"] is None:
-            raise ParseError(f"GPU {gpu['index']} has neither a uuid nor a bus id")
-    for key in ("uuid", "bus_id"):
-        # Published documents often have the uuid masked with zeros.
-        counts = Counter(
-            gpu[key] for gpu in gpus if gpu[key] is not None and gpu[key].strip("GPU-0")
-        )
-        twice = sorted(value for value in counts if counts[value] > 1)
-        if twice:
-            raise ParseError(f"two GPUs have the {key} {twice[0]}")
+    _check_names(gpus)
     return Answer(
         _first_version(root, "kmd_version", "driver_version"),
         _first_version(root, "cuda_umd_version", "cuda_version"),

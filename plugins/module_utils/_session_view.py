@@ -116,16 +116,20 @@ def cleaned(value: object, shape: object) -> object:
             return {clean_text(name): cleaned(inner, shape[EACH]) for name, inner in value.items()}
         return {name: cleaned(value[name], inner) for name, inner in shape.items()}
     if isinstance(shape, list):
-        if not isinstance(value, list) or len(shape) > 1 and len(value) != len(shape):
-            raise NoView("its output has a list of another length")
-        shapes = shape if len(shape) > 1 else shape * len(value)
-        return [cleaned(inner, its) for inner, its in zip(value, shapes)]
+        return _cleaned_list(value, shape)
     if shape is OPTIONAL and value is None:
         return None
     kinds = (int, float) if shape is OPTIONAL else shape
     if not isinstance(value, kinds) or isinstance(value, bool) or not is_usual(value):
         raise NoView("its output has a value of another kind (%.40r)" % (value,))
     return clean_text(value) if isinstance(value, str) else value
+
+
+def _cleaned_list(value: object, shape: list) -> list:
+    if not isinstance(value, list) or len(shape) > 1 and len(value) != len(shape):
+        raise NoView("its output has a list of another length")
+    shapes = shape if len(shape) > 1 else shape * len(value)
+    return [cleaned(inner, its) for inner, its in zip(value, shapes)]
 
 
 def is_usual(value: object) -> bool:

@@ -85,6 +85,22 @@ def changed_key(name, kind, found, recorded, holder):
     }
 
 
+def _known_keys(name, answer, records):
+    """Return ({kind: key or None} of a member, its keys that are not those on record although nobody asked to rotate them).
+
+    C(records) are (holder, entry) of the hosts that know it, its own first.
+    """
+    known, changed = {}, []
+    for kind in KINDS:
+        on_record = [(holder, entry[kind]) for holder, entry in records if entry.get(kind)]
+        holder, recorded = on_record[0] if on_record else ("", None)
+        known[kind] = answer.get(kind) or recorded
+        if recorded and known[kind] != recorded and not answer.get("rotated"):
+            prints = fingerprint(known[kind]), fingerprint(recorded)
+            changed.append(changed_key(name, kind, *prints, holder))
+    return known, changed
+
+
 def mesh_members(members, answers):
     """Merge the members' keys.
 
@@ -104,25 +120,8 @@ def mesh_members(members, answers):
         records = [(name, _recorded(answer, name))] + [
             (other, _recorded(said, name)) for other, said in answers.items() if other != name
         ]
-        known = {}
-        for kind in KINDS:
-            on_record = [(holder, entry[kind]) for holder, entry in records if entry.get(kind)]
-            known[kind] = answer.get(kind) or (on_record[0][1] if on_record else None)
-            if (
-                answer.get(kind)
-                and on_record
-                and on_record[0][1] != answer[kind]
-                and not answer.get("rotated")
-            ):
-                changed.append(
-                    changed_key(
-                        name,
-                        kind,
-                        fingerprint(answer[kind]),
-                        fingerprint(on_record[0][1]),
-                        on_record[0][0],
-                    )
-                )
+        known, changed_keys = _known_keys(name, answer, records)
+        changed += changed_keys
         if not known["host_key"]:
             unknown.append(name)
         elif not answer.get("host_key"):
@@ -394,6 +393,15 @@ def mesh_problems(proofs, members, hosts):
     }
 
 
+def _results(proofs):
+    """Return {(host, target): whether the login worked}."""
+    return {
+        (host, login["name"]): not login["cause"]
+        for host, proof in proofs.items()
+        for login in proof["logins"]
+    }
+
+
 def _at_fault(source, target, cause, proofs):
     """Return the hosts to name for a failed login: the side that does not answer, or both ends if the logins do not show which it is.
 
@@ -404,13 +412,10 @@ def _at_fault(source, target, cause, proofs):
         return [source]
     if target not in proofs:
         return [source, target]
-    results = {
-        (host, login["name"]): not login["cause"]
-        for host, proof in proofs.items()
-        for login in proof["logins"]
-    }
-    into = [good for (host, name), good in results.items() if name == target and host != target]
-    out = [good for (host, name), good in results.items() if host == source and name != source]
+    results = _results(proofs)
+    between = {ends: good for ends, good in results.items() if ends[0] != ends[1]}
+    into = [good for (host, name), good in between.items() if name == target]
+    out = [good for (host, name), good in between.items() if host == source]
     if results.get((target, target)) is False or cause in _OF_TARGET and not any(into):
         return [target]
     if results.get((source, source)) is False:

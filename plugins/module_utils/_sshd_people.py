@@ -154,8 +154,11 @@ def hinders(effective, path, name="", groups=()):
             " ".join(effective.get("authorizedkeysfile", [])) or "none",
             path,
         )
-    if not name:
-        return ""
+    return _refused(effective, name, groups) if name else ""
+
+
+def _refused(effective, name, groups):
+    """Return which list of users or groups keeps a user out; empty if none does."""
     users = {
         kind: effective.get(kind, [])
         for kind in ("denyusers", "allowusers", "denygroups", "allowgroups")

@@ -354,6 +354,52 @@ def images_of(module):
         return Reader(module, folder).images()
 
 
+def packages_of(module, names):
+    """Return the versions of the installed packages among these."""
+    dpkg_query = module.get_bin_path("dpkg-query", required=True)
+    shown = module.run_command(
+        [
+            dpkg_query,
+            "--show",
+            "--showformat",
+            "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n",
+            *names,
+        ]
+    )[1]
+    return {name: state["version"] for name, state in parse_installed(shown).items()}
+
+
+def units_of(module):
+    shown = module.run_command(
+        ["systemctl", "show", "--property=Id,ActiveState,NeedDaemonReload"] + list(UNITS)
+    )[1]
+    return parse_units(shown)
+
+
+def relayed_of(module, path):
+    """Return which images the registry has relayed, from the file that the programs write."""
+    try:
+        return json.loads(read_text(path) or "{}")
+    except ValueError as error:
+        module.fail_json(
+            msg="%s is damaged (%s); remove it, and the next run writes it again" % (path, error)
+        )
+
+
+def storage_of(path):
+    """Return the type of the file system of the registry's folder, and what others have put there."""
+    if not path:
+        return {"storage_type": "", "strange": []}
+    strange = sorted(set(os.listdir(path)) - set(OURS)) if os.path.isdir(path) else []
+    kind = file_system_of(existing(path), read_text("/proc/self/mountinfo"))
+    return {"storage_type": kind, "strange": strange}
+
+
+def is_taken(port):
+    """Return whether a program listens on a port."""
+    return any(listens(read_text("/proc/net/" + name), port) for name in ("tcp", "tcp6"))
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -398,34 +444,7 @@ def main():
     params = module.params
     module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
     record = Record(module, params["record"]).read()
-    packages = {}
-    if params["packages"]:
-        shown = module.run_command(
-            [
-                module.get_bin_path("dpkg-query", required=True),
-                "--show",
-                "--showformat",
-                "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n",
-            ]
-            + params["packages"]
-        )[1]
-        packages = {name: state["version"] for name, state in parse_installed(shown).items()}
-    shown = (
-        module.run_command(
-            ["systemctl", "show", "--property=Id,ActiveState,NeedDaemonReload"] + list(UNITS)
-        )[1]
-        if params["port"]
-        else ""
-    )
-    units = parse_units(shown)
-    tables = [read_text("/proc/net/" + name) for name in ("tcp", "tcp6")] if params["port"] else []
-    try:
-        relayed = json.loads(read_text(params["relayed"]) or "{}") if params["relayed"] else {}
-    except ValueError as error:
-        module.fail_json(
-            msg="%s is damaged (%s); remove it, and the next run writes it again"
-            % (params["relayed"], error)
-        )
+    units = units_of(module) if params["port"] else {}
     certificates = [
         "%s/%s/ca.crt" % (base, registry)
         for registry in record.get("registries") or []
@@ -434,8 +453,8 @@ def main():
     module.exit_json(
         changed=False,
         record=record,
-        packages=packages,
-        relayed=relayed,
+        packages=packages_of(module, params["packages"]) if params["packages"] else {},
+        relayed=relayed_of(module, params["relayed"]) if params["relayed"] else {},
         masked={
             unit: os.path.realpath("/etc/systemd/system/" + unit) == "/dev/null"
             for unit in params["masked"]
@@ -446,13 +465,8 @@ def main():
             os.path.basename(path) for path in glob.glob("/etc/systemd/system/trainyard-image-*.*")
         ),
         cni=os.path.isdir("/etc/cni"),
-        storage_type=file_system_of(existing(params["storage"]), read_text("/proc/self/mountinfo"))
-        if params["storage"]
-        else "",
-        strange=sorted(set(os.listdir(params["storage"])) - set(OURS))
-        if params["storage"] and os.path.isdir(params["storage"])
-        else [],
-        port_taken=any(listens(table, params["port"]) for table in tables),
+        **storage_of(params["storage"]),
+        port_taken=is_taken(params["port"]) if params["port"] else False,
         proxy_active=units.get(PROXY, {}).get("ActiveState") in ("active", "reloading"),
         not_loaded=not_loaded(
             units,

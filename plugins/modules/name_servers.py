@@ -75,6 +75,28 @@ def write(module, path, text):
     module.atomic_move(new, path, unsafe_writes=True)
 
 
+def place(module, changed, path):
+    """Write the changed files, {name: text}, and remove those without text. An empty folder of the drop-in C(path) is removed, too."""
+    for name, text in changed.items():
+        if text:
+            write(module, name, text)
+        else:
+            os.unlink(name)
+    folder = os.path.dirname(path)
+    if changed.get(path) == "" and not os.listdir(folder):
+        os.rmdir(folder)
+
+
+def restart_resolved(module, path):
+    systemctl = module.get_bin_path("systemctl", required=True)
+    rc, stdout, stderr = module.run_command([systemctl, "restart", "systemd-resolved.service"])
+    if rc:
+        module.fail_json(
+            msg="systemd-resolved does not start with %s: %s. Find the cause with 'journalctl --unit=systemd-resolved' on the host, "
+            "correct it, and run this again" % (path, (stderr or stdout).strip())
+        )
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -105,27 +127,9 @@ def main():
         for name, text in changed.items()
     ]
     if not module.check_mode:
-        for name, text in changed.items():
-            if text:
-                write(module, name, text)
-            else:
-                os.unlink(name)
-        folder = os.path.dirname(path)
-        if not wanted[path] and path in changed and not os.listdir(folder):
-            os.rmdir(folder)
+        place(module, changed, path)
         if path in changed and resolved:
-            rc, stdout, stderr = module.run_command(
-                [
-                    module.get_bin_path("systemctl", required=True),
-                    "restart",
-                    "systemd-resolved.service",
-                ]
-            )
-            if rc:
-                module.fail_json(
-                    msg="systemd-resolved does not start with %s: %s. Find the cause with 'journalctl --unit=systemd-resolved' on the host, "
-                    "correct it, and run this again" % (path, (stderr or stdout).strip())
-                )
+            restart_resolved(module, path)
     module.exit_json(
         changed=bool(changed),
         diff=diff,

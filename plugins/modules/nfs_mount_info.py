@@ -289,10 +289,29 @@ def shares_connections(mount, mounts):
     )
 
 
+def mounted_at(target, mounts):
+    """Return what is mounted at a target, the last one on top."""
+    return [entry for entry in mounts if entry["path"] == target and entry["type"] != "autofs"]
+
+
+def below(target, unit):
+    """Return what is in a folder without a mount: C(entries), whether it C(exists), and the C(error) of its unit or of reading it."""
+    found = {}
+    if unit.get("ActiveState") == "failed":
+        found["error"] = "systemd: %s" % unit.get("Result", "failed")
+    try:
+        found["entries"] = sorted(os.listdir(target))[:5]
+    except OSError as error:
+        found["exists"] = os.path.lexists(target)
+        if found["exists"]:
+            found["error"] = str(error)
+    return found
+
+
 def ask(module, mount, mounts, known):
     target = mount["target"]
     # Links are not followed, because access to a path on a hanging mount hangs.
-    here = [entry for entry in mounts if entry["path"] == target and entry["type"] != "autofs"]
+    here = mounted_at(target, mounts)
     automount = known.get(unit_name(target, "automount"), {})
     unit = known.get(unit_name(target, "mount"), {})
     answer = {
@@ -315,24 +334,12 @@ def ask(module, mount, mounts, known):
     if not here and automount.get("ActiveState") == "active":
         # The first access mounts it.
         cause, answer["error"] = ask_file_system(target, module.params["timeout"])
-        here = [
-            entry
-            for entry in parse_mountinfo(read_text("/proc/self/mountinfo"))
-            if entry["path"] == target and entry["type"] != "autofs"
-        ]
+        here = mounted_at(target, parse_mountinfo(read_text("/proc/self/mountinfo")))
         if not here:
             answer["state"] = "hangs" if cause == "hangs" else "absent"
             return answer
     if not here:
-        if unit.get("ActiveState") == "failed":
-            answer["error"] = "systemd: %s" % unit.get("Result", "failed")
-        try:
-            answer["entries"] = sorted(os.listdir(target))[:5]
-        except OSError as error:
-            answer["exists"] = os.path.lexists(target)
-            if answer["exists"]:
-                answer["error"] = str(error)
-        return answer
+        return dict(answer, **below(target, unit))
     top = here[-1]
     answer.update(source=top["source"], type=top["type"], options=top["options"])
     if not top["type"].startswith("nfs") or top["source"].rstrip("/") != mount["source"].rstrip(
@@ -346,13 +353,11 @@ def ask(module, mount, mounts, known):
         answer["differences"] = [
             option for option in answer["differences"] if not option.startswith("nconnect=")
         ]
-    answer["state"] = (
-        cause
-        if cause in ("hangs", "stale")
-        else "differs"
-        if cause or answer["differences"]
-        else "mounted"
-    )
+    answer["state"] = "mounted"
+    if cause in ("hangs", "stale"):
+        answer["state"] = cause
+    elif cause or answer["differences"]:
+        answer["state"] = "differs"
     return answer
 
 

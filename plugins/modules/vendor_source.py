@@ -287,8 +287,14 @@ class Host:
                 return there, noted
         if self.module.check_mode:
             return None, noted
+        content = self.fetch(self.module.params["key_url"])
+        keys = self.keys_in(content, checksums, fingerprints)
+        ring = b"".join(keys.values())
+        return ring, {"fetched": digest(content), "placed": digest(ring)}
+
+    def keys_in(self, content, checksums, fingerprints):
+        """The keys of a download by fingerprint, only those that are requested. Fail if it is not the requested one."""
         url = self.module.params["key_url"]
-        content = self.fetch(url)
         if checksums and digest(content) not in checksums:
             self.fail(
                 "%s has the SHA-256 checksum %s, expected %s"
@@ -312,8 +318,7 @@ class Host:
                     "If the vendor has announced a new key, set key_fingerprints to it",
                 )
             keys = {fingerprint: keys[fingerprint] for fingerprint in fingerprints}
-        ring = b"".join(keys.values())
-        return ring, {"fetched": digest(content), "placed": digest(ring)}
+        return keys
 
     @staticmethod
     def has_only(content, fingerprints):

@@ -191,6 +191,42 @@ def summary(reading, npus):
     return " ".join(texts)
 
 
+def _host_files(reading, table, keeps_table):
+    """Return the files of a host, and how it differs from them. C(keeps_table): without a new table, that of an earlier run stays."""
+    files = reading["files"]
+    contents = {ENVIRONMENT: environment_file(reading["environment"])}
+    if table:
+        contents[TABLE] = rendered(table)
+    gone = [TABLE] if not table and not keeps_table and TABLE in files else []
+    changed = [path for path in contents if files.get(path) != _digest(contents[path])]
+    return {
+        "files": [
+            {"path": "/etc/trainyard", "state": "directory", "mode": "0755"},
+            {"path": ENVIRONMENT, "content": contents[ENVIRONMENT], "mode": "0644"},
+        ],
+        "absent": gone,
+        "differs": bool(gone) or ENVIRONMENT in changed,
+        "table_differs": TABLE in changed,
+        "changed": changed,
+    }
+
+
+def _board(readings):
+    """Return the board of the hosts, by the architecture of the first one."""
+    for reading in readings.values():
+        return BOARDS.get(reading["architecture"], BOARDS["aarch64"])
+    return ""
+
+
+def _of_hosts(texts_of, readings, npus):
+    """Return what a function says about each host, with the host's name."""
+    return [
+        "%s: %s" % (name, text)
+        for name in readings
+        for text in texts_of(readings[name], npus[name])
+    ]
+
+
 def ascend_plan(readings, npus, wanted):
     """Return the plan; see the filter. C(readings) and C(npus) are by host, in rank order."""
     problems = [
@@ -198,52 +234,25 @@ def ascend_plan(readings, npus, wanted):
         for name, reading in readings.items()
         for fault in reading_faults(name, reading, ASCEND)
     ]
-    problems += [
-        "%s: %s" % (name, text)
-        for name in readings
-        for text in host_problems(readings[name], npus[name])
-    ]
-    warnings = [
-        "%s: %s" % (name, text)
-        for name in readings
-        for text in host_warnings(readings[name], npus[name])
-    ]
+    problems += _of_hosts(host_problems, readings, npus)
+    warnings = _of_hosts(host_warnings, readings, npus)
     problems += list(wanted["format_problems"]) + different(readings, wanted["versions"])
     # Hosts without a driver have no addresses, which would only repeat it.
     table, problem, warning = table_of(readings, npus, wanted) if not problems else (None, "", "")
     problems += [problem] if problem else []
     warnings += [warning] if warning else []
-    hosts = {}
-    for name, reading in readings.items():
-        contents = {ENVIRONMENT: environment_file(reading["environment"])}
-        contents.update({TABLE: rendered(table)} if table else {})
-        # If hosts are missing in this run, or have problems, the table of an earlier run stays.
-        gone = [TABLE] if not (table or problems or warning) and TABLE in reading["files"] else []
-        hosts[name] = {
-            "files": [
-                {"path": "/etc/trainyard", "state": "directory", "mode": "0755"},
-                {"path": ENVIRONMENT, "content": contents[ENVIRONMENT], "mode": "0644"},
-            ],
-            "absent": gone,
-            "differs": bool(gone)
-            or reading["files"].get(ENVIRONMENT) != _digest(contents[ENVIRONMENT]),
-            "table_differs": bool(table)
-            and reading["files"].get(TABLE) != _digest(contents[TABLE]),
-            "changed": [
-                path for path in contents if reading["files"].get(path) != _digest(contents[path])
-            ],
-            "summary": summary(reading, npus[name]),
-        }
-    board = (
-        BOARDS.get(next(iter(readings.values()))["architecture"], BOARDS["aarch64"])
-        if readings
-        else ""
-    )
+    # If hosts are missing in this run, or have problems, the table of an earlier run stays.
+    keeps_table = bool(problems or warning)
     return {
         "problems": problems,
         "warnings": warnings,
-        "hosts": hosts,
-        "board_id": board,
+        "hosts": {
+            name: dict(
+                _host_files(reading, table, keeps_table), summary=summary(reading, npus[name])
+            )
+            for name, reading in readings.items()
+        },
+        "board_id": _board(readings),
         "format": wanted["format"],
         "members": [
             {"name": name, "address": wanted["addresses"].get(name, "")} for name in readings

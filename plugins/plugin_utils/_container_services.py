@@ -225,50 +225,54 @@ def differences(found, asked, texts):
     )
 
 
+def _new_tokens(found, asked):
+    """Return the files of tokens that are missing, with the folders that hold them or the certificate."""
+    missing = [path for path in tokens(asked) if found["paths"].get(path) != "0600"]
+    if not missing and (found["paths"].get(INSIDE) or not certificates(asked)):
+        return []
+    return folders() + [
+        {
+            "path": path,
+            "content": secrets.token_hex(24) + "\n",
+            "mode": "0600",
+            "replace": False,
+        }
+        for path in missing
+    ]
+
+
+def _certificate(asked):
+    """Return the arguments for the certificate of the host, empty if no service needs one."""
+    if not certificates(asked):
+        return {}
+    return {
+        "folder": TLS,
+        "name": CERTIFICATE,
+        "addresses": [asked["address"]],
+        "copy_to": INSIDE,
+        "renew_days": RENEW_DAYS,
+        "names": [] if bad_names([asked["host_name"]], []) else [asked["host_name"]],
+    }
+
+
 def plan(found, asked, texts):
     """Return what the role does for services and notebooks; see filter training_container_plan."""
     services = asked["services"]
     files = programs(asked, texts) if services else []
-    missing = [path for path in tokens(asked) if found["paths"].get(path) != "0600"]
-    wanted = (
-        [file["path"] for file in files]
-        + tokens(asked)
-        + certificates(asked)
-        + [folder["path"] for folder in folders() if services]
-    )
+    own_folders = folders() if services else []
+    wanted = [file["path"] for file in files] + tokens(asked) + certificates(asked)
+    wanted += [folder["path"] for folder in own_folders]
+    # Folders after their content.
+    absent = left(found, wanted)
+    if not services and found["services"]["files"]:
+        absent = absent + [INSIDE, TLS, FOLDER]
     config = files[-1]["content"] if files else ""
     return {
         "differ": differences(found, asked, texts) != [],
-        "files": (folders() if services else []) + files,
-        # Folders after their content.
-        "absent": left(found, wanted)
-        + (
-            []
-            if services
-            else [path for path in (INSIDE, TLS, FOLDER) if found["services"]["files"]]
-        ),
-        "tokens": folders()
-        + [
-            {
-                "path": path,
-                "content": secrets.token_hex(24) + "\n",
-                "mode": "0600",
-                "replace": False,
-            }
-            for path in missing
-        ]
-        if missing or certificates(asked) and not found["paths"].get(INSIDE)
-        else [],
-        "certificate": {
-            "folder": TLS,
-            "name": CERTIFICATE,
-            "addresses": [asked["address"]],
-            "copy_to": INSIDE,
-            "renew_days": RENEW_DAYS,
-            "names": [] if bad_names([asked["host_name"]], []) else [asked["host_name"]],
-        }
-        if certificates(asked)
-        else {},
+        "files": own_folders + files,
+        "absent": absent,
+        "tokens": _new_tokens(found, asked),
+        "certificate": _certificate(asked),
         # git checks notebooks out, and openssl creates the certificate.
         "packages": ["git"] * bool(target_of(asked["notebooks"]))
         + ["openssl"] * bool(certificates(asked)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os.path
 import re
+from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import numbers
 
@@ -173,14 +174,24 @@ def removal(found, is_ours, leaving, contents):
     }
 
 
+class Answers(NamedTuple):
+    """What a host has answered since it was read.
+
+    Versions that apt has (C(offered)), what apt would do (C(simulated), C(leaving)), and the C(contents) of Docker's folder.
+    """
+
+    offered: dict | None = None
+    simulated: dict | None = None
+    leaving: dict | None = None
+    contents: str = ""
+
+
 def docker_engine_plan(
-    found, asked, catalog, system, offered=None, simulated=None, leaving=None, contents=""
-):
+    found: dict, asked: dict, catalog: dict, system: str, answers: Answers
+) -> dict:
     """See the filter."""
-    family, wanted = (
-        installed_family(found, system),
-        system if asked["source"] == "distribution" else REPOSITORY,
-    )
+    family = installed_family(found, system)
+    wanted = system if asked["source"] == "distribution" else REPOSITORY
     package = found["packages"][catalog[family]["engine"]]["installed"] if family in catalog else ""
     good = is_good(found, package, asked)
     service, parts = found["service"], catalog.get(family if good else wanted, {})
@@ -208,9 +219,9 @@ def docker_engine_plan(
         "stands_still": service["loaded"] and not (service["active"] and service["enabled"]),
     }
     plan.update(missing_packages(found, plan))
-    plan.update(transaction(plan, asked, offered or {}))
-    plan.update(changes_by_apt(found, asked, plan["transaction"], simulated or {}))
-    plan.update(removal(found, plan["is_ours"], leaving or {}, contents))
+    plan.update(transaction(plan, asked, answers.offered or {}))
+    plan.update(changes_by_apt(found, asked, plan["transaction"], answers.simulated or {}))
+    plan.update(removal(found, plan["is_ours"], answers.leaving or {}, answers.contents))
     plan.update(
         former_state=former_state(found),
         refusal=refusal(found, plan, asked, system),

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 NFS_PORT = 2049
 # What the distributions have, for a host whose package lists are empty. Ubuntu's: packages.ubuntu.com as quoted in tests/fixtures/ubuntu.
@@ -186,21 +188,34 @@ def gids(users, groups):
     return dict(numbers, **{group["name"]: group["gid"] for group in groups})
 
 
+class Requested(NamedTuple):
+    """What the variables say about NFS and people. Filter preflight_plan explains each field."""
+
+    mounts: Sequence[dict] = ()
+    options: Sequence[str] = ()
+    clients: Sequence[str] = ()
+    exports: Sequence[dict] = ()
+    users: Sequence[dict] = ()
+    groups: Sequence[dict] = ()
+
+
 def preflight_plan(
-    members, host, port, storage, mounts=(), options=(), clients=(), exports=(), users=(), groups=()
-):
+    members: list[dict], host: str, port: int, storage: str, requested: Requested
+) -> dict:
     """Return C(names) to resolve, C(connect), connections to try, and C(groups), the number of each group to look up."""
     connect = []
     for target in to_peers(members, host, port) + to_nfs_servers(
-        mounts, options, members, host, storage
+        requested.mounts, requested.options, members, host, storage
     ):
         if target not in connect:
             connect.append(target)
     names = [member["name"] for member in members if member["name"] != host and member["address"]]
+    if host == storage:
+        names += nfs_client_names(requested.clients, requested.exports)
     return {
-        "names": names + (nfs_client_names(clients, exports) if host == storage else []),
+        "names": names,
         "connect": connect,
-        "groups": gids(users, groups),
+        "groups": gids(requested.users, requested.groups),
     }
 
 

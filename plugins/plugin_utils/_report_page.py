@@ -270,6 +270,26 @@ def groups(report, published):
     return found
 
 
+def _columns(hosts, column_of):
+    """Return the names of the hosts of each column. Those of many hosts that are alike in all checks share one."""
+    if len(hosts) <= HOSTS_NAMED:
+        return [[host["name"]] for host in hosts]
+    alike = {}
+    for host in hosts:
+        alike.setdefault(column_of(host["name"]), []).append(host["name"])
+    # Problems come first.
+    return sorted(alike.values(), key=len)
+
+
+def _same_reason(cells):
+    """Return the first of the cells if none was made for the same reason, which is then shown as text."""
+    if len({entry["found"] for entry in cells}) == 1 and all(
+        entry["verdict"] in NOT_MADE for entry in cells
+    ):
+        return cells[0]
+    return None
+
+
 def matrix(report, published):
     """The table of checks and hosts.
 
@@ -280,65 +300,45 @@ def matrix(report, published):
     for entry in report["checks"]:
         for name in names_in(entry["host"], report["hosts"]):
             findings.setdefault((entry["id"], name), []).append(entry)
-    for entries in findings.values():
-        entries.sort(key=lambda entry: SEVERITY.index(entry["verdict"]))
+    worst = {
+        key: max(reversed(entries), key=lambda entry: SEVERITY.index(entry["verdict"]))
+        for key, entries in findings.items()
+    }
     lacking = {
         entry["id"]
         for entry in not_made(report["checks"], report["hosts"], published, report["required"])
     }
     known = {check["id"]: check for check in published}
-    ids = list(known) + [
-        name
-        for name in dict.fromkeys(entry["id"] for entry in report["checks"])
-        if name not in known
-    ]
+    ids = list(dict.fromkeys([*known, *(entry["id"] for entry in report["checks"])]))
 
-    def worst(check_id, name):
-        return (
-            findings[check_id, name][-1]
-            if (check_id, name) in findings
-            else {"verdict": "", "found": ""}
-        )
+    def cell(check_id, name):
+        return worst.get((check_id, name), {"verdict": "", "found": ""})
 
-    alike = {}
-    for host in report["hosts"]:
-        column = tuple(worst(check_id, host["name"])["verdict"] for check_id in ids)
-        alike.setdefault(column if len(report["hosts"]) > HOSTS_NAMED else host["name"], []).append(
-            host["name"]
-        )
-    # Problems come first.
-    columns = (
-        sorted(alike.values(), key=len)
-        if len(report["hosts"]) > HOSTS_NAMED
-        else list(alike.values())
+    columns = _columns(
+        report["hosts"],
+        lambda name: tuple(cell(check_id, name)["verdict"] for check_id in ids),
     )
     rows, others = [], []
     for check_id in ids:
         check = known.get(check_id, {"title": check_id, "checked": ""})
-        cells = [worst(check_id, names[0]) for names in columns]
+        cells = [cell(check_id, names[0]) for names in columns]
         if not any(entry["verdict"] for entry in cells):
             others.append(check["title"])
             continue
-        texts = {entry["found"] for entry in cells}
         rows.append(
             {
                 "title": check["title"],
                 "checked": check["checked"],
                 "cells": cells,
                 "lacking": check_id in lacking,
-                # A reason that is the same for all hosts is shown as text.
-                "reason": cells[0]
-                if len(texts) == 1 and all(entry["verdict"] in NOT_MADE for entry in cells)
-                else None,
+                "reason": _same_reason(cells),
             }
         )
+    headings = [names[0] if len(names) == 1 else "%d hosts" % len(names) for names in columns]
     return {
         "columns": [
-            {
-                "text": names[0] if len(names) == 1 else "%d hosts" % len(names),
-                "names": ", ".join(names),
-            }
-            for names in columns
+            {"text": heading, "names": ", ".join(names)}
+            for heading, names in zip(headings, columns)
         ],
         "rows": rows,
         "others": others,
@@ -543,61 +543,65 @@ class Line(NamedTuple):
     alpha: float = 1.0
 
 
+def _chart_across_hosts(report, earlier, run):
+    """The chart of a run of the whole cluster, with those of earlier reports behind it."""
+    collective = report["bandwidth"]["collective"]
+    before = [
+        _run(other, "cluster")
+        for other in earlier
+        if other["bandwidth"]["collective"] == collective
+    ]
+    lines = []
+    for number, former in enumerate(before):
+        if former:
+            lines.append(Line(points(former), OLD, "", 1.2, 1.0 if number == 0 else 0.5))
+    if lines:
+        label = "previous run" if len(lines) == 1 else "%d previous runs" % len(lines)
+        lines[0] = lines[0]._replace(label=label)
+    # The last curve is on top.
+    colour = NOW if run["passed"] else BAD
+    lines = lines[::-1] + [Line(points(run), colour, "this run", 2.2)]
+    return _chart("Across hosts", lines, _needed([("required", run)]))
+
+
+def _chart_of_each_host(runs):
+    """The chart of runs on single hosts, or a small one for each of many hosts."""
+    if len(runs) > HOSTS_NAMED:
+        entries = []
+        for run in runs:
+            line = Line(points(run), NOW if run["passed"] else BAD)
+            entries.append((run["hosts"][0], run, [line], _needed([("required", run)])))
+        return _small_multiples("On each host alone", entries, band=True)
+    lines = []
+    for run, colour in zip(runs, HOSTS):
+        name, width = _short(run["hosts"][0]), 1.4
+        if not run["passed"]:
+            name, width = "%s %s" % (SIGNS["fail"], name), 2.2
+        lines.append(Line(points(run), colour, name, width))
+    return _chart("On each host alone", lines, _needed([("required", runs[0])]), MARKS)
+
+
 def charts(report, earlier):
     """The charts of one report: across the cluster with earlier runs, and per host."""
     if not has_matplotlib():
         return []
-    found = []
-    whole = _run(report, "cluster")
+    found, whole = [], _run(report, "cluster")
     if whole:
-        before = [
-            (other, _run(other, "cluster"))
-            for other in earlier
-            if other["bandwidth"]["collective"] == report["bandwidth"]["collective"]
-        ]
-        lines = [
-            Line(points(run), OLD, "", 1.2, 1.0 if number == 0 else 0.5)
-            for number, (other, run) in enumerate(before)
-            if run
-        ]
-        if lines:
-            lines[0] = lines[0]._replace(
-                label="previous run" if len(lines) == 1 else "%d previous runs" % len(lines)
-            )
-        # The last curve is on top.
-        lines = lines[::-1] + [
-            Line(points(whole), NOW if whole["passed"] else BAD, "this run", 2.2)
-        ]
-        found.append(_chart("Across hosts", lines, _needed([("required", whole)])))
+        found.append(_chart_across_hosts(report, earlier, whole))
     alone = [run for run in report["bandwidth"]["runs"] if run["id"].startswith("host:")]
-    if len(alone) > HOSTS_NAMED:
-        found.append(
-            _small_multiples(
-                "On each host alone",
-                [
-                    (
-                        run["hosts"][0],
-                        run,
-                        [Line(points(run), NOW if run["passed"] else BAD)],
-                        _needed([("required", run)]),
-                    )
-                    for run in alone
-                ],
-                band=True,
-            )
-        )
-    elif alone:
-        lines = [
-            Line(
-                points(run),
-                colour,
-                ("" if run["passed"] else SIGNS["fail"] + " ") + _short(run["hosts"][0]),
-                1.4 if run["passed"] else 2.2,
-            )
-            for run, colour in zip(alone, HOSTS)
-        ]
-        found.append(_chart("On each host alone", lines, _needed([("required", alone[0])]), MARKS))
+    if alone:
+        found.append(_chart_of_each_host(alone))
     return [chart for chart in found if chart]
+
+
+def _compared_runs(before, now, run_id):
+    """Return [(word, run, line)] of a run in two reports, as far as they have it."""
+    found = []
+    for word, report, colour, width in (("before", before, OLD, 1.4), ("after", now, NOW, 2.2)):
+        run = _run(report, run_id)
+        if run:
+            found.append((word, run, Line(points(run), colour, word, width)))
+    return found
 
 
 def comparison_charts(before, now, changes):
@@ -605,38 +609,24 @@ def comparison_charts(before, now, changes):
     if not has_matplotlib():
         return []
     told = {change["host"] for change in changes if change["what"].startswith(PEAK)}
-    found, alone = [], []
-    for run_id in dict.fromkeys(
-        run["id"]
-        for report in (before, now)
-        for run in report["bandwidth"]["runs"]
-        if not between(run["id"])
-    ):
+    ids = dict.fromkeys(
+        run["id"] for report in (before, now) for run in report["bandwidth"]["runs"]
+    )
+    whole, alone = [], []
+    for run_id in ids:
         name = run_id.partition(":")[2]
-        if run_id == "cluster" or name in told:
-            runs = [
-                (word, run, colour, width)
-                for word, report, colour, width in (
-                    ("before", before, OLD, 1.4),
-                    ("after", now, NOW, 2.2),
-                )
-                for run in [_run(report, run_id)]
-                if run
-            ]
-            lines = [Line(points(run), colour, word, width) for word, run, colour, width in runs]
-            (alone if name else found).append(
-                (
-                    name or "Across hosts",
-                    runs[-1][1],
-                    lines,
-                    _needed([(word, run) for word, run, colour, width in runs]),
-                )
-            )
+        if between(run_id) or run_id != "cluster" and name not in told:
+            continue
+        runs = _compared_runs(before, now, run_id)
+        needed = _needed([(word, run) for word, run, line in runs])
+        lines = [line for word, run, line in runs]
+        (alone if name else whole).append((name or "Across hosts", runs[-1][1], lines, needed))
+    are_many = len(alone) > HOSTS_NAMED
     found = [
         _chart(title, lines, needed)
-        for title, run, lines, needed in found + (alone if len(alone) <= HOSTS_NAMED else [])
+        for title, run, lines, needed in whole + ([] if are_many else alone)
     ]
-    if len(alone) > HOSTS_NAMED:
+    if are_many:
         found.append(_small_multiples("Hosts alone whose peak differs", alone))
     return [chart for chart in found if chart]
 
@@ -727,46 +717,52 @@ def _chart(title, lines, needed=(), marks=("o",)):
             spine.set_color(GRID)
         axes.patch.set_alpha(0)
         figure.patch.set_alpha(0)
-        labels = [
-            (line.label, line.colour, line.points[-1], axes.transData)
-            for line in lines
-            if line.label
-        ]
-        labels += [(label, NEED, (1.0, value / top), axes.transAxes) for value, label in needed]
-        # From high to low, and in their order where several end at the same height.
-        labels.sort(key=lambda entry: -entry[2][1] / (top if entry[3] is axes.transData else 1.0))
-        heights = _apart(
-            [
-                entry[2][1] / (top if entry[3] is axes.transData else 1.0) - number * 1e-9
-                for number, entry in enumerate(labels)
-            ]
-        )
-        for (label, colour, end, transform), height in zip(labels, heights):
-            # A dollar sign would begin a formula.
-            axes.annotate(
-                label.replace("$", r"\$"),
-                end,
-                (1.06, height),
-                transform,
-                axes.transAxes,
-                color=colour,
-                va="center",
-                annotation_clip=False,
-                arrowprops={
-                    "arrowstyle": "-",
-                    "color": colour,
-                    "linewidth": 0.7,
-                    "shrinkA": 1,
-                    "shrinkB": 3,
-                },
-            )
+        _draw_labels(axes, lines, needed, top)
         drawn = io.StringIO()
         figure.savefig(
             drawn,
             format="svg",
             metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
         )
-    text = drawn.getvalue()
+    return {"title": title, "svg": Markup(_of_page(drawn.getvalue(), title)), "panels": []}
+
+
+def _draw_labels(axes, lines, needed, top):
+    """Draw the labels beside the ends of the lines and of what is needed. C(top) is the highest value of the chart."""
+    labels = [
+        (line.points[-1][1] / top, line.label, line.colour, line.points[-1], axes.transData)
+        for line in lines
+        if line.label
+    ]
+    labels += [
+        (value / top, label, NEED, (1.0, value / top), axes.transAxes) for value, label in needed
+    ]
+    # From high to low, and in their order where several end at the same height.
+    labels.sort(key=lambda entry: -entry[0])
+    heights = _apart([entry[0] - number * 1e-9 for number, entry in enumerate(labels)])
+    for (_height, label, colour, end, transform), height in zip(labels, heights):
+        # A dollar sign would begin a formula.
+        axes.annotate(
+            label.replace("$", r"\$"),
+            end,
+            (1.06, height),
+            transform,
+            axes.transAxes,
+            color=colour,
+            va="center",
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour,
+                "linewidth": 0.7,
+                "shrinkA": 1,
+                "shrinkB": 3,
+            },
+        )
+
+
+def _of_page(text, title):
+    """Return a drawing as a part of the page: with its colours and font, and with ids that are unique in it."""
     text = re.sub(
         r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*",
         "",
@@ -775,7 +771,6 @@ def _chart(title, lines, needed=(), marks=("o",)):
     )
     for stand_in, colour in _COLOURS.items():
         text = text.replace(stand_in, colour)
-    # The font of the page, and ids that are unique in the page.
     text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", text)
     prefix = re.sub(r"\W", "-", title)
     text = re.sub(r"(\bid=\"|href=\"#|url\(#)", lambda match: match.group(1) + prefix + "-", text)
@@ -785,10 +780,18 @@ def _chart(title, lines, needed=(), marks=("o",)):
         escape(title),
         text[text.index(">") + 1 :],
     )
-    return {"title": title, "svg": Markup(text), "panels": []}
+    return text
 
 
 # --- small charts for many hosts -------------------------------------------------------------------------------------------------------
+
+
+def _band(drawn, sizes, place):
+    """The range of all hosts at each size, as a path."""
+    everyone = {count: [value for other, value in drawn if other == count] for count in sizes}
+    edge = [place(count, max(values)) for count, values in everyone.items()]
+    edge += [place(count, min(values)) for count, values in reversed(everyone.items())]
+    return '<path d="%sZ" style="fill: var(--grid)"/>' % _path(edge)
 
 
 def _small_multiples(title, entries, band=False):
@@ -807,20 +810,7 @@ def _small_multiples(title, entries, band=False):
         + [value for entry in entries for value, label in entry[3]]
     )
     place = functools.partial(_place, sizes=sizes, top=top)
-    everyone = (
-        {count: [value for other, value in drawn if other == count] for count in sizes}
-        if band
-        else {}
-    )
-    behind = (
-        ""
-        if not band
-        else '<path d="%sZ" style="fill: var(--grid)"/>'
-        % _path(
-            [place(count, max(values)) for count, values in everyone.items()]
-            + [place(count, min(values)) for count, values in reversed(everyone.items())]
-        )
-    )
+    behind = _band(drawn, sizes, place) if band else ""
     note = "From %s to %s, and from 0 to %s GB/s. Dashed: required." % (
         size(sizes[0]),
         size(sizes[-1]),

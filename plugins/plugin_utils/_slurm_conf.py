@@ -234,6 +234,49 @@ class _Effect:
             self.some(old, "slurmd before %s: %s" % (NEW_RECONFIGURE, reason))
 
 
+def _note_nodes(told, before, after):
+    """Note what a change of slurm.conf needs. C(before) and C(after) are parsed."""
+    for key in _changed(before["options"], after["options"]):
+        told.option(key)
+    if set(before["nodes"]) != set(after["nodes"]):
+        # scontrol(1) before 23.11: "must also be restarted if nodes are added to or removed from the cluster."
+        told.nodes("added and removed nodes are read at start only")
+    for name in sorted(set(before["nodes"]) & set(after["nodes"])):
+        keys = _changed(before["nodes"][name], after["nodes"][name])
+        told.reconfigure = told.reconfigure or bool(keys)
+        if any(key not in _LIGHT_NODE_KEYS for key in keys):
+            told.nodes("the line of %s is read at start only" % name)
+    told.reconfigure = told.reconfigure or before["lines"] != after["lines"]
+
+
+def _note_gres(told, before, after):
+    """Note what a change of the lines of gres.conf needs."""
+    if before == after:
+        return
+    told.reconfigure = True
+    names = _concerned(before, after)
+    stale = [
+        name
+        for name, release in told.releases.items()
+        if told.is_old(release) and (names is None or name in names)
+    ]
+    if stale:
+        sentence = "slurmd before %s opens the devices of gres.conf at start"
+        told.some(stale, sentence % NEW_RECONFIGURE)
+
+
+def _note_cgroup(told, before, after):
+    """Note what a change of the keys of cgroup.conf needs."""
+    if before == after:
+        return
+    # cgroup.conf(5) of all releases: restart, SIGHUP or scontrol reconfigure. The plugin itself is loaded once.
+    told.reconfigure = True
+    stale = [name for name, release in told.releases.items() if told.is_old(release)]
+    if stale and before.get("cgroupplugin") != after.get("cgroupplugin"):
+        sentence = "slurmd before %s loads cgroupplugin at start only"
+        told.some(stale, sentence % NEW_RECONFIGURE)
+
+
 def effect(old, new, controller, releases):
     """Return what a change of the files needs so that it is in force and running jobs go on.
 
@@ -263,46 +306,11 @@ def effect(old, new, controller, releases):
             reasons=["there was no slurm.conf"],
             added=sorted(after["nodes"]),
         )
-    added = sorted(set(after["nodes"]) - set(before["nodes"]))
-    removed = sorted(set(before["nodes"]) - set(after["nodes"]))
-    for key in _changed(before["options"], after["options"]):
-        told.option(key)
-    if added or removed:
-        # scontrol(1) before 23.11: "must also be restarted if nodes are added to or removed from the cluster."
-        told.nodes("added and removed nodes are read at start only")
-    for name in sorted(set(before["nodes"]) & set(after["nodes"])):
-        keys = _changed(before["nodes"][name], after["nodes"][name])
-        told.reconfigure = told.reconfigure or bool(keys)
-        if any(key not in _LIGHT_NODE_KEYS for key in keys):
-            told.nodes("the line of %s is read at start only" % name)
-    told.reconfigure = told.reconfigure or before["lines"] != after["lines"]
-
-    gres_before, gres_after = _lines(old.get("gres")), _lines(new.get("gres"))
-    if gres_before != gres_after:
-        told.reconfigure = True
-        names = _concerned(gres_before, gres_after)
-        stale = [
-            name
-            for name, release in told.releases.items()
-            if told.is_old(release) and (names is None or name in names)
-        ]
-        if stale:
-            told.some(
-                stale, "slurmd before %s opens the devices of gres.conf at start" % NEW_RECONFIGURE
-            )
-    cgroup_before, cgroup_after = (
-        parse_conf(old.get("cgroup"))["options"],
-        parse_conf(new.get("cgroup"))["options"],
+    _note_nodes(told, before, after)
+    _note_gres(told, _lines(old.get("gres")), _lines(new.get("gres")))
+    _note_cgroup(
+        told, parse_conf(old.get("cgroup"))["options"], parse_conf(new.get("cgroup"))["options"]
     )
-    if cgroup_before != cgroup_after:
-        # cgroup.conf(5) of all releases: restart, SIGHUP or scontrol reconfigure. The plugin itself is loaded once.
-        told.reconfigure = True
-        if cgroup_before.get("cgroupplugin") != cgroup_after.get("cgroupplugin"):
-            stale = [name for name, release in told.releases.items() if told.is_old(release)]
-            if stale:
-                told.some(
-                    stale, "slurmd before %s loads cgroupplugin at start only" % NEW_RECONFIGURE
-                )
     if _lines(old.get("mpi")) != _lines(new.get("mpi")):
         told.reconfigure = True
     # A restarted slurmctld has read the files. Daemons that are not restarted still hold the former ones. A slurmctld that goes on gives a restarted slurmd
@@ -315,8 +323,8 @@ def effect(old, new, controller, releases):
         restart_slurmd=sorted(told.daemons),
         reasons=_once(told.reasons),
         needs_idle=_once(told.idle),
-        added=added,
-        removed=removed,
+        added=sorted(set(after["nodes"]) - set(before["nodes"])),
+        removed=sorted(set(before["nodes"]) - set(after["nodes"])),
         removed_partitions=sorted(set(before["partitions"]) - set(after["partitions"])),
     )
 

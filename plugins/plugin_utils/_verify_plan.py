@@ -11,6 +11,7 @@ variables are read, and each host is looked up once.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import judged
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import is_ours
@@ -279,6 +280,33 @@ STAYS_OUT = "trainyard: stays out:"
 MEASURED = ("bandwidth-", "burn-in-speed")
 
 
+def _reasons(checks, blame, suspect, draining):
+    """Return why hosts are drained, by host: failed checks, and what the measurement blames them for."""
+    reasons = {}
+    for check in checks:
+        if check["id"] in draining and check["verdict"] == "fail":
+            for name in check["host"].split(", "):
+                reasons.setdefault(name, []).append("%s: %s" % (check["id"], check["found"]))
+    for each in blame:
+        reason = "%s %s: %s" % (each["kind"], ", ".join(each["names"]), each["evidence"])
+        for name in each["names"]:
+            if name in suspect:
+                reasons.setdefault(name, []).append(reason)
+    return reasons
+
+
+def _proved(checks, draining):
+    """Return the hosts that were measured and of which no check is open."""
+    open_checks, measured_hosts = set(), set()
+    for check in checks:
+        names = check["host"].split(", ")
+        if check["id"] in draining and check["verdict"] == "not_evaluated":
+            open_checks.update(names)
+        if check["id"].startswith(MEASURED) and check["verdict"] in ("pass", "warn"):
+            measured_hosts.update(names)
+    return measured_hosts - open_checks
+
+
 def nodes(checks, blame, suspect, draining, known, hosts):
     """Return which of the scheduler's nodes to C(drain), with C(node) and C(reason) of each, and the names of those to C(resume).
 
@@ -289,22 +317,7 @@ def nodes(checks, blame, suspect, draining, known, hosts):
     # Not at the top: Ansible loads all filters, and this module loads much more than they need.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import redact
 
-    reasons, open_checks, measured_hosts = {}, set(), set()
-    for check in checks:
-        names = check["host"].split(", ")
-        if check["id"] in draining and check["verdict"] == "fail":
-            for name in names:
-                reasons.setdefault(name, []).append("%s: %s" % (check["id"], check["found"]))
-        if check["id"] in draining and check["verdict"] == "not_evaluated":
-            open_checks.update(names)
-        if check["id"].startswith(MEASURED) and check["verdict"] in ("pass", "warn"):
-            measured_hosts.update(names)
-    for each in blame:
-        for name in each["names"]:
-            if name in suspect:
-                reasons.setdefault(name, []).append(
-                    "%s %s: %s" % (each["kind"], ", ".join(each["names"]), each["evidence"])
-                )
+    reasons, proved = _reasons(checks, blame, suspect, draining), _proved(checks, draining)
     names = [node["name"] for node in known if node["name"] in hosts]
     ours = [
         node["name"]
@@ -318,12 +331,7 @@ def nodes(checks, blame, suspect, draining, known, hosts):
             if name in reasons
         ],
         "resume": [
-            name
-            for name in names
-            if name in ours
-            and name in measured_hosts
-            and name not in open_checks
-            and name not in reasons
+            name for name in names if name in ours and name in proved and name not in reasons
         ],
     }
 
@@ -457,34 +465,43 @@ def probe_checks(result, plan, hosts, reason="", accepted=False):
     ]
 
 
-def unmeasured(
-    required,
-    of_jobs,
-    can_start,
-    is_asked,
-    hosts,
-    has_tool,
-    has_process_sets,
-    needs_horovod,
-    has_person=True,
-):
-    """IDs of checks that cannot be required in this run.
+class Measurement(NamedTuple):
+    """What a run can measure. C(hosts) is how many take part, C(is_asked): the job is not switched off.
+
+    C(can_start): the launcher can start a job. C(has_tool), C(has_process_sets): what the image has for it. C(has_person): the scheduler has one to try.
+    """
+
+    hosts: int
+    can_start: bool = True
+    is_asked: bool = True
+    has_tool: bool = True
+    has_process_sets: bool = True
+    needs_horovod: bool = True
+    has_person: bool = True
+
+
+def unmeasured(required: list[str], of_jobs: list[str], run: Measurement) -> list[str]:
+    """IDs of checks that cannot be required in this run. C(of_jobs) are those that need a job.
 
     A check stays required if a fault of the cluster prevents it, or if C(required) names it and the job is only switched off.
     """
 
-    def unless_required(*those):
-        return [check_id for check_id in those if check_id not in required]
+    def unless_required(*check_ids):
+        return [check_id for check_id in check_ids if check_id not in required]
 
-    left_out = list(of_jobs) if not can_start else [] if is_asked else unless_required(*of_jobs)
-    if hosts == 1:
+    left_out = []
+    if not run.can_start:
+        left_out += of_jobs
+    elif not run.is_asked:
+        left_out += unless_required(*of_jobs)
+    if run.hosts == 1:
         left_out += ["bandwidth-cluster", "fabric-counters", "fabric-errors"]
-    if not has_tool:
+    if not run.has_tool:
         left_out += unless_required("bandwidth-host", "bandwidth-cluster")
-    if not has_process_sets:
+    if not run.has_process_sets:
         left_out += unless_required("bandwidth-host")
-    if not needs_horovod:
+    if not run.needs_horovod:
         left_out += unless_required("horovod-build")
-    if not has_person:
+    if not run.has_person:
         left_out += unless_required("scheduler-job", "scheduler-isolation")
     return left_out

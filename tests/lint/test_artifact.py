@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -164,6 +165,37 @@ def test_site_is_found_from_an_empty_folder(installed, tmp_path):
     ):
         assert role in done.stdout
     assert "[WARNING]" not in done.stdout
+
+
+def public_names():
+    """Return the names of what users can read with ansible-doc, by its type."""
+    plugins = ROOT / "plugins"
+    return {
+        "module": {path.stem for path in (plugins / "modules").glob("*.py")},
+        "filter": {path.stem for path in (plugins / "filter").glob("*.yml")},
+        "lookup": {path.stem for path in (plugins / "lookup").glob("*.py")},
+        "role": {path.name for path in (ROOT / "roles").iterdir()},
+    }
+
+
+def test_a_user_has_only_the_file(installed, tmp_path):
+    """Installed into an empty environment, the file checks README's inventory and documents everything."""
+    empty, environment = installed
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(re.search(r"```yaml\n(cluster:\n.*?)```", readme, re.DOTALL).group(1))
+    command = (BIN / "ansible-playbook", "trainyard.gpu.inventory_check", "-i", inventory)
+    done = run(*command, cwd=empty, env=environment)
+    assert done.returncode == 0, done.stdout
+    assert "The input is valid" in done.stdout
+    for kind, names in public_names().items():
+        assert names, kind
+        full = sorted("trainyard.gpu." + name for name in names)
+        done = run(BIN / "ansible-doc", "--type", kind, "--json", *full, cwd=empty, env=environment)
+        assert done.returncode == 0, done.stdout
+        documents = json.loads(done.stdout)
+        assert sorted(documents) == full
+        assert [name for name, document in documents.items() if not document] == []
 
 
 @pytest.mark.parametrize(

@@ -187,29 +187,32 @@ def image_names(image):
     return [tagged, "localhost/" + tagged, "docker.io/" + tagged, "docker.io/library/" + tagged]
 
 
+def _has_id(entry, image):
+    """Return whether an image is named by its ID, or by its beginning."""
+    if re.match(r"[0-9a-f]{12,64}$", image) and entry["id"].startswith(image):
+        return True
+    return image == "sha256:" + entry["id"]
+
+
+def _has_digest(entry, image):
+    """Return whether an image is named by a repository and the digest of its manifest."""
+    digest = image.partition("@")[2]
+    if not digest or entry.get("digest") != digest:
+        return False
+    names = entry.get("names") or []
+    bases = {name.rpartition(":")[0] for name in names} | {name.partition("@")[0] for name in names}
+    return bool(bases & {name.partition("@")[0] for name in image_names(image)})
+
+
 def find_image(image, stores):
     """Return the ID of an image. C(stores) are the contents of images.json, in the order in which they are searched."""
-    digest = image.partition("@")[2]
     for images in stores:
         for name in image_names(image):
             for entry in images:
                 if name in (entry.get("names") or []):
                     return entry["id"]
         for entry in images:
-            if (
-                re.match(r"[0-9a-f]{12,64}$", image)
-                and entry["id"].startswith(image)
-                or image == "sha256:" + entry["id"]
-            ):
-                return entry["id"]
-            bases = {name.rpartition(":")[0] for name in entry.get("names") or []} | {
-                name.partition("@")[0] for name in entry.get("names") or []
-            }
-            if (
-                digest
-                and entry.get("digest") == digest
-                and bases & {name.partition("@")[0] for name in image_names(image)}
-            ):
+            if _has_id(entry, image) or _has_digest(entry, image):
                 return entry["id"]
     known = sorted(
         {name for images in stores for entry in images for name in entry.get("names") or []}
@@ -928,6 +931,16 @@ def working_folder(asked, current, mounted, home):
     return asked or (current if inside else home)
 
 
+def folders_of_person(share, home):
+    """Return the share and the home as far as they exist, without one that is in the other."""
+    found = [path for path in (share, home) if path and os.path.isdir(path)]
+    return [
+        path
+        for path in found
+        if not any(path.startswith(other.rstrip("/") + "/") for other in found)
+    ]
+
+
 def prepare(options, environment, config):
     """Return the plan of the container. It writes the files of the task."""
     job = environment.get("SLURM_JOB_ID") or ""
@@ -949,12 +962,8 @@ def prepare(options, environment, config):
     )
     place, step = workers(environment), step_name(environment)
     if options.alone:
-        place = {
-            "index": 0,
-            "count": 1,
-            "nodes": [environment.get("SLURMD_NODENAME") or socket.gethostname()],
-            "local": 0,
-        }
+        node = environment.get("SLURMD_NODENAME") or socket.gethostname()
+        place = {"index": 0, "count": 1, "nodes": [node], "local": 0}
     devices = _gpu_numbers.read_host(config["gpus"])
     gpus = _gpu_numbers.of_task(environment, config, devices)
     folder = make_folder(
@@ -975,13 +984,8 @@ def prepare(options, environment, config):
             else PEER_SECONDS,
             options.root,
         )
-    home, share = person["home"], config.get("share") or ""
-    mounts = [path for path in (share, home) if path and os.path.isdir(path)]
-    mounts = [
-        path
-        for path in mounts
-        if not any(path.startswith(other.rstrip("/") + "/") for other in mounts)
-    ]
+    home = person["home"]
+    mounts = folders_of_person(config.get("share") or "", home)
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
     infiniband = infiniband_devices(glob.glob("/dev/infiniband/*"))
     if infiniband and limit != resource.RLIM_INFINITY:

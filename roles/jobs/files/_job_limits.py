@@ -246,21 +246,77 @@ def classes(nodes):
     return sorted({feature for node in nodes for feature in node["features"]})
 
 
+def _time_problems(job, partition):
+    """Return the problem that the job's longest time is above the partition's; 0 is no limit."""
+    most = partition["max_minutes"] if partition else 0
+    if not most or not job["max_minutes"] or job["max_minutes"] <= most:
+        return []
+    return [
+        "max_minutes: %d is longer than partition %s allows; use at most %d"
+        % (job["max_minutes"], partition["name"], most)
+    ]
+
+
+def _demands(job):
+    """Return (key of the job, what a worker needs, what a node has of it, form of a number) of each resource."""
+    memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
+    return (
+        ("worker_gpu", job["worker_gpu"], gpus_of, "%d GPUs"),
+        ("worker_cpu", job["worker_cpu"], lambda node: node["cpus"], "%d CPUs"),
+        ("worker_memory", memory, lambda node: node["memory_mib"], None),
+    )
+
+
+def _worker_problems(job, known, where):
+    """Return for each resource that no node has enough of it for one worker."""
+    problems = []
+    for key, needed, amount, form in _demands(job):
+        best = max(known, key=amount, default=None)
+        most = amount(best) if best else 0
+        if best is not None and needed <= most:
+            continue
+        if form:
+            shown = (form % needed, form % most)
+        else:
+            shown = (
+                "%.4g GB with worker_shared_memory" % (needed / GIB),
+                "%.4g GB" % (most / GIB),
+            )
+        problems.append(
+            "%s: a worker needs %s, but the largest host %s has %s%s; use less"
+            % (key, shown[0], where, shown[1], " (%s)" % best["name"] if best else "")
+        )
+    return problems
+
+
+def _count_problems(job, known, where):
+    """Return the problem that too few nodes are large enough: each worker has one of its own."""
+    fit = [
+        node
+        for node in known
+        if all(needed <= amount(node) for _key, needed, amount, _form in _demands(job))
+    ]
+    if len(fit) >= job["worker_count"]:
+        return []
+    advice = "at most %d workers" % len(fit) if fit else "smaller workers"
+    return [
+        "worker_count: each worker has a host of its own, but %d hosts %s are large enough for one (%s) and the job has %d workers; "
+        "use %s"
+        % (
+            len(fit),
+            where,
+            names(node["name"] for node in fit),
+            job["worker_count"],
+            advice,
+        )
+    ]
+
+
 def host_problems(job, nodes, partitions):
     """Return why the job could never start, whatever else runs: no host is large enough, or too few are."""
-    partition = default_partition(partitions)
+    partition, where = default_partition(partitions), "of this cluster"
     known = [node for node in nodes if partition is None or node["name"] in partition["nodes"]]
-    problems = []
-    if (
-        partition
-        and job["max_minutes"]
-        and partition["max_minutes"]
-        and job["max_minutes"] > partition["max_minutes"]
-    ):
-        problems.append(
-            "max_minutes: %d is longer than partition %s allows; use at most %d"
-            % (job["max_minutes"], partition["name"], partition["max_minutes"])
-        )
+    problems = _time_problems(job, partition)
     if job["host_class"]:
         if job["host_class"] not in classes(known):
             return problems + [
@@ -272,46 +328,9 @@ def host_problems(job, nodes, partitions):
                 )
             ]
         known = [node for node in known if job["host_class"] in node["features"]]
-    where = "of class %s" % job["host_class"] if job["host_class"] else "of this cluster"
-    memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
-    largest = (
-        ("worker_gpu", job["worker_gpu"], gpus_of, "%d GPUs"),
-        ("worker_cpu", job["worker_cpu"], lambda node: node["cpus"], "%d CPUs"),
-        ("worker_memory", memory, lambda node: node["memory_mib"], None),
-    )
-    for key, asked, amount, form in largest:
-        best = max(known, key=amount, default=None)
-        if best is None or asked > amount(best):
-            most = amount(best) if best else 0
-            shown = (
-                (form % asked, form % most)
-                if form
-                else ("%.4g GB with worker_shared_memory" % (asked / GIB), "%.4g GB" % (most / GIB))
-            )
-            problems.append(
-                "%s: a worker needs %s, but the largest host %s has %s%s; use less"
-                % (key, shown[0], where, shown[1], " (%s)" % best["name"] if best else "")
-            )
-    if not problems:
-        fit = [
-            node
-            for node in known
-            if all(asked <= amount(node) for _key, asked, amount, _form in largest)
-        ]
-        if len(fit) < job["worker_count"]:
-            advice = "at most %d workers" % len(fit) if fit else "smaller workers"
-            problems.append(
-                "worker_count: each worker has a host of its own, but %d hosts %s are large enough for one (%s) and the job has %d workers; "
-                "use %s"
-                % (
-                    len(fit),
-                    where,
-                    names(node["name"] for node in fit),
-                    job["worker_count"],
-                    advice,
-                )
-            )
-    return problems
+        where = "of class %s" % job["host_class"]
+    problems += _worker_problems(job, known, where)
+    return problems or _count_problems(job, known, where)
 
 
 # --- images -----------------------------------------------------------------------------------------------------------------
