@@ -1447,7 +1447,7 @@ SIGNATURES = [
             ],
             "a card of the fabric has failed",
             "start the job again on other hosts, and tell the operator of the cluster, with this line",
-            "look for mlx5_core in `dmesg`. Reset the card (mlxfwreset) or power-cycle the host, update its firmware, and replace it if the error returns",
+            "look for mlx5_core in `dmesg`. Power-cycle the host, update the firmware of the card, and replace it if the error returns",
             "https://docs.kernel.org/networking/devlink/mlx5.html",
         ),
         (
