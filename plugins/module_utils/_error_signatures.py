@@ -3345,7 +3345,8 @@ SIGNATURES = [
             "a limit of the account or the QOS in Slurm is reached ({1})",
             "wait until other jobs of your group end, or request less (worker_gpu, worker_count, worker_cpu, worker_memory, max_minutes). "
             "`trainyard quota` shows the limits",
-            "compare the job with the limits of its account (`sacctmgr show association`, `sacctmgr show qos`). Raise them in slurm_accounts, and run scheduler.yml",
+            "compare the job with the limits of its account (`sacctmgr show association`, `sacctmgr show qos`). Raise them in slurm_accounts, and run "
+            "scheduler.yml",
             SLURM + "/resource_limits.html",
         ),
         (
