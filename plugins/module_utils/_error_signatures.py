@@ -1447,7 +1447,7 @@ SIGNATURES = [
             ],
             "a card of the fabric has failed",
             "start the job again on other hosts, and tell the operator of the cluster, with this line",
-            "look for mlx5_core in `dmesg`. Reset the card (mlxfwreset) or power-cycle the host, update its firmware, and replace it if the error returns",
+            "look for mlx5_core in `dmesg`. Power-cycle the host, update the firmware of the card, and replace it if the error returns",
             "https://docs.kernel.org/networking/devlink/mlx5.html",
         ),
         (
@@ -3005,7 +3005,7 @@ SIGNATURES = [
             "mpi_shared_memory",
             RESOURCES,
             SPECIAL,
-            [r"there is not enough space for (\S+)"],
+            [r"there is not enough space for (\S{1,300}) \(the shared-memory"],
             [
                 "It appears as if there is not enough space for /dev/shm/vader_segment.gpu-a.0 (the shared-memory backing file)."
             ],
@@ -3345,7 +3345,8 @@ SIGNATURES = [
             "a limit of the account or the QOS in Slurm is reached ({1})",
             "wait until other jobs of your group end, or request less (worker_gpu, worker_count, worker_cpu, worker_memory, max_minutes). "
             "`trainyard quota` shows the limits",
-            "compare the job with the limits of its account and QOS (`sacctmgr show association`, `sacctmgr show qos`)",
+            "compare the job with the limits of its account (`sacctmgr show association`, `sacctmgr show qos`). Raise them in slurm_accounts, and run "
+            "scheduler.yml",
             SLURM + "/resource_limits.html",
         ),
         (

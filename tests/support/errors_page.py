@@ -16,6 +16,9 @@ What the messages of failed jobs mean, and what to do. The report of `verify`, `
 
     trainyard explain train.log
 
+Without the command `trainyard`, on any machine with the collection: `ansible localhost -m trainyard.gpu.job_log_info -a log_file=train.log`. A log that has no known
+message is answered with the lines that look like a cause.
+
 A message of several kinds is explained by the entry that knows most about it. Of several messages, the first cause in a log counts. Messages that only follow from
 another failure are shown if nothing else is known.
 
