@@ -27,16 +27,19 @@ def test_nobody_else_does(front, other, certificate):
         assert code != 0 and "node_load1" not in text
 
 
-def test_people_read_nothing(front, other):
-    """With a shell on the host. The files belong to root and to the group of the daemons."""
-    paths = ["%s/host.key" % TLS, "/var/lib/trainyard/metrics/host/host.prom"]
+def test_a_person_reads_nothing(front, other):
+    """With a shell on the host of Prometheus and without one, by ports, sockets, files, processes and the log."""
     for host in (front, other):
-        for path in paths + ["%s/client.key" % TLS] * (host is front):
-            assert host.host.file(path).exists, path
-            assert host.host.run("runuser -u nobody -- cat %s" % path).rc != 0, path
-    # Nor without a certificate, on the ports of the loopback address.
-    for port in (9090, 9093):
-        code, text = front.get("localhost:%d" % port, certificate="")
-        assert code != 0 and text == ""
-        code, text = front.get("localhost:%d" % port, before="runuser -u nobody -- ")
-        assert code != 0 and text == ""
+        assert host.intrude("alice") == {
+            "answers": [],
+            "sockets": [],
+            "files": [],
+            "processes": [],
+            "journal": "",
+        }
+    # The same program finds all of it as root.
+    found = front.intrude("root")
+    assert set(found["processes"]) == {"environ", "fd", "maps"} and found["journal"]
+    for path in ("%s/host.key" % TLS, "%s/client.key" % TLS):
+        assert path in found["files"]
+    assert "/var/lib/trainyard/metrics/host/host.prom" in found["files"]
