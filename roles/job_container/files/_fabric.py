@@ -18,6 +18,15 @@ RATES = {
     "symbol_error": (120, 3600),
     "link_error_recovery": (5, 60),
 }
+#: Those above which NVSentinel warns: the log has them, and the node stays in service.
+REMARKED = {
+    "port_rcv_errors": (10, 1),
+    "port_xmit_discards": (100, 1),
+    "local_ack_timeout_err": (1, 1),
+    "roce_slow_restart": (10, 1),
+}
+#: Of the adapter itself. Their folder differs.
+OF_HARDWARE = ("local_ack_timeout_err", "roce_slow_restart")
 DOWN_SECONDS = 240
 FLAPS, FLAP_SECONDS = 3, 12 * 3600
 #: Counters of 32 bits stop at their end, and cards count from zero after a reset.
@@ -43,8 +52,8 @@ def read_ports(root: str = SYSFS) -> dict[str, dict]:
         device = os.path.basename(os.path.dirname(os.path.dirname(folder)))
         name = "%s/%s" % (device, os.path.basename(folder))
         counters = {
-            counter: number(read("%s/counters/%s" % (folder, counter)))
-            for counter in [*RATES, "link_downed"]
+            counter: number(read("%s/%s/%s" % (folder, place_of(counter), counter)))
+            for counter in [*RATES, *REMARKED, "link_downed"]
         }
         if read(folder + "/link_layer") == "Ethernet":
             changes = [
@@ -60,24 +69,47 @@ def read_ports(root: str = SYSFS) -> dict[str, dict]:
     return ports
 
 
+def place_of(counter: str) -> str:
+    return "hw_counters" if counter in OF_HARDWARE else "counters"
+
+
 def judge(former: dict, ports: dict[str, dict], boot: str, now: float) -> tuple[list, dict]:
-    """Return the faults of ports as pairs of check and text, and what to keep for the next look.
+    """Return the faults of ports as pairs of check and text, and what to keep for the next look, with the new C(remarks) of this one.
 
     C(former) is what the last look has kept, of any form. After a boot the first look only counts: a port without a cable is no fault. Verify compares with others.
     """
     known = former.get("ports") if isinstance(former, dict) and former.get("boot") == boot else None
     known = known if isinstance(known, dict) else {}
-    found, kept = [], {}
+    found, kept, remarks = [], {}, []
     for name in sorted(set(ports) | set(known)):
         last = known.get(name)
         last = last if isinstance(last, dict) else {}
         port = ports.get(name, {"active": False, "counters": {}})
         entry, faults = judge_port(name, last, port, now)
+        remarks += remark(name, last, entry)
         # One that has never been active has no cable, or belongs to nobody.
         if entry["was_active"]:
             found += faults
         kept[name] = entry
-    return found, {"boot": boot, "ports": kept}
+    return found, {"boot": boot, "ports": kept, "remarks": remarks}
+
+
+def remark(name: str, last: dict, entry: dict) -> list[str]:
+    """Return what is worth a line of the log, once until an hour has passed without it. Notes it in what is kept of the port."""
+    former = last.get("remarked") if isinstance(last.get("remarked"), dict) else {}
+    now, found = entry["time"], []
+    since = last.get("time") if isinstance(last.get("time"), (int, float)) else now
+    before = last.get("counters") if isinstance(last.get("counters"), dict) else {}
+    entry["remarked"] = {}
+    for counter, (events, span) in REMARKED.items():
+        more, seen = grown(before, entry["counters"], counter), former.get(counter)
+        is_bad = now - since >= LEAST_SECONDS and more > (now - since) / span * events
+        was_bad = isinstance(seen, (int, float)) and now - seen < 3600
+        if is_bad and not was_bad:
+            found.append("%s of %s: %d in %d s" % (counter, name, more, now - since))
+        if is_bad or was_bad:
+            entry["remarked"][counter] = now if is_bad else seen
+    return found
 
 
 def judge_port(name: str, last: dict, port: dict, now: float) -> tuple[dict, list]:
