@@ -115,38 +115,48 @@ def remark(name: str, last: dict, entry: dict) -> list[str]:
 def judge_port(name: str, last: dict, port: dict, now: float) -> tuple[dict, list]:
     """Return what is kept of a port, and its faults."""
     since = last.get("time") if isinstance(last.get("time"), (int, float)) else now
-    seconds = now - since
     before = last.get("counters") if isinstance(last.get("counters"), dict) else {}
-    flaps = [each for each in last.get("flaps") or [] if isinstance(each, (int, float))]
-    flaps = [each for each in flaps if now - FLAP_SECONDS < each <= now]
-    flaps += [now] * min(grown(before, port["counters"], "link_downed"), FLAPS)
+    more = {
+        counter: grown(before, port["counters"], counter) for counter in [*RATES, "link_downed"]
+    }
     down = None if port["active"] else last.get("down") or now
     entry = {
         "time": now,
         "counters": port["counters"],
         "was_active": bool(port["active"] or last.get("was_active")),
         "down": down,
-        "flaps": flaps,
-        "bad": {},
+        "flaps": flaps_of(last, more["link_downed"], now),
+        "bad": bad_counters(last, more, now - since, now),
     }
     faults = []
     if down is not None and now - down >= DOWN_SECONDS:
         faults.append(("ib-ports", "%s is down" % name))
-    if len(flaps) >= FLAPS:
+    if len(entry["flaps"]) >= FLAPS:
         # Without the number, as each change of the words is a new reason.
         faults.append(("ib-flaps", "%s went down %d times or more in 12 h" % (name, FLAPS)))
-    for counter, (events, span) in RATES.items():
-        more = grown(before, port["counters"], counter)
-        bad = (last.get("bad") or {}).get(counter)
-        if seconds >= LEAST_SECONDS and more > max(1.0, seconds / span) * events:
-            bad = now
-        # A fault ends after an hour without it.
-        if isinstance(bad, (int, float)) and now - bad < 3600:
-            entry["bad"][counter] = bad
-            faults.append(
-                ("ib-counters", "%s of %s: more than %d in %d s" % (counter, name, events, span))
-            )
+    for counter in entry["bad"]:
+        row = (counter, name, *RATES[counter])
+        faults.append(("ib-counters", "%s of %s: more than %d in %d s" % row))
     return entry, faults
+
+
+def flaps_of(last: dict, more: int, now: float) -> list[float]:
+    """Return when the port went down in the last hours."""
+    known = [each for each in last.get("flaps") or [] if isinstance(each, (int, float))]
+    return [each for each in known if now - FLAP_SECONDS < each <= now] + [now] * min(more, FLAPS)
+
+
+def bad_counters(last: dict, more: dict, seconds: float, now: float) -> dict[str, float]:
+    """Return the counters that grow too fast, and when they last did. A fault ends after an hour without it."""
+    known = last.get("bad") if isinstance(last.get("bad"), dict) else {}
+    found = {}
+    for counter, (events, span) in RATES.items():
+        bad = known.get(counter)
+        if seconds >= LEAST_SECONDS and more[counter] > max(1.0, seconds / span) * events:
+            bad = now
+        if isinstance(bad, (int, float)) and now - bad < 3600:
+            found[counter] = bad
+    return found
 
 
 def grown(before: dict, now: dict, counter: str) -> int:
