@@ -160,47 +160,51 @@ def devices(host: str, told: dict) -> list[dict]:
     found = []
     for rank in answer.get("ranks") or []:
         cards = {moment: by_uuid[moment].get(rank.get("uuid")) or {} for moment in by_uuid}
-        card = cards["after"] or cards["before"]
-        is_gpu = rank.get("kind") == "gpu"
-        serial = card.get("serial") or rank.get("uuid") or "%s-cpu-%s" % (own, rank.get("index"))
-        found.append(
-            {
-                "kind": "gpu" if is_gpu else "cpu",
-                "serial": str(serial),
-                "uuid": str(rank.get("uuid") or ""),
-                "host": host,
-                "index": int(card.get("index", rank.get("index", 0))),
-                "model": str(card.get("name") or rank.get("model") or "unknown"),
-                "software": software,
-                "rates": _numbers(rank.get("rates")),
-                "wrong": {str(test): int(n) for test, n in (rank.get("wrong") or {}).items()},
-                "error": str(rank.get("error") or ""),
-                "grown": _grown(cards["before"], cards["after"]) if is_gpu else [],
-                "state": _state(cards["during"]),
-            }
-        )
-    host_part = answer.get("host") or {}
+        found.append(dict(_rank_device(own, rank, cards), host=host, software=software))
+    return [*found, dict(_host_device(own, told, answer), host=host, software=software)]
+
+
+def _rank_device(own: str, rank: dict, cards: dict) -> dict:
+    """Return a GPU or a rank on a CPU. C(own) is the serial number of the host, C(cards) what nvidia-smi has said of the GPU at each moment."""
+    card = cards["after"] or cards["before"]
+    serial = card.get("serial") or rank.get("uuid") or "%s-cpu-%s" % (own, rank.get("index"))
+    is_gpu = rank.get("kind") == "gpu"
+    return {
+        "kind": "gpu" if is_gpu else "cpu",
+        "serial": str(serial),
+        "uuid": str(rank.get("uuid") or ""),
+        "index": int(card.get("index", rank.get("index", 0))),
+        "model": str(card.get("name") or rank.get("model") or "unknown"),
+        "rates": _numbers(rank.get("rates")),
+        "wrong": _counts(rank.get("wrong")),
+        "error": str(rank.get("error") or ""),
+        "grown": _grown(cards["before"], cards["after"]) if is_gpu else [],
+        "state": _state(cards["during"]),
+    }
+
+
+def _host_device(own: str, told: dict, answer: dict) -> dict:
+    """Return the host itself: its disks, its CPUs, the kernel's log, and what other tools say."""
+    part = answer.get("host") or {}
     faults, remarks = vendor_findings(str(told.get("vendor") or ""))
-    found.append(
-        {
-            "kind": "host",
-            "serial": own,
-            "uuid": "",
-            "host": host,
-            "index": 0,
-            "model": str(host_part.get("model") or "unknown"),
-            "software": software,
-            "rates": _numbers(host_part.get("rates")),
-            "wrong": {str(test): int(n) for test, n in (host_part.get("wrong") or {}).items()},
-            "error": str(answer.get("error") or ""),
-            "grown": _new_errors(told.get("errors_before"), told.get("errors_after"))
-            + [str(text) for text in host_part.get("faults") or []]
-            + faults,
-            "remarks": remarks,
-            "state": {},
-        }
-    )
-    return found
+    errors = _new_errors(told.get("errors_before"), told.get("errors_after"))
+    return {
+        "kind": "host",
+        "serial": own,
+        "uuid": "",
+        "index": 0,
+        "model": str(part.get("model") or "unknown"),
+        "rates": _numbers(part.get("rates")),
+        "wrong": _counts(part.get("wrong")),
+        "error": str(answer.get("error") or ""),
+        "grown": [*errors, *(str(text) for text in part.get("faults") or []), *faults],
+        "remarks": remarks,
+        "state": {},
+    }
+
+
+def _counts(wrong: dict | None) -> dict[str, int]:
+    return {str(test): int(count) for test, count in (wrong or {}).items()}
 
 
 def vendor_findings(text: str) -> tuple[list[str], list[str]]:
@@ -274,11 +278,9 @@ def _grown(before: dict, after: dict) -> list[str]:
         return ["nvidia-smi does not show it any more"] if before else []
     found = []
     for span, kind, words in COUNTED:
-        then, now = (
-            (card.get("ecc_errors") or {}).get(span, {}).get(kind) for card in (before, after)
-        )
-        if now and now > (then or 0):
-            found.append("%d %s during the run" % (now - (then or 0), words))
+        then, now = (_counted(card, span, kind) for card in (before, after))
+        if now > then:
+            found.append("%d %s during the run" % (now - then, words))
     former = {problem["id"] for problem in before.get("problems") or []}
     found += [
         problem["evidence"]
@@ -286,6 +288,10 @@ def _grown(before: dict, after: dict) -> list[str]:
         if problem["id"] not in former and problem["id"] != "gpu-throttle"
     ]
     return found
+
+
+def _counted(card: dict, span: str, kind: str) -> int:
+    return (card.get("ecc_errors") or {}).get(span, {}).get(kind) or 0
 
 
 def _new_errors(before: list | None, after: list | None) -> list[str]:
@@ -488,8 +494,13 @@ def _results_check(host: str, own: list[dict]) -> dict:
 _SLOW = {
     "gpu": "Compare temperature, power limit and clocks with those of the others (nvidia-smi -q), check fans, power cables and the seat of the card, "
     "then run burn_in.yml again. Replace a device that stays slow.",
+    "host": "Run burn_in.yml again while nobody else uses the disk and the share. If it stays slow, check the disk (smartctl -a) and the server of the share.",
     "cpu": "Look for other programs (top), limits of control groups (systemd-cgtop) and the governor and temperature of the CPUs, then run burn_in.yml again.",
 }
+
+
+_BELOW = "All devices of this model may be slow. Check the power limit (nvidia-smi -q -d POWER), the cooling of the room, and whether other programs run."
+_ALONE = "Run burn_in.yml for several hosts with this model, or later once more."
 
 
 def _told_tolerance(kind: str) -> str:
@@ -499,19 +510,49 @@ def _told_tolerance(kind: str) -> str:
 
 
 def _speed_check(host: str, own: list[dict]) -> dict:
-    gpus = [device for device in own if device["kind"] == "gpu"]
-    # A disk is measured once, and others may use the share: 49 % less was seen on a healthy host.
+    slow, disks = _slow_parts(own)
+    kind = "gpu" if any(device["kind"] == "gpu" for device in own) else "cpu"
+    rows = (
+        (slow[:4], "fail", _SLOW[kind]),
+        (disks[:3], "warn", _SLOW["host"]),
+        (_below(own)[:3], "warn", _BELOW),
+        (_incomparable(own), "warn", _ALONE),
+    )
+    good = ["%d devices are as fast as their peers" % len(own)], "pass", ""
+    told, verdict, fix = next((row for row in rows if row[0]), good)
+    return finding(
+        SPEED,
+        host,
+        verdict,
+        expected="no device is slower than the median of its model, or than before, by "
+        + _told_tolerance(kind),
+        found="; ".join(told),
+        source="burn_in",
+        fix=fix,
+    )
+
+
+def _slow_parts(own: list[dict]) -> tuple[list[str], list[str]]:
+    """Return in words the devices that are slow, and the disks: one is measured once, and others may use the share. 49 % less was seen on a healthy host."""
     slow = [text for device in own if device["kind"] != "host" for text in _slow(device)]
     disks = [text for device in own if device["kind"] == "host" for text in _slow(device)]
-    slow_gpus = [device for device in gpus if _slow(device)]
-    if len(gpus) > 2 and len(slow_gpus) >= MOST_OF_HOST * len(gpus):
-        slow.insert(0, "%d of %d GPUs of the host are slow" % (len(slow_gpus), len(gpus)))
-    below = [
+    gpus = [bool(_slow(device)) for device in own if device["kind"] == "gpu"]
+    if len(gpus) > 2 and sum(gpus) >= MOST_OF_HOST * len(gpus):
+        slow.insert(0, "%d of %d GPUs of the host are slow" % (sum(gpus), len(gpus)))
+    return slow, disks
+
+
+def _below(own: list[dict]) -> list[str]:
+    return [
         "%s: %s: %s" % (_name(device), test, rate["below"])
         for device in own
         for test, rate in device["rates"].items()
         if rate["below"]
     ]
+
+
+def _incomparable(own: list[dict]) -> list[str]:
+    """Return in words which devices have no peers, no past and no data sheet. Empty if all have something."""
     alone = [
         _name(device)
         for device in own
@@ -519,48 +560,34 @@ def _speed_check(host: str, own: list[dict]) -> dict:
         and device["rates"]
         and not any(rate["compared"] for rate in device["rates"].values())
     ]
-    verdict, found, fix = "pass", "%d devices are as fast as their peers" % len(own), ""
-    if slow:
-        verdict, found, fix = "fail", "; ".join(slow[:4]), _SLOW["gpu" if gpus else "cpu"]
-    elif disks:
-        verdict, found = "warn", "; ".join(disks[:3])
-        fix = "Run burn_in.yml again while nobody else uses the disk and the share. If it stays slow, check the disk (smartctl -a) and the server of the share."
-    elif below:
-        verdict, found = "warn", "; ".join(below[:3])
-        fix = "All devices of this model may be slow. Check the power limit (nvidia-smi -q -d POWER), the cooling of the room, and whether other programs run."
-    elif alone:
-        verdict, found = "warn", "there is nothing to compare with: %s" % ", ".join(alone[:3])
-        fix = "Run burn_in.yml for several hosts with this model, or later once more."
-    return finding(
-        SPEED,
-        host,
-        verdict,
-        expected="no device is slower than the median of its model, or than before, by "
-        + _told_tolerance("gpu" if gpus else "cpu"),
-        found=found,
-        source="burn_in",
-        fix=fix,
-    )
+    return ["there is nothing to compare with: %s" % ", ".join(alone[:3])] if alone else []
+
+
+_ERRORS = {
+    "grown": "Reset or reboot, run burn_in.yml again, and replace what counts errors again.",
+    "slowed": "Check fans, dust, airflow and room temperature, then power cables and supplies.",
+    "remarks": "Do what the message asks for, or start the daemon of the tool (systemctl start nvidia-dcgm), and run burn_in.yml again.",
+}
 
 
 def _errors_check(host: str, own: list[dict]) -> dict:
     grown = ["%s: %s" % (_name(device), text) for device in own for text in device["grown"]]
     slowed = [text for device in own for text in device["state"].get("slowed") or []]
     remarks = [text for device in own for text in device.get("remarks") or []]
+    rows = (
+        (grown, "fail", _ERRORS["grown"]),
+        (slowed, "warn", _ERRORS["slowed"]),
+        (remarks, "warn", _ERRORS["remarks"]),
+    )
+    _texts, verdict, fix = next((row for row in rows if row[0]), ((), "pass", ""))
     return finding(
         ERRORS,
         host,
-        "fail" if grown else "warn" if slowed or remarks else "pass",
+        verdict,
         expected="no error of memory, link or driver is counted, and no clock is lowered, while the devices work",
         found="; ".join((grown + slowed + remarks)[:4]) or "none was counted",
         source="burn_in, nvidia-smi, kernel log, dcgmi and nhc if installed",
-        fix="Reset or reboot, run burn_in.yml again, and replace what counts errors again."
-        if grown
-        else "Check fans, dust, airflow and room temperature, then power cables and supplies."
-        if slowed
-        else "Do what the message asks for, or start the daemon of the tool (systemctl start nvidia-dcgm), and run burn_in.yml again."
-        if remarks
-        else "",
+        fix=fix,
     )
 
 
@@ -594,29 +621,38 @@ def _shown(device: dict) -> dict:
 # --- between hosts ------------------------------------------------------------------------------------------------------------
 
 
+def _slow_pairs(speeds: dict, allowed: float) -> dict:
+    """Return the pairs that are slower than the others, in words. Of fewer than three nobody knows."""
+    good = [speed for speed in speeds.values() if speed > 0]
+    if len(good) < 3:
+        return {}
+    middle, share = limit(good, allowed)
+    return {
+        pair: "%s: %.3g GB/s, %.0f %% of the median"
+        % (" - ".join(pair), speed, 100 * speed / middle)
+        for pair, speed in speeds.items()
+        if speed < middle * share
+    }
+
+
+def _slow_with_all(hosts: list[str], pairs: set, slow: set) -> list[str]:
+    """Return the hosts that are slow with each other host: a card, cable or port. Else it is the way between two."""
+    its = {host: {pair for pair in pairs if host in pair} for host in hosts}
+    return [
+        "%s is slow with each other host" % host
+        for host in hosts
+        if len(its[host]) > 1 and its[host] <= slow
+    ]
+
+
 def link_check(runs: list[dict], collective: str, hosts: list[str]) -> dict:
     """Return the finding about the pairs of hosts, of which each was measured once: runs of the bandwidth job with the ID C(pair:...)."""
     pairs = [run for run in runs if run["id"].startswith("pair:")]
     speeds = {tuple(run["hosts"]): run["judged_busbw_gb_s"] or 0.0 for run in pairs}
     broken = [" - ".join(run["hosts"]) for run in pairs if not run["passed"]]
-    good = [speed for speed in speeds.values() if speed > 0]
-    slow, told = [], []
-    if len(good) > 2:
-        middle, share = limit(good, LINK_TOLERANCE.get(collective, COPY_TOLERANCE))
-        slow = [pair for pair, speed in speeds.items() if speed < middle * share]
-        told = [
-            "%s: %.3g GB/s, %.0f %% of the median"
-            % (" - ".join(pair), speeds[pair], 100 * speeds[pair] / middle)
-            for pair in sorted(slow, key=speeds.get)
-        ]
-    # A host that is slow with each other host has a slow card, cable or port. Else it is the way between two.
-    whole = [
-        host
-        for host in hosts
-        if len([pair for pair in speeds if host in pair]) > 1
-        and all(pair in slow for pair in speeds if host in pair)
-    ]
-    parts = ["%s is slow with each other host" % host for host in whole]
+    slow = _slow_pairs(speeds, LINK_TOLERANCE.get(collective, COPY_TOLERANCE))
+    told = [slow[pair] for pair in sorted(slow, key=speeds.get)]
+    parts = _slow_with_all(hosts, set(speeds), set(slow))
     parts += ["too slow or failed: %s" % ", ".join(broken[:4])] * bool(broken) + told[:4]
     return finding(
         LINKS,

@@ -246,6 +246,10 @@ interfaces:
     speed_mbit_s:
       description: Its speed in Mbit/s; null if the driver reports none.
       type: int
+    duplex:
+      description: V(full) or V(half); null if the driver reports none.
+      type: str
+      version_added: "0.4.0"
 default_interface:
   description: Interface of the default route; empty if there is none.
   returned: always
@@ -638,6 +642,8 @@ def interfaces(module):
         speed = sysfs("net", interface["name"], "speed")
         # The driver reports -1 if it does not know the speed.
         interface["speed_mbit_s"] = int(speed) if speed.isdigit() else None
+        duplex = sysfs("net", interface["name"], "duplex")
+        interface["duplex"] = duplex if duplex in ("full", "half") else None
     return found
 
 

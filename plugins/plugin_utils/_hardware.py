@@ -253,7 +253,22 @@ def _speed_problems(hosts, _models):
         for port in its:
             for key in _port_keys(port):
                 best.add(key, port[2], host)
-    return {host: [_speed_problem(port, best, host) for port in its] for host, its in ports.items()}
+    return {
+        host["name"]: [_speed_problem(port, best, host["name"]) for port in ports[host["name"]]]
+        + _duplex_problems(host)
+        for host in hosts
+    }
+
+
+def _duplex_problems(host):
+    """Interfaces of cards that send or receive, but not both at once: the two ends have not agreed. Facts of an earlier release do not say."""
+    names = {interface["name"] for card in _cards(host) for interface in card["interfaces"]}
+    fix = "set both ends to the same speed and duplex, or both to negotiate them (ethtool -s NAME autoneg on)"
+    return [
+        _problem("full duplex", "%s: half duplex" % interface["name"], fix, True)
+        for interface in host["facts"].get("interfaces") or []
+        if interface["name"] in names and interface.get("duplex") == "half"
+    ]
 
 
 def _rate(speed, width):

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from xml.etree import ElementTree
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._burn_in import tolerance
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding, render
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._signatures import explain
 
@@ -485,7 +486,8 @@ def _note_devices(before: dict, now: dict, note: Callable) -> None:
         note(name, device["host"], former["verdict"] if former else "not there", device["verdict"])
         for test, rate in device["rates"].items():
             was = former["rates"].get(test) if former else None
-            if was and rate and abs(rate / was - 1) > NOTICEABLE:
+            noticeable = max(NOTICEABLE, tolerance(device["kind"], test))
+            if was and rate and abs(rate / was - 1) > noticeable:
                 unit = "TFLOP/s" if test.startswith("matmul") else "GB/s"
                 note(
                     "%s, %s" % (name, test),

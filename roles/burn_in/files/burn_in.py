@@ -384,18 +384,21 @@ def conduct(plan):
         )
         for number in range(count)
     ]
-    answer["ranks"] = []
-    for number, process in enumerate(processes):
-        told = dict(answer_of(process), index=number, kind="gpu" if uuids else "cpu")
-        if uuids:
-            told["uuid"] = uuids[number]
-        else:
-            told["model"] = answer["host"]["model"]
-        if number < len(between):
-            told.setdefault("rates", {})["peers"] = between[number]["rates"]
-            told.setdefault("wrong", {})["peers"] = between[number]["wrong"]
-        answer["ranks"].append(told)
+    answer["ranks"] = [
+        rank_answer(process, number, uuids, answer["host"]["model"])
+        for number, process in enumerate(processes)
+    ]
+    for told, its in zip(answer["ranks"], between):
+        told.setdefault("rates", {})["peers"] = its["rates"]
+        told.setdefault("wrong", {})["peers"] = its["wrong"]
     return answer
+
+
+def rank_answer(process, number, uuids, model):
+    """Return the answer of a rank. On a CPU its model is that of the host."""
+    if uuids:
+        return dict(answer_of(process), index=number, kind="gpu", uuid=uuids[number])
+    return dict(answer_of(process), index=number, kind="cpu", model=model)
 
 
 def visible(uuids):

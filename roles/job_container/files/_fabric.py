@@ -18,6 +18,15 @@ RATES = {
     "symbol_error": (120, 3600),
     "link_error_recovery": (5, 60),
 }
+#: Those above which NVSentinel warns: the log has them, and the node stays in service.
+REMARKED = {
+    "port_rcv_errors": (10, 1),
+    "port_xmit_discards": (100, 1),
+    "local_ack_timeout_err": (1, 1),
+    "roce_slow_restart": (10, 1),
+}
+#: Of the adapter itself. Their folder differs.
+OF_HARDWARE = ("local_ack_timeout_err", "roce_slow_restart")
 DOWN_SECONDS = 240
 FLAPS, FLAP_SECONDS = 3, 12 * 3600
 #: Counters of 32 bits stop at their end, and cards count from zero after a reset.
@@ -43,8 +52,8 @@ def read_ports(root: str = SYSFS) -> dict[str, dict]:
         device = os.path.basename(os.path.dirname(os.path.dirname(folder)))
         name = "%s/%s" % (device, os.path.basename(folder))
         counters = {
-            counter: number(read("%s/counters/%s" % (folder, counter)))
-            for counter in [*RATES, "link_downed"]
+            counter: number(read("%s/%s/%s" % (folder, place_of(counter), counter)))
+            for counter in [*RATES, *REMARKED, "link_downed"]
         }
         if read(folder + "/link_layer") == "Ethernet":
             changes = [
@@ -60,61 +69,94 @@ def read_ports(root: str = SYSFS) -> dict[str, dict]:
     return ports
 
 
+def place_of(counter: str) -> str:
+    return "hw_counters" if counter in OF_HARDWARE else "counters"
+
+
 def judge(former: dict, ports: dict[str, dict], boot: str, now: float) -> tuple[list, dict]:
-    """Return the faults of ports as pairs of check and text, and what to keep for the next look.
+    """Return the faults of ports as pairs of check and text, and what to keep for the next look, with the new C(remarks) of this one.
 
     C(former) is what the last look has kept, of any form. After a boot the first look only counts: a port without a cable is no fault. Verify compares with others.
     """
     known = former.get("ports") if isinstance(former, dict) and former.get("boot") == boot else None
     known = known if isinstance(known, dict) else {}
-    found, kept = [], {}
+    found, kept, remarks = [], {}, []
     for name in sorted(set(ports) | set(known)):
         last = known.get(name)
         last = last if isinstance(last, dict) else {}
         port = ports.get(name, {"active": False, "counters": {}})
         entry, faults = judge_port(name, last, port, now)
+        remarks += remark(name, last, entry)
         # One that has never been active has no cable, or belongs to nobody.
         if entry["was_active"]:
             found += faults
         kept[name] = entry
-    return found, {"boot": boot, "ports": kept}
+    return found, {"boot": boot, "ports": kept, "remarks": remarks}
+
+
+def remark(name: str, last: dict, entry: dict) -> list[str]:
+    """Return what is worth a line of the log, once until an hour has passed without it. Notes it in what is kept of the port."""
+    former = last.get("remarked") if isinstance(last.get("remarked"), dict) else {}
+    now, found = entry["time"], []
+    since = last.get("time") if isinstance(last.get("time"), (int, float)) else now
+    before = last.get("counters") if isinstance(last.get("counters"), dict) else {}
+    entry["remarked"] = {}
+    for counter, (events, span) in REMARKED.items():
+        more, seen = grown(before, entry["counters"], counter), former.get(counter)
+        is_bad = now - since >= LEAST_SECONDS and more > (now - since) / span * events
+        was_bad = isinstance(seen, (int, float)) and now - seen < 3600
+        if is_bad and not was_bad:
+            found.append("%s of %s: %d in %d s" % (counter, name, more, now - since))
+        if is_bad or was_bad:
+            entry["remarked"][counter] = now if is_bad else seen
+    return found
 
 
 def judge_port(name: str, last: dict, port: dict, now: float) -> tuple[dict, list]:
     """Return what is kept of a port, and its faults."""
     since = last.get("time") if isinstance(last.get("time"), (int, float)) else now
-    seconds = now - since
     before = last.get("counters") if isinstance(last.get("counters"), dict) else {}
-    flaps = [each for each in last.get("flaps") or [] if isinstance(each, (int, float))]
-    flaps = [each for each in flaps if now - FLAP_SECONDS < each <= now]
-    flaps += [now] * min(grown(before, port["counters"], "link_downed"), FLAPS)
+    more = {
+        counter: grown(before, port["counters"], counter) for counter in [*RATES, "link_downed"]
+    }
     down = None if port["active"] else last.get("down") or now
     entry = {
         "time": now,
         "counters": port["counters"],
         "was_active": bool(port["active"] or last.get("was_active")),
         "down": down,
-        "flaps": flaps,
-        "bad": {},
+        "flaps": flaps_of(last, more["link_downed"], now),
+        "bad": bad_counters(last, more, now - since, now),
     }
     faults = []
     if down is not None and now - down >= DOWN_SECONDS:
         faults.append(("ib-ports", "%s is down" % name))
-    if len(flaps) >= FLAPS:
+    if len(entry["flaps"]) >= FLAPS:
         # Without the number, as each change of the words is a new reason.
         faults.append(("ib-flaps", "%s went down %d times or more in 12 h" % (name, FLAPS)))
-    for counter, (events, span) in RATES.items():
-        more = grown(before, port["counters"], counter)
-        bad = (last.get("bad") or {}).get(counter)
-        if seconds >= LEAST_SECONDS and more > max(1.0, seconds / span) * events:
-            bad = now
-        # A fault ends after an hour without it.
-        if isinstance(bad, (int, float)) and now - bad < 3600:
-            entry["bad"][counter] = bad
-            faults.append(
-                ("ib-counters", "%s of %s: more than %d in %d s" % (counter, name, events, span))
-            )
+    for counter in entry["bad"]:
+        row = (counter, name, *RATES[counter])
+        faults.append(("ib-counters", "%s of %s: more than %d in %d s" % row))
     return entry, faults
+
+
+def flaps_of(last: dict, more: int, now: float) -> list[float]:
+    """Return when the port went down in the last hours."""
+    known = [each for each in last.get("flaps") or [] if isinstance(each, (int, float))]
+    return [each for each in known if now - FLAP_SECONDS < each <= now] + [now] * min(more, FLAPS)
+
+
+def bad_counters(last: dict, more: dict, seconds: float, now: float) -> dict[str, float]:
+    """Return the counters that grow too fast, and when they last did. A fault ends after an hour without it."""
+    known = last.get("bad") if isinstance(last.get("bad"), dict) else {}
+    found = {}
+    for counter, (events, span) in RATES.items():
+        bad = known.get(counter)
+        if seconds >= LEAST_SECONDS and more[counter] > max(1.0, seconds / span) * events:
+            bad = now
+        if isinstance(bad, (int, float)) and now - bad < 3600:
+            found[counter] = bad
+    return found
 
 
 def grown(before: dict, now: dict, counter: str) -> int:

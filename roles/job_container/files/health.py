@@ -321,6 +321,9 @@ def judge_fabric() -> list[tuple[str, str]]:
     found, kept = _fabric.judge(former, ports, boot, time.time())
     os.makedirs(os.path.dirname(PORTS), exist_ok=True)
     _files.write_private(PORTS, json.dumps(kept))
+    for text in kept.get("remarks") or []:
+        print("trainyard: %s" % text, file=sys.stderr)
+        log("daemon.warning", text)
     texts = {"ib-ports": [], "ib-flaps": [], "ib-counters": []}
     for check, text in found:
         texts[check].append(text)
@@ -421,13 +424,17 @@ def nodes_shown() -> str:
     return output(command, TOOL_SECONDS) or ""
 
 
+def log(priority: str, text: str) -> None:
+    output(["logger", "--tag=trainyard-health", "--priority=" + priority, text], TOOL_SECONDS)
+
+
 def hold_back(found: list[tuple[str, str]]) -> None:
     """Say that the breaker keeps the node in service, in the log of the host and in the node's history."""
     text = "not drained, as a third of the nodes are already: %s. Run verify.yml" % "; ".join(
         "%s: %s" % pair for pair in found
     )
     print("trainyard: %s" % text)
-    output(["logger", "--tag=trainyard-health", "--priority=daemon.err", text], TOOL_SECONDS)
+    log("daemon.err", text)
     note("held", found, "")
 
 

@@ -296,6 +296,13 @@ def end_former(nodes: dict) -> None:
             output(["scontrol", "delete", "reservationname=" + name])
 
 
+def read_known(path: str) -> dict[str, dict]:
+    """Return what is known of each node. The file may be damaged."""
+    known = _files.read_json(path)
+    known = known if isinstance(known, dict) else {}
+    return {name: entry for name, entry in known.items() if isinstance(entry, dict)}
+
+
 def main(words: list) -> int:
     settings = json.loads(words[0])
     os.makedirs(STATE, mode=0o750, exist_ok=True)
@@ -305,15 +312,13 @@ def main(words: list) -> int:
     end_former(parse_nodes(text))
     nodes = parse_nodes(output(SINFO) or "")
     place = os.path.join(STATE, "nodes")
-    known = _files.read_json(place)
-    known = known if isinstance(known, dict) else {}
+    known = read_known(place)
     begun = time.time()
     probes, due = batch(nodes, known, settings["days"], begun)
     found = {name: probe(name, nodes, settings) for name in probes}
     found.update(check_idle(due, nodes, settings) if due else {})
     for name, its in found.items():
-        former = known.get(name) if isinstance(known.get(name), dict) else {}
-        entry = dict(former, **its, **{"tried" if name in due else "probed": begun})
+        entry = dict(known.get(name) or {}, **its, **{"tried" if name in due else "probed": begun})
         # A container that is stopped is tried again, too. A probe is short, and no check.
         is_made = name in due and not its["not_made"]
         known[name] = dict(entry, checked=begun) if is_made else entry

@@ -222,9 +222,17 @@ def test_gpus_beside_rdma_devices(tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("text, speed", [("25000", 25000), ("-1", None), ("", None)])
-def test_speed_of_interfaces(tree, text, speed):
-    tree.interface("eth0", speed=text)
+@pytest.mark.parametrize(
+    "text, speed, said, duplex",
+    [
+        ("25000", 25000, "full", "full"),
+        ("100", 100, "half", "half"),
+        ("-1", None, "unknown", None),
+        ("", None, "", None),
+    ],
+)
+def test_speed_and_duplex_of_interfaces(tree, text, speed, said, duplex):
+    tree.interface("eth0", speed=text, duplex=said)
 
     class Module:
         def get_bin_path(self, name, opt_dirs):
@@ -234,7 +242,14 @@ def test_speed_of_interfaces(tree, text, speed):
             return 0, json.dumps([{"ifname": "eth0", "flags": ["UP", "LOWER_UP"]}]), ""
 
     assert host_info.interfaces(Module()) == [
-        {"name": "eth0", "addresses": [], "up": True, "mtu": None, "speed_mbit_s": speed}
+        {
+            "name": "eth0",
+            "addresses": [],
+            "up": True,
+            "mtu": None,
+            "speed_mbit_s": speed,
+            "duplex": duplex,
+        }
     ]
 
 

@@ -362,6 +362,18 @@ def test_speed_of_interfaces(hosts, found):
     assert told("nic-speed", **hosts) == found
 
 
+@pytest.mark.parametrize(
+    "duplex, found", [("half", ["warn: eth0: half duplex"]), ("full", None), (None, None)]
+)
+def test_duplex_of_interfaces(duplex, found):
+    """Also of a single host, and not of a bond, which is no card."""
+    one = on_network(100)
+    for interface in one["interfaces"]:
+        interface["duplex"] = duplex
+    one["interfaces"].append(dict(an_interface("bond9", 100), duplex="half"))
+    assert told("nic-speed", a=one) == ({"a": found} if found else {})
+
+
 AT = "0000:17:00.0 (mlx5_0): "
 
 

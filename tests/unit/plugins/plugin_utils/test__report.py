@@ -285,6 +285,14 @@ def a_device(serial="16549", host="lab-a", rate=3000.0, **changes):
     "before, now, changes",
     [
         ([a_device()], [a_device(rate=2950.0)], []),
+        # Less than what makes such a device slow: a CPU, and a disk that others use.
+        ([a_device(kind="cpu")], [a_device(kind="cpu", rate=2300.0)], []),
+        ([a_device(kind="host")], [a_device(kind="host", rate=1900.0)], []),
+        (
+            [a_device(kind="cpu")],
+            [a_device(kind="cpu", rate=2100.0)],
+            [("burn-in of cpu 3 (16549), memory", "3000 GB/s", "2100 GB/s (-30 %)")],
+        ),
         (
             [a_device()],
             [a_device(rate=2700.0, verdict="fail")],

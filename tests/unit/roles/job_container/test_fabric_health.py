@@ -23,8 +23,9 @@ class Host:
         (own / "state").write_text(state + "\n", encoding="ascii")
         (own / "link_layer").write_text(layer + "\n", encoding="ascii")
         values = dict({"symbol_error": 0, "link_error_recovery": 0, "link_downed": 0}, **counters)
+        (own / "hw_counters").mkdir(exist_ok=True)
         for counter, value in values.items():
-            (own / "counters" / counter).write_text("%d\n" % value, encoding="ascii")
+            (own / _fabric.place_of(counter) / counter).write_text("%d\n" % value, encoding="ascii")
 
     def look(self, seconds=300):
         self.now += seconds
@@ -43,6 +44,20 @@ def test_a_healthy_port_whose_counters_have_a_past(host):
     """Errors of the installation, of months ago."""
     host.port(symbol_error=65535, link_downed=17, link_error_recovery=255)
     assert host.look() == [] and host.look() == [] and host.look() == []
+
+
+@pytest.mark.parametrize("counter", _fabric.REMARKED)
+def test_what_is_worth_a_line_of_the_log(host, counter):
+    """Once, and without a drain, until an hour has passed without it."""
+    limit, told = _fabric.REMARKED[counter][0] * 300, []
+    values = [0, limit, 2 * limit + 1, 4 * limit, *[4 * limit] * 12, 6 * limit]
+    for value in values:
+        host.port(**{counter: value})
+        assert host.look() == []
+        told.append(host.kept["remarks"])
+    line = "%s of mlx5_0/1: %d in 300 s"
+    assert told[2] == [line % (counter, limit + 1)] and told[-1] == [line % (counter, 2 * limit)]
+    assert [each for each in told if each] == [told[2], told[-1]]
 
 
 def test_a_port_without_a_cable_is_no_fault(host):
