@@ -122,7 +122,7 @@ def test_what_the_command_tells_before_and_beside_jobs(cluster):
     completed = cluster.as_person("alice", shell % ('stop ""', 2)).out.split()
     assert completed == sorted(pair, key=int, reverse=True)
     words = "submit x --set worker_image = site/t"
-    assert cluster.as_person("alice", shell % (words, 5)).out.split() == ["site/tools:1"]
+    assert cluster.as_person("alice", shell % (words, 6)).out.split() == ["site/tools:1"]
     cluster.trainyard("alice", "stop", *pair)
     for number in pair:
         cluster.ends("alice", number, "cancelled")

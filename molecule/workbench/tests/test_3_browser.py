@@ -310,7 +310,7 @@ def test_a_job_is_submitted_in_the_form(hub, alice):
 def test_the_portal_while_a_job_runs(hub, alice):
     """What changes is seen without a load of the page. Stop asks first, and a copy is edited in the form."""
     jobs = hub.origin("/services/jobs/") + "/services/jobs/"
-    text = "name: lines\nworker_image: site/tools:1\nworker_memory: 1\ncommand: for i in $(seq 600); do echo line $i; sleep 1; done\n"
+    text = "name: lines\nworker_image: site/tools:1\nworker_memory: 1\ncommand: i=0; while true; do i=$((i+1)); echo line $i; sleep 1; done\n"
     number = hub.cluster.submit("alice", text)
     hub.cluster.ends("alice", number, "running")
     alice.go(jobs)
@@ -402,8 +402,8 @@ def test_an_operator_drains_and_resumes_a_host(hub, driver, alice):
     with operator(hub, "bob"), driver.open(hub.rules()) as browser:
         log_in(browser, hub.link("bob"), "bob")
         browser.wait("the home of the hub", lambda: browser.url == hub.url + "/hub/home")
-        assert "Operators" in browser.text("nav")
         browser.go(page)
+        assert "Operators" in browser.text("nav")
         assert "of_alice" in browser.text("main"), browser.text()
         assert axe.faults(browser) == []
         browser.run("document.querySelector('#node').value = 'workbench-b'")

@@ -648,21 +648,37 @@ def place(queue: list, number: str) -> dict | None:
     }
 
 
-def cost(job: dict, usage: list, accounts: list) -> str:
-    """Return in words what a job takes of the GPUs of its group. C(usage) is of P(_slurm.parse_usage), C(accounts) of P(accounts_of)."""
-    asked = job["worker_count"] * job["worker_gpu"]
-    if not asked:
-        return "it asks for no GPU"
-    words = "it asks for %d GPU%s" % (asked, "s" * (asked > 1))
+def quota_left(job: dict, usage: list, accounts: list) -> tuple | None:
+    """Return the group of a job, its GPUs in use and its limit. None if the group has no limit, or is not known.
+
+    C(usage) is of P(_slurm.parse_usage), C(accounts) of P(accounts_of).
+    """
     name = job["workspace_id"] or (accounts[0]["account"] if len(accounts) == 1 else "")
     for entry in usage:
         used, limit = entry["gpus"]["used"], entry["gpus"]["limit"]
-        if entry["account"] != name or entry["user"] or limit is None:
-            continue
-        if used + asked <= limit:
-            return words + ", with which group %s uses %d of its %d" % (name, used + asked, limit)
+        if entry["account"] == name and not entry["user"] and limit is not None:
+            return name, used, limit
+    return None
+
+
+def exceeds_quota(job: dict, usage: list, accounts: list) -> bool:
+    """Return whether the group of a job has too few GPUs left, so that the job waits however many are free. Slurm's --test-only does not look at quotas."""
+    asked, quota = job["worker_count"] * job["worker_gpu"], quota_left(job, usage, accounts)
+    return bool(asked and quota) and quota[1] + asked > quota[2]
+
+
+def cost(job: dict, usage: list, accounts: list) -> str:
+    """Return in words what a job takes of the GPUs of its group."""
+    asked, quota = job["worker_count"] * job["worker_gpu"], quota_left(job, usage, accounts)
+    if not asked:
+        return "it asks for no GPU"
+    words = "it asks for %d GPU%s" % (asked, "s" * (asked > 1))
+    if not quota:
+        return words
+    name, used, limit = quota
+    if exceeds_quota(job, usage, accounts):
         return words + ", but group %s uses %d of its %d now, so it waits" % (name, used, limit)
-    return words
+    return words + ", with which group %s uses %d of its %d" % (name, used + asked, limit)
 
 
 def _away_words(nodes: list) -> str:

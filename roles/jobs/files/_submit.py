@@ -112,12 +112,10 @@ def submit_values(options, site, values, origin, then=None):
     # With what was chosen for the person.
     kept = dict(values, worker_image=job["worker_image"], **chosen_folder(job, place))
     script = _batch.script(job, _job_file.to_yaml(kept), place)
-    told = {
-        "cost": _job_limits.cost(
-            job, state["usage"], _job_limits.accounts_of(state["usage"], site.person)
-        ),
-        "start_estimate": None if then else start_of(script, minimal(os.environ)),
-    }
+    of_quota = (job, state["usage"], _job_limits.accounts_of(state["usage"], site.person))
+    told = {"cost": _job_limits.cost(*of_quota), "start_estimate": None}
+    if not then and not _job_limits.exceeds_quota(*of_quota):
+        told["start_estimate"] = start_of(script, minimal(os.environ))
     if options.dry_run:
         if not options.json:
             print("trainyard: " + expected(told), file=sys.stderr)

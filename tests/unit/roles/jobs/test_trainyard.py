@@ -275,6 +275,10 @@ def test_submit_tells_when_a_job_starts(run, said, words, estimate):
     told = json.loads(run("submit", run.file(), "--dry-run", "--json").stdout)
     assert (told["start_estimate"], told["cost"]) == (estimate, "it asks for no GPU")
     assert words in run("submit", run.file(), "--dry-run").stderr
+    # Slurm does not look at quotas, and would say that a job starts now that waits for one.
+    (run.here / "usage").write_text(USAGE, encoding="utf-8")
+    told = json.loads(run("submit", run.file(), "--set", "worker_gpu=2", "--json").stdout)
+    assert told["start_estimate"] is None and "so it waits" in told["cost"]
 
 
 def test_dry_run_prints_the_script_and_submits_nothing(run):
