@@ -17,7 +17,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import p
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import (
     HostInput,
     load_data,
-    load_roles,
+    load_defaults,
+    own_templar,
     show_failure,
 )
 
@@ -50,11 +51,7 @@ class ActionModule(ActionBase):
         rules = self._rules(args["rules"], args["overrule"])
 
         hostvars = task_vars["hostvars"]
-        defaults = {
-            name: value
-            for role in load_roles(self._loader)
-            for name, value in role.defaults.items()
-        }
+        defaults = load_defaults(self._loader)
         members = task_vars["cluster_members"]
         alive = [
             name
@@ -75,6 +72,7 @@ class ActionModule(ActionBase):
             and member["name"] in task_vars["ansible_play_hosts_all"]
             and member["name"] not in alive
         ]
+        templar = own_templar(self._templar)
         for table in {id(table): table for table, dummy in rules}.values():
             hosts, each, once = {}, [], None
             for name in alive:
@@ -86,7 +84,7 @@ class ActionModule(ActionBase):
                     "each": each,
                     "member": next(member for member in members if member["name"] == name),
                 }
-                hosts[name] = HostInput(self._templar, hostvars, name, defaults, extra)
+                hosts[name] = HostInput(templar, hostvars, name, defaults, extra)
                 if once is None:
                     once = self._let(table.get("let_once", {}), name, hosts[name])
                 else:
