@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from collections.abc import Mapping
@@ -17,7 +18,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import p
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import (
     HostInput,
     load_data,
-    load_roles,
+    load_defaults,
+    own_templar,
     show_failure,
 )
 
@@ -49,7 +51,6 @@ class ActionModule(ActionBase):
         )
         rules = self._rules(args["rules"], args["overrule"])
         hostvars = task_vars["hostvars"]
-        defaults = self._defaults()
         members = task_vars["cluster_members"]
         alive = [
             name
@@ -68,24 +69,22 @@ class ActionModule(ActionBase):
             and member["name"] in task_vars["ansible_play_hosts_all"]
             and member["name"] not in alive
         ]
+        templar, defaults = own_templar(self._templar), load_defaults(self._loader)
+        new_input = functools.partial(HostInput, templar, hostvars, defaults=defaults)
         for table in {id(table): table for table, dummy in rules}.values():
-            hosts = self._inputs(table, alive, args["answers"], hostvars, members, defaults)
+            hosts = self._inputs(table, alive, args["answers"], task_vars, new_input)
             for rule in [rule for its_table, rule in rules if its_table is table]:
                 for name in alive if rule.get("stage") == "host" else alive[:1]:
                     findings += self._judge(rule, table, name, hosts[name], members)
         return self._told(result, args, findings, len(alive))
 
-    def _defaults(self):
-        """Return the defaults of all roles' variables."""
-        roles = load_roles(self._loader)
-        return {name: value for role in roles for name, value in role.defaults.items()}
-
-    def _inputs(self, table, alive, answers, hostvars, members, defaults):
+    def _inputs(self, table, alive, answers, task_vars, new_input):
         """Return what the rules of a table are judged with, by host.
 
-        C(answers) is the name of the variable with the hosts' answers, C(defaults) are those of all roles' variables.
+        C(answers) is the name of the variable with the hosts' answers, C(new_input) returns the P(HostInput) of a host.
         """
-        by_name = {member["name"]: member for member in members}
+        hostvars = task_vars["hostvars"]
+        by_name = {member["name"]: member for member in task_vars["cluster_members"]}
         answering = [dict(hostvars[name]["cluster_host"], name=name) for name in alive]
         hosts, each, once = {}, [], None
         for name in alive:
@@ -97,7 +96,7 @@ class ActionModule(ActionBase):
                 "each": each,
                 "member": by_name[name],
             }
-            hosts[name] = HostInput(self._templar, hostvars, name, defaults, extra)
+            hosts[name] = new_input(name, extra=extra)
             if once is None:
                 once = self._let(table.get("let_once", {}), name, hosts[name])
             else:

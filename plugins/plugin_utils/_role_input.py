@@ -55,59 +55,67 @@ def load_data(loader, path):
     return loader.load_from_file(path, cache="none", unsafe=True, **trusted)
 
 
-@functools.lru_cache(maxsize=1)
-def verify_rules():
-    """Return the rules of role verify as plain data without templates."""
-    with open(os.path.join(ROLES, "verify", "meta", "rules.yml"), "rb") as stream:
+def load_plain(path):
+    """Return the content of a YAML file without templates. Ansible's loader takes four times as long, because it notes the place of each text."""
+    with open(path, "rb") as stream:
         return yaml_load(stream)
 
 
+@functools.lru_cache(maxsize=1)
+def verify_rules():
+    """Return the rules of role verify as plain data without templates."""
+    return load_plain(os.path.join(ROLES, "verify", "meta", "rules.yml"))
+
+
 def load_roles(loader):
-    """Return the roles of the collection that have argument specs."""
+    """Return the roles of the collection. Each has argument specs."""
     roles = []
     for name in sorted(os.listdir(ROLES)):
         path = os.path.join(ROLES, name)
-        specs = load_data(loader, os.path.join(path, "meta", "argument_specs.yml"))
-        if specs:
-            options = specs["argument_specs"]["main"].get("options") or {}
-            roles.append(
-                Role(
-                    name,
-                    options,
-                    load_data(loader, os.path.join(path, "defaults", "main.yml")) or {},
-                    path,
-                )
-            )
+        specs = load_plain(os.path.join(path, "meta", "argument_specs.yml"))
+        options = specs["argument_specs"]["main"].get("options") or {}
+        roles.append(Role(name, options, defaults_of(loader, name), path))
     return roles
 
 
+def defaults_of(loader, name):
+    """Return the defaults of a role."""
+    return load_data(loader, os.path.join(ROLES, name, "defaults", "main.yml")) or {}
+
+
+def load_defaults(loader):
+    """Return the defaults of all roles."""
+    defaults = {}
+    for name in sorted(os.listdir(ROLES)):
+        defaults.update(defaults_of(loader, name))
+    return defaults
+
+
+def own_templar(templar):
+    """Return a templar for the hosts of a run. They share one, because each finds the filters of the collection anew, which takes longer than to use them."""
+    return templar.copy_with_new_env()
+
+
 class HostInput:
-    """The variables of one host, including role defaults, with a templar."""
+    """The variables of one host, including role defaults, with a templar of P(own_templar), which all hosts use in turn."""
 
     def __init__(self, templar, hostvars, host, defaults, extra=None):
         self.given = hostvars.raw_get(host)
         self._variables = dict(defaults, **self.given)
         self._variables["hostvars"] = hostvars
         self._variables.update(extra or {})
-        self._parent = templar
-        # Created on demand, because most values are already known from another host.
-        self._own = None
+        self._shared = templar
         # Rules share conditions, and Ansible compiles an expression anew each time.
         self._evaluated = {}
 
-    @property
-    def _templar(self):
-        if self._own is None:
-            self._own = self._with({})
-        return self._own
-
     def _with(self, extra):
-        return self._parent.copy_with_new_env(available_variables=dict(self._variables, **extra))
+        self._shared.available_variables = dict(self._variables, **extra)
+        return self._shared
 
     def settle(self, values):
         """Replace templates and texts by these values of the requested types."""
         self._variables.update(values)
-        self._own, self._evaluated = None, {}
+        self._evaluated = {}
 
     def raw(self, name):
         """Return the untemplated value of a variable."""
@@ -118,14 +126,14 @@ class HostInput:
 
     def value(self, name):
         """Return the templated value of a variable; raises the errors of the template engine."""
-        return self._templar.template(self._variables[name])
+        return self._with({}).template(self._variables[name])
 
     def evaluate(self, expression, **extra):
         """Return the value of a Jinja expression without braces."""
         if extra:
             return self._evaluate(self._with(extra), expression)
         if expression not in self._evaluated:
-            self._evaluated[expression] = self._evaluate(self._templar, expression)
+            self._evaluated[expression] = self._evaluate(self._with({}), expression)
         return self._evaluated[expression]
 
     @staticmethod
@@ -171,6 +179,7 @@ class Shared:
     )
 
     def __init__(self, templar, hostvars, hosts, defaults):
+        templar = own_templar(templar)
         self.hosts = {host: HostInput(templar, hostvars, host, defaults) for host in hosts}
         self._facts = {}
         self._numbers = {}
