@@ -22,30 +22,29 @@ SHARE = 10
 DAY = 24 * 3600
 
 
-def measured_in(report: object) -> tuple[float, set]:
-    """Return when a report was made, in seconds since 1970, and the hosts that it has measured."""
-    if not isinstance(report, dict):
-        return 0, set()
+def seen_in(report: object) -> tuple[float, set, set]:
+    """Return when a report was made, in seconds since 1970, the hosts that it names, and those that it has measured."""
     try:
-        made = calendar.timegm(time.strptime(str(report.get("generated")), "%Y-%m-%dT%H:%M:%SZ"))
-        hosts = {
-            str(check["host"])
+        made = calendar.timegm(time.strptime(str(report["generated"]), "%Y-%m-%dT%H:%M:%SZ"))
+        named = {host for check in report["checks"] for host in check["host"].split(", ")}
+        measured = {
+            check["host"]
             for check in report["checks"]
             if check["id"] == MEASURED and check["verdict"] in ("pass", "warn", "fail")
         }
-    except (KeyError, TypeError, ValueError):
-        return 0, set()
-    return made, hosts
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return 0, set(), set()
+    return made, named, measured
 
 
 def due(hosts: list, reports: list, days: int, now: float) -> list:
-    """Return the hosts to check now: those that wait longest first."""
-    last = dict.fromkeys(hosts, 0.0)
+    """Return the hosts to check now. Those come first whose last try is oldest, so that one that is down does not keep the others waiting."""
+    tried, last = dict.fromkeys(hosts, 0.0), dict.fromkeys(hosts, 0.0)
     for report in reports:
-        made, measured = measured_in(report)
-        for host in measured.intersection(last):
-            last[host] = max(last[host], made)
-    old = [host for host in sorted(hosts, key=last.get) if now - last[host] >= days * DAY]
+        made, named, measured = seen_in(report)
+        tried.update({host: max(tried[host], made) for host in named.intersection(hosts)})
+        last.update({host: max(last[host], made) for host in measured.intersection(hosts)})
+    old = [host for host in sorted(hosts, key=tried.get) if now - last[host] >= days * DAY]
     return old[: max(1, len(hosts) // SHARE)]
 
 

@@ -29,6 +29,12 @@ def test_hosts_whose_last_measurement_is_too_old():
     assert idle_verify.due(["b", "d"], reports, 7, NOW) == ["d"]
 
 
+def test_a_host_that_is_down_does_not_keep_others_waiting():
+    down = report(0, "a", verdict="fail", check="host-unreachable")
+    assert idle_verify.due(["a", "b"], [down], 7, NOW) == ["b"]
+    assert idle_verify.due(["a", "b"], [down, report(0, "b")], 7, NOW) == ["a"]
+
+
 @pytest.mark.parametrize("count, most", [(1, 1), (19, 1), (20, 2), (64, 6)])
 def test_a_tenth_of_the_hosts_and_at_least_one(count, most):
     assert len(idle_verify.due(["h%d" % number for number in range(count)], [], 7, NOW)) == most
