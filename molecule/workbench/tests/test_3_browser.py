@@ -271,6 +271,13 @@ def test_on_the_host_nobody_else_reaches_it(hub, alice, instance):
     assert re.findall(r"token=(?!\.\.\.)\S+", told) == []
 
 
+def test_the_share_is_in_the_file_browser(hub, alice, instance):
+    """As folder share, also by the link on the page of a job."""
+    hub.cluster.as_person("alice", "mkdir -p /data1/share/user/alice/of_share")
+    alice.go(instance + "api/contents/share/user/alice")
+    assert '"of_share"' in alice.text()
+
+
 def test_stop_frees_the_gpu(hub, alice, instance):
     alice.go(hub.url + "/hub/home")
     alice.click("tr[data-server-name='browser'] .stop-server", "")
@@ -364,13 +371,6 @@ def test_each_page_on_a_phone_and_in_the_dark(hub, alice):
         alice.go(hub.url + "/hub/" + path)
         alice.picture(PICTURES / ("hub-%s.png" % path.partition("/")[0]))
         assert axe.faults(alice) == [], path
-
-
-def test_the_share_is_in_the_file_browser(hub, alice, instance):
-    """As folder share, also by the link on the page of a job."""
-    hub.cluster.as_person("alice", "mkdir -p /data1/share/user/alice/of_share")
-    alice.go(instance + "api/contents/share/user/alice")
-    assert '"of_share"' in alice.text()
 
 
 @contextlib.contextmanager
