@@ -146,6 +146,7 @@ class StandInHost:
                     "mtu": 65536,
                     "up": True,
                     "speed_mbit_s": None,
+                    "duplex": None,
                     "addresses": [
                         {"address": "127.0.0.1", "prefix": 8},
                         {"address": "::1", "prefix": 128},
@@ -156,6 +157,7 @@ class StandInHost:
                     "mtu": 1500,
                     "up": True,
                     "speed_mbit_s": 10000,
+                    "duplex": "full",
                     "addresses": [{"address": self.address, "prefix": 16}],
                 },
                 {
@@ -163,6 +165,7 @@ class StandInHost:
                     "mtu": 1500,
                     "up": False,
                     "speed_mbit_s": None,
+                    "duplex": None,
                     "addresses": [{"address": "172.17.0.1", "prefix": 16}],
                 },
             ],

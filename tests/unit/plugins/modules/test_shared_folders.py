@@ -71,6 +71,13 @@ def test_a_folder_of_the_user_s_is_as_it_was_before(tmp_path):
     assert (mode(share), share.stat().st_uid, share.stat().st_gid) == ("0750", 0, 0)
 
 
+def open_to_all(folder):
+    """Let each user of the machine reach a folder. /tmp may be above it, and keeps its own mode."""
+    for each in (folder, *folder.parents):
+        if not each.stat().st_mode & stat.S_ISVTX:
+            each.chmod(0o755)
+
+
 def test_one_more_user_may_do_everything_in_it(tmp_path):
     share = tmp_path / "share"
     asked = [{"path": str(share), "mode": "2775", "full_access_uid": 65534}]
@@ -83,8 +90,7 @@ def test_one_more_user_may_do_everything_in_it(tmp_path):
     inner.mkdir(parents=True)
     write = "import os, sys; os.setgid(65534); os.setuid(65534); open(sys.argv[1], 'w').close(); os.unlink(sys.argv[1])"
     # pytest's own folders and no further: /tmp is everybody's.
-    for folder in (tmp_path, *tmp_path.parents):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
         if folder.name.startswith("pytest-of-"):
             break
     assert (
@@ -139,8 +145,7 @@ def test_a_folder_of_a_person_below_the_share_is_closed_for_root_of_the_hosts(tm
     assert run(tmp_path, asked)["changed"] is False
     # The umask of the person counts again.
     make = "import os, sys; os.setgid(2001); os.setuid(2001); os.umask(0o077); os.mkdir(sys.argv[1]); open(sys.argv[1] + '/key', 'w').close()"
-    for folder in (tmp_path, *tmp_path.parents):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
         if folder.name.startswith("pytest-of-"):
             break
     subprocess.run([sys.executable, "-c", make, str(ben / "ssh")], check=True)
