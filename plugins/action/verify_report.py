@@ -26,6 +26,47 @@ HISTORY = 5
 BANDWIDTH_KEYS = ("collective", "note", "runs", "tool", "tool_reason")
 
 
+# Options that become parts of the report as they are.
+FIELDS = (
+    "cluster",
+    "checks",
+    "hosts",
+    "versions",
+    "bandwidth",
+    "burn_in",
+    "blame",
+    "suspect",
+    "logs",
+    "seconds",
+)
+
+
+def checked_fields(args, schema):
+    """The options that are parts of the report, in its form. A ReportError says which one does not match the schema."""
+    rules = {name: rule for name, rule in schema["properties"].items() if name in args}
+    given = {name: value for name, value in args.items() if name in rules and value is not None}
+    given["hosts"] = [
+        {key: value for key, value in host.items() if key in _report.HOST_KEYS}
+        for host in args["hosts"]
+    ]
+    # A version such as 12.4 is a number to YAML.
+    given["versions"] = {}
+    for host, components in args["versions"].items():
+        texts = {name: str(version) for name, version in components.items() if version is not None}
+        given["versions"][host] = dict(components, **texts)
+    # Other results of the measurement are in blame and suspect.
+    given["bandwidth"] = dict(
+        {"collective": None, "runs": []},
+        **{key: args["bandwidth"][key] for key in BANDWIDTH_KEYS if key in args["bandwidth"]},
+    )
+    problem = _report_files.problem_of(given, dict(schema, required=[], properties=rules))
+    if problem:
+        raise _report.ReportError(
+            "the options of verify_report do not make a valid report: %s" % problem
+        )
+    return given
+
+
 class ActionModule(ActionBase):
     """Judges the findings of verify on the controller, and writes the report before the verdict fails the play."""
 
@@ -180,78 +221,38 @@ class ActionModule(ActionBase):
             self._display.warning("An earlier report was ignored: %s" % reason)
         before = earlier[0] if earlier else None
         if args["before"]:
-            path = os.path.join(folder, os.path.expanduser(args["before"]))
-            before = _report_files.read(path, schema)
-            reason = _report_files.difference(before, args["cluster"], names)
-            if reason:
-                raise _report.ReportError(
-                    "before: '%s' cannot be used: %s. Set a report of this cluster, or none."
-                    % (path, reason)
-                )
-        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        shape = dict(
-            schema,
-            required=[],
-            properties={name: rule for name, rule in schema["properties"].items() if name in args},
-        )
-        given = {
-            name: value
-            for name, value in args.items()
-            if name in shape["properties"] and value is not None
-        }
-        given["hosts"] = [
-            {key: value for key, value in host.items() if key in _report.HOST_KEYS}
-            for host in args["hosts"]
-        ]
-        # A version such as 12.4 is a number to YAML.
-        given["versions"] = {
-            host: {
-                component: version if version is None else str(version)
-                for component, version in components.items()
-            }
-            for host, components in args["versions"].items()
-        }
-        # Other results of the measurement are in blame and suspect.
-        given["bandwidth"] = dict(
-            {"collective": None, "runs": []},
-            **{key: args["bandwidth"][key] for key in BANDWIDTH_KEYS if key in args["bandwidth"]},
-        )
-        problem = _report_files.problem_of(given, shape)
-        if problem:
-            raise _report.ReportError(
-                "the options of verify_report do not make a valid report: %s" % problem
-            )
-        required = _report.required_ids(args["required"], checks)
+            before = self._before(args, folder, schema, names)
+        given = checked_fields(args, schema)
+        required = []
         # Checks that the site leaves out on purpose, or that check mode cannot make, are not missing.
-        required = (
-            []
-            if self._task.check_mode
-            else [name for name in required if args["overrule"].get(name) != "skip"]
-        )
-        words = {
-            key: given[key]
-            for key in (
-                "cluster",
-                "checks",
-                "hosts",
-                "versions",
-                "bandwidth",
-                "burn_in",
-                "blame",
-                "suspect",
-                "logs",
-                "seconds",
-            )
-        }
+        if not self._task.check_mode:
+            required = [
+                name
+                for name in _report.required_ids(args["required"], checks)
+                if args["overrule"].get(name) != "skip"
+            ]
         report = _report.make(
-            generated=now,
+            generated=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             published=checks,
             required=required,
             fail_on=args["fail_on"],
             before=before,
-            **words,
+            **{key: given[key] for key in FIELDS},
         )
         return report, earlier
+
+    @staticmethod
+    def _before(args, folder, schema, names):
+        """The report that the user names for the comparison."""
+        path = os.path.join(folder, os.path.expanduser(args["before"]))
+        before = _report_files.read(path, schema)
+        reason = _report_files.difference(before, args["cluster"], names)
+        if reason:
+            raise _report.ReportError(
+                "before: '%s' cannot be used: %s. Set a report of this cluster, or none."
+                % (path, reason)
+            )
+        return before
 
     def _folder(self, path):
         """Relative to the working directory of ansible-playbook, like its -i."""

@@ -50,6 +50,36 @@ def _in_rounds(groups, at_once):
     return [members for dummy, members in rounds]
 
 
+def _halves(groups):
+    """The two halves of each group of more than three hosts."""
+    large = [group for group in groups if len(group) > 3]
+    return [(group[: len(group) // 2], group[len(group) // 2 :]) for group in large]
+
+
+def _pairs_in(groups):
+    """All pairs of hosts within each group of up to three."""
+    small = [group for group in groups if len(group) <= 3]
+    return [pair for group in small for members in circle(group) for pair in members]
+
+
+def _crossings(halves, slow):
+    """Pairs between two halves that are not slow: an all-reduce uses a ring, which crosses between them at two links."""
+    pairs = []
+    for one, other in halves:
+        if one not in slow and other not in slow:
+            pairs += [(one[-1], other[0]), (one[0], other[-1])]
+    return pairs
+
+
+def _proving_pairs(suspects, witnesses):
+    """Pairs of each suspect and two other hosts, which show which of a pair it is, because one of them may have a bad link itself."""
+    return [
+        (host, witnesses[(2 * place + which) % len(witnesses)])
+        for which in range(min(2, len(witnesses)))
+        for place, host in enumerate(suspects)
+    ]
+
+
 class _Search(object):
     """Best measurement by group so far, because noise only lowers a bandwidth."""
 
@@ -115,39 +145,18 @@ class _Search(object):
         """Pairs that identify the culprits by halving. There is no result if no half or every half is slow."""
         groups, pairs, witnesses = [self.key(hosts)], [], []
         while groups:
-            halves = [
-                (group[: len(group) // 2], group[len(group) // 2 :])
-                for group in groups
-                if len(group) > 3
-            ]
-            pairs += [
-                pair
-                for group in groups
-                if len(group) <= 3
-                for members in circle(group)
-                for pair in members
-            ]
+            halves = _halves(groups)
+            pairs += _pairs_in(groups)
             both = [half for two in halves for half in two]
             yield from self.measure(both)
             groups = [half for half in both if self.best[half] < self.required]
             witnesses += [host for half in both if half not in groups for host in half]
-            for one, other in halves:
-                if one not in groups and other not in groups:
-                    # An all-reduce uses a ring, which crosses between the halves at two links.
-                    pairs += [(one[-1], other[0]), (one[0], other[-1])]
+            pairs += _crossings(halves, groups)
         yield from self.measure_twice(pairs)
-        suspects = list(
-            dict.fromkeys(
-                host for pair in pairs if self.best[self.key(pair)] < self.required for host in pair
-            )
-        )
+        slow = [pair for pair in pairs if self.best[self.key(pair)] < self.required]
+        suspects = list(dict.fromkeys(host for pair in slow for host in pair))
         witnesses = [host for host in witnesses if host not in suspects]
-        # Two other hosts show which of the two it is, because one of them may have a bad link itself.
-        asked = [
-            (host, witnesses[(2 * place + which) % len(witnesses)])
-            for which in range(min(2, len(witnesses)))
-            for place, host in enumerate(suspects)
-        ]
+        asked = _proving_pairs(suspects, witnesses)
         yield from self.measure_twice(asked)
         return list(dict.fromkeys(self.key(pair) for pair in pairs + asked)) if witnesses else []
 

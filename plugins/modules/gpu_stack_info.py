@@ -527,6 +527,13 @@ def specifications():
     return found
 
 
+def loaded_driver():
+    """Return the C(version) of the loaded kernel module, empty without one, and whether it is C(open), None if that is unknown."""
+    found = stack.parse_nvrm(read_text("/proc/driver/nvidia/version"))
+    version = read_text("/sys/module/nvidia/version").strip()
+    return found or {"version": version, "open": None}
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -544,10 +551,7 @@ def main():
     gpus, switches = nvidia_devices()
     named = models()
     try:
-        loaded = stack.parse_nvrm(read_text("/proc/driver/nvidia/version")) or {
-            "version": read_text("/sys/module/nvidia/version").strip(),
-            "open": None,
-        }
+        loaded = loaded_driver()
         modules, library, packages = host.modules(), host.library(), host.packages()
         dkms = [
             entry

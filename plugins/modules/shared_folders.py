@@ -375,8 +375,38 @@ class Folders:
         return "".join("%s: %s\n" % (key, state[key]) for key in sorted(state))
 
     def present(self, folder):
-        path = folder["path"]
-        missing = []
+        missing = self.missing(folder)
+        if missing:
+            for made in missing:
+                self.record.setdefault("folders", {})[made] = {"made": True}
+            self.write_record()
+            self.note(folder["path"], "absent\n", "folder\n")
+            if self.module.check_mode:
+                return
+            for number, made in enumerate(missing):
+                try:
+                    if not self.make(made, folder):
+                        return self.refused(folder, missing[number:])
+                except FileExistsError:
+                    # An NFS client caches for up to a minute that a path was absent (acdirmax in nfs(5)). Only mkdir contacts the server.
+                    self.forget(folder, missing[number:], lambda path: True)
+                    return self.present(folder)
+        if folder["immutable"] and os.path.ismount(folder["path"]):
+            return
+        found, wanted = self.states(folder)
+        if wanted == found:
+            return
+        if same_on_nfs(found, wanted) and nfs_place(folder["path"]):
+            return
+        if not missing:
+            self.note_former(folder, found)
+            self.note(folder["path"], self.lines(found), self.lines(wanted))
+        if not self.module.check_mode:
+            self.bring(folder, found, wanted, missing)
+
+    def missing(self, folder):
+        """The folders of a path that do not exist, from above."""
+        path, missing = folder["path"], []
         while not os.path.lexists(path):
             missing.insert(0, path)
             path = os.path.dirname(path)
@@ -385,61 +415,44 @@ class Folders:
                 msg="'%s' is not a folder: remove or rename it, or set another path than '%s'"
                 % (path, folder["path"])
             )
-        if missing:
-            for made in missing:
-                self.record.setdefault("folders", {})[made] = {"made": True}
-            self.write_record()
-            self.note(folder["path"], "absent\n", "folder\n")
-            if self.module.check_mode:
-                return
-            for made in missing:
-                try:
-                    if not self.make(made, folder):
-                        return self.refused(folder, missing[missing.index(made) :])
-                except FileExistsError:
-                    # An NFS client caches for up to a minute that a path was absent (acdirmax in nfs(5)). Only mkdir contacts the server.
-                    self.forget(folder, missing[missing.index(made) :], lambda path: True)
-                    return self.present(folder)
-        if folder["immutable"] and os.path.ismount(folder["path"]):
-            return
+        return missing
+
+    def states(self, folder):
+        """The state of a folder, and the requested one."""
         found = state_of(folder["path"])
         wanted = wanted_state(found, folder)
-        flags = flags_of(folder["path"]) if folder["immutable"] else None
-        if folder["immutable"] and flags is None:
-            self.unprotected.append(folder["path"])
-        elif folder["immutable"]:
-            found["immutable"], wanted["immutable"] = bool(flags & IMMUTABLE), True
-        if wanted == found:
+        if folder["immutable"]:
+            flags = flags_of(folder["path"])
+            if flags is None:
+                self.unprotected.append(folder["path"])
+            else:
+                found["immutable"], wanted["immutable"] = bool(flags & IMMUTABLE), True
+        return found, wanted
+
+    def note_former(self, folder, found):
+        """Record the state before the first run."""
+        if folder["path"] in self.record.get("folders", {}):
             return
-        if same_on_nfs(found, wanted) and nfs_place(folder["path"]):
-            return
-        if not missing:
-            if folder["path"] not in self.record.get("folders", {}):
-                # An entry that another of our folders has passed on is not the former state.
-                former = (
-                    found
-                    if folder["without_uid"] is None
-                    else without_user(found, folder["without_uid"])
-                )
-                self.record.setdefault("folders", {})[folder["path"]] = former
-                self.write_record()
-            self.note(folder["path"], self.lines(found), self.lines(wanted))
-        if not self.module.check_mode:
-            try:
-                if (
-                    folder["without_uid"] is not None
-                    and without_user(found, folder["without_uid"]) != found
-                ):
-                    free_tree(folder["path"], found, folder["without_uid"])
-                    found = state_of(folder["path"])
-                bring(folder["path"], found, wanted)
-            except PermissionError:
-                if not nfs_place(folder["path"]):
-                    raise
-                if not as_user(
-                    found["owner"], wanted["group"], lambda: bring(folder["path"], found, wanted)
-                ):
-                    self.refused(folder, missing or [folder["path"]])
+        former = found
+        if folder["without_uid"] is not None:
+            # An entry that another of our folders has passed on is not the former state.
+            former = without_user(found, folder["without_uid"])
+        self.record.setdefault("folders", {})[folder["path"]] = former
+        self.write_record()
+
+    def bring(self, folder, found, wanted, missing):
+        """Change a folder, on an NFS server as the person whose it is."""
+        path, uid = folder["path"], folder["without_uid"]
+        try:
+            if uid is not None and without_user(found, uid) != found:
+                free_tree(path, found, uid)
+                found = state_of(path)
+            bring(path, found, wanted)
+        except PermissionError:
+            if not nfs_place(path):
+                raise
+            if not as_user(found["owner"], wanted["group"], lambda: bring(path, found, wanted)):
+                self.refused(folder, missing or [path])
 
     def make(self, path, folder):
         """Whether a missing folder could be created, by root, or on an NFS server by its future owner."""

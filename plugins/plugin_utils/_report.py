@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import re
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._burn_in import tolerance
@@ -313,52 +314,62 @@ def _number(count, what):
 # --- the report -------------------------------------------------------------------------------------------------------------
 
 
-def make(
-    cluster,
-    generated,
-    checks,
-    hosts,
-    published,
-    versions=None,
-    bandwidth=None,
-    burn_in=(),
-    blame=(),
-    suspect=(),
-    logs=(),
-    seconds=0.0,
-    required=None,
-    fail_on="block",
-    before=None,
-):
-    """Return the report. C(generated) is a time as text; C(before) is the report to compare with, or None."""
-    hosts = [{key: host[key] for key in HOST_KEYS if key in host} for host in hosts]
-    strangers = [name for name in suspect if name not in [host["name"] for host in hosts]]
+class Run(NamedTuple):
+    """What a run of role verify has found, and what it is judged by.
+
+    C(generated) is a time as text, C(published) are the published checks, C(required) the ids of those that must be made.
+    """
+
+    cluster: str
+    generated: str
+    checks: list
+    hosts: list
+    published: list
+    versions: dict | None = None
+    bandwidth: dict | None = None
+    burn_in: Sequence = ()
+    blame: Sequence = ()
+    suspect: Sequence = ()
+    logs: Sequence = ()
+    seconds: float = 0.0
+    required: list | None = None
+    fail_on: str = "block"
+
+
+def make(*fields, before=None, **more):
+    """Return the report. C(fields) and C(more) are those of Run; C(before) is the report to compare with, or None."""
+    run = Run(*fields, **more)
+    hosts = [{key: host[key] for key in HOST_KEYS if key in host} for host in run.hosts]
+    names = [host["name"] for host in hosts]
+    strangers = [name for name in run.suspect if name not in names]
     if strangers:
         raise ReportError(
             "suspect: '%s' is not a host of the cluster. Allowed: %s"
-            % (", ".join(strangers), ", ".join(host["name"] for host in hosts))
+            % (", ".join(strangers), ", ".join(names))
         )
-    required = required_ids(required, published)
-    checks = complete(redact(checks), hosts, published, required)
-    verdict, reasons = judge(checks, hosts, published, required, fail_on)
-    logs = [dict(log, tail=plain(log["tail"])) for log in redact(logs)]
+    required = required_ids(run.required, run.published)
+    checks = complete(redact(run.checks), hosts, run.published, required)
+    verdict, reasons = judge(checks, hosts, run.published, required, run.fail_on)
+    logs = [dict(log, tail=plain(log["tail"])) for log in redact(run.logs)]
     report = redact(
         {
             "schema_version": SCHEMA_VERSION,
-            "cluster": cluster,
-            "generated": generated,
+            "cluster": run.cluster,
+            "generated": run.generated,
             "verdict": verdict,
             "reasons": reasons,
             "required": required,
             "checks": checks,
             "hosts": hosts,
-            "versions": versions or {},
-            "bandwidth": dict({"collective": None, "note": "", "runs": []}, **(bandwidth or {})),
+            "versions": run.versions or {},
+            "bandwidth": dict(
+                {"collective": None, "note": "", "runs": []}, **(run.bandwidth or {})
+            ),
             # A report without it is as before.
-            **({"burn_in": list(burn_in)} if burn_in else {}),
-            "blame": list(blame),
-            "suspect": list(suspect),
-            "seconds": round(float(seconds), 1),
+            **({"burn_in": list(run.burn_in)} if run.burn_in else {}),
+            "blame": list(run.blame),
+            "suspect": list(run.suspect),
+            "seconds": round(float(run.seconds), 1),
             "explanations": explanations(checks, logs),
             "logs": [
                 {

@@ -426,6 +426,26 @@ class Rank(object):
         self.put("left/%d" % self.rank, True)
 
 
+def print_blame(verdict):
+    for entry in verdict["blame"]:
+        line = "%s %s: %s" % (entry["kind"], ", ".join(entry["names"]), entry["evidence"])
+        print(line, flush=True)
+
+
+def is_bad_alone(run):
+    """Return whether a host alone is slower than its peers, or computes wrong values."""
+    if run["passed"]:
+        return False
+    return run["expected"]["bound"] == "peers" or bool(_bandwidth.wrong_values(run["rows"]))
+
+
+def trusted_busbw(run):
+    """Return the bandwidth of a run in GB/s, 0 with wrong values."""
+    if _bandwidth.wrong_values(run["rows"]):
+        return 0.0
+    return run["judged_busbw_gb_s"] or 0.0
+
+
 class Conductor(Rank):
     """Rank 0: selects the measurements, checks and writes the results."""
 
@@ -586,22 +606,12 @@ class Conductor(Rank):
         self.watch_all()
         runs = {run["id"]: run for run in self.judged()}
         alone = {run["hosts"][0]: run for run in runs.values() if len(run["hosts"]) == 1}
-        bad_alone = [
-            run
-            for run in alone.values()
-            if not run["passed"]
-            and (run["expected"]["bound"] == "peers" or _bandwidth.wrong_values(run["rows"]))
-        ]
+        bad_alone = any(is_bad_alone(run) for run in alone.values())
         if "cluster" in runs and (bad_alone or not runs["cluster"]["passed"]):
             required = runs["cluster"]["expected"]["required_gb_s"] or WORKS
             verdict = self.search(
                 required,
-                {
-                    host: 0.0
-                    if _bandwidth.wrong_values(run["rows"])
-                    else run["judged_busbw_gb_s"] or 0.0
-                    for host, run in alone.items()
-                },
+                {host: trusted_busbw(run) for host, run in alone.items()},
                 sizes[-2:-1],
                 {host: run["errors"][0] for host, run in alone.items() if run["errors"]},
             )
@@ -609,11 +619,7 @@ class Conductor(Rank):
         if self.plan.get("pairs"):
             self.measure_pairs(sizes[-2:-1])
         found = self.write(verdict)
-        for entry in verdict["blame"]:
-            print(
-                "%s %s: %s" % (entry["kind"], ", ".join(entry["names"]), entry["evidence"]),
-                flush=True,
-            )
+        print_blame(verdict)
         self.end()
         return found
 
