@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from role_variables import role_variable
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _burn_in
 from ansible_collections.trainyard.gpu.roles.burn_in.files import burn_in
@@ -146,6 +147,20 @@ def test_a_rank_that_dies_says_why():
     assert burn_in.answer_of(child) == {
         "error": "it ended with code 1: CUDA error: an illegal memory access"
     }
+
+
+def test_gpus_in_use():
+    """Without a scheduler nobody has waited for their programs."""
+
+    def users(*processes):
+        cards = [{"processes": each} for each in processes]
+        return role_variable("burn_in", "__burn_in_users", __burn_in_gpus_before={"gpus": cards})
+
+    mine = {"pid": 7, "name": "python3", "type": "C"}
+    display = {"pid": 8, "name": "Xorg", "type": "G"}
+    assert users(None, [], [display], [dict(display, type=None)]) == []
+    assert users([display], [mine]) == [mine]
+    assert role_variable("burn_in", "__burn_in_users") == []
 
 
 # --- the program ---
