@@ -28,7 +28,7 @@ LINKS = "burn-in-links"
 #: How much slower than the median is a fault: microsoft/superbenchmark's 5 % for GPUs. CPUs, disks and links share more with others.
 TOLERANCE = {"gpu": 0.05, "cpu": 0.25, "host": 0.4}
 #: Copies depend on the socket of the process, and on what else the host does.
-COPIES, COPY_TOLERANCE = ("to_device", "from_device", "peers"), 0.15
+COPIES, COPY_TOLERANCE = ("to_device", "from_device", "peers", "all_reduce"), 0.15
 #: Pairs of hosts without GPUs also share CPUs.
 LINK_TOLERANCE = {"nccl": 0.15, "gloo": 0.4}
 #: Where good devices differ more than usual, the limit is this many deviations (of the median's kind), but at most twice the tolerance, or a bad lot would

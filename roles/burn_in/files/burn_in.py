@@ -12,11 +12,14 @@ Python 3.6, for old training images.
 """
 
 import contextlib
+import datetime
 import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -45,6 +48,7 @@ MEMORY_SHARE, CPU_BYTES = 0.8, 64 << 20
 # Of each measurement. Ten or more are needed for a judgement.
 SLICE_SECONDS, ROUNDS = 2.0, 10
 PAIR_BYTES, PAIR_REPEATS = 128 << 20, 3
+RING_BYTES, RING_SECONDS = {"cuda": 256 << 20, "cpu": 4 << 20}, 180
 DISK_BYTES = 256 << 20
 MOST_RANKS = 8
 SYSTEM_CPUS = "/sys/devices/system/cpu"
@@ -236,6 +240,38 @@ def pairs(count):
     return found
 
 
+def ring(kind, number, count, path):
+    """Add up the same integers on all ranks of the host several times. Return the bus bandwidths and the number of wrong sums of this rank."""
+    # All GPUs are visible to each rank, because NCCL connects those that it sees.
+    device = torch.device("cuda", number) if kind == "cuda" else torch.device("cpu")
+    if kind == "cuda":
+        torch.cuda.set_device(number)
+    limit = datetime.timedelta(seconds=RING_SECONDS // 2)
+    torch.distributed.init_process_group(
+        "nccl" if kind == "cuda" else "gloo",
+        init_method="file://" + path,
+        rank=number,
+        world_size=count,
+        timeout=limit,
+    )
+    source = torch.arange(RING_BYTES[kind] // 4, dtype=torch.int32, device=device) % 1000
+    found = {"rates": [], "wrong": 0}
+    for turn in range(ROUNDS + 1):
+        data = source * (number + 1)
+        torch.distributed.barrier()
+        begun = time.perf_counter()
+        torch.distributed.all_reduce(data)
+        if kind == "cuda":
+            torch.cuda.synchronize(device)
+        spent = time.perf_counter() - begun
+        found["wrong"] += int((data != source * (count * (count + 1) // 2)).sum().item())
+        # The first one connects the ranks.
+        if turn:
+            moved = 2.0 * (count - 1) / count * RING_BYTES[kind]
+            found["rates"].append(round(moved / spent / 1e9, 4))
+    return found
+
+
 # --- the host ---
 
 
@@ -358,6 +394,36 @@ def answer_of(process):
         }
 
 
+def run_ring(kind, count, uuids):
+    """Return the answers of all ranks of an all-reduce on this host. Empty if PyTorch cannot do it, or if there is one rank only."""
+    if count < 2 or not getattr(torch, "distributed", None) or not torch.distributed.is_available():
+        return []
+    folder = tempfile.mkdtemp()
+    try:
+        words = [kind, str(count), os.path.join(folder, "meet")]
+        processes = [start(["ring", str(n)] + words, visible(uuids)) for n in range(count)]
+        # One that waits for another that has died.
+        watch = threading.Timer(RING_SECONDS, lambda: [each.kill() for each in processes])
+        watch.daemon = True
+        watch.start()
+        answers = [answer_of(process) for process in processes]
+        watch.cancel()
+        return answers
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def add_ring(answer, kind, rings):
+    """Add the all-reduce to the answer: to each GPU, and to a host without, whose ranks share CPUs."""
+    for told, its in zip(answer["ranks"], rings):
+        if "rates" not in its:
+            answer["error"] = answer["error"] or "the all-reduce of this host: %s" % its["error"]
+            continue
+        place = told if kind == "cuda" else answer["host"]
+        place.setdefault("rates", {})["all_reduce"] = its["rates"]
+        told.setdefault("wrong", {})["all_reduce"] = its["wrong"]
+
+
 def conduct(plan):
     uuids = gpus() if torch.cuda.is_available() else []
     if uuids is None:
@@ -377,6 +443,7 @@ def conduct(plan):
     ranks = int(plan.get("ranks") or 0)
     count = len(uuids) or ranks or max(1, min(MOST_RANKS, (os.cpu_count() or 2) // 2))
     seconds = str(plan["seconds"])
+    rings = run_ring(kind, count, uuids)
     processes = [
         start(
             ["rank", kind, seconds, str(number)],
@@ -391,6 +458,7 @@ def conduct(plan):
     for told, its in zip(answer["ranks"], between):
         told.setdefault("rates", {})["peers"] = its["rates"]
         told.setdefault("wrong", {})["peers"] = its["wrong"]
+    add_ring(answer, kind, rings)
     return answer
 
 
@@ -419,6 +487,8 @@ def main():
         )
     if sys.argv[1:2] == ["rank"]:
         print(json.dumps(rank(sys.argv[2], float(sys.argv[3]))))
+    elif sys.argv[1:2] == ["ring"]:
+        print(json.dumps(ring(sys.argv[3], int(sys.argv[2]), int(sys.argv[4]), sys.argv[5])))
     elif sys.argv[1:2] == ["pairs"]:
         print(json.dumps({"pairs": pairs(int(sys.argv[2]))}))
     else:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from role_variables import role_variable
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _burn_in
 from ansible_collections.trainyard.gpu.roles.burn_in.files import burn_in
@@ -141,6 +142,20 @@ def test_a_rank_that_dies_says_why():
     }
 
 
+def test_gpus_in_use():
+    """Without a scheduler nobody has waited for their programs."""
+
+    def users(*processes):
+        cards = [{"processes": each} for each in processes]
+        return role_variable("burn_in", "__burn_in_users", __burn_in_gpus_before={"gpus": cards})
+
+    mine = {"pid": 7, "name": "python3", "type": "C"}
+    display = {"pid": 8, "name": "Xorg", "type": "G"}
+    assert users(None, [], [display], [dict(display, type=None)]) == []
+    assert users([display], [mine]) == [mine]
+    assert role_variable("burn_in", "__burn_in_users") == []
+
+
 # --- the program ---
 
 
@@ -180,6 +195,9 @@ def test_a_healthy_host(tmp_path):
         assert set(rank["rates"]) == {"matmul_float64", "matmul_float32", "memory"}
         assert all(len(samples) >= burn_in.ROUNDS for samples in rank["rates"].values())
         assert set(rank["wrong"].values()) == {0} and rank["error"] == ""
+        # One for each rank is added to the host, whose ranks share its CPUs.
+        assert rank["wrong"]["all_reduce"] == 0
+    assert len(answer["host"]["rates"]["all_reduce"]) == burn_in.ROUNDS
     assert checks["burn-in-results"]["verdict"] == "pass"
     assert answer["software"].startswith("torch ")
 
@@ -208,6 +226,35 @@ def test_one_wrong_bit_is_named(tmp_path):
     assert found["verdict"] == "fail" and "rank 1" in found["found"]
     assert "matmul_float32" in found["found"] and "rank 0" not in found["found"]
     assert [device["index"] for device in devices if device["wrong"]] == [1]
+
+
+SUMS = """
+import sys
+def patch():
+    import torch.distributed
+    add = torch.distributed.all_reduce
+    def wrong(data):
+        if "ring" in sys.argv and sys.argv[2] == "1":
+            %s
+        add(data)
+    torch.distributed.all_reduce = wrong
+patch()
+"""
+
+
+@with_torch
+@pytest.mark.parametrize(
+    "fault, said",
+    [
+        ("data[7] += 1", "wrong values in all_reduce"),
+        ("raise SystemExit('NCCL error: unhandled cuda error')", "the all-reduce of this host: "),
+    ],
+)
+def test_a_wrong_sum_and_a_rank_that_dies(tmp_path, fault, said):
+    (tmp_path / "sitecustomize.py").write_text(SUMS % fault, encoding="ascii")
+    _answer, _devices, checks = burn(tmp_path, path=str(tmp_path))
+    found = checks["burn-in-results"]
+    assert found["verdict"] == "fail" and said in found["found"]
 
 
 def ranks_of(process):
