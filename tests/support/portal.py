@@ -24,6 +24,8 @@ COMMAND = ROOT / "roles/jobs/files"
 PACKAGES = ROOT / ".cache/hub/packages"
 PREFIX = "/services/jobs/"
 FRAME = {"prefix": PREFIX, "hub": "", "person": "anna", "is_operator": True}
+#: The token by which JupyterHub knows that a form or a script is of its page.
+XSRF = "secret"
 #: The end of the curves, as seconds.
 NOW = 1793462400
 #: A text that no page may take for anything else.
@@ -423,7 +425,7 @@ def job_values(job: dict, log: str, curves: list, pages: object) -> dict:
         "from_byte": 0,
         "next_byte": len(log),
         "log_address": "%sjob/%s/log?rank=" % (PREFIX, job["id"]),
-        "xsrf": "secret",
+        "xsrf": XSRF,
     }
 
 
@@ -454,7 +456,7 @@ def form(pages: object, sent: dict, said: str = "", **more: object) -> str:
         fields=pages.fields_of(offered, sent, by_field),
         more=sent.get("more", ""),
         gpus_why=offered["gpus"]["why"],
-        xsrf="secret",
+        xsrf=XSRF,
         **more,
     )
 
@@ -498,6 +500,7 @@ def cluster_values(hosts: list, waiting: list | None, told: dict) -> dict:
         "queue": waiting,
         "reasons": reasons,
         "in_service": sum(host["available"] for host in hosts),
+        "xsrf": XSRF,
         "panels": charts.cluster_panels(told),
         "uses": charts.uses_of(told.get("use")),
         "health": charts.health_of(told.get("health")),
@@ -553,7 +556,7 @@ def operator_values(answer: dict, told: dict, pages: object) -> dict:
         "running": 60,
         "waiting": 20,
         "pager": pages.pager({}, 1, 2),
-        "xsrf": "secret",
+        "xsrf": XSRF,
     }
 
 
@@ -577,7 +580,7 @@ def of_problem(pages: object) -> str:
 
 #: Pages by their path below PREFIX.
 PAGES = {
-    "": lambda pages: pages.render("home", FRAME, **home()),
+    "": lambda pages: pages.render("home", FRAME, xsrf=XSRF, **home()),
     "jobs": listed,
     "job/9998": lambda pages: of_job(pages, shown_job(), minutes()),
     "job/9996": lambda pages: of_job(pages, failed_job(), []),
@@ -610,8 +613,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
     #: As the service sends it without subdomains.
     policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'"
 
+    def is_refused(self, path: str) -> bool:
+        """Return whether JupyterHub would not take the cookie of this request: one that a script makes without the token of its page."""
+        made_by = self.headers.get("Sec-Fetch-Mode", "navigate")
+        is_page = path.startswith(PREFIX) and not path.startswith(PREFIX + "static/")
+        return is_page and made_by != "navigate" and self.headers.get("X-XSRFToken") != XSRF
+
     def do_GET(self):
         path = self.path.partition("?")[0]
+        if self.is_refused(path):
+            return self.send_error(403)
         body, kind = b"", TYPES.get(path.rpartition(".")[2], "text/html; charset=utf-8")
         if path.startswith("/hub/static/"):
             body = hub_file(path[len("/hub/static/") :])
@@ -632,7 +643,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Security-Policy", self.policy)
         self.end_headers()
-        self.wfile.write(body)
+        return self.wfile.write(body)
 
     def log_message(self, *_arguments):
         """Say nothing."""

@@ -25,10 +25,15 @@
     }
   }
 
+  // JupyterHub takes the cookie of a request that a script makes only with the token of the page.
+  function ask(address) {
+    return fetch(address, { redirect: "error", headers: { "X-XSRFToken": document.body.dataset.xsrf } });
+  }
+
   // The page once more, of which one part is taken. What a person reads or types there stays.
   async function refresh(frame) {
     const part = document.getElementById("live");
-    const answer = await fetch(frame.dataset.live || location.href, { redirect: "error" });
+    const answer = await ask(frame.dataset.live || location.href);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live");
     if (fresh && !part.contains(document.activeElement) && String(getSelection()) === "") {
       times(fresh);
@@ -40,7 +45,7 @@
   }
 
   async function follow(log) {
-    const answer = await fetch(log.dataset.log + "&from=" + log.dataset.next, { redirect: "error" });
+    const answer = await ask(log.dataset.log + "&from=" + log.dataset.next);
     const found = await answer.json();
     const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
     log.append(found.text);

@@ -113,6 +113,9 @@ def test_no_page_has_what_the_policy_forbids(rendered):
             "/hub/static/favicon.ico",
         }
     sources = (FILES / "pages.js").read_text(encoding="utf-8")
+    # JupyterHub refuses the cookie of a request of a script without it.
+    assert sources.count("fetch(") == sources.count('"X-XSRFToken": document.body.dataset.xsrf')
+    assert 'data-xsrf="secret"' in rendered["job/9998"]
     assert not re.search(r"innerHTML|insertAdjacentHTML|\beval\b|\.style\b", sources)
 
 

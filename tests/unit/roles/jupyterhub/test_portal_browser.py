@@ -107,6 +107,15 @@ def test_a_job_is_stopped_by_keyboard(browser, site):
     assert browser.run("return document.activeElement.innerText") == "Yes, stop it"
 
 
+def test_an_open_page_shows_new_lines(browser, site):
+    """Without a load. Its hub refuses requests of scripts without the token of the page, as JupyterHub does."""
+    browser.go(site + "job/9998")
+    browser.run("window.sameLoad = true")
+    text = "return document.querySelector('#text').textContent"
+    browser.wait("a new line", lambda: "of the log, " in browser.run(text), 30)
+    assert portal.HOSTILE in browser.run(text) and browser.run("return window.sameLoad")
+
+
 def test_without_scripts_lists_details_and_forms_are_there(driver, site):
     with driver.open() as browser:
         browser.command("Emulation.setScriptExecutionDisabled", value=True)
