@@ -110,7 +110,7 @@ def test_verify_notices_gpus_with_the_job_of_another(front, other, queue, pair, 
 
     def told():
         found = front.host.ansible(
-            "trainyard.gpu.monitoring_proof", asked, check=False, become=True
+            "trainyard.gpu.monitoring_proof", json.dumps(asked), check=False, become=True
         )
         assert (found["error"], found["jobs_error"]) == ("", "")
         return found["jobs"]
@@ -143,8 +143,10 @@ def test_an_idle_job_is_told(front, queue, pair, received, wait):
     idle, mailed = wait(lambda: received.told("GpuAllocatedButIdle", slurm_job=bob), 240)
     # Its number, and nobody's name.
     assert set(idle) == {"alertname", "severity", "slurm_job"} and mailed == OPS
-    rows = front.query('ALERTS{alertname="GpuAllocatedButIdle"}')
-    assert [row["metric"]["slurm_job"] for row in rows] == [bob]
+    told = json.loads(front.get("localhost:9090", "/api/v1/alerts")[1])["data"]["alerts"]
+    summaries = [row["annotations"]["summary"] for row in told if "slurm_job" in row["labels"]]
+    text = "job %s holds %d GPUs that it has not used for 2 hours"
+    assert sorted(summaries) == sorted([text % (alice, 1), text % (bob, 2)])
 
 
 def test_an_idle_job_is_warned_and_stopped(front, queue, pair, wait):
