@@ -51,11 +51,16 @@ def answers(place: str, context) -> list[str]:
             if context
             else http.client.HTTPConnection(name, int(port), timeout=5)
         )
-        with contextlib.suppress(OSError, http.client.HTTPException):
+        try:
             connection.request("GET", path)
             answer = connection.getresponse()
             if answer.status < 400 and answer.read():
                 found.append(place + path)
+        except TimeoutError:
+            # A packet filter drops it, for all paths.
+            return found
+        except (OSError, http.client.HTTPException):
+            pass
         connection.close()
     return found
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from state_left import state_left
 
 ROLE = "monitoring"
+SLURM = {"cluster_scheduler": "slurm", "job_container_storage": "/var/spool/containers"}
 HOSTS = ("monitoring-a", "monitoring-b")
 LEFT = ("/etc/trainyard", "/var/lib/trainyard", "/var/lib/prometheus", "/run/trainyard")
 
 
 def test_nothing_is_left(front, other, received, playbook):
     received.stop()
-    done = playbook("teardown.yml", cluster_scheduler="slurm")
+    done = playbook("teardown.yml", **SLURM)
     assert done.code == 0, done.output
     assert state_left(HOSTS, Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])) == {}
     for host in (front, other):
@@ -28,5 +29,5 @@ def test_nothing_is_left(front, other, received, playbook):
 
 
 def test_a_second_teardown_changes_nothing(playbook):
-    done = playbook("teardown.yml", cluster_scheduler="slurm")
+    done = playbook("teardown.yml", **SLURM)
     assert (done.code, done.changed) == (0, 0), done.output
