@@ -147,7 +147,7 @@ def test_input_that_uses_the_cluster_facts_is_judged_before_a_host_changes(clust
         json.dumps(
             {
                 "verify_timeout": "{{ cluster_host.architecture }}",
-                # What is asked for with the facts must not need them.
+                # The module run that reads the facts must not need them.
                 "training_container_name": "{{ 'on-' ~ cluster_host.architecture }}",
                 "package_sources_ca_certificates": [
                     "/etc/{{ cluster_host.architecture }}-authority.pem"
