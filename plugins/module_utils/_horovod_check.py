@@ -105,6 +105,16 @@ def begin_check(module, options: dict | None) -> str:
     )
 
 
+def made_check(module, command: list[str], timeout: int, begun: str, params: dict) -> Run:
+    """Await the check that begin_check has started, or make one."""
+    place = {name: params[name] for name in ("container", "ssh_host", "ssh_port")}
+    run = begun_tool(module, begun, command, timeout, **place) if begun else None
+    # What failed while the hosts were read may have been repaired since, or the engine was restarted meanwhile.
+    if not run or run.cause or run.rc != 0:
+        return run_tool(module, command, timeout, **params)
+    return run
+
+
 def build_info(module, options: dict) -> dict:
     """Return the result of module horovod_build_info for its options. UnreadableTable for a table that is truncated or cannot be parsed."""
     params = dict(options)
@@ -114,11 +124,7 @@ def build_info(module, options: dict) -> dict:
     )
     frameworks = (requires.get("frameworks") or []) if import_required else []
     command = check_build_command(executable, frameworks)
-    place = {name: params[name] for name in ("container", "ssh_host", "ssh_port")}
-    run = begun_tool(module, begun, command, timeout, **place) if begun else None
-    # What failed while the hosts were read may have been repaired since, or the engine was restarted meanwhile.
-    if not run or run.cause or run.rc != 0:
-        run = run_tool(module, command, timeout, **params)
+    run = made_check(module, command, timeout, begun, params)
     stderr, import_errors = split_imports(run.stderr, frameworks)
     run = run._replace(stderr=stderr)
     build, cause, evidence = None, run.cause, run.evidence

@@ -10,7 +10,16 @@ import os
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._pem import certificates
 
-__all__ = ["DIRECTORY", "PREFIX", "SYSTEM_BUNDLE", "file_name", "files_in", "read", "trusts"]
+__all__ = [
+    "DIRECTORY",
+    "PREFIX",
+    "SYSTEM_BUNDLE",
+    "file_name",
+    "files_in",
+    "read",
+    "trusts",
+    "trusts_requested",
+]
 
 DIRECTORY = "/usr/local/share/ca-certificates"
 SYSTEM_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -56,3 +65,8 @@ def trusts(
     asked = {file_name(prefix, fingerprint): held[fingerprint] for fingerprint in fingerprints}
     ours = files_in(directory, prefix)
     return all(asked.get(name) == pem for name, pem in ours.items())
+
+
+def trusts_requested(options: dict | None) -> bool:
+    """Return P(trusts) for option C(trusted) of module host_info, false without it."""
+    return bool(options) and trusts(**options)

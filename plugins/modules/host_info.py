@@ -559,7 +559,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._pci import (
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import cgroups
 from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import owned_ids
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import DamagedRecord, parse
-from ansible_collections.trainyard.gpu.plugins.module_utils._trust_store import trusts
+from ansible_collections.trainyard.gpu.plugins.module_utils._trust_store import trusts_requested
 
 SYS_CLASS = "/sys/class"
 DMI = "/sys/class/dmi/id/modalias"
@@ -971,7 +971,7 @@ def main():
             )
     docker = module.get_bin_path("docker")
     # First of all, so that it runs beside the rest.
-    begun = begin_check(module, module.params["begin_check"]) if docker else ""
+    begun = begin_check(module, module.params["begin_check"])
     accounts = accounts_in(module.params["accounts_record"])
     docker_config = daemon_config_state(module) if module.params["docker_config"] else ("", [])
     hostname = socket.gethostname()
@@ -1032,7 +1032,7 @@ def main():
                 path: files_in(path) for path in module.params["folders"] if os.path.isdir(path)
             },
             files=files_found(module.params["files"]),
-            trusts=trusts(**module.params["trusted"]) if module.params["trusted"] else False,
+            trusts=trusts_requested(module.params["trusted"]),
             docker_config_error=docker_config[0],
             docker_config_warnings=docker_config[1],
             labelled_images=labelled_images(module, docker),

@@ -50,6 +50,30 @@ def test_second_run_of_site_yml(cluster):
         name_of(1): MODULE_RUNS,
     }, runs
     assert run.tasks <= TASKS
+    # Horovod's check runs beside all roles: it begins with the first module run, and verify reads the result.
+    for number in range(2):
+        name = name_of(number)
+        assert StandInHost(name, cluster.folder).written["check"] == {
+            "of": {
+                "container": "trainyard-training",
+                "ssh_host": name,
+                "ssh_port": 12345,
+                "frameworks": ["pytorch"],
+            },
+            "read": "c" * 32,
+        }
+
+
+@pytest.mark.parametrize("selection", [["--tags", "preflight"], ["--skip-tags", "verify"]])
+def test_horovod_is_not_checked_for_nothing(cluster, selection):
+    """Only role verify reads the result."""
+    for number in range(2):
+        host = StandInHost(name_of(number), cluster.folder)
+        host.written.pop("check", None)
+        host.keep()
+    run = cluster.playbook("site.yml", *selection)
+    assert run.code == 0, run.text
+    assert "check" not in StandInHost(name_of(0), cluster.folder).written
 
 
 def test_a_limited_run_reads_the_hosts_outside_it(cluster):
@@ -120,7 +144,16 @@ def test_input_that_uses_the_cluster_facts_is_judged_before_a_host_changes(clust
     run = cluster.playbook(
         "site.yml",
         "--extra-vars",
-        json.dumps({"verify_timeout": "{{ cluster_host.architecture }}"}),
+        json.dumps(
+            {
+                "verify_timeout": "{{ cluster_host.architecture }}",
+                # The module run that reads the facts must not need them.
+                "training_container_name": "{{ 'on-' ~ cluster_host.architecture }}",
+                "package_sources_ca_certificates": [
+                    "/etc/{{ cluster_host.architecture }}-authority.pem"
+                ],
+            }
+        ),
     )
     assert (
         run.code == 2
