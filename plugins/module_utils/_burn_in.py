@@ -74,8 +74,8 @@ def score(samples: list[float]) -> float | None:
 def limit(scores: list[float], tolerance: float) -> tuple[float, float]:
     """Return the median of the scores of equal devices and the share of it below which one is slow.
 
-    Of an even number the higher of the middle scores counts as the median, and the lower of the middle deviations: half of the devices may be slow, as on one of
-    two hosts, and do not lower the bar that they are measured against.
+    Of an even number the higher of the middle scores counts as the median, and the lower of the middle deviations: half of the devices may be slow, as on one
+    of two hosts, and do not lower the bar that they are measured against.
     """
     middle = statistics.median_high(scores)
     spread = 0.0
@@ -146,8 +146,8 @@ def answer_of(run: dict) -> dict:
 def devices(host: str, told: dict) -> list[dict]:
     """Return the devices of a host from what was read there.
 
-    C(told) has C(run), the result of the program's task, C(serial) of the host, the results of M(trainyard.gpu.nvidia_smi_info#module) C(before), C(during) and C(after),
-    the errors of the kernel's log C(errors_before) and C(errors_after), and C(vendor), the text for P(vendor_findings).
+    C(told) has C(run), the result of the program's task, C(serial) of the host, the results of M(trainyard.gpu.nvidia_smi_info#module) C(before), C(during) and
+    C(after), the errors of the kernel's log C(errors_before) and C(errors_after), and C(vendor), the text for P(vendor_findings).
     """
     answer = answer_of(told.get("run") or {})
     by_uuid = {
@@ -339,7 +339,8 @@ def _state(card: dict) -> dict:
 def judge(found: list[dict], filed: dict, figures: list[dict] | tuple = ()) -> dict:
     """Return the judged devices and the findings.
 
-    C(found) are the devices of P(devices) of all hosts of the run, C(filed) the earlier results by serial number, newest last. C(figures) returns the published rates of a model.
+    C(found) are the devices of P(devices) of all hosts of the run, C(filed) the earlier results by serial number, newest last. C(figures) returns the published
+    rates of a model.
     """
     scores = {
         device["serial"]: {test: score(samples) for test, samples in device["rates"].items()}

@@ -5,8 +5,8 @@
 """What was found in Slurm's accounting database and what is requested, as commands of sacctmgr.
 
 The record remembers what was created and the former values of what was changed. Only that is removed or restored. A record is a dictionary of "qos NAME",
-"account NAME", "member ACCOUNT PERSON" and "operator PERSON"; each has C(created), C(fields) with [former value, value that was set] by field, and an account the QOS that were
-added to it.
+"account NAME", "member ACCOUNT PERSON" and "operator PERSON"; each has C(created), C(fields) with [former value, value that was set] by field, and an account
+the QOS that were added to it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
 """Loads all GPUs of a host at the same time, and checks each value that they compute, store and copy. Without GPUs, ranks on the CPU do the same.
 
 It runs in the training image with its PyTorch. The plan is JSON in TRAINYARD_BURN_IN: "seconds", "folders" ({name: path} whose disk is measured), "ranks" (of a
-host without GPUs; 0 means one for each two CPUs, at most 8), "leash" (end when the input does). The last line of the output is the answer: "ranks" with "rates" (lists of GB/s and TFLOP/s) and
-"wrong" (numbers of wrong values) for each, "host", "software" and "error". A process for each rank, so that a GPU that fails ends only its own.
+host without GPUs; 0 means one for each two CPUs, at most 8), "leash" (end when the input does). The last line of the output is the answer: "ranks" with "rates"
+(lists of GB/s and TFLOP/s) and "wrong" (numbers of wrong values) for each, "host", "software" and "error". A process for each rank, so that a GPU that fails
+ends only its own.
 
 All numbers are integers that no precision rounds: the products of the matrices are known, and one flipped bit is seen.
 Python 3.6, for old training images.

@@ -66,9 +66,9 @@ def is_over(node: str, shown: str) -> bool:
     """
     rows = {}
     for text in shown.splitlines():
-        name, _bar, rest = text.partition("|")
-        since, bar, reason = rest.partition("|")
-        if bar:
+        name, _separator, rest = text.partition("|")
+        since, separator, reason = rest.partition("|")
+        if separator:
             rows[name.strip()] = (since.strip(), reason.strip())
     if len(rows) < LEAST_NODES:
         return False

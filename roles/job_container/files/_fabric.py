@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Ports of InfiniBand and RoCE between two looks of the health program: ports that went down, flaps, and errors by their rate.
 
-A counter since the boot says nothing about today, so the last look is kept. The thresholds are those of NVIDIA/NVSentinel's monitor of network cards (symbol errors,
-recoveries), leptonai/gpud (a port is down after 4 minutes, three flaps) and NVIDIA's health-validation.
+A counter since the boot says nothing about today, so the last look is kept. The thresholds are those of NVIDIA/NVSentinel's monitor of network cards (symbol
+errors, recoveries), leptonai/gpud (a port is down after 4 minutes, three flaps) and NVIDIA's health-validation.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def place_of(counter: str) -> str:
 def judge(former: dict, ports: dict[str, dict], boot: str, now: float) -> tuple[list, dict]:
     """Return the faults of ports as pairs of check and text, and what to keep for the next look, with the new C(remarks) of this one.
 
-    C(former) is what the last look has kept, of any form. After a boot the first look only counts: a port without a cable is no fault. Verify compares with others.
+    C(former) is what the last look has kept, of any form. After a boot the first look only counts: a port without a cable is no fault. Verify compares with
+    others.
     """
     known = former.get("ports") if isinstance(former, dict) and former.get("boot") == boot else None
     known = known if isinstance(known, dict) else {}

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """host-check SECONDS, as root: what the health program of this host finds, and what its devices compute under load.
 
-Program idle-checks of the scheduler's host starts it with sudo, in a job of Slurm's own user that has the whole node. It prints one line of JSON with C(health),
-what M(trainyard.gpu.burn_in_results#module) needs to judge the devices, and C(not_made) if the load cannot run here. It ends with its job.
+Program idle-checks of the scheduler's host starts it with sudo, in a job of Slurm's own user that has the whole node. It prints one line of JSON with
+C(health), what M(trainyard.gpu.burn_in_results#module) needs to judge the devices, and C(not_made) if the load cannot run here. It ends with its job.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """idle-checks SETTINGS, as root on the scheduler's host: checks idle nodes whose last check is older than some days, and nodes before they return to service.
 
-A timer starts it. The check is a job of the lowest priority that has the whole node, so it begins on idle nodes only, and other jobs preempt it. SETTINGS is JSON
-with C(days), C(seconds) of the load and C(priority), the QOS of the job. Results lie below C(STATE), one file for each device.
+A timer starts it. The check is a job of the lowest priority that has the whole node, so it begins on idle nodes only, and other jobs preempt it. SETTINGS is
+JSON with C(days), C(seconds) of the load and C(priority), the QOS of the job. Results lie below C(STATE), one file for each device.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ def job(node: str, partition: str, settings: dict, seconds: int, reservation: st
 
 
 def judge(answers: dict, filed: dict, ignored: tuple = ()) -> tuple[dict, list]:
-    """Return for each node why it must not run jobs, C(bad), or why nothing is known, C(not_made), and the judged devices. C(ignored) are checks that do not count."""
+    """Return for each node why it must not run jobs, C(bad), or why nothing is known, C(not_made), and the judged devices. C(ignored) are checks that do not
+    count.
+    """
     told = {name: answer for name, answer in answers.items() if has_ranks(answer)}
     judged = _burn_in.judge(_burn_in.of_hosts(told), filed, lambda _model: {})
     found = {}

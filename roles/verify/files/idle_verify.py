@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """idle-verify SETTINGS: runs a playbook for hosts whose last measured check is older than some days, for clusters without a scheduler.
 
-A systemd timer of the site's controller starts it. SETTINGS is JSON with C(days), C(reports) (the folder of reports), C(hosts) of the cluster, and C(command), the
-words that start the playbook. It adds C(--limit) with a tenth of the hosts, at least one, and ends with the exit code of the playbook.
+A systemd timer of the site's controller starts it. SETTINGS is JSON with C(days), C(reports) (the folder of reports), C(hosts) of the cluster, and C(command),
+the words that start the playbook. It adds C(--limit) with a tenth of the hosts, at least one, and ends with the exit code of the playbook.
 """
 
 from __future__ import annotations

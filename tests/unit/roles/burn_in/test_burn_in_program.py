@@ -242,7 +242,7 @@ patch()
 """
 
 
-@with_torch
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     "fault, said",
     [
