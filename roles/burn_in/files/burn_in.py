@@ -53,6 +53,8 @@ RING_BYTES, RING_SECONDS = {"cuda": 256 << 20, "cpu": 4 << 20}, 180
 DISK_BYTES = 256 << 20
 MOST_RANKS = 8
 SYSTEM_CPUS = "/sys/devices/system/cpu"
+#: The process that has started a rank.
+STARTER = "TRAINYARD_BURN_IN_STARTER"
 
 
 # --- a rank ---
@@ -189,7 +191,8 @@ class Device(object):
             tests.append(self.exchange)
         deadline = time.perf_counter() + seconds
         span = max(0.05, min(SLICE_SECONDS, seconds / float(ROUNDS * len(tests)) / 2))
-        parent, rounds = os.getppid(), 0
+        # The starter names itself: it may be gone before PyTorch is loaded.
+        parent, rounds = int(os.environ.get(STARTER) or os.getppid()), 0
         while rounds < ROUNDS or time.perf_counter() < deadline:
             for test in tests:
                 # The starter is gone, and with it who reads the answer. Twice the time: a device far too slow.
@@ -375,7 +378,7 @@ def gpus():
 def start(arguments, environment):
     return subprocess.Popen(
         [sys.executable, "-B", os.path.abspath(__file__)] + arguments,
-        env=dict(os.environ, **environment),
+        env=dict(os.environ, **dict(environment, **{STARTER: str(os.getpid())})),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -105,7 +105,8 @@ def test_the_list_is_whole():
     names.remove("idle_verify.py")
     assert (
         {"steps.py", "openpgp.py", "all_reduce.py", "job_watch.py"}
-        <= names
+        # idle_verify.py runs on the controller.
+        <= names - {"idle_verify.py"}
         <= {os.path.basename(path).lstrip("_") for path in FILES}
     )
 

@@ -319,6 +319,21 @@ def test_ranks_end_with_their_starter(tmp_path):
     have_ended(alive)
 
 
+def test_a_rank_whose_starter_is_gone_before_it_begins(monkeypatch):
+    """PyTorch takes long to load on a busy host."""
+    done = []
+    device = burn_in.Device.__new__(burn_in.Device)
+    device.kind = "cpu"
+    monkeypatch.setattr(device, "multiply", lambda name, _span: done.append(name), raising=False)
+    monkeypatch.setattr(device, "remember", lambda _span: done.append("memory"), raising=False)
+    monkeypatch.setenv(burn_in.STARTER, "1" if os.getppid() != 1 else "2")
+    device.burn(600)
+    assert done == []
+    monkeypatch.setenv(burn_in.STARTER, str(os.getppid()))
+    device.burn(0)
+    assert len(done) == 3 * burn_in.ROUNDS
+
+
 def have_ended(ranks):
     deadline = time.monotonic() + 60
     while any(os.path.exists("/proc/%d" % pid) for pid in ranks.values()):
