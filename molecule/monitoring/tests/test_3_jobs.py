@@ -232,7 +232,7 @@ def test_a_drained_node(front, queue, received, wait):
         out, mailed = wait(lambda: received.told("NodeOutOfService", node="monitoring-b"), 240)
     finally:
         front.run("scontrol update nodename=monitoring-b state=resume")
-    assert (out["reason"], out["by"], mailed) == ("a fan", "root", OPS)
+    assert (out["reason"], out["by"], mailed) == ("a fan", "operator", OPS)
 
 
 def test_a_person_sees_own_jobs_only(front, other, queue):
