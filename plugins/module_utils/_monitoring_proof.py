@@ -85,16 +85,17 @@ def _seconds(text: str | None) -> float:
 
 
 def settled_jobs(jobs: list[dict], now: float) -> list[dict]:
-    """Return the running jobs with GPUs that the metrics must know by now.
+    """Return the running jobs with GPUs that the metrics must know by now, by number.
 
     :param jobs: what P(_slurm.parse_jobs) returns.
     :param now: the time in seconds since 1970.
     """
-    return [
+    found = [
         job
         for job in jobs
         if job["state"] == "running" and job["gpus"] and _seconds(job["start_time"]) + SETTLED < now
     ]
+    return sorted(found, key=lambda job: job["id"])
 
 
 def given_devices(

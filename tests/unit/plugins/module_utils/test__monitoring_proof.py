@@ -68,7 +68,8 @@ def test_jobs_of_gpus():
     found = marked((7, "a", 0), (7, "a", 1), (8, "b", 0), *((9, "c", minor) for minor in range(4)))
     jobs = [job(7), job(8, state="completing"), job(9, gpus=4), job(10, gpus=0)]
     assert proof.wrong_jobs(found, jobs, {}, NOW + 3600) == []
-    jobs = [job(7), job(8), job(11, gpus=8), job(12, start=None, state="pending")]
+    # In the order of squeue.
+    jobs = [job(11, gpus=8), job(8), job(7), job(12, start=None, state="pending")]
     assert proof.wrong_jobs(found, jobs, {}, NOW + 3600) == [
         "4 GPUs have job 9, which is not in the queue",
         "job 8 has 2 GPUs, and metrics of 1",
