@@ -208,13 +208,16 @@ def test_a_file_system_is_full(cluster, train):
 
 
 def test_a_measurement_that_hangs(cluster):
-    """The job of verify itself. Its rank on the second host is stopped as soon as it runs, and the other one waits until the time limit."""
-    stop = 'for _try in $(seq 900); do pkill -STOP -f "^python3 -B .*verify/all_reduce.py" && exit; sleep 0.2; done'
+    """The job of verify itself. A rank on the second host is stopped as soon as it runs, and the others wait until the time limit."""
+    stop = 'for _try in $(seq 9000); do pkill -STOP -f "^python3 -B .*verify/all_reduce.py" && exit; sleep 0.2; done'
     cluster.on(cluster.peer, "docker exec --detach %s sh -c '%s'" % (cluster.container, stop))
     run = cluster.playbook("playbooks/verify.yml", "-e", {"verify_bandwidth_timeout": 60})
     report = cluster.last_report()
     found = {check["id"]: check["found"] for check in report["checks"]}["bandwidth-cluster"]
-    said = "the job was stopped after its timeout of 60 s; at its end: rank 1 on %s is stopped"
-    assert said % cluster.peer in found, found
-    assert "rank 0 on %s" % cluster.head in found and "/verify-bandwidth/hang.txt" in found
-    assert found in run.text.replace("\n", " ") or "is stopped by a signal" in run.text
+    # One or both of its ranks were there. Without py-spy it is not known where the others wait.
+    said = (
+        r"not measured: the job was stopped after its timeout of 60 s; at its end: (?:where .+ wait is not known, )?"
+        r"ranks? [23](?: and 3)? on %s:? is stopped by a signal[,.] .*\. See /data1/share/\.trainyard/jobs/verify-bandwidth/hang\.txt"
+    )
+    assert re.fullmatch(said % cluster.peer, found), found
+    assert run.code == 2 and found in run.text
