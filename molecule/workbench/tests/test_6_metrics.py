@@ -56,7 +56,9 @@ def test_what_is_known_of_a_job_is_kept(cluster, query):
     command = "sacct --allocations --noheader --parsable2 --format=AdminComment --jobs=" + number
 
     def kept():
-        cluster.on(cluster.head, "systemctl start trainyard-usage.service")
+        # systemd starts a unit five times in ten seconds at most.
+        unit = "trainyard-usage.service"
+        cluster.on(cluster.head, "systemctl reset-failed %s && systemctl start %s" % (unit, unit))
         return cluster.as_person("alice", command).out.strip() == "ty1:gpus=1,seen=0"
 
     cluster.wait("the use of the job", kept, 240)
