@@ -45,6 +45,8 @@ def test_the_engine_is_ubuntus(host):
         assert host.package(name).is_installed
     assert host.service("docker").is_running and host.service("docker").is_enabled
     assert host.run("docker info").rc == 0
+    # A container with an init needs it, and no package of Debian's remains to bring it.
+    assert host.run("docker-init --version").rc == 0
 
 
 def test_the_distributions_own_sources_are_as_they_were(host):
