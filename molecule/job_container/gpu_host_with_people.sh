@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes a host that runs rootless containers: an unmasked /proc, a real file system for containers, four GPUs, two people of a group.
+# gpu_host_with_people.sh [without-people]: makes a host that runs rootless containers: an unmasked /proc, a real file system for containers, four GPUs, two
+# people of a group.
 set -eu
 # docker run --security-opt systempaths=unconfined does this, and Docker's interface has no option for it.
 for point in $(awk '$5 ~ "^/proc/" {print $5}' /proc/self/mountinfo | sort --reverse); do
@@ -13,6 +14,7 @@ for number in 0 1 2 3; do
     mknod -m 666 /dev/nvidia$number c 195 $number
 done
 
+[ "${1-}" != without-people ] || exit 0
 groupadd --gid 3001 vision
 for person in alice:2101 bob:2102; do
     groupadd --gid "${person#*:}" "${person%:*}"

@@ -17,26 +17,32 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def alone(monkeypatch):
-    """A playbook on a cluster of one of the hosts, because a cluster has one release."""
+def among(monkeypatch):
+    """A playbook on a cluster of some of the hosts, because a cluster has one release."""
 
-    def run(host, name, **variables):
+    def run(hosts, name, *arguments, **variables):
         whole = Path(os.environ["MOLECULE_INVENTORY_FILE"])
-        folder = whole.parent.with_name("inventory-" + host)
+        folder = whole.parent.with_name("inventory-" + hosts[0])
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(whole.parent, folder, symlinks=True)
         inventory = yaml.safe_load(whole.read_text(encoding="utf-8"))
-        hosts = inventory["cluster"]["hosts"]
-        inventory["cluster"]["hosts"] = {host: hosts[host]}
-        inventory["all"]["hosts"] = {host: hosts[host]}
-        del inventory["archive"]
-        (folder / whole.name).write_text(yaml.safe_dump(inventory), encoding="utf-8")
+        members = {host: inventory["all"]["hosts"][host] for host in hosts}
+        inventory = {"all": {"hosts": members}, "cluster": {"hosts": members}}
+        (folder / whole.name).write_text(
+            yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8"
+        )
         monkeypatch.setenv("MOLECULE_INVENTORY_FILE", str(folder / whole.name))
-        done = run_playbook(ROOT / "playbooks" / name, **variables)
+        done = run_playbook(ROOT / "playbooks" / name, *arguments, **variables)
         monkeypatch.undo()
         return done
 
     return run
+
+
+@pytest.fixture
+def alone(among):
+    """A playbook on a cluster of one host."""
+    return lambda host, name, **variables: among([host], name, **variables)
 
 
 @pytest.fixture(scope="session")
