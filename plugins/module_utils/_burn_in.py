@@ -251,12 +251,13 @@ def _dcgm_results(said: str) -> tuple[list[str], list[str]]:
     return (told["Fail"], told["Warn"]) if rows else nothing
 
 
+def _dcgm_warning(entry: object) -> str:
+    return str(entry.get("warning") if isinstance(entry, dict) else entry)
+
+
 def _dcgm_row(name: str, result: dict) -> str:
     number = result.get("entity_id", result.get("gpu_id", result.get("gpu_ids")))
-    why = "; ".join(
-        str(entry.get("warning") if isinstance(entry, dict) else entry)
-        for entry in result.get("warnings") or []
-    )
+    why = "; ".join(_dcgm_warning(entry) for entry in result.get("warnings") or [])
     place = "" if number is None else " of GPU %s" % number
     return ("dcgmi diag: %s%s: %s" % (name, place, why or result["status"]))[:300]
 

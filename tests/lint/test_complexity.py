@@ -20,8 +20,6 @@ USUAL, HIGHEST = 15, 20
 MOST_ABOVE_USUAL = 146
 #: The functions above HIGHEST. Each is split as soon as somebody changes it.
 TO_SPLIT = {
-    "_burn_in.py devices",
-    "_burn_in.py link_check",
     "_jupyterhub_plan.py jupyterhub_plan",
     "_jupyterhub_plan.py problems",
     "_slurm_accounts.py _Planner.deletions",

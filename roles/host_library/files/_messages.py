@@ -13,6 +13,12 @@ class Refused(Exception):
     """What was requested cannot be done. The message is for the person, and ends the program."""
 
 
+def printable(text: str) -> str:
+    """Return a text of people or hosts for a terminal, a table or a mail: with C(?) for each character that cannot be printed, such as a line break."""
+    strange = {letter for letter in text if not letter.isprintable()}
+    return text.translate({ord(letter): "?" for letter in strange})
+
+
 def say(text: object, descriptor: int = 1) -> None:
     """Write a line to the log, unless the share is full: what follows has to be done anyway.
 

@@ -24,6 +24,7 @@ import urllib.parse
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _files
+import _messages
 import _metrics
 import _slurm
 import _usage
@@ -262,9 +263,8 @@ def send(user: str, subject: str, text: str) -> None:
     found = re.search(r"^MailProg\s*=\s*(/\S+)$", ask(_slurm.CONFIG), re.MULTILINE)
     if not found or not os.access(found.group(1), os.X_OK):
         return
-    line = "".join(letter if letter.isprintable() else "?" for letter in subject)
     try:
-        ask([found.group(1), "-s", line, user], text + "\n")
+        ask([found.group(1), "-s", _messages.printable(subject), user], text + "\n")
     except NoAnswer as error:
         print("trainyard: %s" % error, file=sys.stderr)
 

@@ -22,6 +22,7 @@ sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _burn_in
 import _drains
 import _files
+import _messages
 
 STATE = "/var/lib/trainyard/idle_checks"
 CHECK = "/usr/local/lib/trainyard/slurm/host-check"
@@ -60,7 +61,7 @@ def output(command: list) -> str | None:
 
 def tell(text: str) -> None:
     """Write a line to the log of the unit. Names of processes and of hosts are data."""
-    print("trainyard: %s" % "".join(c if c.isprintable() else "?" for c in text), flush=True)
+    print("trainyard: %s" % _messages.printable(text), flush=True)
 
 
 # --- pure functions ---

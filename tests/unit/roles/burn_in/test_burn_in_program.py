@@ -143,7 +143,7 @@ def test_a_rank_that_dies_says_why():
 
 
 def test_gpus_in_use():
-    """Without a scheduler nobody has waited for their programs."""
+    """Without a scheduler, no run has waited for their programs."""
 
     def users(*processes):
         cards = [{"processes": each} for each in processes]
