@@ -129,16 +129,21 @@ def _is_serial(text: str, counts: collections.Counter) -> bool:
     return counts[text] == 1 and text.lower() not in NO_SERIAL and len(text) > 3
 
 
+def _lines(found: object) -> list[str]:
+    lines = [str(each) for each in found] if isinstance(found, list) else []
+    return [line for line in lines if line.strip()]
+
+
 def answer_of(run: dict) -> dict:
     """Return the answer of the program, from the result of its task: the last line, as libraries may print anything before it."""
-    lines = [line for line in run.get("stdout_lines") or [] if line.strip()]
+    lines = _lines(run.get("stdout_lines"))
     try:
         answer = json.loads(lines[-1]) if run.get("rc") == 0 else None
     except (IndexError, ValueError, RecursionError):
         answer = None
     if isinstance(answer, dict):
         return answer
-    said = [line for line in run.get("stderr_lines") or [] if line.strip()] or lines
+    said = _lines(run.get("stderr_lines")) or lines
     why = (said or [str(run.get("msg") or "no message")])[-1]
     return {"error": "the program did not end well: %s" % why[:300]}
 
@@ -270,7 +275,8 @@ def _numbers(rates: dict | None) -> dict[str, list[float]]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    # Neither infinite, nor a number whose sum is.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
 
 
 def _grown(before: dict, after: dict) -> list[str]:

@@ -4547,7 +4547,7 @@ SIGNATURES = [
             "disk_full",
             STORAGE,
             CAUSE,
-            [r"No space left on device: '((?!/dev/shm)[^'\n]*/)[^'\n]*'"],
+            [r"No space left on device: '((?!/dev/shm)[^'\n]*/)[^'/\n]*'"],
             ["OSError: [Errno 28] No space left on device: '/data1/share/ckpt/step300.pt'"],
             "the file system of {1} is full",
             "remove files that you no longer need from {1}, such as old checkpoints",

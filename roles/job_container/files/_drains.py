@@ -26,6 +26,8 @@ CLASSES = {
 NEVER_HELD = {"share", "epilog", "firewall", "alloc-gpus-busy"}
 #: A smaller cluster has no mass to protect. In others the breaker leaves two thirds of the nodes in service.
 LEAST_NODES, MOST_OUT = 4, 3
+#: A job of a person, or one server for all hosts, causes these. There is nothing to repair on the node, so they never keep it out.
+NEVER_STAYS = {"share", "epilog", "alloc-gpus-busy", "free-space"}
 #: So many drains for one cause in so many seconds, and a person has to look at the node.
 TIMES, WEEK = 3, 7 * 24 * 3600
 STAYS = "trainyard: stays out: "
@@ -111,6 +113,8 @@ def too_often(history: list[dict], now: float) -> str:
     if not drains:
         return ""
     for check in drains[-1]["checks"]:
+        if check in NEVER_STAYS:
+            continue
         begun = [
             event
             for event in drains

@@ -3,23 +3,28 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Charts of the portal: queries for Prometheus, and its answers as lines of SVG with their axes. Data in, data out.
 
-The browser sends none of these queries, and no text of a person is part of one. Charts are drawn here, so they need no script.
+The browser sends none of these queries. Of a person only the name and the number of a job are part of one. Charts are drawn here, so they need no script.
 """
 
 from __future__ import annotations
 
 import datetime
 import math
+import re
 from urllib.parse import urlencode
 
 #: Size of a picture in its own units. The style sheet stretches it.
 WIDTH, HEIGHT = 1000, 100
 #: Points of a curve at most, and those of all curves of a picture: a page with 512 GPUs stays small. Seconds between two points at least.
 MOST_POINTS, ALL_POINTS, LEAST_STEP = 240, 2400, 15
+#: Curves of a picture, and samples of an hour, at most. The folder of a job has what its person writes there.
+MOST_SERIES, HOUR = 1024, 60
 #: Colours of the style sheet.
 COLOURS = 8
 #: Seconds of the curves of the cluster, and between two of their points.
 CLUSTER_SECONDS, CLUSTER_STEP = 6 * 3600, 120
+#: A name that can be part of a query.
+PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 #: Curves of a job: title, metric of role monitoring_host, factor to the unit, and unit.
 CURVES = (
     ("GPU use", "trainyard_gpu_utilization_ratio", 100, "%"),
@@ -55,20 +60,22 @@ def instant(query: str) -> str:
     return "query?" + urlencode({"query": query})
 
 
-def curve_queries(job: dict, now: float) -> list:
+def curve_queries(job: dict, now: float, person: str) -> list:
     """Return the addresses of the queries for the curves of a job, over its own time.
 
-    C(job) is what Slurm has told the person, so it is one of theirs.
+    C(job) comes from a program that runs as the person, who can change its answer. So whose job it is, the metrics of the scheduler say.
     """
-    if not job["started"]:
+    if not job["started"] or not PERSON.fullmatch(person):
         return []
     start = seconds_of(job["started"])
     end = max(start, seconds_of(job["ended"]) if job["ended"] else now)
     points = max(2, min(MOST_POINTS, ALL_POINTS // max(1, job["gpus"])))
     step = max(LEAST_STEP, math.ceil((end - start) / (points - 1)))
-    of_job = "%s and on (instance, uuid) (trainyard_gpu_job == %d)"
+    number = int(job["id"])
+    of_job = "and on (instance, uuid) (trainyard_gpu_job == %d)" % number
+    of_person = 'and on () trainyard_slurm_job_info{slurm_job="%d",user="%s"}' % (number, person)
     return [
-        ranged(of_job % (metric, int(job["id"])), start, end, step)
+        ranged("%s %s %s" % (metric, of_job, of_person), start, end, step)
         for _title, metric, _factor, _unit in CURVES
     ]
 
@@ -282,7 +289,7 @@ def odd_words(title: str, unit: str, series: list) -> str:
 def _numbers(minutes: object) -> list:
     """Return pairs of seconds and number of what the folder of a job has by minute. The job's program may write there."""
     found = []
-    for at, value in minutes or []:
+    for at, value in (minutes or [])[-HOUR:]:
         is_number = isinstance(value, (int, float)) and math.isfinite(value)
         if isinstance(at, int) and 0 < at < 1 << 31 and (value is None or is_number):
             found.append((60.0 * at, value))
@@ -297,10 +304,10 @@ def hour_panels(usage: list, workers: list) -> list:
     """
     groups = [("GPU use, last hour", "%", 100.0, [])]
     groups += [("CPUs in use, last hour", "CPUs", 0, []), ("Memory, last hour", "GB", 0, [])]
-    for gpu in usage:
+    for gpu in usage[:MOST_SERIES]:
         name = "%s, GPU %s" % (gpu["host"], gpu["gpu"])
         groups[0][3].append({"name": name, "samples": _numbers(gpu.get("minutes"))})
-    for worker in workers:
+    for worker in workers[:MOST_SERIES]:
         for group, key in zip(groups[1:], ("cpus", "memory_gb")):
             samples = _numbers(worker.get(key))
             group[3].append({"name": worker["name"], "samples": samples})

@@ -39,6 +39,8 @@ OF_SERVER = re.compile(r"JUPYTERHUB_[A-Z_]+|JPY_API_TOKEN")
 LINK_BYTES = 32
 PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+#: Reasons of the health program and of slurmd begin so. The health program takes them back.
+TAKEN_BACK = ("trainyard:", "Kill task failed", "Epilog error", "Prolog error")
 
 
 #: Actions of the spawner, then those of the pages of jobs.
@@ -249,7 +251,7 @@ def check_source(request: dict) -> None:
 def check_node(request: dict) -> None:
     """Raise RequestError if an action of an operator is not one that the page makes.
 
-    A reason that begins as those of the health program would be taken back by it.
+    A reason that begins as those of the health program or of slurmd would be taken back.
     """
     node, reason = request.get("node"), request.get("reason")
     if not isinstance(node, str) or not NODE.fullmatch(node):
@@ -260,10 +262,10 @@ def check_node(request: dict) -> None:
         return
     if not isinstance(reason, str) or not reason.strip() or len(reason) > 200:
         raise RequestError("the host needs a reason of 1 to 200 characters; all people see it")
-    if not reason.isprintable() or reason.strip().startswith("trainyard:"):
+    if not reason.isprintable() or reason.strip().startswith(TAKEN_BACK):
         raise RequestError(
-            "the reason '%.40s' is not valid; use one line that does not begin with trainyard:"
-            % line_of(reason)
+            "the reason '%.40s' is not valid; use one line that does not begin with %s"
+            % (line_of(reason), ", ".join(TAKEN_BACK))
         )
 
 

@@ -28,6 +28,8 @@ PROMETHEUS, PATIENCE = "https://localhost:9090/api/v1/", 3
 REPORT = "/var/lib/trainyard/hub/verify.html"
 #: Bytes of a job file that a person uploads.
 MAX_FILE = 1 << 18
+#: For so long people share an answer of Prometheus about the cluster.
+SHARED_SECONDS = 10
 
 #: Headers of each answer, including errors. The address of Jupyter contains its token.
 HEADERS = {
@@ -177,7 +179,7 @@ class Job(Page):
         if "error" in answer:
             return self.refuse("Job %s" % number, answer)
         job = answer["job"]
-        queries = _charts.curve_queries(job, time.time())
+        queries = _charts.curve_queries(job, time.time(), self.get_current_user()["name"])
         told = await asyncio.gather(*[ask_prometheus(query) for query in queries])
         # Those of Prometheus are over all the time of the job.
         panels, titles = _charts.panels_of(told), set()
@@ -205,7 +207,7 @@ class Job(Page):
             cost=_jobs_page.cost_words(job, answer["accounts"]),
             opens=_jobs_page.folder_addresses(HUB, job.get("folder"), answer["share"]),
             rank=rank,
-            ranks=job["workers"],
+            ranks=min(int(job["workers"]), _charts.MOST_SERIES),
             log=log.get("text", log.get("error", "")),
             from_byte=log.get("start", 0),
             next_byte=log.get("next", 0),
@@ -294,13 +296,25 @@ class New(Page):
         return self.redirect("%sjob/%s" % (PREFIX, answer["job"]))
 
 
+#: Answers about the cluster are the same for all who see others, and for all who do not: the time of the question, and its task.
+shared_answers = {}
+
+
+async def ask_shared(sees_others: bool) -> dict:
+    """Ask Prometheus about the cluster, at most once in some seconds for all people together."""
+    now = time.monotonic()
+    asked, task = shared_answers.get(sees_others, (0.0, None))
+    if task is None or now - asked > SHARED_SECONDS:
+        task = asyncio.ensure_future(ask_all(_charts.cluster_queries(time.time(), sees_others)))
+        shared_answers[sees_others] = now, task
+    return await asyncio.shield(task)
+
+
 class Cluster(Page):
     @web.authenticated
     async def get(self):
         sees_others = self.is_operator() or settings().get("people_see") == "occupancy"
-        answer, told = await asyncio.gather(
-            self.ask("cluster"), ask_all(_charts.cluster_queries(time.time(), sees_others))
-        )
+        answer, told = await asyncio.gather(self.ask("cluster"), ask_shared(sees_others))
         if "error" in answer:
             return self.refuse("Cluster", answer)
         return self.show(

@@ -275,7 +275,12 @@ def probe(node: str, nodes: dict, settings: dict) -> dict:
             return {"bad": "", "health": "", "not_made": "the node cannot be resumed"}
         command = job(node, nodes[node]["partition"], settings, PROBE_SECONDS, name)
         # Cold devices are faster than in a check of a minute, so their speed is neither judged nor filed.
-        found = judge(run_jobs({node: command}, PROBE_SECONDS), {}, (_burn_in.SPEED,))[0][node]
+        try:
+            found = judge(run_jobs({node: command}, PROBE_SECONDS), {}, (_burn_in.SPEED,))[0][node]
+        except BaseException:
+            # Nothing is known of the node, which is in service now.
+            update(node, "state=drain", "reason=" + former)
+            raise
         bad = found["bad"] or found["health"]
         if bad:
             drain(node, "probe before the return to service: " + bad)

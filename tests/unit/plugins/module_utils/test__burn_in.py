@@ -455,6 +455,20 @@ def test_an_answer_of_another_form_is_a_fault_of_its_host_only(answer):
     ] == ["pass", "pass"]
 
 
+@pytest.mark.parametrize("lines", [5, {"a": 1}, [7], "x", [None]])
+def test_output_of_another_form_is_a_fault_of_its_host_only(lines):
+    run = {"rc": 0, "stdout_lines": lines, "stderr_lines": lines}
+    both = _burn_in.of_hosts({"gpu-a": {"run": run}, "gpu-b": told()})
+    verdicts = [device["verdict"] for device in _burn_in.judge(both, {}, no_figures)["devices"]]
+    assert verdicts[0] == "fail" and verdicts[-2:] == ["pass", "pass"]
+
+
+def test_rates_without_a_sum_count_for_nothing():
+    assert _burn_in._numbers({"memory": [1e308, 2.5, float("inf"), float("nan"), True]}) == {
+        "memory": [2.5]
+    }
+
+
 @pytest.mark.parametrize(
     "serial, name",
     [

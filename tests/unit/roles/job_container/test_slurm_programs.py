@@ -1448,6 +1448,18 @@ def test_a_probe_does_not_hide_that_a_node_is_drained_again_and_again(node):
     assert node.reason.startswith("trainyard: stays out: gpu-ecc drained this node 3 times")
 
 
+@pytest.mark.parametrize("check", ["share", "epilog", "alloc-gpus-busy", "free-space"])
+def test_what_a_person_can_cause_never_keeps_a_node_out(node, check):
+    for day in range(4):
+        node.now = 1.7e9 + day * 86400
+        health.drain("a", [(check, "x")])
+        assert node.reason == "trainyard: %s: x" % check
+        node.asked.clear()
+        health.drain("a", [])
+        assert node.asked == [["scontrol", "update", "nodename=a", "state=resume"]]
+        node.reason = "none"
+
+
 def test_three_drains_in_three_weeks_are_no_pattern(node):
     for week in range(4):
         node.now = 1.7e9 + week * 7 * 86400

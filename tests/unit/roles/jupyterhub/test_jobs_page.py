@@ -405,6 +405,10 @@ def test_curves():
     (found,) = charts.hour_panels(odd, [])
     assert found["legend"] == [{"name": "a, GPU 0", "colour": 0, "mean": 30}]
     assert charts.hour_panels([{"host": "a", "gpu": 0, "minutes": []}], []) == []
+    # Nor is a file of millions of numbers. The runner keeps an hour.
+    many = [{"host": "a", "gpu": 0, "minutes": [(minute, 90)] * 100000 + [(minute, 10)] * 60}]
+    (found,) = charts.hour_panels(many * 5000, [])
+    assert len(found["legend"]) <= 1024 and found["legend"][0]["mean"] == 10
     infinite = [(minute, float("nan")), (minute, float("inf"))]
     assert charts.hour_panels([], [{"name": "a", "cpus": infinite, "memory_gb": None}]) == []
     panels = charts.hour_panels(portal.minutes(), portal.workers())
@@ -434,26 +438,28 @@ def asked_of(address):
 
 
 def test_the_queries_of_curves():
-    """The only text in them is the number of the job. Their time is that of the job, and they have few points."""
+    """The only texts in them are the number of the job and its person. Their time is that of the job, and they have few points."""
     job = portal.shown_job(started="2026-11-01T00:00:00Z", ended="2026-11-11T00:00:00Z")
-    queries = charts.curve_queries(job, 0.0)
+    queries = charts.curve_queries(job, 0.0, "anna")
     assert len(queries) == 4
     for text in queries:
         asked = asked_of(text)
         assert re.fullmatch(
-            r"trainyard_gpu_\w+ and on \(instance, uuid\) \(trainyard_gpu_job == 9998\)",
+            r"trainyard_gpu_\w+ and on \(instance, uuid\) \(trainyard_gpu_job == 9998\)"
+            r' and on \(\) trainyard_slurm_job_info{slurm_job="9998",user="anna"}',
             asked["query"],
         )
         assert (int(asked["end"]) - int(asked["start"])) == 864000
         assert 864000 / int(asked["step"]) < 240
-    (large, *_more) = charts.curve_queries(dict(job, gpus=512), 0.0)
+    (large, *_more) = charts.curve_queries(dict(job, gpus=512), 0.0, "anna")
     assert 864000 / int(asked_of(large)["step"]) < 5
     short = dict(job, ended=None)
     now = charts.seconds_of(job["started"]) + 60
-    assert "step=15" in charts.curve_queries(short, now)[0]
-    assert charts.curve_queries(dict(job, started=None), now) == []
+    assert "step=15" in charts.curve_queries(short, now, "anna")[0]
+    assert charts.curve_queries(dict(job, started=None), now, "anna") == []
+    assert charts.curve_queries(job, now, 'a"} or x{y="') == []
     with pytest.raises(ValueError):
-        charts.curve_queries(dict(job, id="1 or vector(1)"), now)
+        charts.curve_queries(dict(job, id="1 or vector(1)"), now, "anna")
 
 
 def test_what_others_use_is_asked_only_if_the_site_shows_it():
@@ -596,6 +602,9 @@ def test_the_page_of_operators(rendered):
         {"reason": "a\nb"},
         {"reason": "x" * 201},
         {"reason": " trainyard: xid"},
+        {"reason": "Kill task failed"},
+        {"reason": "Epilog error on 5"},
+        {"reason": "Prolog error"},
         {"reason": 5},
     ],
 )

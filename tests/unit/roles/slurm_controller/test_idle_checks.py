@@ -322,6 +322,19 @@ def test_a_container_that_is_stopped_keeps_no_node_out(scheduler):
     assert scheduler.tick() == [*RESERVED, *FREED]
 
 
+def test_a_probe_that_ends_in_an_error_leaves_no_node_in_service(scheduler, monkeypatch):
+    def broken(_commands, _seconds):
+        raise ArithmeticError("odd")
+
+    scheduler.nodes = WAITS
+    monkeypatch.setattr(idle, "run_jobs", broken)
+    with pytest.raises(ArithmeticError):
+        scheduler.tick()
+    former = WAITS.splitlines()[0].rpartition("|")[2]
+    drained = "scontrol update nodename=a state=drain reason=" + former
+    assert scheduler.asked[-2:] == [drained, *FREED]
+
+
 def test_a_run_that_was_killed_in_a_probe(scheduler):
     scheduler.nodes = "a|reserved|train*|Unknown|none\n"
     scheduler.held = "ReservationName=trainyard-probe-a StartTime=x\nReservationName=site Nodes=a\nReservationName=trainyard-probe-z Nodes=z\n"
