@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import http.server
 import importlib.util
+import itertools
 import json
 import math
 import sys
@@ -26,8 +27,32 @@ PREFIX = "/services/jobs/"
 FRAME = {"prefix": PREFIX, "hub": "", "person": "anna", "is_operator": True}
 #: The token by which JupyterHub knows that a form or a script is of its page.
 XSRF = "secret"
-#: The end of the curves, as seconds.
+#: The time of all pages and the end of the curves, as seconds: 2026-10-31 16:00.
 NOW = 1793462400
+#: The number of the newest job.
+NEWEST = 10000
+#: Hosts of the jobs that pages show.
+HOSTS_OF = {
+    9990: ["gpu-12"],
+    9996: ["gpu-20", "gpu-21"],
+    9998: ["gpu-03", "gpu-63"],
+    9999: ["gpu-31", "gpu-32"],
+}
+#: Who runs the jobs of others, and for which account. anna's are of vision.
+OTHERS = (("ben", "language"), ("carla", "robotics"), ("dave", "language"))
+#: Hosts out of service: reason, since so many hours, and the check that fails.
+AWAY = {
+    "gpu-07": ("trainyard: GPU 3 has fallen off the bus (Xid 79)", 20, "gpu-xid"),
+    "gpu-40": ("trainyard: port 1 of mlx5_2 is not active", 6, "ib-ports"),
+}
+#: The use of the GPUs of some jobs in percent. Those of the others are busy.
+IDLE = {"9000": 7, "9990": 9, "9039": 10}
+#: Slurm's reasons in words.
+WORDS = {
+    "Priority": "other jobs are before it",
+    "Resources": "the hosts that it can use are busy",
+    "AssocGrpGRES": "its group uses all of its GPUs",
+}
 #: A text that no page may take for anything else.
 HOSTILE = "\"><script>alert(1)</script>'{{ 7*7 }}"
 STATES = ("completed", "failed", "cancelled", "timeout", "out_of_memory", "node_fail")
@@ -43,16 +68,21 @@ def load(name: str, folder: Path = FILES) -> object:
     return module
 
 
-def stamp(hours: float) -> str:
-    """Return a time of Slurm so many hours after a day in November 2026."""
-    begin = datetime.datetime(2026, 11, 1)
-    return (begin + datetime.timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+def stamp(hours_ago: float) -> str:
+    """Return a time of Slurm so many hours before NOW."""
+    moment = datetime.datetime.fromtimestamp(NOW - 3600 * hours_ago, datetime.timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def a_job(number: int, state: str = "completed", **changes: object) -> dict:
-    """Return a job as the command trainyard lists it."""
-    started = None if state == "pending" else stamp(number * 0.1 + 0.2)
-    ended = None if state in ("pending", "running") else stamp(number * 0.1 + 3)
+    """Return a job as the command trainyard lists it. The newest one is of eight hours ago."""
+    age = 8 + (NEWEST - number) * 0.1
+    started = None if state == "pending" else stamp(age - 0.2)
+    ended = None if state in ("pending", "running") else stamp(age - 3)
+    hosts = HOSTS_OF.get(number) or [
+        "gpu-%02d" % (2 * number % 64),
+        "gpu-%02d" % (2 * number % 64 + 1),
+    ]
     return dict(
         {
             "id": str(number),
@@ -62,12 +92,12 @@ def a_job(number: int, state: str = "completed", **changes: object) -> dict:
             "priority": "normal",
             "workers": 2,
             "gpus": 16,
-            "hosts": [] if state == "pending" else ["gpu-%02d" % (number % 64), "gpu-63"],
+            "hosts": [] if state == "pending" else hosts,
             "reason": "Priority" if state == "pending" else "",
-            "submitted": stamp(number * 0.1),
+            "submitted": stamp(age),
             "started": started,
             "ended": ended,
-            "start_estimate": stamp(number * 0.1 + 2) if state == "pending" else None,
+            "start_estimate": stamp(age - 10) if state == "pending" else None,
             "exit_code": 1 if state == "failed" else None if ended is None else 0,
             "limit_minutes": 600,
             "restarts": 0,
@@ -76,61 +106,119 @@ def a_job(number: int, state: str = "completed", **changes: object) -> dict:
     )
 
 
+def waiting_job(number: int) -> dict:
+    """Return the newest job of anna, as the queue has it."""
+    why = "other jobs are before it; place 3 of 41 in the queue"
+    return a_job(number, "pending", workers=1, gpus=8, why=why)
+
+
 def many_jobs(count: int) -> list:
     """Return jobs, the newest first."""
-    found = [a_job(number, STATES[number % len(STATES)]) for number in range(1, count - 2)]
-    found += [a_job(count - 2, "running"), a_job(count - 1, "running")]
-    found.append(
-        a_job(count, "pending", why="other jobs are before it; place 3 of 41 in the queue")
-    )
+    found = [a_job(number, STATES[(number + 1) % len(STATES)]) for number in range(1, count - 2)]
+    found += [a_job(count - 2, "running"), a_job(count - 1, "running"), waiting_job(count)]
     return found[::-1]
 
 
 def nodes(count: int = 64) -> list:
-    """Return hosts as `trainyard nodes` has them."""
+    """Return hosts as `trainyard nodes` has them. Most are full."""
     found = []
     for number in range(count):
-        away = number in (7, 40)
-        used = 0 if away else (number * 5) % 9
+        name = "gpu-%02d" % number
+        reason, hours, _check = AWAY.get(name, ("", 0, ""))
+        used = (number // 6 * 5) % 9 if number % 6 == 0 else 8
         free = {"cpus": 8 * (8 - used), "memory_mib": 131072 * (8 - used), "gpus": 8 - used}
         found.append(
             {
-                "name": "gpu-%02d" % number,
-                "states": ["idle", "drain"] if away else ["mixed"],
-                "available": not away,
-                "reason": "trainyard: GPU 3 has fallen off the bus (Xid 79)" if away else "",
-                "since": stamp(500) if away else None,
+                "name": name,
+                "states": ["idle", "drain"] if reason else ["mixed"],
+                "available": not reason,
+                "reason": reason,
+                "since": stamp(hours) if reason else None,
                 "classes": ["h100" if number < 48 else "a100"],
                 "cpus": 64,
                 "memory_mib": 1048576,
                 "gpus": 8,
-                "free": dict.fromkeys(free, 0) if away else free,
+                "free": dict.fromkeys(free, 0) if reason else free,
             }
         )
     return found
 
 
+def used_of(host: dict) -> int:
+    """Return how many GPUs of a host jobs have."""
+    return host["gpus"] - host["free"]["gpus"] if host["available"] else 0
+
+
+def running() -> list:
+    """Return the jobs of all people that run. They have the GPUs that P(nodes) has not as free."""
+    instance = a_job(9990, "running", name="main", gpus=1, workers=1)
+    found = [a_job(9998, "running"), a_job(9999, "running"), instance]
+    taken = {host for job in found for host in job["hosts"]}
+    for job in found:
+        job["person"] = "anna"
+    others = [host for host in nodes() if used_of(host) and host["name"] not in taken]
+    for number, host in enumerate(others):
+        person, account = ("eve", "vision") if number == 1 else OTHERS[number % len(OTHERS)]
+        more = {"person": person, "account": account, "hosts": [host["name"]]}
+        more.update(workers=1, gpus=used_of(host), limit_minutes=10080)
+        found.append(a_job(9000 + number, "running", **more))
+    return found
+
+
+def gpus_of(jobs: list, key: str) -> dict:
+    """Return the GPUs of jobs by C(account) or C(person)."""
+    found = {}
+    for job in jobs:
+        found[job[key]] = found.get(job[key], 0) + job["gpus"]
+    return found
+
+
+def use_of(job: dict, host: str, gpu: int) -> float:
+    """Return the use of a GPU of a job now, from 0 to 1. One of job 9998 is slow."""
+    if job["id"] == "9998":
+        return 0.31 if (host, gpu) == ("gpu-03", 5) else 0.97
+    return IDLE.get(job["id"], 98 - (gpu * 7 + int(host[-2:]) * 3) % 13) / 100
+
+
+def free_classes(hosts: list) -> list:
+    """Return the free GPUs of each class of hosts."""
+    found = {}
+    for host in hosts:
+        name = host["classes"][0]
+        mine = found.setdefault(name, {"name": name, "gpus": 0, "free": 0})
+        mine["gpus"] += host["gpus"]
+        mine["free"] += host["free"]["gpus"]
+    return [found[name] for name in sorted(found)]
+
+
+def away_lines(hosts: list) -> list:
+    """Return a line for each host out of service, as `trainyard status` has them."""
+    lines = []
+    for host in hosts:
+        if not host["available"]:
+            since = host["since"][:16].replace("T", " ")
+            words = "%s is out of service: %s, since %s"
+            lines.append(words % (host["name"], host["reason"], since))
+    return lines
+
+
 def home() -> dict:
     """Return what the helper answers for the first page."""
-    waiting = a_job(9999, "pending", why="other jobs are before it; place 3 of 41 in the queue")
+    jobs, hosts = running(), nodes()
+    ended = [a_job(9997, "cancelled"), a_job(9996, "failed")]
     return {
         "message": "Maintenance on Friday from 18:00 UTC. Jobs that would not end before do not start.",
-        "instances": [a_job(9990, "running", name="main", gpus=1, workers=1, hosts=["gpu-03"])],
-        "jobs": [waiting, a_job(9998, "running"), a_job(9997), a_job(9996, "failed")],
-        "classes": [
-            {"name": "a100", "gpus": 128, "free": 41},
-            {"name": "h100", "gpus": 384, "free": 7},
-        ],
-        "out_of_service": [
-            "gpu-07 is out of service: GPU 3 has fallen off the bus (Xid 79), since 2026-11-21"
-        ],
+        "instances": [job for job in jobs if job["name"] == "main"],
+        "jobs": [waiting_job(NEWEST), a_job(9999, "running"), a_job(9998, "running"), *ended],
+        "classes": free_classes(hosts),
+        "out_of_service": away_lines(hosts),
         "accounts": [
             {
                 "account": "vision",
                 "gpus": 64,
-                "gpus_used": 48,
+                "gpus_used": gpus_of(jobs, "account")["vision"],
                 "person_gpus": None,
-                "person_gpus_used": 33,
+                "person_gpus_used": gpus_of(jobs, "person")["anna"],
             },
         ],
     }
@@ -139,25 +227,26 @@ def home() -> dict:
 def usage(percent: int = 90) -> list:
     """Return the use of the GPUs of a job, one of which is slow."""
     found = []
-    for gpu in range(8):
-        hour = 31 if gpu == 5 else percent
-        found.append(
-            {
-                "host": "gpu-03",
-                "worker": 0,
-                "gpu": gpu,
-                "percent": hour + 3,
-                "memory_mib": 61234,
-                "memory_total_mib": 81559,
-                "hour_percent": hour,
-                "hour_memory_mib": 70000,
-            }
-        )
+    for rank, host in enumerate(HOSTS_OF[9998]):
+        for gpu in range(8):
+            hour = 31 if (rank, gpu) == (0, 5) else percent
+            found.append(
+                {
+                    "host": host,
+                    "worker": rank,
+                    "gpu": gpu,
+                    "percent": hour + 3,
+                    "memory_mib": 57220,
+                    "memory_total_mib": 81559,
+                    "hour_percent": hour,
+                    "hour_memory_mib": 58900,
+                }
+            )
     return found
 
 
 def minutes() -> list:
-    """Return the curves of that job, as its runner has kept them."""
+    """Return the curves of the first host of that job, as its runner has kept them."""
     found = []
     for gpu in range(8):
         level = 31 if gpu == 5 else 90
@@ -173,7 +262,7 @@ def minutes() -> list:
 def workers() -> list:
     """Return the CPUs and the memory of the workers of that job."""
     found = []
-    for rank, host in enumerate(("gpu-03", "gpu-63")):
+    for rank, host in enumerate(HOSTS_OF[9998]):
         ats = range(NOW // 60 - 60, NOW // 60)
         cpus = [(at, 40 + (at * (rank + 3)) % 11) for at in ats]
         memory = [(at, min(402, 300 + 5 * rank + 4 * number)) for number, at in enumerate(ats)]
@@ -203,42 +292,54 @@ def wave(at: float, low: float, high: float, length: float) -> float:
     return low + (high - low) * (1 + math.sin(at / length)) / 2
 
 
-def prometheus(metric: str, gpus: int = 8) -> dict:
-    """Return what Prometheus answers for a job, one of whose GPUs draws less power. Each epoch ends with a checkpoint, for which the GPUs wait."""
+def prometheus(metric: str, gpus: int = 8, hosts: tuple = ("gpu-03",)) -> dict:
+    """Return what Prometheus answers for a job, one of whose GPUs draws less power and is less used. Each epoch ends with a checkpoint, for which the GPUs wait."""
     levels = {"utilization": 0.97, "memory_used": 6e10, "power": 640, "temperature": 61}
-    level = next(value for name, value in levels.items() if name in metric)
+    slow = {"utilization": 0.32, "power": 0.6}
+    name = next(name for name in levels if name in metric)
     rows = []
-    for gpu in range(gpus):
-        own = level * (0.6 if gpu == 5 and "power" in metric else 1)
+    for host, gpu in itertools.product(hosts, range(gpus)):
+        is_slow = (host, gpu) == ("gpu-03", 5)
+        own = levels[name] * (slow.get(name, 1) if is_slow else 1)
         values = []
         for at in range(240):
             noise = 1 + ((at * (gpu + 3)) % 7 - 3) / 100
-            pauses = at % 60 in (0, 1) and "memory" not in metric
-            values.append(own * noise * (0.75 if "temperature" in metric else 0.12) ** pauses)
-        rows.append(({"instance": "gpu-03", "gpu": str(gpu)}, values))
+            pauses = at % 60 in (0, 1) and name != "memory_used"
+            values.append(own * noise * (0.75 if name == "temperature" else 0.12) ** pauses)
+        rows.append(({"instance": host, "gpu": str(gpu)}, values))
     return matrix(rows)
+
+
+def before_now(gpus: int, depth: float, length: float) -> list:
+    """Return the GPUs of an account in the last six hours, up to those that it has now, in steps of a host."""
+    lows = [wave(back - length * math.pi / 2, 0, depth, length) for back in range(180)]
+    return [gpus - 8 * round(low) for low in lows[::-1]]
 
 
 def told_of_cluster(hosts: list) -> dict:
     """Return what Prometheus answers for the page of the cluster."""
-    ats = range(180)
-    accounts = [
-        ({"account": "language"}, [8 * round(wave(at, 10, 20, 14)) for at in ats]),
-        ({"account": "robotics"}, [8 * round(wave(at, 4, 9, 25)) for at in ats]),
-        ({"account": "vision"}, [8 * round(wave(at + 60, 14, 28, 31)) for at in ats]),
-    ]
-    power = [({}, [wave(at, 190e3, 310e3, 17) + 900 * (at % 9) for at in ats])]
+    jobs = running()
+    now = gpus_of(jobs, "account")
+    curves = {
+        "language": before_now(now["language"], 11, 14),
+        "robotics": before_now(now["robotics"], 7, 25),
+        "vision": before_now(now["vision"], 3, 31),
+    }
+    accounts = [({"account": name}, values) for name, values in curves.items()]
+    busy = [sum(values) for values in zip(*curves.values())]
+    # A GPU without a job needs 70 W.
+    watts = [560 * gpus + 70 * (496 - gpus) + 900 * (at % 9) for at, gpus in enumerate(busy)]
+    power = [({}, watts)]
+    by_host = {host: job for job in jobs for host in job["hosts"]}
     uses, health = [], []
-    for number, host in enumerate(hosts):
-        used = host["gpus"] - host["free"]["gpus"]
+    for host in hosts:
+        name, used = host["name"], used_of(host)
         for gpu in range(host["gpus"] if host["available"] else 0):
-            ratio = (98 - (gpu * 7 + number * 3) % 13) / 100 if gpu < used else 0
-            if number == 11 and gpu < used:
-                ratio = 0.31
-            uses.append(({"instance": host["name"], "gpu": str(gpu)}, ratio))
+            ratio = use_of(by_host[name], name, gpu) if gpu < used else 0
+            uses.append(({"instance": name, "gpu": str(gpu)}, ratio))
         for check in ("driver", "gpu-count", "gpu-ecc", "gpu-xid", "ib-ports", "share", "space"):
-            passes = host["available"] or check != "gpu-xid"
-            health.append(({"instance": host["name"], "check": check}, int(passes)))
+            passes = name not in AWAY or AWAY[name][2] != check
+            health.append(({"instance": name, "check": check}, int(passes)))
     return {
         "accounts": matrix(accounts),
         "power": matrix(power),
@@ -247,14 +348,23 @@ def told_of_cluster(hosts: list) -> dict:
     }
 
 
+def mean_use(job: dict) -> float:
+    """Return the mean use of the GPUs of a job, from 0 to 1."""
+    each = job["gpus"] // len(job["hosts"])
+    uses = [use_of(job, host, gpu) for host in job["hosts"] for gpu in range(each)]
+    return sum(uses) / len(uses)
+
+
 def told_of_operators() -> dict:
     """Return what Prometheus answers for the page of operators."""
     alerts = [
         {
             "state": "firing",
             "labels": {"alertname": "ShareNearlyFull", "severity": "warn"},
-            "annotations": {"summary": "/data1/share has less than 5 % free"},
-            "activeAt": "2026-10-31T02:10:00.123Z",
+            "annotations": {
+                "summary": "/data1/share has little space left, or will be full tomorrow"
+            },
+            "activeAt": stamp(3.5)[:-1] + ".123Z",
         },
         {
             "state": "firing",
@@ -262,7 +372,13 @@ def told_of_operators() -> dict:
             "annotations": {
                 "summary": "gpu-07: Xid 79 of 0000:3b:00.0: no new jobs should run there"
             },
-            "activeAt": "2026-10-30T20:00:00.5Z",
+            "activeAt": stamp(20)[:-1] + ".5Z",
+        },
+        {
+            "state": "firing",
+            "labels": {"alertname": "InfinibandPortDown", "severity": "page"},
+            "annotations": {"summary": "gpu-40: port 1 of mlx5_2 is not active (state 1)"},
+            "activeAt": stamp(6)[:-1] + ".25Z",
         },
         {"state": "pending", "labels": {"alertname": "HostDown"}, "annotations": {}},
     ]
@@ -290,37 +406,26 @@ def told_of_operators() -> dict:
                 ),
             ]
         ),
-        "jobs": vector(
-            [
-                ({"slurm_job": str(number)}, (number * 37 % 90 + 7) / 100)
-                for number in range(9000, 9060)
-            ]
-        ),
+        "jobs": vector([({"slurm_job": job["id"]}, mean_use(job)) for job in running()]),
     }
 
 
 def of_all() -> dict:
     """Return what the helper answers for the page of operators."""
-    people, jobs = ("anna", "ben", "carla", "dave", "eve"), []
-    for number in range(9000, 9080):
-        state = "running" if number < 9060 else "pending"
-        person = people[number % len(people)]
-        mine = a_job(number, state, person=person, gpus=8 * (1 + number % 3), why="")
-        if state == "pending":
-            mine["why"] = "other jobs are before it"
-        jobs.append(mine)
+    people, jobs = [("anna", "vision"), *OTHERS, ("eve", "vision")], running()
+    for number, entry in enumerate(queue()):
+        person, account = people[0] if entry["id"] == NEWEST else people[1 + number % 4]
+        more = {"person": person, "account": account, "reason": entry["reason"]}
+        more.update(gpus=entry["gpus"], workers=entry["workers"], why=reason_words(entry["reason"]))
+        jobs.append(a_job(entry["id"], "pending", **more))
     used = []
-    for number, person in enumerate(people):
+    for number, (person, account) in enumerate(people):
         hours = 4100.5 - 700 * number
-        row = {
-            "account": "vision" if number % 2 else "language",
-            "user": person,
-            "jobs": 40 + number,
-        }
+        row = {"account": account, "user": person, "jobs": 40 + number}
         row.update(failed=number, gpu_hours=hours, gpu_hours_measured=hours - 12)
         row.update(gpu_hours_idle=round(hours * 0.4 / (number + 1), 1))
         used.append(dict(row, mean_use=0.55 + 0.08 * number))
-    return {"jobs": jobs, "nodes": nodes(), "people": used, "month": "2026-10"}
+    return {"jobs": jobs, "nodes": nodes(), "people": used, "month": stamp(0)[:7]}
 
 
 def shown_job(**changes: object) -> dict:
@@ -343,10 +448,9 @@ def shown_job(**changes: object) -> dict:
                 "url": "http://localhost:6006/",
             }
         ],
-        "usage": usage(),
+        "usage": usage(97),
     }
-    times = {"submitted": "2026-10-31T07:48:00Z", "started": "2026-10-31T08:00:00Z"}
-    return dict(a_job(9998, "running", **times), **dict(more, **changes))
+    return dict(a_job(9998, "running"), **dict(more, **changes))
 
 
 def failed_job() -> dict:
@@ -356,19 +460,13 @@ def failed_job() -> dict:
         "fix": "Use a smaller batch, or more GPUs",
     }
     result = {
-        "problems": ["worker 1 on host gpu-63 ended with exit code 1"],
-        "warnings": ["host gpu-03: GPU 5 stayed idle"],
-        "first_failed": {"rank": 1, "host": "gpu-63", "causes": [cause], "lines": []},
+        "problems": ["worker 1 on host gpu-21 ended with exit code 1"],
+        "warnings": ["host gpu-20: GPU 5 stayed idle"],
+        "first_failed": {"rank": 1, "host": "gpu-21", "causes": [cause], "lines": []},
     }
-    ended = {
-        "state": "failed",
-        "ended": "2026-10-31T10:12:00Z",
-        "exit_code": 1,
-        "usage": [],
-        "endpoints": [],
-    }
-    ended["folder"] = "/data1/share/.trainyard/jobs/anna/9996"
-    return shown_job(id="9996", name="bert_9996", result=result, **ended)
+    more = {"usage": [], "endpoints": [], "result": result}
+    more["folder"] = "/data1/share/.trainyard/jobs/anna/9996"
+    return shown_job(**dict(a_job(9996, "failed"), **more))
 
 
 def choices() -> dict:
@@ -383,7 +481,7 @@ def choices() -> dict:
         "classes": ["a100", "h100"],
         "images": ["trainyard/training:1", "pytorch:2.5"],
         "saved": ["front:5000/anna/tools:1"],
-        "accounts": ["language", "vision"],
+        "accounts": ["vision"],
         "priorities": ["low", "normal", "high"],
         "gpus": {"most": 64, "why": "your accounts have 64 GPUs, so 64 at most"},
     }
@@ -391,17 +489,27 @@ def choices() -> dict:
 
 def queue() -> list:
     """Return waiting jobs of all people, without names."""
-    reasons = ("Priority", "Resources", "AssocGrpGRES", "ReqNodeNotAvail, UnavailableNodes:gpu-07")
-    return [
-        {"id": number, "partition": "train", "reason": reasons[number % 4], "gpus": 8, "workers": 1}
-        for number in range(41)
-    ]
+    reasons = (*WORDS, "ReqNodeNotAvail, UnavailableNodes:gpu-07")
+    found = []
+    for number in range(41):
+        entry = {"id": NEWEST if number == 40 else 9900 + number, "partition": "train"}
+        entry.update(reason=reasons[number % 4], gpus=8, workers=1)
+        found.append(entry)
+    return found
+
+
+def reason_words(reason: str) -> str:
+    """Return why a job waits, in words."""
+    return WORDS.get(reason, "hosts that it needs are out of service")
 
 
 def job_values(job: dict, log: str, curves: list, pages: object) -> dict:
     """Return the values of the page of a job, as the service has them."""
     charts, result = load("_charts"), job.get("result") or {}
-    panels = charts.panels_of([prometheus(metric) for _title, metric, *_more in charts.CURVES])
+    answers = [
+        prometheus(metric, hosts=tuple(job["hosts"])) for _title, metric, *_more in charts.CURVES
+    ]
+    panels = charts.panels_of(answers)
     panels += charts.hour_panels([], workers())
     return {
         "job": job,
@@ -479,24 +587,18 @@ def refused_form(pages: object) -> str:
 
 def of_job(pages: object, job: dict, curves: list) -> str:
     """Return the page of a job with a log."""
-    log = "".join("[0 gpu-03] step %d loss %.4f\n" % (step, 4 / (1 + step)) for step in range(400))
+    line = "[0 %s] step %%d loss %%.4f\n" % job["hosts"][0]
+    log = "".join(line % (step, 4 / (1 + step)) for step in range(400))
     return pages.render("job", FRAME, **job_values(job, log, curves, pages))
 
 
 def cluster_values(hosts: list, waiting: list | None, told: dict) -> dict:
     """Return the values of the page of the cluster, as the service has them. C(told) are the answers of Prometheus."""
     charts = load("_charts")
-    words = {
-        "Priority": "other jobs are before it",
-        "Resources": "the hosts that it can use are busy",
-        "AssocGrpGRES": "its group uses all of its GPUs",
-    }
-    reasons = load("_instance").queue_by_reason(
-        waiting or [], lambda reason: words.get(reason, "hosts that it needs are out of service")
-    )
+    reasons = load("_instance").queue_by_reason(waiting or [], reason_words)
     return {
         "nodes": hosts,
-        "classes": home()["classes"],
+        "classes": free_classes(hosts),
         "queue": waiting,
         "reasons": reasons,
         "in_service": sum(host["available"] for host in hosts),
@@ -534,7 +636,7 @@ def months() -> list:
 
 def of_usage(pages: object) -> str:
     """Return the page of usage."""
-    group = {"month": "2026-10", "account": "vision", "gpu_hours": 9123.4, "jobs": 812}
+    group = {"month": stamp(0)[:7], "account": "vision", "gpu_hours": 9123.4, "jobs": 812}
     group.update(gpu_hours_measured=9000.1, gpu_hours_idle=811.5)
     most = max(row["gpu_hours"] for row in months())
     return pages.render("usage", FRAME, months=months(), groups=[group], most=most)
@@ -553,8 +655,8 @@ def operator_values(answer: dict, told: dict, pages: object) -> dict:
         "people": answer["people"],
         "month": answer["month"],
         "jobs": found[: pages.OF_PAGE],
-        "running": 60,
-        "waiting": 20,
+        "running": sum(job["state"] == "running" for job in found),
+        "waiting": sum(job["state"] == "pending" for job in found),
         "pager": pages.pager({}, 1, 2),
         "xsrf": XSRF,
     }
@@ -575,7 +677,7 @@ def empty_home(pages: object) -> str:
 def of_problem(pages: object) -> str:
     """Return the page that people see while Slurm does not answer."""
     said = "Slurm does not answer ('Unable to contact slurm controller'). Start the controller on its host"
-    return pages.render("problem", FRAME, heading="Jobs", problems=[said], since=stamp(700))
+    return pages.render("problem", FRAME, heading="Jobs", problems=[said], since=stamp(0.2))
 
 
 #: Pages by their path below PREFIX.
@@ -687,12 +789,12 @@ def pictures(folder: Path, paths: list) -> None:
         driver.close()
 
 
-#: Pictures of the documentation: page, theme, and height of the window.
+#: Pictures of the documentation: page, theme, and height of the window, 143 pixels of which are not the page. They end below a row.
 OF_DOCS = {
-    "portal_home": ("", "light", 950),
-    "portal_job": ("job/9998", "light", 1500),
-    "portal_cluster": ("cluster", "dark", 1250),
-    "portal_operators": ("operators", "light", 1050),
+    "portal_home": ("", "light", 1170),
+    "portal_job": ("job/9998", "light", 1471),
+    "portal_cluster": ("cluster", "dark", 1077),
+    "portal_operators": ("operators", "light", 1246),
 }
 
 
@@ -712,13 +814,15 @@ def docs_pictures(folder: Path) -> None:
                 browser.go(url + PREFIX + path)
                 browser.picture(picture)
                 if path == "cluster":
-                    with browser.phone():
+                    with browser.phone(height=Image.open(picture).height):
                         browser.go(url + PREFIX)
                         browser.picture(folder / "phone.png")
             made = Image.open(picture).convert("RGB")
             if path == "cluster":
                 phone = Image.open(folder / "phone.png").convert("RGB")
-                both = Image.new("RGB", (made.width + 20 + phone.width, made.height), "white")
+                size = (made.width + 20 + phone.width, min(made.height, phone.height))
+                # The ground of Bootstrap in the dark.
+                both = Image.new("RGB", size, "#212529")
                 both.paste(made, (0, 0))
                 both.paste(phone, (made.width + 20, 0))
                 made = both

@@ -402,7 +402,7 @@ def test_what_home_tells(helper_module, tmp_path, monkeypatch, command):
     assert [job["id"] for job in found["instances"]] == ["3"]
     assert [job["id"] for job in found["jobs"]] == ["4", "2", "1"]
     assert found["jobs"][0]["why"] == (
-        "other jobs are before it; place 2 of 2 in the queue; estimated start 2026-11-01 02:24 UTC"
+        "other jobs are before it; place 2 of 2 in the queue; estimated start 2026-09-20 02:24 UTC"
     )
     site.queue = lambda: None
     assert "place" not in helper_module.home(command, site, {})["jobs"][0]["why"]

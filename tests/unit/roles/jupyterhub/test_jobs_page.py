@@ -13,6 +13,7 @@ import re
 import time
 import urllib.parse
 
+import jinja2
 import portal
 import pytest
 from portal import FILES, FRAME, HOSTILE, PREFIX
@@ -540,6 +541,19 @@ def test_the_page_of_the_cluster(rendered):
     assert "7 checks of 64 hosts: they pass on 62, and 2 have a fault" in page.text
     bare = Page(rendered["cluster-bare"])
     assert page.of("svg") and not bare.of("svg") and "5 of 8 GPUs in use" in str(bare.tags)
+    # So has each GPU of the two hosts out of service, and each one without Prometheus.
+    for drawn_page, cells in ((page, 512), (bare, 512)):
+        lost = [attrs for attrs in drawn_page.of("i") if attrs.get("class") == "lost"]
+        in_cells = [
+            attrs for attrs in drawn_page.of("i") if not attrs.get("class", "").startswith("c")
+        ]
+        assert len(lost) == 16 and len(in_cells) == cells
+    # What one page says, the others say, too.
+    home, operators = Page(rendered[""]).text, Page(rendered["operators"]).text
+    assert "113 of 128 a100" in page.text and "352 of 384 h100" in page.text
+    assert "15 of 128 a100" in home and "32 of 384 h100" in home
+    assert "Hosts out of service: 2" in home and "2 of 64 hosts out of service" in operators
+    assert "41 jobs wait" in page.text and "41 jobs wait" in operators
 
 
 def test_the_queue_by_reason():
@@ -634,9 +648,24 @@ def test_when_a_job_ends_and_what_it_takes():
     assert pages.folder_addresses("", None, "/data1/share") == {}
 
 
+def test_a_path_breaks_at_its_folders():
+    text = of_job(portal.shown_job(folder="/data1/a&b/9998"))
+    assert "<dd>/<wbr>data1/<wbr>a&amp;b/<wbr>9998</dd>" in text
+    assert "<dd>-</dd>" in of_job(portal.shown_job(folder=""))
+
+
+def test_one_word_for_the_end_of_a_visit(rendered):
+    """That of JupyterHub's own template, in the frame of its pages, becomes the one of the portal."""
+    theirs = '{% block login_widget %}<a id="logout"> <i></i>Logout</a>{% endblock %}'
+    ours = (FILES / "templates/page.html").read_text(encoding="utf-8")
+    loader = jinja2.DictLoader({"templates/page.html": theirs, "page.html": ours})
+    found = jinja2.Environment(autoescape=True, loader=loader).get_template("page.html").render()
+    assert found == '<a id="logout"> <i></i>Log out</a>' and "Log out" in rendered[""]
+
+
 def test_slurm_that_does_not_answer_is_told_with_the_time(rendered):
     page = Page(rendered["problem"])
-    assert "Slurm has not answered since 2026-11-30 04:00 UTC" in page.text
+    assert "Slurm has not answered since 2026-10-31 15:48 UTC" in page.text
     assert "Start the controller" in page.text
     silence, error = pages.Silence(), {"error": "x", "no_answer": True}
     times = [datetime.datetime(2026, 11, 30, hour) for hour in range(6)]
