@@ -218,7 +218,7 @@ def test_a_terminal_is_in_the_container(hub, alice, instance):
 
 def test_the_page_has_the_ssh_command(hub, alice, instance, laptop):
     page = alice.ask(instance["url"] + "trainyard/").text
-    command = html.unescape(re.search(r'<pre id="ssh">(.*?)</pre>', page).group(1))
+    command = html.unescape(re.search(r'<pre id="ssh" tabindex="0">(.*?)</pre>', page).group(1))
     number = re.search(r"attach --stdio (\d+)", command).group(1)
     # The login host of the page is workbench-a, where this runs.
     done = hub.cluster.as_person(
@@ -659,9 +659,9 @@ def test_jobs_in_the_browser(hub):
     )
     page = browser.ask("/services/jobs/job/" + long).text
     command = html.unescape(
-        re.search(r"<td>ssh, VS Code Remote</td><td>ready</td><td><code>(.*?)</code>", page).group(
-            1
-        )
+        re.search(
+            r"<td>ssh, VS Code Remote</td><td>ready</td><td>-</td><td><code>(.*?)</code>", page
+        ).group(1)
     )
     assert (
         command
