@@ -206,7 +206,8 @@ class ActionModule(ActionBase):
             expected="the host answers to Ansible",
             found="%s: %s" % (hostvars[name].get("ansible_host", name), member["error"]),
             source="ssh",
-            fix="start %s, or correct its address, user, key or sudo until 'ansible %s --become -m ansible.builtin.ping' succeeds%s"
+            # ssh says the same of a host whose shell ends at once, such as one without Python.
+            fix="start %s, or correct its address, user, key or sudo, or install python3 there, until 'ansible %s --become -m ansible.builtin.ping' succeeds%s"
             % (
                 name,
                 name,
