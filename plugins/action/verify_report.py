@@ -74,16 +74,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
     _VALID_ARGS = frozenset(
         (
-            "cluster",
-            "checks",
-            "hosts",
-            "versions",
-            "bandwidth",
-            "burn_in",
-            "blame",
-            "suspect",
-            "logs",
-            "seconds",
+            *FIELDS,
             "report_dir",
             "before",
             "required",

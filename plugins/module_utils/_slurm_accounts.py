@@ -35,6 +35,9 @@ __all__ = [
 ]
 
 _PERSON = re.compile(r"[a-z_][a-z0-9_-]{0,31}", re.ASCII)
+_PERSONS = (
+    "lower-case letters, digits, _ and -, at most 32, beginning with a letter or _, and not root"
+)
 # | separates columns, and quotes are taken away or replaced.
 _DESCRIPTION = re.compile(r"[ -~]{1,200}")
 # A line of arguments must stay below 128 KiB.
@@ -95,65 +98,67 @@ class Plan(NamedTuple):
     removes: bool
 
 
+def _name_faults(label: str, values: list, pattern: re.Pattern, allowed: str) -> list[str]:
+    """Return what is wrong with names: those that are not valid, and those that are listed twice."""
+    wrong = [
+        "%s: '%s' is not a valid name; use %s" % (label, name, allowed)
+        for name in values
+        if not isinstance(name, str) or not pattern.fullmatch(name) or name == "root"
+    ]
+    twice = sorted({str(name) for name in values if list(values).count(name) > 1})
+    return wrong + ["%s: '%s' is listed twice; remove one" % (label, name) for name in twice]
+
+
+def _number_faults(label: str, value: object, low: int) -> list[str]:
+    """Return what is wrong with a number that may be missing."""
+    if value is None:
+        return []
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= MOST:
+        return []
+    text = "%s: '%s' is not valid; use a whole number from %d to %d"
+    return [text % (label, value, low, MOST)]
+
+
+def _limit_faults(entry: dict) -> list[str]:
+    """Return what is wrong with the limits of an account."""
+    name, gpus, each = entry["name"], entry.get("gpus"), entry.get("max_gpus_per_person")
+    wrong = _number_faults("gpus of %s" % name, gpus, 0)
+    wrong += _number_faults("max_gpus_per_person of %s" % name, each, 0)
+    wrong += _number_faults("max_minutes of %s" % name, entry.get("max_minutes"), 1)
+    defaults = entry.get("defaults") or {}
+    for option in _WITH_DEFAULT:
+        wrong += _number_faults("%s of %s" % (option, name), entry.get(option), 1)
+        wrong += _number_faults("defaults.%s of %s" % (option, name), defaults.get(option), 1)
+    if isinstance(gpus, int) and isinstance(each, int) and each > gpus:
+        wrong.append(
+            "max_gpus_per_person of %s: '%d' is above the %d GPUs of the account; set %d or less"
+            % (name, each, gpus, gpus)
+        )
+    return wrong
+
+
+def _is_description(text: str) -> bool:
+    has_sign = any(sign in text for sign in "|\"'`\\")
+    return bool(_DESCRIPTION.fullmatch(text)) and not has_sign and text == text.strip()
+
+
 def faults(accounts, priorities, operators=()):
     """Return what is wrong with a request, as texts."""
     wrong = ["priorities: " + fault for fault in priority_faults(priorities)]
-
-    def names(label, values, pattern, allowed):
-        for name in values:
-            if not isinstance(name, str) or not pattern.fullmatch(name) or name == "root":
-                wrong.append("%s: '%s' is not a valid name; use %s" % (label, name, allowed))
-        for name in sorted({str(name) for name in values if list(values).count(name) > 1}):
-            wrong.append("%s: '%s' is listed twice; remove one" % (label, name))
-
-    def number(label, value, low):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int) or not low <= value <= MOST
-        ):
-            wrong.append(
-                "%s: '%s' is not valid; use a whole number from %d to %d"
-                % (label, value, low, MOST)
-            )
-
-    names("accounts", [entry["name"] for entry in accounts], NAME, NAMES)
+    wrong += _name_faults("accounts", [entry["name"] for entry in accounts], NAME, NAMES)
+    members = set()
     for entry in accounts:
-        name, gpus, each = entry["name"], entry.get("gpus"), entry.get("max_gpus_per_person")
-        number("gpus of %s" % name, gpus, 0)
-        number("max_gpus_per_person of %s" % name, each, 0)
-        number("max_minutes of %s" % name, entry.get("max_minutes"), 1)
-        for option in _WITH_DEFAULT:
-            number("%s of %s" % (option, name), entry.get(option), 1)
-            number(
-                "defaults.%s of %s" % (option, name), (entry.get("defaults") or {}).get(option), 1
-            )
-        if isinstance(gpus, int) and isinstance(each, int) and each > gpus:
-            wrong.append(
-                "max_gpus_per_person of %s: '%d' is above the %d GPUs of the account; set %d or less"
-                % (name, each, gpus, gpus)
-            )
-        names(
-            "members of %s" % name,
-            entry.get("members") or [],
-            _PERSON,
-            "lower-case letters, digits, _ and -, at most 32, beginning with a letter or _, and not root",
-        )
-        text = entry.get("description")
-        if text and (
-            not _DESCRIPTION.fullmatch(text)
-            or any(sign in text for sign in "|\"'`\\")
-            or text != text.strip()
-        ):
+        people, text = entry.get("members") or [], entry.get("description")
+        wrong += _limit_faults(entry)
+        wrong += _name_faults("members of %s" % entry["name"], people, _PERSON, _PERSONS)
+        if text and not _is_description(text):
             wrong.append(
                 "description of %s: '%s' is not valid; use at most 200 printable ASCII characters without | \" ' ` \\"
-                % (name, text)
+                % (entry["name"], text)
             )
-    members = {person for entry in accounts for person in entry.get("members") or []}
-    for person in operators:
-        if person not in members:
-            wrong.append(
-                "operators: '%s' is in no account; list the person in members of one" % person
-            )
-    return wrong
+        members.update(people)
+    text = "operators: '%s' is in no account; list the person in members of one"
+    return wrong + [text % person for person in operators if person not in members]
 
 
 def default_priority(priorities):
@@ -782,31 +787,29 @@ def _settings(fields):
     """Return the settings of sacctmgr for fields. -1 clears a limit."""
     limits = []
     for name in sorted(set(_TRES) & set(fields)):
-        limits.append("%s=%d" % (_TRES[name], -1 if fields[name] is None else fields[name]))
+        limits.append("%s=%d" % (_TRES[name], _or_none(fields[name])))
     words = ["GrpTRES=" + ",".join(limits)] if limits else []
-    for name, value in sorted(fields.items()):
-        if name == "minutes":
-            words.append("MaxWall=%d" % (-1 if value is None else value))
-        elif name == "submit":
-            words.append("MaxSubmitJobs=%d" % (-1 if value is None else value))
-        elif name == "running":
-            words.append("MaxJobs=%d" % (-1 if value is None else value))
-        elif name == "description":
-            words.append("Description=" + value)
-        elif name == "default_qos":
-            words.append("DefaultQOS=" + (value or "-1"))
-        elif name == "priority":
-            words.append("Priority=%d" % value)
-        elif name == "mode":
-            words.append("PreemptMode=" + value)
-        elif name == "preempts":
-            # Preempt=-1, which clears other lists, is read as the name of a QOS.
-            words.append("Preempt=" + ",".join(value))
-        elif name == "admin":
-            words.append("AdminLevel=" + value)
-        elif name == "deny":
-            words.append("Flags%s=DenyOnLimit" % ("+" if value else "-"))
-    return words
+    return words + [_WORDS[name](fields[name]) for name in sorted(set(_WORDS) & set(fields))]
+
+
+def _or_none(limit: int | None) -> int:
+    return -1 if limit is None else limit
+
+
+#: The setting of sacctmgr for the value of a field.
+_WORDS = {
+    "minutes": lambda value: "MaxWall=%d" % _or_none(value),
+    "submit": lambda value: "MaxSubmitJobs=%d" % _or_none(value),
+    "running": lambda value: "MaxJobs=%d" % _or_none(value),
+    "description": lambda value: "Description=" + value,
+    "default_qos": lambda value: "DefaultQOS=" + (value or "-1"),
+    "priority": lambda value: "Priority=%d" % value,
+    "mode": lambda value: "PreemptMode=" + value,
+    # Preempt=-1, which clears other lists, is read as the name of a QOS.
+    "preempts": lambda value: "Preempt=" + ",".join(value),
+    "admin": lambda value: "AdminLevel=" + value,
+    "deny": lambda value: "Flags%s=DenyOnLimit" % ("+" if value else "-"),
+}
 
 
 def _grouped(groups, arguments, what):

@@ -94,6 +94,20 @@ def getting_started():
         yield yaml.safe_dump(inventory)
 
 
+def checked(inventory, *arguments):
+    """Run playbook inventory_check from the checkout."""
+    program = str(Path(sys.executable).parent / "ansible-playbook")
+    return subprocess.run(
+        [program, "-i", str(inventory), "playbooks/inventory_check.yml", *arguments],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        env=dict(os.environ, ANSIBLE_NOCOLOR="1"),
+    )
+
+
 @pytest.mark.parametrize(
     "inventory",
     [readme_inventory(), ROOT / "inventories/example_infiniband", *getting_started()],
@@ -110,20 +124,7 @@ def test_inventories_that_are_shown_to_users_are_good(tmp_path, inventory):
     if isinstance(inventory, str):
         (tmp_path / "hosts.yml").write_text(inventory, encoding="utf-8")
         inventory = tmp_path / "hosts.yml"
-    done = subprocess.run(
-        [
-            str(Path(sys.executable).parent / "ansible-playbook"),
-            "-i",
-            str(inventory),
-            "playbooks/inventory_check.yml",
-        ],
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        env=dict(os.environ, ANSIBLE_NOCOLOR="1"),
-    )
+    done = checked(inventory)
     assert done.returncode == 0, done.stdout
     assert "WARN" not in done.stdout
     assert re.search(
@@ -142,23 +143,9 @@ REFUSED = {
 @pytest.mark.parametrize("name", sorted(path.name for path in OLD.glob("*.yml")))
 def test_inventories_of_earlier_releases_are_good_or_told_what_to_change(name):
     """Those of 0.2.0, and of commit 2bc6b6c, from which sites may have installed Slurm and the hub."""
-    done = subprocess.run(
-        [
-            str(Path(sys.executable).parent / "ansible-playbook"),
-            "-i",
-            str(OLD / name),
-            "playbooks/inventory_check.yml",
-            # The lab makes this file with its hosts.
-            "--extra-vars",
-            "ansible_ssh_private_key_file=/root/.ssh/id_ed25519",
-        ],
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        env=dict(os.environ, ANSIBLE_NOCOLOR="1"),
-    )
+    # The lab makes this file with its hosts.
+    key = "ansible_ssh_private_key_file=/root/.ssh/id_ed25519"
+    done = checked(OLD / name, "--extra-vars", key)
     told = REFUSED.get(name, ())
     assert done.returncode == (2 if told else 0), done.stdout
     blocked = re.findall(r"^ *BLOCK (\S+)", done.stdout, re.MULTILINE)
