@@ -43,7 +43,29 @@ def wrong_releases(folders, found):
     return sentences
 
 
+def lacks(installed, name, version):
+    """Return whether a package is missing, not held, or of another version. C(version) is empty where any will do."""
+    there = installed.get(name)
+    if not there or not there["held"]:
+        return True
+    return bool(version) and there["version"] != version
+
+
+def _patterns_to_hold(versions):
+    names = [series_of(str(version)).replace(".", "-") for version in versions]
+    return [pattern % name for name in names for pattern in ("*-%s", "cuda-toolkit-%s-*")]
+
+
+def _versions_asked(packages):
+    """Return the versions by package. A name without a version has its series."""
+    asked = {}
+    for name, version in packages:
+        asked[name] = version or name[len("cuda-toolkit-") :].replace("-", ".")
+    return asked
+
+
 def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
+    """See the filter."""
     found = found or {}
     asked = [str(version) for version in versions]
     asked += [str(runfile["version"]) for runfile in runfiles]
@@ -54,10 +76,6 @@ def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
         series = series_of(str(chosen))
     packages = packages_of([str(version) for version in versions], str(cudnn), series)
     installed, cuda = found.get("packages", {}), found.get("cuda", {})
-
-    def lacks(name, version):
-        there = installed.get(name)
-        return not there or not there["held"] or bool(version) and there["version"] != version
 
     files = [
         dict(runfile, folder="/usr/local/cuda-" + series_of(str(runfile["version"])))
@@ -73,16 +91,9 @@ def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
         "chosen": "/usr/local/cuda-" + series if series else "",
         "priority": int(series.replace(".", "")) if series else 0,
         "packages": ["=".join(filter(None, package)) for package in packages],
-        "asked": {
-            name: version or name[len("cuda-toolkit-") :].replace("-", ".")
-            for name, version in packages
-        },
-        "holds": [
-            pattern % series_of(str(version)).replace(".", "-")
-            for version in versions
-            for pattern in ("*-%s", "cuda-toolkit-%s-*")
-        ],
-        "lacks_packages": any(lacks(name, version) for name, version in packages),
+        "asked": _versions_asked(packages),
+        "holds": _patterns_to_hold(versions),
+        "lacks_packages": any(lacks(installed, name, version) for name, version in packages),
         "missing_runfiles": missing,
         "new_folders": [runfile["folder"] for runfile in missing if runfile["folder"] not in cuda],
         "wrong": wrong_releases(folders, cuda),

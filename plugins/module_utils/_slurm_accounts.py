@@ -562,61 +562,58 @@ class _Planner:
         return changes
 
     def steps(self, defaults, in_file):
+        """Return the commands of sacctmgr, in the order in which they succeed. C(defaults) are new default accounts by person."""
         cluster = "cluster=" + self.found.cluster
+        steps = self.qos_steps()
+        new = [key for key in self.created if key[0] != "qos"]
+        if new:
+            # One transaction, which is done as a whole or not at all. An add command for each account takes twice as long.
+            names = _listed([" ".join(key) for key in new])
+            steps.append(Step(["load", "file=LOAD"], "add " + names, self.file(new, in_file)))
+        steps += self.account_steps(cluster)
+        steps += self.taken_steps(cluster)
+        steps += self.person_steps(defaults, cluster)
+        return steps + self.deletions(cluster)
+
+    def qos_steps(self):
+        """Return the commands that create and change QOS."""
         steps = []
         for key in self.created:
             if key[0] == "qos":
                 fields = self.requested[key]
-                words = [
-                    "add",
-                    "qos",
-                    key[1],
-                    "Priority=%d" % fields["priority"],
-                    "Flags=DenyOnLimit",
-                ]
+                words = ["add", "qos", key[1], "Priority=%d" % fields["priority"]]
+                words.append("Flags=DenyOnLimit")
                 words += ["Preempt=" + ",".join(fields["preempts"])] if fields["preempts"] else []
-                steps.append(
-                    Step(
-                        words + (["PreemptMode=" + fields["mode"]] if "mode" in fields else []),
-                        "add priority " + key[1],
-                    )
-                )
+                words += ["PreemptMode=" + fields["mode"]] if "mode" in fields else []
+                steps.append(Step(words, "add priority " + key[1]))
         for key in sorted(self.sets):
             if key[0] == "qos":
-                steps.append(
-                    Step(
-                        ["modify", "qos", "where", "name=" + key[1], "set"]
-                        + _settings(self.sets[key]),
-                        "change priority " + key[1],
-                    )
-                )
-        new = [key for key in self.created if key[0] != "qos"]
-        if new:
-            # One transaction, which is done as a whole or not at all. An add command for each account takes twice as long.
-            steps.append(
-                Step(
-                    ["load", "file=LOAD"],
-                    "add " + _listed([" ".join(key) for key in new]),
-                    self.file(new, in_file),
-                )
-            )
+                words = ["modify", "qos", "where", "name=" + key[1], "set"]
+                words += _settings(self.sets[key])
+                steps.append(Step(words, "change priority " + key[1]))
+        return steps
+
+    def account_steps(self, cluster):
+        """Return the commands that change accounts which exist, those with equal settings together."""
         groups = {}
-        for account in sorted(
-            {key[1] for key in self.sets if key[0] == "account"} | set(self.added)
-        ):
+        changed = {key[1] for key in self.sets if key[0] == "account"} | set(self.added)
+        for account in sorted(changed):
             if ("account", account) in self.created:
                 continue
             settings = _settings(self.sets.get(("account", account), {}))
             settings += ["QOS+=" + ",".join(self.added[account])] if account in self.added else []
             if settings:
                 groups.setdefault(tuple(settings), []).append(account)
-        steps += _grouped(
+        return _grouped(
             groups,
             lambda names, settings: (
                 ["modify", "account", "where", names, cluster, "set"] + list(settings)
             ),
             "change account",
         )
+
+    def taken_steps(self, cluster):
+        """Return the commands that take QOS away from accounts."""
         groups, rest = {}, {}
         for account, names in sorted(self.taken.items()):
             if account not in self.inherits:
@@ -627,59 +624,48 @@ class _Planner:
             names = self.listed[account] - set(names) | set(self.added.get(account, ()))
             if names:
                 rest.setdefault("QOS+=" + ",".join(sorted(names)), []).append(account)
+        steps = []
         for each in (groups, rest):
             steps += _grouped(
                 each,
-                lambda names, setting: [
-                    "modify",
-                    "account",
-                    "where",
-                    names,
-                    cluster,
-                    "set",
-                    setting,
-                ],
+                lambda names, setting: (
+                    ["modify", "account", "where", names, cluster, "set"] + [setting]
+                ),
                 "change the QOS of account",
             )
-        groups = {}
+        return steps
+
+    def person_steps(self, defaults, cluster):
+        """Return the commands that change limits, rights and default accounts of people."""
+        limits, rights, accounts = {}, {}, {}
         for key in sorted(self.sets):
             if key[0] == "member":
-                groups.setdefault((key[1], tuple(_settings(self.sets[key]))), []).append(key[2])
-        steps += _grouped(
-            groups,
+                limits.setdefault((key[1], tuple(_settings(self.sets[key]))), []).append(key[2])
+            if key[0] == "operator":
+                rights.setdefault(tuple(_settings(self.sets[key])), []).append(key[1])
+        for person, account in sorted(defaults.items()):
+            accounts.setdefault(account, []).append(person)
+        steps = _grouped(
+            limits,
             lambda names, group: (
                 ["modify", "user", "where", names, "account=" + group[0], cluster, "set"]
                 + list(group[1])
             ),
             "change limits of",
         )
-        groups = {}
-        for key in sorted(self.sets):
-            if key[0] == "operator":
-                groups.setdefault(tuple(_settings(self.sets[key])), []).append(key[1])
         # The rights of a person are the same in all clusters of the database.
         steps += _grouped(
-            groups,
+            rights,
             lambda names, settings: ["modify", "user", "where", names, "set"] + list(settings),
             "change the rights of",
         )
-        groups = {}
-        for person, account in sorted(defaults.items()):
-            groups.setdefault(account, []).append(person)
-        steps += _grouped(
-            groups,
-            lambda names, account: [
-                "modify",
-                "user",
-                "where",
-                names,
-                cluster,
-                "set",
-                "DefaultAccount=" + account,
-            ],
+        return steps + _grouped(
+            accounts,
+            lambda names, account: (
+                ["modify", "user", "where", names, cluster, "set"] + ["DefaultAccount=" + account]
+            ),
             "change the default account of",
         )
-        return steps + self.deletions(cluster)
 
     def deletions(self, cluster):
         whole, here_only, groups = [], [], {}

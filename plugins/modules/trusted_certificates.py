@@ -188,6 +188,35 @@ def update_store(module, files, placed, removed):
         )
 
 
+def files_of(asked: dict, held: dict, ours: dict, prefix: str) -> dict:
+    """Return the files that the host needs as {name: (fingerprint, PEM)}.
+
+    Not those of certificates that the system trusts anyway, unless it trusts them because of this module's file.
+    """
+    files = {}
+    for fingerprint, pem in asked.items():
+        name = file_name(prefix, fingerprint)
+        if fingerprint not in held or name in ours:
+            files[name] = (fingerprint, pem)
+    return files
+
+
+def copy_bundle(module, is_asked: bool, updated: bool) -> bool:
+    """Copy the system's bundle, or remove the copy where no certificate is requested. Return whether it differed."""
+    bundle = module.params["bundle"]
+    if bundle is None:
+        return False
+    text = read(module.params["system_bundle"]) if is_asked else ""
+    # In check mode the system's bundle is unchanged.
+    copied = text != read(bundle) or (updated and module.check_mode and is_asked)
+    if copied and not module.check_mode:
+        if is_asked:
+            write(module, bundle, text)
+        else:
+            os.unlink(bundle)
+    return copied
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -201,19 +230,14 @@ def main():
         },
         supports_check_mode=True,
     )
-    prefix, directory, bundle = (module.params[name] for name in ("prefix", "directory", "bundle"))
+    prefix, directory = module.params["prefix"], module.params["directory"]
     asked = asked_for(module)
     manager = ManagedFiles(module)
     manager.run(module.params["files"])
     held = held_by(module.params["system_bundle"])
     ours = files_in(directory, prefix)
 
-    files = {}
-    for fingerprint, pem in asked.items():
-        name = file_name(prefix, fingerprint)
-        # Skip certificates that the system trusts anyway, unless it trusts them because of this module's file.
-        if fingerprint not in held or name in ours:
-            files[name] = (fingerprint, pem)
+    files = files_of(asked, held, ours, prefix)
     placed = [name for name, (unused, pem) in files.items() if ours.get(name) != pem]
     removed = [name for name in ours if name not in files]
     # Also compare the content of the bundle, so that the next run completes an interrupted one.
@@ -223,17 +247,7 @@ def main():
     if updated:
         update_store(module, files, placed, removed)
 
-    copied = False
-    if bundle is not None:
-        text = read(module.params["system_bundle"]) if asked else ""
-        # In check mode the system's bundle is unchanged.
-        copied = text != read(bundle) or (updated and module.check_mode and bool(asked))
-        if copied and not module.check_mode:
-            if asked:
-                write(module, bundle, text)
-            else:
-                os.unlink(bundle)
-
+    copied = copy_bundle(module, bool(asked), updated)
     module.exit_json(
         changed=updated or copied or bool(manager.changed_paths),
         changed_paths=manager.changed_paths,

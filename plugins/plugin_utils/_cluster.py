@@ -226,7 +226,12 @@ def fabric_network(hosts, shared, network, named=None, servers=()):
     if any(named.values()) and len(shared) == 1:
         return str(shared[0]), "the one of cluster_fabric_interface"
     speeds = _slowest_speeds(hosts, shared, named)
-    told = _told_speeds(speeds)
+    return _fastest(speeds, network, lambda fastest: _without_storage(fastest, hosts, servers))
+
+
+def _fastest(speeds, network, without_storage):
+    """Return (CIDR, reason) of the fastest network, by the speeds of all. C(network) is the cluster network."""
+    own, told = ipaddress.ip_network(network, strict=False), _told_speeds(speeds)
     best = max([speed or 0 for speed in speeds.values()], default=0)
     fastest = [each for each, speed in speeds.items() if speed == best]
     is_own = any(each.overlaps(own) for each in fastest)
@@ -235,7 +240,7 @@ def fabric_network(hosts, shared, network, named=None, servers=()):
     if is_own:
         return network, "the cluster network is the fastest (%s)" % told
     if len(fastest) > 1:
-        fastest = _without_storage(fastest, hosts, servers)
+        fastest = without_storage(fastest)
     chosen = ",".join(str(each) for each in fastest)
     if len(fastest) > 1:
         return chosen, "the fastest that all hosts share, as rails of one fabric (%s)" % told

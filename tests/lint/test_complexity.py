@@ -17,15 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path for folder in ("plugins", "roles") for path in (ROOT / folder).rglob("*.py"))
 #: Cyclomatic complexity as radon counts it: boolean operators and comprehensions count.
 USUAL, HIGHEST = 15, 20
-MOST_ABOVE_USUAL = 146
+MOST_ABOVE_USUAL = 134
 #: The functions above HIGHEST. Each is split as soon as somebody changes it.
 TO_SPLIT = {
     "_jupyterhub_plan.py jupyterhub_plan",
     "_jupyterhub_plan.py problems",
     "_slurm_accounts.py _Planner.deletions",
     "_slurm_accounts.py _Planner.run",
-    "_slurm_accounts.py _Planner.steps",
-    "trusted_certificates.py main",
 }
 PARAMETERS, MOST_WITH_MORE_PARAMETERS = 6, 17
 MOST_CONDITIONS = 102
