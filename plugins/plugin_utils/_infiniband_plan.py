@@ -136,9 +136,7 @@ def infiniband_plan(
     own_names = files.get(names_file) == hashlib.sha256(names_rule.encode("utf-8")).hexdigest()
     # Existing device names are kept: the rule is written only if this role installs rdma-core or wrote the rule before.
     may_write = own_names or "rdma-core" in missing and names_file not in files
-    own_paths = [path for path in placed_paths if path in files]
-    if not own_names:
-        own_paths = [path for path in own_paths if path != names_file]
+    foreign = "" if own_names else names_file
     ports = _ports(read["devices"])
     return {
         "kernel_modules": list(DRIVERS.values()) + INTERFACES + [IP_OVER_INFINIBAND],
@@ -147,7 +145,7 @@ def infiniband_plan(
         "modules": [name for name in needed if name not in lacking],
         "lacking": lacking,
         "unloaded": _in_state("available", states, needed),
-        "own_paths": own_paths,
+        "own_paths": [path for path in placed_paths if path in files and path != foreign],
         "keeps_names": not persistent_names and may_write,
         "ports": ports,
         "summary": _summary(ports, read["fix"], lacking, ofed),
