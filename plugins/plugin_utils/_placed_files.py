@@ -20,10 +20,14 @@ class FileOptions(TypedDict, total=False):
 
 
 class ManagedFile(FileOptions, total=False):
-    """Entry of option C(files) of module managed_files. Folders have C(state=directory), and files have C(content). C(mode) is octal, as in 0644."""
+    """Entry of option C(files) of module managed_files. C(mode) is octal, as in 0644.
+
+    Files have C(content), folders C(state=directory), and links C(state=link) and C(src).
+    """
 
     path: Required[str]
     content: str
+    src: str
     state: str
     mode: str
 
