@@ -32,6 +32,17 @@ class ManagedFile(FileOptions, total=False):
     mode: str
 
 
+class Found(TypedDict):
+    """A file of a host, as module host_info returns it."""
+
+    #: C(file), C(directory) or C(other).
+    state: str
+    #: Such as "0644".
+    mode: str
+    #: SHA-256 of a file; empty for everything else.
+    checksum: str
+
+
 class Difference(TypedDict):
     """Row of playbook drift: what differs, what is requested, and what the host has."""
 
@@ -57,7 +68,7 @@ def difference(what: str, requested: str, found: str) -> Difference:
     return {"what": what, "asked": requested, "found": found}
 
 
-def _differs(entry: ManagedFile, found: dict[str, str] | None) -> bool:
+def _differs(entry: ManagedFile, found: Found | None) -> bool:
     state = entry.get("state", "file")
     if state == "absent":
         return found is not None
@@ -67,13 +78,14 @@ def _differs(entry: ManagedFile, found: dict[str, str] | None) -> bool:
         return True
     if state == "directory":
         return False
-    return found["checksum"] != hashlib.sha256(entry["content"].encode("utf-8")).hexdigest()
+    requested = hashlib.sha256(entry["content"].encode("utf-8")).hexdigest()
+    return found["checksum"] != requested
 
 
-def files_differ(entries: list[ManagedFile], found: dict[str, dict[str, str]]) -> bool:
+def files_differ(entries: list[ManagedFile], found: dict[str, Found]) -> bool:
     """Return whether module managed_files would change one of the entries.
 
-    C(found) are the files of module host_info by path, with C(state), C(mode) and C(checksum) (sha256).
-    Entries are files with C(content), folders, and what is to be absent. They belong to root, as every file below a folder that only root may write.
+    C(found) are the files of module host_info by path. Entries are files with C(content), folders, and what is to be absent. They belong to root, as every
+    file below a folder that only root may write.
     """
     return any(_differs(entry, found.get(entry["path"])) for entry in entries)
