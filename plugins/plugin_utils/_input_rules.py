@@ -8,7 +8,7 @@ A role writes them as data in C(meta/input_rules.yml). All are judged for all ho
 
     ---
     input_rules:
-      - variable: cluster_ssh_port
+      - variable: [cluster_ssh_port, train_master_port]
         range: [1, 65535]
       - variable: cluster_share_path
         path: absolute
@@ -24,7 +24,7 @@ A role writes them as data in C(meta/input_rules.yml). All are judged for all ho
         allowed: empty where training_image_base is set
         fix: set one of the two
 
-Keys of a rule. C(variable) and exactly one kind are required. Every text of every variable is one line without control
+Keys of a rule. C(variable), a name or a list of names, and exactly one kind are required. Every text of every variable is one line without control
 characters, unless a rule says C(multiline).
 
 - C(range: [low, high])   a number within these, both included; null leaves a side open
@@ -92,7 +92,7 @@ import difflib
 import functools
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
@@ -249,14 +249,24 @@ def parse_rules(data: object, role: str, options: Collection[str]) -> list[Rule]
     rows = data.get("input_rules") if isinstance(data, dict) and len(data) == 1 else None
     if not isinstance(rows, list):
         raise RuleError("%s: input_rules.yml must hold one list named input_rules" % role)
-    return [_parse_rule(row, role, options) for row in rows]
+    return [rule for row in rows for rule in _rules_of(row, role, options)]
 
 
-def _parse_rule(row: object, role: str, options: Collection[str]) -> Rule:
-    """Return a rule with its kind, and the names of variables on which its findings depend."""
-    if not isinstance(row, dict) or not isinstance(row.get("variable"), str):
+def _rules_of(row: object, role: str, options: Collection[str]) -> list[Rule]:
+    """Return the rule of each variable that a row names."""
+    names = row.get("variable") if isinstance(row, dict) else None
+    if isinstance(names, str):
+        names = [names]
+    if not isinstance(row, dict) or not isinstance(names, list) or not names:
         raise RuleError("%s: a rule without variable: %r" % (role, row))
+    return [_parse_rule(dict(row, variable=name), role, options) for name in names]
+
+
+def _parse_rule(row: Rule, role: str, options: Collection[str]) -> Rule:
+    """Return a rule with its kind, and the names of variables on which its findings depend."""
     name = row["variable"]
+    if not isinstance(name, str):
+        raise RuleError("%s: a rule without variable: %r" % (role, row))
     fault = _fault_of_rule(row, options)
     if fault:
         raise RuleError("%s: rule of %s: %s" % (role, name, fault))
@@ -335,7 +345,7 @@ def _selected(label: str, entry: object, step: str) -> list[Entry]:
     return [("%s.%s" % (label, given[0]), entry[given[0]])]
 
 
-def _allowed(rule: Rule, value: object = None) -> str:
+def _allowed(rule: Rule, value: Any = None) -> str:
     """Return what a rule allows, in words. C(value) is the value that is wrong."""
     kind = rule["kind"]
     if rule.get("allowed"):
@@ -363,7 +373,7 @@ def _allowed_number(low: float | None, high: float | None) -> str:
     return "a number from %s to %s" % (low, high)
 
 
-def _allowed_once(words: list[str]) -> str:
+def _allowed_once(words: Sequence[str]) -> str:
     if len(words) > 1:
         return "one of %s" % " and ".join(words)
     return "%s once" % words[0].rstrip("=")
@@ -566,7 +576,7 @@ def _messages(answer: Any, value: Any, base: str) -> list[Entry]:
         return []
     if not isinstance(answer, (list, tuple)):
         return [("", (value, "", ""))]
-    texts = [str(each["name"] if isinstance(each, dict) else each) for each in answer]
+    texts = [_text_of(each) for each in answer]
     names = ", ".join(text for text in texts if "; " not in text)
     found: list[Entry] = [("", (value, names, ""))] if names else []
     for text in texts:
@@ -574,6 +584,11 @@ def _messages(answer: Any, value: Any, base: str) -> list[Entry]:
             sentence = re.sub(r"\A%s: " % re.escape(base), "", text)
             found.append(_message(sentence, value))
     return found
+
+
+def _text_of(part: Any) -> str:
+    """Return a text of an answer, which may be the name in a dictionary."""
+    return str(part["name"] if isinstance(part, dict) else part)
 
 
 def _message(sentence: str, value: Any) -> Entry:
@@ -825,7 +840,7 @@ class _Context(NamedTuple):
 
 
 def _is_inside(value: Any, name: str, context: _Context) -> bool:
-    network = context.variables.get(name)
+    network: Any = context.variables.get(name)
     if not kinds.is_network(network) or not kinds.is_address(value):
         return True
     return kinds.is_inside(value, network)
@@ -854,7 +869,7 @@ def _is_apart_from(value: Any, names: dict[str, str], context: _Context) -> bool
 
 
 def _is_registry_of(value: Any, name: str, context: _Context) -> bool:
-    image = context.variables.get(name)
+    image: Any = context.variables.get(name)
     return not kinds.is_image(image) or kinds.is_registry_of(value, image)
 
 
@@ -875,7 +890,8 @@ def _is_writable(value: Any, dummy: object, dummy_context: _Context) -> bool:
 def _is_own_path(value: Any, dummy: object, context: _Context) -> bool:
     if value.get("server") != context.host or not value.get("target"):
         return True
-    return normal(value["target"]) == normal(value.get("path"))
+    is_same: bool = normal(value["target"]) == normal(value.get("path"))
+    return is_same
 
 
 # Kinds whose values are good or not, depending on the host and its other variables.
