@@ -7,42 +7,69 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any, TypedDict
 
 # The driver of a card on the bus, and the module that creates the InfiniBand or RoCE device.
 DRIVERS = {"mlx5_core": "mlx5_ib", "mlx4_core": "mlx4_ib"}
 # Modules for access to the devices, for connections, and for queries of the fabric (ibstat).
 INTERFACES = ["ib_uverbs", "rdma_ucm", "ib_umad"]
 IP_OVER_INFINIBAND = "ib_ipoib"
+# What module infiniband_info returns of a host on which there is nothing.
+_NOTHING: dict[str, Any] = {
+    "ofed": "",
+    "files": {},
+    "devices": [],
+    "kernel_modules": {},
+    "packages": {},
+    "adapters": [],
+    "fix": "",
+}
 
 
-def wanted_modules(adapters, devices):
+class Port(TypedDict):
+    """A port as the role's facts have it. C(rate_gb_s) is in Gb/s, and C(gid_index) the one for NCCL. What could not be read is None."""
+
+    device: str
+    port: int
+    transport: str | None
+    state: str | None
+    rate_gb_s: float | None
+    netdev: str | None
+    gid_index: int | None
+
+
+class Plan(TypedDict):
+    """What a host gets. C(kernel_modules) are those to read, C(modules) those to load at boot, and C(unloaded) those to load now.
+
+    C(lacking) are modules that the kernel does not have, C(own_paths) files of the role that the host has, and C(keeps_names) tells whether the rule for
+    names of devices is written.
+    """
+
+    kernel_modules: list[str]
+    missing_packages: list[str]
+    modules: list[str]
+    lacking: list[str]
+    unloaded: list[str]
+    own_paths: list[str]
+    keeps_names: bool
+    ports: list[Port]
+    summary: str
+
+
+def _needed_modules(adapters: list[dict[str, Any]], devices: list[dict[str, Any]]) -> list[str]:
     """Return the kernel modules that the adapters need."""
-    drivers = [
-        DRIVERS[name]
-        for name in dict.fromkeys(adapter["driver"] for adapter in adapters)
-        if name in DRIVERS
-    ]
+    names = dict.fromkeys(adapter["driver"] for adapter in adapters)
+    drivers = [DRIVERS[name] for name in names if name in DRIVERS]
     # An adapter that has the class of a network card may be set to InfiniBand.
-    fabric = any(adapter["infiniband"] for adapter in adapters) or any(
+    is_infiniband = any(adapter["infiniband"] for adapter in adapters) or any(
         port["transport"] == "infiniband" for device in devices for port in device["ports"]
     )
-    return drivers + INTERFACES + ([IP_OVER_INFINIBAND] if fabric else [])
+    return drivers + INTERFACES + ([IP_OVER_INFINIBAND] if is_infiniband else [])
 
 
-def summary(ports, fix, lacking, ofed):
+def _summary(ports: list[Port], fix: str, lacking: list[str], ofed: str) -> str:
     """Return the sentences that report the ports and what is unusual about the host."""
-    texts = [
-        "%s port %s: %s, %s, %s Gb/s, %s."
-        % (
-            port["device"],
-            port["port"],
-            port["transport"] or "unknown transport",
-            port["state"] or "unknown state",
-            port["rate_gb_s"] or "?",
-            port["netdev"] or "no interface",
-        )
-        for port in ports
-    ]
+    texts = [_sentence(port) for port in ports]
     if fix:
         texts.append("%s." % fix)
     if lacking:
@@ -55,7 +82,19 @@ def summary(ports, fix, lacking, ofed):
     return " ".join(texts)
 
 
-def _ports(devices):
+def _sentence(port: Port) -> str:
+    """Return the sentence that reports a port."""
+    return "%s port %s: %s, %s, %s Gb/s, %s." % (
+        port["device"],
+        port["port"],
+        port["transport"] or "unknown transport",
+        port["state"] or "unknown state",
+        port["rate_gb_s"] or "?",
+        port["netdev"] or "no interface",
+    )
+
+
+def _ports(devices: list[dict[str, Any]]) -> list[Port]:
     """Return the ports of the devices as the role's facts have them."""
     return [
         {
@@ -72,7 +111,14 @@ def _ports(devices):
     ]
 
 
-def infiniband_plan(found, packages, placed_paths, names_file, names_rule, persistent_names):
+def infiniband_plan(
+    found: dict[str, Any],
+    packages: list[str],
+    placed_paths: list[str],
+    names_file: str,
+    names_rule: str,
+    persistent_names: bool,
+) -> Plan:
     """Plan the kernel modules, packages and files that the InfiniBand and RoCE adapters of a host need.
 
     C(found) is a result of M(trainyard.gpu.infiniband_info). It is empty before the host is read, and then only C(kernel_modules) is of use. C(packages) are
@@ -83,34 +129,35 @@ def infiniband_plan(found, packages, placed_paths, names_file, names_rule, persi
     C(unloaded), those to load now, C(own_paths), existing files of the role, C(keeps_names), whether C(names_file) is written, C(ports) with C(device),
     C(port), C(transport), C(state), C(rate_gb_s), C(netdev) and C(gid_index), and C(summary), sentences.
     """
-    ofed, files = found.get("ofed") or "", found.get("files") or {}
-    devices, states = found.get("devices") or [], found.get("kernel_modules") or {}
-    missing, wanted = [], []
+    read = dict(_NOTHING, **{name: value for name, value in found.items() if value})
+    ofed, files, states = read["ofed"], read["files"], read["kernel_modules"]
+    missing: list[str] = []
+    needed: list[str] = []
     # The vendor's OFED has its own tools and modules.
     if not ofed:
-        missing = [name for name in packages if name not in (found.get("packages") or {})]
-        wanted = wanted_modules(found.get("adapters") or [], devices)
-
-    def in_state(state):
-        return [name for name, its in states.items() if its == state and name in wanted]
-
-    lacking = in_state("missing")
+        missing = [name for name in packages if name not in read["packages"]]
+        needed = _needed_modules(read["adapters"], read["devices"])
+    lacking = _in_state("missing", states, needed)
     # The file has the name of rdma-core's rule, so it may be the user's.
     own_names = files.get(names_file) == hashlib.sha256(names_rule.encode("utf-8")).hexdigest()
     # Existing device names are kept: the rule is written only if this role installs rdma-core or wrote the rule before.
     may_write = own_names or "rdma-core" in missing and names_file not in files
-    ports = _ports(devices)
+    foreign = "" if own_names else names_file
+    ports = _ports(read["devices"])
     return {
         "kernel_modules": list(DRIVERS.values()) + INTERFACES + [IP_OVER_INFINIBAND],
         "missing_packages": missing,
         # A module that the kernel does not have would make systemd's unit fail at every boot.
-        "modules": [name for name in wanted if name not in lacking],
+        "modules": [name for name in needed if name not in lacking],
         "lacking": lacking,
-        "unloaded": in_state("available"),
-        "own_paths": [
-            path for path in placed_paths if path in files and (own_names or path != names_file)
-        ],
+        "unloaded": _in_state("available", states, needed),
+        "own_paths": [path for path in placed_paths if path in files and path != foreign],
         "keeps_names": not persistent_names and may_write,
         "ports": ports,
-        "summary": summary(ports, found.get("fix"), lacking, ofed),
+        "summary": _summary(ports, read["fix"], lacking, ofed),
     }
+
+
+def _in_state(state: str, states: dict[str, str], needed: list[str]) -> list[str]:
+    """Return the needed kernel modules that are in a state of module infiniband_info."""
+    return [name for name, its_state in states.items() if its_state == state and name in needed]

@@ -8,7 +8,7 @@ A role writes them as data in C(meta/input_rules.yml). All are judged for all ho
 
     ---
     input_rules:
-      - variable: cluster_ssh_port
+      - variable: [cluster_ssh_port, train_master_port]
         range: [1, 65535]
       - variable: cluster_share_path
         path: absolute
@@ -24,7 +24,7 @@ A role writes them as data in C(meta/input_rules.yml). All are judged for all ho
         allowed: empty where training_image_base is set
         fix: set one of the two
 
-Keys of a rule. C(variable) and exactly one kind are required. Every text of every variable is one line without control
+Keys of a rule. C(variable), a name or a list of names, and exactly one kind are required. Every text of every variable is one line without control
 characters, unless a rule says C(multiline).
 
 - C(range: [low, high])   a number within these, both included; null leaves a side open
@@ -92,10 +92,11 @@ import difflib
 import functools
 import ipaddress
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
+from ansible_collections.trainyard.gpu.plugins.module_utils._finding import Finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import (
     describe,
     normal,
@@ -137,7 +138,21 @@ class RuleError(ValueError):
     """A rule that cannot be evaluated; the message names the role, the variable and the error."""
 
 
-def _in_range(value, limits):
+#: A row of a role's rules with the keys of the table above, and after parse_rules also C(kind) and C(words).
+Rule = dict[str, Any]
+#: Values of variables by name.
+Variables = dict[str, Any]
+#: (label, value) of what a rule judges. The label is the path behind the variable's name, such as [0].path.
+Entry = tuple[str, Any]
+#: The truth of a Jinja expression on a host, with what C(item) is in it.
+Evaluate = Callable[[str, str, Any], Any]
+#: What may be shown of a value: of a host, at a path such as mounts[0].path.
+Reveal = Callable[[str, str, Any], str]
+#: Limits, both included. None leaves a side open.
+Limits = tuple[float | None, float | None]
+
+
+def _in_range(value: object, limits: Limits) -> bool:
     low, high = limits
     return (
         not isinstance(value, bool)
@@ -147,18 +162,25 @@ def _in_range(value, limits):
     )
 
 
-def _is_number(value, limits):
+def _is_number(value: object, limits: Limits) -> bool:
     number = kinds.as_number(value)
     return number is not None and _in_range(number, limits)
 
 
-_PATHS = {
+def _are_ids(value: object, ids: Collection[str]) -> bool:
+    """Return whether an ID, all of a list, or all keys of a dictionary are known."""
+    names = value if isinstance(value, (dict, list)) else [value]
+    return all(isinstance(name, str) and name in ids for name in names)
+
+
+_PATHS: dict[str, Callable[[Any], bool]] = {
     "absolute": kinds.is_path,
     "plain": kinds.is_plain_path,
     "any": kinds.is_absolute,
     "plain_any": lambda value: kinds.is_plain_path(value, root=True),
 }
-_GOOD = {
+#: Kinds whose values are good or not, whatever the host. The second value is what the rule has for the kind.
+_GOOD: dict[str, Callable[[Any, Any], bool]] = {
     "range": _in_range,
     "number": _is_number,
     "pattern": kinds.matches,
@@ -189,10 +211,7 @@ _GOOD = {
     "command": lambda value, dummy: kinds.is_command(value),
     "one_of": lambda value, values: value in values,
     "names": lambda value, names: isinstance(value, dict) and all(name in names for name in value),
-    "ids": lambda value, ids: all(
-        isinstance(name, str) and name in ids
-        for name in (value if isinstance(value, (dict, list)) else [value])
-    ),
+    "ids": _are_ids,
     "nfs_option": kinds.is_nfs_option,
     "exclusive": are_exclusive,
     "make": lambda value, dummy: kinds.make_faults(value) == [],
@@ -222,59 +241,67 @@ _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
 _NEED_WORDS = ("pattern", "that", "faults")
 
 
-def parse_rules(data, role, options):
+def parse_rules(data: object, role: str, options: Collection[str]) -> list[Rule]:
     """Return the validated rules of a role. A misspelt rule must not count as met.
 
-    C(options) are the names in the role's argument_specs.
+    C(data) is what input_rules.yml has, and C(options) are the names in the role's argument_specs. Errors are of RuleError.
     """
-    if (
-        not isinstance(data, dict)
-        or set(data) != {"input_rules"}
-        or not isinstance(data["input_rules"], list)
-    ):
+    rows = data.get("input_rules") if isinstance(data, dict) and len(data) == 1 else None
+    if not isinstance(rows, list):
         raise RuleError("%s: input_rules.yml must hold one list named input_rules" % role)
-    rules = []
-    for row in data["input_rules"]:
-        if not isinstance(row, dict) or not isinstance(row.get("variable"), str):
-            raise RuleError("%s: a rule without variable: %r" % (role, row))
-        name = row["variable"]
-        kinds = [key for key in row if key in KINDS]
-        unknown = sorted(set(row) - set(KINDS) - set(_OTHER_KEYS))
-        if unknown:
-            raise RuleError("%s: rule of %s: unknown key %s" % (role, name, ", ".join(unknown)))
-        if len(kinds) != 1:
-            raise RuleError(
-                "%s: rule of %s: give exactly one of %s" % (role, name, ", ".join(KINDS))
-            )
-        if re.split(r"[.\[]", name)[0] not in options:
-            raise RuleError("%s: rule of %s: the role has no such variable" % (role, name))
-        if row.get("severity", "block") not in ("block", "warn"):
-            raise RuleError("%s: rule of %s: severity is block or warn" % (role, name))
-        kind = kinds[0]
-        if isinstance(_WORDS.get(kind), dict) and row[kind] not in _WORDS[kind]:
-            raise RuleError(
-                "%s: rule of %s: %s is one of %s" % (role, name, kind, ", ".join(_WORDS[kind]))
-            )
-        if kind in _NEED_WORDS and not (row.get("allowed") and row.get("fix")):
-            raise RuleError("%s: rule of %s: %s needs allowed and fix" % (role, name, kind))
-        # Variables whose findings depend on it.
-        texts = [name] + [
-            str(row[key]) for key in ("when", "that", "faults") + READING if key in row
-        ]
-        rules.append(
-            dict(
-                row,
-                kind=kind,
-                words=frozenset(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts))),
-            )
-        )
-    return rules
+    return [rule for row in rows for rule in _rules_of(row, role, options)]
 
 
-def parse_options(data, role, name):
-    """Return (kinds of options, other names of options) of a file in a role's meta, checked."""
+def _rules_of(row: object, role: str, options: Collection[str]) -> list[Rule]:
+    """Return the rule of each variable that a row names."""
+    names = row.get("variable") if isinstance(row, dict) else None
+    if isinstance(names, str):
+        names = [names]
+    if not isinstance(row, dict) or not isinstance(names, list) or not names:
+        raise RuleError("%s: a rule without variable: %r" % (role, row))
+    return [_parse_rule(dict(row, variable=name), role, options) for name in names]
+
+
+def _parse_rule(row: Rule, role: str, options: Collection[str]) -> Rule:
+    """Return a rule with its kind, and the names of variables on which its findings depend."""
+    name = row["variable"]
+    if not isinstance(name, str):
+        raise RuleError("%s: a rule without variable: %r" % (role, row))
+    fault = _fault_of_rule(row, options)
+    if fault:
+        raise RuleError("%s: rule of %s: %s" % (role, name, fault))
+    texts = [str(row[key]) for key in ("when", "that", "faults") + READING if key in row]
+    (kind,) = (key for key in row if key in KINDS)
+    words = re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join([name] + texts))
+    return dict(row, kind=kind, words=frozenset(words))
+
+
+def _fault_of_rule(row: Rule, options: Collection[str]) -> str:
+    """Return what is wrong with a rule, or nothing."""
+    unknown = sorted(set(row) - set(KINDS) - set(_OTHER_KEYS))
+    if unknown:
+        return "unknown key %s" % ", ".join(unknown)
+    given = [key for key in row if key in KINDS]
+    if len(given) != 1:
+        return "give exactly one of %s" % ", ".join(KINDS)
+    if re.split(r"[.\[]", row["variable"])[0] not in options:
+        return "the role has no such variable"
+    if row.get("severity", "block") not in ("block", "warn"):
+        return "severity is block or warn"
+    kind = given[0]
+    words = _WORDS.get(kind)
+    if isinstance(words, dict) and row[kind] not in words:
+        return "%s is one of %s" % (kind, ", ".join(map(str, words)))
+    if kind in _NEED_WORDS and not (row.get("allowed") and row.get("fix")):
+        return "%s needs allowed and fix" % kind
+    return ""
+
+
+def parse_options(data: Any, role: str, name: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return (kinds of options, other names of options) of a file in a role's meta, checked. Errors are of RuleError."""
     try:
-        (known, others) = (data[name], data["other_names"])
+        known: dict[str, Any] = data[name]
+        others: dict[str, str] = data["other_names"]
         wrong = sorted(set(others.values()) - set(known)) + [
             kind
             for kind in known.values()
@@ -291,86 +318,83 @@ def parse_options(data, role, name):
     return known, others
 
 
-def select(value, path):
+def select(value: object, path: str) -> list[Entry]:
     """Return (label, value) of everything that the rest of a variable path selects.
 
     '' is the value itself, C([].path) each entry's path, C([].target|path) its target, or its path where it has no target, C(.*) all of a dictionary's values.
     """
-    found = [("", value)]
+    found: list[Entry] = [("", value)]
     for step in re.findall(r"\[\]|\.[^.\[]+", path):
-        following = []
-        for label, entry in found:
-            if step == "[]":
-                following += [
-                    ("%s[%d]" % (label, index), inner)
-                    for index, inner in enumerate(entry if isinstance(entry, list) else [])
-                ]
-            elif step == ".*":
-                following += [
-                    ("%s.%s" % (label, key), inner)
-                    for key, inner in (entry.items() if isinstance(entry, dict) else ())
-                ]
-            elif isinstance(entry, dict):
-                # target|path: path if there is no target
-                given = [
-                    name for name in step[1:].split("|") if entry.get(name) not in (None, "")
-                ] or [step[1:]]
-                if entry.get(given[0]) is not None:
-                    following.append(("%s.%s" % (label, given[0]), entry[given[0]]))
-        found = following
+        found = [inner for label, entry in found for inner in _selected(label, entry, step)]
     return found
 
 
-def _allowed(rule, value=None):
-    if rule.get("allowed"):
-        return rule["allowed"]
+def _selected(label: str, entry: object, step: str) -> list[Entry]:
+    """Return (label, value) of what one step of a path selects in an entry."""
+    if step == "[]" and isinstance(entry, list):
+        return [("%s[%d]" % (label, index), inner) for index, inner in enumerate(entry)]
+    if step == "[]" or not isinstance(entry, dict):
+        return []
+    if step == ".*":
+        return [("%s.%s" % (label, key), inner) for key, inner in entry.items()]
+    # target|path: path if there is no target
+    names = step[1:].split("|")
+    given = [name for name in names if entry.get(name) not in (None, "")] or [step[1:]]
+    if entry.get(given[0]) is None:
+        return []
+    return [("%s.%s" % (label, given[0]), entry[given[0]])]
+
+
+def _allowed(rule: Rule, value: Any = None) -> str:
+    """Return what a rule allows, in words. C(value) is the value that is wrong."""
     kind = rule["kind"]
+    if rule.get("allowed"):
+        return str(rule["allowed"])
+    if kind in _SENTENCES:
+        return _SENTENCES[kind] % str(rule[kind])
     if kind in ("range", "number"):
-        low, high = rule[kind]
-        if low is None:
-            return "a number, at most %s" % high
-        return (
-            "a number from %s to %s" % (low, high)
-            if high is not None
-            else "a number, at least %s" % low
-        )
-    if kind == "names":
-        return "names among %s" % ", ".join(rule[kind])
-    if kind == "one_of":
-        return "one of %s" % ", ".join(str(value) for value in rule[kind])
+        return _allowed_number(*rule[kind])
+    if kind in ("names", "one_of"):
+        words = {"names": "names among %s", "one_of": "one of %s"}
+        return words[kind] % ", ".join(map(str, rule[kind]))
     if kind == "exclusive":
-        return ", ".join(
-            "one of %s" % " and ".join(words)
-            if len(words) > 1
-            else "%s once" % words[0].rstrip("=")
-            for words in contradictions(value, rule[kind])
-        )
-    if kind == "in_group":
-        return "0 on a host that is not in group %s" % rule[kind]
-    if kind == "inside":
-        return (
-            "a host address in %s, not its network address and not its broadcast address"
-            % rule[kind]
-        )
-    if kind == "counted_by":
-        return "at most the number of entries of %s" % rule[kind]
-    if kind == "beside":
-        return (
-            "a path that no container has yet; paths in /etc/trainyard, %s and its parent folders are in use"
-            % rule[kind]
-        )
-    if kind == "registry_of":
-        return "the registry of %s" % rule[kind]
+        return ", ".join(map(_allowed_once, contradictions(value, rule[kind])))
     if kind == "url" and isinstance(rule[kind], dict):
-        return "a URL (%s)%s, without credentials" % (
-            ", ".join(rule[kind].get("schemes", ["https", "http", "file"])),
-            " of a %s" % " or ".join(rule[kind]["ends"]) if "ends" in rule[kind] else "",
-        )
-    words = _WORDS[kind]
-    return words[rule[kind]] if isinstance(words, dict) else words
+        return _allowed_url(rule[kind])
+    chosen = _WORDS[kind]
+    return chosen[rule[kind]] if isinstance(chosen, dict) else chosen
 
 
-_WORDS = {
+def _allowed_number(low: float | None, high: float | None) -> str:
+    if low is None:
+        return "a number, at most %s" % high
+    if high is None:
+        return "a number, at least %s" % low
+    return "a number from %s to %s" % (low, high)
+
+
+def _allowed_once(words: Sequence[str]) -> str:
+    if len(words) > 1:
+        return "one of %s" % " and ".join(words)
+    return "%s once" % words[0].rstrip("=")
+
+
+def _allowed_url(limits: dict[str, Any]) -> str:
+    schemes = ", ".join(limits.get("schemes", ["https", "http", "file"]))
+    ends = " of a %s" % " or ".join(limits["ends"]) if "ends" in limits else ""
+    return "a URL (%s)%s, without credentials" % (schemes, ends)
+
+
+#: What kinds allow that name another variable or a group.
+_SENTENCES = {
+    "in_group": "0 on a host that is not in group %s",
+    "inside": "a host address in %s, not its network address and not its broadcast address",
+    "counted_by": "at most the number of entries of %s",
+    "beside": "a path that no container has yet; paths in /etc/trainyard, %s and its parent folders are in use",
+    "registry_of": "the registry of %s",
+}
+#: What the other kinds allow, by the word of the rule if there are several.
+_WORDS: dict[str, str | dict[Any, str]] = {
     "path": {
         "absolute": "an absolute path below /, without ..",
         "any": "an absolute path, without ..",
@@ -457,7 +481,7 @@ _WORDS = {
 }
 
 
-def texts_of_many_lines(rules):
+def texts_of_many_lines(rules: list[Rule]) -> set[str]:
     """Return the paths of texts that may contain line breaks, or whose own rule judges them."""
     found = {rule["variable"] for rule in rules if rule["kind"] == "multiline"}
     found.update(_keys_of(rule) + "[]" for rule in rules if rule["kind"] == "public_keys")
@@ -466,25 +490,25 @@ def texts_of_many_lines(rules):
     )
 
 
-def may_have_lines(path, those):
+def may_have_lines(path: str, those: Collection[str]) -> bool:
     """Return whether a text at a path, such as mounts[0].environment.A, is among C(those) that texts_of_many_lines returns."""
     path = re.sub(r"\[[0-9]+\]", "[]", path)
     return path in those or path.rpartition(".")[0] + ".*" in those
 
 
-def foreign_keys(rules):
+def foreign_keys(rules: list[Rule]) -> dict[str, dict[str, str]]:
     """Return {path: {key: what to do}} of the keys that other collections have where these rules are."""
     return {rule["variable"]: rule["foreign_keys"] for rule in rules if "foreign_keys" in rule}
 
 
-def _keys_of(rule):
+def _keys_of(rule: Rule) -> str:
     """Return the path of the list that a rule of kind public_keys judges."""
-    return rule["variable"] + ".public_keys"
+    return str(rule["variable"]) + ".public_keys"
 
 
-def secretive(rules):
+def secretive(rules: list[Rule]) -> dict[str, Callable[[Any], Any]]:
     """Return {path: function to display it} of the variables whose values are never shown in full."""
-    how = {"environment": kinds.show_names, "key": kinds.show_key}
+    how: dict[str, Callable[[Any], Any]] = {"environment": kinds.show_names, "key": kinds.show_key}
     found = {rule["variable"]: how[rule["kind"]] for rule in rules if rule["kind"] in how}
     # A private key may stand where a public one should.
     found.update(
@@ -493,13 +517,14 @@ def secretive(rules):
     return found
 
 
-def _show_public_keys(value):
+def _show_public_keys(value: Any) -> Any:
+    """Return the types of public keys, or what is wrong with them."""
     if isinstance(value, (list, tuple)):
         return [_show_public_keys(inner) for inner in value]
     return public_key_fault(value) or "a key of type '%s'" % value.split(" ")[0]
 
 
-def reveal_at(path, value, paths):
+def reveal_at(path: str, value: Any, paths: Mapping[str, Callable[[Any], Any]]) -> Any:
     """Return a value with masked secrets; C(path) is its place, such as mounts[0].environment.A."""
     path = re.sub(r"\[[0-9]+\]", "[]", path)
     for name, how in paths.items():
@@ -519,7 +544,7 @@ def reveal_at(path, value, paths):
     )
 
 
-def _likely(rule, source, value, reveal):
+def _likely(rule: Rule, source: str, value: object, reveal: Callable[[Any], str]) -> str:
     """Return the advice for a path that is valid in another spelling, or for a misspelt option; '' for any other value."""
     kind = rule["kind"]
     if kind == "nfs_option" and isinstance(value, str):
@@ -541,7 +566,7 @@ HIDDEN = "(not shown)"
 _MOST = 400
 
 
-def _told(answer, value, base):
+def _messages(answer: Any, value: Any, base: str) -> list[Entry]:
     """Return (rest of the label, (value, what was found, what to do)) of what a rule's function says about a value.
 
     C(answer) is a list of texts, or of dictionaries with a name. A sentence with a semicolon is a finding of its own, and names are one together. True is for
@@ -551,22 +576,31 @@ def _told(answer, value, base):
         return []
     if not isinstance(answer, (list, tuple)):
         return [("", (value, "", ""))]
-    texts = [str(each["name"] if isinstance(each, dict) else each) for each in answer]
+    texts = [_text_of(each) for each in answer]
     names = ", ".join(text for text in texts if "; " not in text)
-    found = [("", (value, names, ""))] if names else []
+    found: list[Entry] = [("", (value, names, ""))] if names else []
     for text in texts:
-        said, semicolon, advice = re.sub(r"\A%s: " % re.escape(base), "", text).partition("; ")
-        key = re.match("'([^']+)' ", said)
-        if not semicolon:
-            continue
-        if key and isinstance(value, dict) and key.group(1) in value:
-            found.append((".%s" % key.group(1), (value[key.group(1)], said, advice)))
-        else:
-            found.append(("", (value, said, advice)))
+        if "; " in text:
+            sentence = re.sub(r"\A%s: " % re.escape(base), "", text)
+            found.append(_message(sentence, value))
     return found
 
 
-def _found_and_fix(shown, said, advice, fix):
+def _text_of(part: Any) -> str:
+    """Return a text of an answer, which may be the name in a dictionary."""
+    return str(part["name"] if isinstance(part, dict) else part)
+
+
+def _message(sentence: str, value: Any) -> Entry:
+    """Return (rest of the label, (value, what was found, what to do)) of a sentence, which may begin with a key of the value."""
+    said, dummy, advice = sentence.partition("; ")
+    key = re.match("'([^']+)' ", said)
+    if key and isinstance(value, dict) and key.group(1) in value:
+        return ".%s" % key.group(1), (value[key.group(1)], said, advice)
+    return "", (value, said, advice)
+
+
+def _found_and_fix(shown: str, said: str, advice: str, fix: str) -> tuple[str, str]:
     """Return what was found and what to do. C(said) is a sentence if it has C(advice) of its own, else the names that are wrong in what is C(shown)."""
     # A secret is not shown in what is said about it either.
     if not said or shown == HIDDEN:
@@ -581,7 +615,8 @@ def _found_and_fix(shown, said, advice, fix):
     )
 
 
-def _finding(rule, host, label, value, reveal):
+def _finding(rule: Rule, host: str, label: str, value: Any, reveal: Reveal) -> Finding:
+    """Return the finding about a value. For some kinds it has more than the value, as _PARTS tells."""
     base = re.split(r"[.\[]", rule["variable"])[0]
     if rule["kind"] == "options":
         # After the path of the rule and a dot.
@@ -619,7 +654,7 @@ def _finding(rule, host, label, value, reveal):
     )
 
 
-def _advice(rule: dict, base: str, label: str, value: object) -> str:
+def _advice(rule: Rule, base: str, label: str, value: object) -> str:
     """Return what to do about a value of a rule that does not say it."""
     if rule["kind"] == "unique":
         return "set a different value for each entry"
@@ -636,13 +671,13 @@ class About(NamedTuple):
     C(given(host, variable)) tells whether the inventory sets it: defaults that differ are made of another variable that does.
     """
 
-    key: Callable = lambda host, name: None
-    groups: dict | None = None
-    unsteady: Callable = lambda host, name: False
-    given: Callable = lambda host, name: True
+    key: Callable[[str, str], object] = lambda host, name: None
+    groups: Mapping[str, list[str]] | None = None
+    unsteady: Callable[[str, str], bool] = lambda host, name: False
+    given: Callable[[str, str], bool] = lambda host, name: True
 
 
-def _is_alike(rule: dict) -> bool:
+def _is_alike(rule: Rule) -> bool:
     """Return whether the verdict of a rule on a value is the same on all hosts."""
     kind = rule["kind"]
     return kind in _GOOD or kind in ("same", "options", "public_keys") or rule.get("unique") is True
@@ -651,16 +686,21 @@ def _is_alike(rule: dict) -> bool:
 class _Judge:
     """Judges one rule after the other for all hosts."""
 
-    def __init__(self, values: dict, evaluate: Callable, reveal: Callable, about: About):
+    def __init__(
+        self, values: Mapping[str, Variables], evaluate: Evaluate, reveal: Reveal, about: About
+    ) -> None:
         self._values, self._evaluate = values, evaluate
         self._reveal, self._about = reveal, about
         #: What is known to be wrong: {(host, variable): labels}.
-        self._blamed = {}
+        self._blamed: dict[tuple[str, str], set[str]] = {}
 
-    def findings(self, rule: dict) -> list[dict]:
+    def findings(self, rule: Rule) -> list[Finding]:
         """Return the findings of one rule."""
-        base, path = re.match(r"([^.\[]+)(.*)", rule["variable"]).groups()
-        found, seen, judged = [], {}, {}
+        base = re.split(r"[.\[]", rule["variable"])[0]
+        path = rule["variable"][len(base) :]
+        found: list[Finding] = []
+        seen: Seen = {}
+        judged: dict[object, list[Entry]] = {}
         for host in self._values:
             if not self._applies(rule, host, base):
                 continue
@@ -681,14 +721,15 @@ class _Judge:
             found += self._differences(rule, base, list(seen.values()))
         return found
 
-    def _applies(self, rule: dict, host: str, base: str) -> bool:
+    def _applies(self, rule: Rule, host: str, base: str) -> bool:
+        """Return whether a rule judges a variable on a host."""
         if base not in self._values[host]:
             return False
         if "when" in rule and not self._evaluate(host, rule["when"], None):
             return False
         return rule["kind"] != "same" or not self._about.unsteady(host, base)
 
-    def _new_findings(self, rule: dict, host: str, base: str, wrong: list) -> list[dict]:
+    def _new_findings(self, rule: Rule, host: str, base: str, wrong: list[Entry]) -> list[Finding]:
         """Return the findings about values. Rejected values are not reported again, as a whole or in part."""
         found = []
         before = self._blamed.setdefault((host, base), set())
@@ -702,7 +743,9 @@ class _Judge:
                 before.add(label)
         return found
 
-    def _differences(self, rule: dict, base: str, seen: list) -> list[dict]:
+    def _differences(
+        self, rule: Rule, base: str, seen: list[tuple[str, str, Any]]
+    ) -> list[Finding]:
         """Return the findings about values that should be the same on all hosts."""
         if not any(self._about.given(host, base) for host in self._values):
             return []
@@ -714,12 +757,12 @@ class _Judge:
 
 
 def judge_rules(
-    rules: list[dict],
-    values: dict,
-    evaluate: Callable,
-    reveal: Callable = lambda host, label, value: show(value),
+    rules: list[Rule],
+    values: Mapping[str, Variables],
+    evaluate: Evaluate,
+    reveal: Reveal = lambda host, label, value: show(value),
     about: About | None = None,
-) -> list[dict]:
+) -> list[Finding]:
     """Return the findings of rules.
 
     C(values) is {host: {variable: value}}; a variable that is missing was found wrong before and is not judged again.
@@ -732,7 +775,7 @@ def judge_rules(
 _SHOWN = 4
 
 
-def _differing(found):
+def _differing(found: list[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
     """Return (host, label, value) of values that should be the same; for dictionaries the keys that differ."""
     values = [value for dummy, dummy, value in found]
     if not all(isinstance(value, dict) for value in values):
@@ -748,7 +791,7 @@ def _differing(found):
     ]
 
 
-def _covers(mounts, folder):
+def _covers(mounts: list[dict[str, Any]], folder: str | None) -> bool:
     """Return whether a folder is one of these exports or mounts, or is below one."""
     names = [normal(entry.get("target") or entry.get("path")) for entry in mounts]
     return folder is None or any(
@@ -756,7 +799,7 @@ def _covers(mounts, folder):
     )
 
 
-def _folders_of(tree, owners):
+def _folders_of(tree: dict[str, Any], owners: list[dict[str, Any]]) -> list[str]:
     """Return the folders of users or groups in a tree."""
     only = set(tree.get("only") or [])
     if only and tree["of"] == "users":
@@ -766,7 +809,7 @@ def _folders_of(tree, owners):
     return ["%s/%s" % (tree["path"], owner["name"]) for owner in owners]
 
 
-def _beside(target, share):
+def _beside(target: Any, share: Any) -> bool:
     """Return whether a container can have a mount at a target, in addition to the collection's folder and the first folder of the share's path."""
     if not kinds.is_path(target):
         return True
@@ -781,33 +824,34 @@ def _beside(target, share):
     )
 
 
-class _Context(NamedTuple):
-    """What a value is judged with: the host, its variables, and all entries, (label, value), that the rule selects there.
+#: Values of hosts that were judged before: {spelling: (host, label, value)}.
+Seen = dict[str, tuple[str, str, Any]]
 
-    C(seen) has the values of hosts that were judged before, as {spelling: (host, label, value)}.
-    """
+
+class _Context(NamedTuple):
+    """What a value is judged with: the host, its variables, and all entries that the rule selects there."""
 
     host: str
-    variables: dict
-    entries: list
-    seen: dict
-    groups: dict
-    evaluate: Callable
+    variables: Variables
+    entries: list[Entry]
+    seen: Seen
+    groups: Mapping[str, list[str]]
+    evaluate: Evaluate
 
 
-def _is_inside(value, name, context):
-    network = context.variables.get(name)
+def _is_inside(value: Any, name: str, context: _Context) -> bool:
+    network: Any = context.variables.get(name)
     if not kinds.is_network(network) or not kinds.is_address(value):
         return True
     return kinds.is_inside(value, network)
 
 
-def _are_covered(value, names, context):
+def _are_covered(value: Any, names: list[str], context: _Context) -> bool:
     folder, mounts = names
     return _covers(value + context.variables.get(mounts, []), context.variables.get(folder))
 
 
-def _is_apart(value, dummy, context):
+def _is_apart(value: Any, dummy: object, context: _Context) -> bool:
     if not kinds.is_path(value):
         return True
     return not any(
@@ -815,42 +859,43 @@ def _is_apart(value, dummy, context):
     )
 
 
-def _is_apart_from(value, names, context):
+def _is_apart_from(value: Any, names: dict[str, str], context: _Context) -> bool:
     """Return whether a tree is in no folder of a user or a group of another tree."""
     return not any(
         normal(value["path"]) == normal(folder) or kinds.is_below(value["path"], folder)
         for dummy, other in context.entries
-        for folder in _folders_of(other, context.variables.get(names.get(other["of"]), []))
+        for folder in _folders_of(other, context.variables.get(names.get(other["of"], ""), []))
     )
 
 
-def _is_registry_of(value, name, context):
-    image = context.variables.get(name)
+def _is_registry_of(value: Any, name: str, context: _Context) -> bool:
+    image: Any = context.variables.get(name)
     return not kinds.is_image(image) or kinds.is_registry_of(value, image)
 
 
-def _is_counted_by(value, name, context):
+def _is_counted_by(value: Any, name: str, context: _Context) -> bool:
     counted = context.variables.get(name)
     return not isinstance(counted, list) or value <= len(counted)
 
 
-def _is_in_group(value, group, context):
+def _is_in_group(value: Any, group: str, context: _Context) -> bool:
     hosts = context.groups.get(group)
     return not value or not hosts or context.host in hosts
 
 
-def _is_writable(value, dummy, dummy_context):
+def _is_writable(value: Any, dummy: object, dummy_context: _Context) -> bool:
     return value.get("read_only") is True or kinds.is_folder(value.get("source"), "source")
 
 
-def _is_own_path(value, dummy, context):
+def _is_own_path(value: Any, dummy: object, context: _Context) -> bool:
     if value.get("server") != context.host or not value.get("target"):
         return True
-    return normal(value["target"]) == normal(value.get("path"))
+    is_same: bool = normal(value["target"]) == normal(value.get("path"))
+    return is_same
 
 
 # Kinds whose values are good or not, depending on the host and its other variables.
-_GOOD_ON_HOST = {
+_GOOD_ON_HOST: dict[str, Callable[[Any, Any, _Context], Any]] = {
     "inside": _is_inside,
     "covers": _are_covered,
     "apart": _is_apart,
@@ -865,14 +910,16 @@ _GOOD_ON_HOST = {
 }
 
 
-def _wrong_options(label, value, rule, dummy_context):
+def _wrong_options(label: str, value: Any, rule: Rule, dummy_context: _Context) -> list[Entry]:
+    """Return the options of a configuration file that are unknown or of another kind."""
     return [
         ("%s.%s" % (label, name), value.get(name))
         for name, dummy, dummy in kinds.option_faults(value, *rule["options"])
     ]
 
 
-def _wrong_keys(label, value, rule, dummy_context):
+def _wrong_keys(label: str, value: Any, rule: Rule, dummy_context: _Context) -> list[Entry]:
+    """Return the wrong public keys, each as (whose it is, its place from 1, the key)."""
     return [
         ("%s.public_keys[%d]" % (label, place), (value.get(rule["public_keys"]), place + 1, key))
         for place, key in enumerate(value.get("public_keys") or [])
@@ -880,19 +927,25 @@ def _wrong_keys(label, value, rule, dummy_context):
     ]
 
 
-def _faults(label, value, rule, context):
+def _faults(label: str, value: Any, rule: Rule, context: _Context) -> list[Entry]:
+    """Return what a function of the rule says, each as (value, what was found, what to do)."""
     answer = context.evaluate(context.host, rule["faults"], value)
     base = rule["variable"].split("[")[0]
-    return [(label + rest, told) for rest, told in _told(answer, value, base)]
+    return [(label + rest, message) for rest, message in _messages(answer, value, base)]
 
 
-# Kinds that name what is wrong in a value, as (label, what is told).
-_PARTS = {"options": _wrong_options, "public_keys": _wrong_keys, "faults": _faults}
+# Kinds that name what is wrong in a value, as (label, what they say about it).
+_PARTS: dict[str, Callable[[str, Any, Rule, _Context], list[Entry]]] = {
+    "options": _wrong_options,
+    "public_keys": _wrong_keys,
+    "faults": _faults,
+}
 
 
-def _repeated(rule: dict, context: _Context, entries: list) -> list:
+def _repeated(rule: Rule, context: _Context, entries: list[Entry]) -> list[Entry]:
     """Return the entries of a rule of kind unique that are not. All are remembered for the other hosts."""
-    wrong, on_host = [], set()
+    wrong: list[Entry] = []
+    on_host: set[str] = set()
     for label, value in entries:
         alike = repr(normal(value))
         if alike in on_host or rule["unique"] == "hosts" and alike in context.seen:
@@ -902,8 +955,8 @@ def _repeated(rule: dict, context: _Context, entries: list) -> list:
     return wrong
 
 
-def _wrong(rule: dict, context: _Context) -> list:
-    """Return (label, value or what is told about it) of what is wrong on a host."""
+def _wrong(rule: Rule, context: _Context) -> list[Entry]:
+    """Return (label, value or what a kind says about it) of what is wrong on a host."""
     kind = rule["kind"]
     entries = [
         (label, value)
@@ -912,7 +965,7 @@ def _wrong(rule: dict, context: _Context) -> list:
     ]
     if kind == "unique":
         return _repeated(rule, context, entries)
-    wrong = []
+    wrong: list[Entry] = []
     for label, value in entries:
         if kind in _PARTS:
             wrong += _PARTS[kind](label, value, rule, context)
@@ -943,7 +996,12 @@ _FOREIGN = re.compile(
 _WORDS_OF_HOSTS = re.compile("(?i)cluster_(hosts|nodes|servers|machines)")
 
 
-def unknown_variables(names, known, roles, used=()):
+def unknown_variables(
+    names: Collection[str],
+    known: Collection[str],
+    roles: Collection[str],
+    used: Collection[str] = (),
+) -> dict[str, tuple[str, str]]:
     """Return {name: (likely name or '', likelihood of a mistake)} of variables that no role has.
 
     C(misspelt) is within two letters of a known name, C(prefix) has a known name's prefix in other words, C(ours) begins as the variables of a role do,
@@ -953,7 +1011,7 @@ def unknown_variables(names, known, roles, used=()):
     """
     prefixes = tuple(role + "_" for role in roles if role not in _PLAIN_WORDS)
     known_names = _KnownNames(known, roles)
-    unknown = {}
+    unknown: dict[str, tuple[str, str]] = {}
     for name in sorted(names):
         if (
             name in known
@@ -977,16 +1035,16 @@ def unknown_variables(names, known, roles, used=()):
 class _KnownNames:
     """The names of the roles' variables, and what another name may mean."""
 
-    def __init__(self, known, roles):
-        self._specs = known if isinstance(known, dict) else {}
+    def __init__(self, known: Collection[str], roles: Collection[str]) -> None:
+        self._specs: dict[str, Any] = known if isinstance(known, dict) else {}
         self._folded = {name.lower(): name for name in known}
-        self._by_length = {}
+        self._by_length: dict[int, list[str]] = {}
         for name in self._folded:
             self._by_length.setdefault(len(name), []).append(name)
         self._by_suffix = _by_suffix(self._folded, roles)
         self._prefixes = tuple(role + "_" for role in roles)
 
-    def meant_by(self, name, names):
+    def meant_by(self, name: str, names: Collection[str]) -> tuple[str, str]:
         """Return (likely name or '', misspelt, prefix, maybe or '')."""
         # CLUSTER_SSH_PORT, clusterSshPort, cluster-ssh-port, trainyard_cluster_ssh_port
         plain = re.sub(
@@ -1016,7 +1074,7 @@ class _KnownNames:
         ]
         return (close[0], "ours") if close else ("", "")
 
-    def _near(self, plain):
+    def _near(self, plain: str) -> str:
         """Return the known name within two letters of another one. A short name is near to many."""
         if len(plain) <= 7:
             return ""
@@ -1025,7 +1083,7 @@ class _KnownNames:
             plain, [name for size in sizes for name in self._by_length.get(size, ())]
         )
 
-    def _fits(self, name, value):
+    def _fits(self, name: str, value: object) -> bool:
         """Return whether a variable can have this value, also if nobody knows."""
         if name not in self._specs or not isinstance(value, (str, int, float, list, dict)):
             return True
@@ -1036,20 +1094,27 @@ class _KnownNames:
         return not kinds.check_type(spec, value)[1]
 
 
-def _by_suffix(known, roles):
-    """Return {text after a role's prefix: [(words of the prefix, name)]} for prefixes of several words."""
-    found = {}
+#: {text after a role's prefix: [(words of the prefix, name)]}
+_BySuffix = dict[str, list[tuple[list[str], str]]]
+
+
+def _by_suffix(known: Iterable[str], roles: Collection[str]) -> _BySuffix:
+    """Return the known names whose prefix has several words."""
+    found: _BySuffix = {}
     for role in roles:
         words = role.split("_")
-        for name in known if len(words) > 1 else ():
+        if len(words) == 1:
+            continue
+        for name in known:
             if name.startswith(role + "_"):
                 found.setdefault(name[len(role) + 1 :], []).append((words, name))
     return found
 
 
-def _with_other_prefix(name, by_suffix):
+def _with_other_prefix(name: str, by_suffix: _BySuffix) -> set[str]:
     """Return known names that differ from this one by a missing word of the prefix or by the order of its words: docker_version, nvidia_version."""
-    words, found = name.split("_"), set()
+    words = name.split("_")
+    found: set[str] = set()
     for count in range(1, len(words)):
         for prefix, other in by_suffix.get("_".join(words[count:]), ()):
             given = words[:count]
@@ -1065,7 +1130,7 @@ def _with_other_prefix(name, by_suffix):
     return found
 
 
-def _is_family(name, other):
+def _is_family(name: str, other: str) -> bool:
     """Return whether two names differ only by digits: cluster_network2 belongs to the user if cluster_network exists."""
     return name != other and re.sub("_?[0-9]+", "", name) == re.sub("_?[0-9]+", "", other)
 
@@ -1074,7 +1139,7 @@ GROUPS = ("cluster", "head", "storage", "gpu")
 _OWN_GROUPS = ("cpu", "lead", "heat", "heap", "bead", "beads", "hear", "heard", "heads_up")
 
 
-def _is_nearly(name, meant, foreign):
+def _is_nearly(name: str, meant: str, foreign: bool) -> bool:
     """Return whether a group's name may be a misspelt name of this collection."""
     if name in (meant, meant + "s"):
         return True
@@ -1094,7 +1159,7 @@ def _is_nearly(name, meant, foreign):
     return kinds.distance(name, meant, most) <= most
 
 
-def misspelt_groups(groups):
+def misspelt_groups(groups: Mapping[str, list[str]]) -> dict[str, str]:
     """Return {group: correct name} of groups with a misspelt name whose hosts the correct group lacks."""
     found = {}
     for name, hosts in groups.items():
@@ -1112,9 +1177,9 @@ def misspelt_groups(groups):
     return found
 
 
-def _same_address(hosts):
+def _same_address(hosts: list[tuple[str, str, str]]) -> dict[str, list[str]]:
     """Return {address: [hosts]} of addresses shared by several hosts; hosts is [(name, address, port)]."""
-    shared = {}
+    shared: dict[tuple[str, str], list[str]] = {}
     for name, address, port in hosts:
         try:
             text = str(ipaddress.ip_address(address))
@@ -1128,7 +1193,18 @@ _OF_ITSELF = ("localhost", "localhost.localdomain", "127.0.0.1", "::1")
 _BY_SSH = ("ssh", "smart", "paramiko", "paramiko_ssh")
 
 
-def _host_names(cluster, connections):
+class Connection(TypedDict, total=False):
+    """How the controller reaches a host. C(missing_lab_key) is a key that only lab/lab.py makes and has not made, else empty; C(lab_command) makes it."""
+
+    address: str
+    port: str
+    connection: str
+    cluster_address: str
+    missing_lab_key: str
+    lab_command: str
+
+
+def _host_names(cluster: list[str], connections: Mapping[str, Connection]) -> list[Finding]:
     """Return the findings about names, which are used in ssh_config, known_hosts and the host lists of launchers."""
     findings = []
     for host in cluster:
@@ -1160,7 +1236,7 @@ def _host_names(cluster, connections):
                     "use the name by which the other hosts reach it, or set ansible_connection to local if it is the controller",
                 )
             )
-    alike = {}
+    alike: dict[str, list[str]] = {}
     for host in cluster:
         alike.setdefault(host.lower().rstrip("."), []).append(host)
     for hosts in alike.values():
@@ -1179,11 +1255,13 @@ def _host_names(cluster, connections):
     return findings
 
 
-def _inventory_finding(check_id, host, expected, found, fix, source="inventory"):
+def _inventory_finding(
+    check_id: str, host: str, expected: str, found: str, fix: str, source: str = "inventory"
+) -> Finding:
     return finding(check_id, host, "fail", expected, found, source, fix)
 
 
-def _lacking_cluster(groups: dict) -> list[dict]:
+def _lacking_cluster(groups: Mapping[str, list[str]]) -> list[Finding]:
     """Return the finding that there is no cluster, none if there is one."""
     if "cluster" not in groups:
         others = ", ".join(sorted(set(groups) - {"all", "ungrouped"})) or "none"
@@ -1209,7 +1287,7 @@ def _lacking_cluster(groups: dict) -> list[dict]:
     ]
 
 
-def _group_members(groups: dict) -> list[dict]:
+def _group_members(groups: Mapping[str, list[str]]) -> list[Finding]:
     """Return the findings about hosts of the groups head, storage and gpu."""
     findings = []
     for group in ("head", "storage", "gpu"):
@@ -1251,9 +1329,9 @@ def _group_members(groups: dict) -> list[dict]:
     ]
 
 
-def _missing_lab(connections: dict) -> list[dict]:
+def _missing_lab(connections: Mapping[str, Connection]) -> list[Finding]:
     """Return the findings about hosts that only lab/lab.py creates, by their missing key."""
-    by_key = {}
+    by_key: dict[str, list[str]] = {}
     for host, entry in connections.items():
         if entry.get("missing_lab_key"):
             by_key.setdefault(entry["missing_lab_key"], []).append(host)
@@ -1271,7 +1349,7 @@ def _missing_lab(connections: dict) -> list[dict]:
     ]
 
 
-def _shared_addresses(connections: dict) -> list[dict]:
+def _shared_addresses(connections: Mapping[str, Connection]) -> list[Finding]:
     """Return the findings about addresses that several hosts have.
 
     Hosts behind one forwarding address differ in their port. Local and container connections have no address.
@@ -1304,11 +1382,12 @@ def _shared_addresses(connections: dict) -> list[dict]:
     return findings
 
 
-def check_inventory(groups: dict, connections: dict) -> list[dict]:
+def check_inventory(
+    groups: Mapping[str, list[str]], connections: Mapping[str, Connection]
+) -> list[Finding]:
     """Return the findings about the structure of the inventory.
 
-    C(groups) is {group: [hosts]}. C(connections) is {host: {address, port, connection, cluster_address, missing_lab_key, lab_command}} of the hosts of group
-    cluster; the last two are the path of a key that only lab/lab.py makes and has not made, else empty, and what makes it.
+    C(groups) is {group: [hosts]}, and C(connections) are those of the hosts of group cluster.
     """
     findings = [
         _inventory_finding(

@@ -7,7 +7,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any, NotRequired, TypedDict
 
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._placed_files import (
+    Difference,
+    ManagedFile,
+    difference,
+    managed_file,
+    managed_folder,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_plan import PRIORITIES
 
 COMMAND = "/usr/local/bin/trainyard"
@@ -60,101 +68,160 @@ YAML = "python3-yaml"
 BASH_COMPLETION = "bash-completion"
 
 
-def folder_of_jobs(share):
+class Requested(TypedDict):
+    """The requested jobs: C(__jobs_wanted) of the role. C(programs) are contents by name, C(keeper) is the host that makes the folders on the share."""
+
+    login_hosts: list[str]
+    training_hosts: list[str]
+    keeper: str
+    share: str
+    accounts: list[dict[str, Any]]
+    users: list[dict[str, Any]]
+    priorities: list[dict[str, Any]]
+    images: list[str]
+    default_image: str
+    registries: list[Any]
+    mail: bool
+    rclone: bool
+    login: str
+    programs: dict[str, str]
+    anonymous_uid: NotRequired[int | str | None]
+
+
+class SharedFolder(TypedDict):
+    """Entry of option C(folders) of module shared_folders. Owner and group are IDs."""
+
+    path: str
+    owner: int
+    group: int
+    mode: str
+    without_uid: NotRequired[int]
+
+
+class Plan(TypedDict):
+    """What a host gets: entries of managed_files, packages, paths of files that it must not have, and folders on the share."""
+
+    files: list[ManagedFile]
+    packages: list[str]
+    absent: list[str]
+    folders: list[SharedFolder]
+
+
+class Found(TypedDict):
+    """How a host differs from its plan, as check mode of the modules tells. C(is_placed) is whether it has the folder of the programs."""
+
+    is_placed: bool
+    changed_paths: list[str]
+    changed_folders: list[str]
+    missing_packages: list[str]
+
+
+def folder_of_jobs(share: str) -> str:
+    """Return the folder of all jobs on the share."""
     return share.rstrip("/") + "/.trainyard/jobs"
 
 
-def config(wanted):
+def config(requested: Requested) -> dict[str, Any]:
     """Return what the programs know of the site."""
     return {
-        "share": wanted["share"],
-        "jobs": folder_of_jobs(wanted["share"]),
-        "images": sorted(set(wanted["images"])),
-        "registries": wanted["registries"],
-        "default_image": wanted["default_image"],
-        "mail": wanted["mail"],
-        "login": wanted["login"],
-        "rclone": wanted["rclone"],
+        "share": requested["share"],
+        "jobs": folder_of_jobs(requested["share"]),
+        "images": sorted(set(requested["images"])),
+        "registries": requested["registries"],
+        "default_image": requested["default_image"],
+        "mail": requested["mail"],
+        "login": requested["login"],
+        "rclone": requested["rclone"],
         "priorities": [
             {key: entry[key] for key in ("name", "priority", "preempts") if key in entry}
-            for entry in wanted["priorities"] or PRIORITIES
+            for entry in requested["priorities"] or PRIORITIES
         ],
     }
 
 
-def people(accounts, users):
-    """Return the people with an account of the scheduler, with their IDs. Others have none on the hosts, which role slurm_accounts tells."""
+def people(accounts: list[dict[str, Any]], users: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the people with an account of the scheduler, with their IDs. Others have none on the hosts, which role slurm_accounts tells.
+
+    C(accounts) are as C(slurm_accounts), C(users) as C(shared_storage_users), and the result has entries of C(users).
+    """
     members = {name for account in accounts for name in account.get("members") or []}
     return [user for user in users if user["name"] in members]
 
 
-def folders(wanted):
+def folders(requested: Requested) -> list[SharedFolder]:
     """Return the folders on the share: one of each person, which nobody else can read or replace."""
-    base = folder_of_jobs(wanted["share"])
-    found = [
+    base = folder_of_jobs(requested["share"])
+    found: list[SharedFolder] = [
         {"path": path, "owner": 0, "group": 0, "mode": "0755"}
         for path in (base.rpartition("/")[0], base)
     ]
-    for user in people(wanted["accounts"], wanted["users"]):
-        owner = {"owner": user["uid"], "group": user.get("gid") or user["uid"], "mode": "0700"}
-        if wanted.get("anonymous_uid") not in (None, ""):
-            # As role shared_storage does with the folders of people: the access list of the share would replace their umask.
-            owner["without_uid"] = int(wanted["anonymous_uid"])
-        found += [
-            dict(owner, path="%s/%s" % (base, user["name"])),
-            dict(owner, path="%s/%s/.out" % (base, user["name"])),
-        ]
+    for user in people(requested["accounts"], requested["users"]):
+        mine = "%s/%s" % (base, user["name"])
+        found += [_folder_of(user, path, requested) for path in (mine, mine + "/.out")]
     return found
 
 
-def jobs_plan(wanted, host):
-    """See the filter."""
-    is_login, is_training = host in wanted["login_hosts"], host in wanted["training_hosts"]
-    programs = wanted["programs"]
+def _folder_of(user: dict[str, Any], path: str, requested: Requested) -> SharedFolder:
+    """Return a folder that only its person can open."""
+    folder: SharedFolder = {
+        "path": path,
+        "owner": user["uid"],
+        "group": user.get("gid") or user["uid"],
+        "mode": "0700",
+    }
+    anonymous = requested.get("anonymous_uid")
+    if anonymous not in (None, ""):
+        # As role shared_storage does with the folders of people: the access list of the share would replace their umask.
+        folder["without_uid"] = int(anonymous)
+    return folder
+
+
+def _program_mode(name: str) -> str:
+    """Return the mode of a program, or of a module that programs load."""
+    return "0644" if name.endswith(".py") else "0755"
+
+
+def _files(requested: Requested, is_login: bool, is_training: bool) -> list[ManagedFile]:
+    """Return the folders and files of a host. Empty if it is neither a login host nor a training host."""
+    programs = requested["programs"]
     names = sorted(set(OF_LOGIN * is_login + OF_TRAINING * is_training))
-    files = (
-        [
-            {"path": path, "state": "directory", "mode": "0755"}
-            for path in ("/etc/trainyard", "/usr/local/lib/trainyard", LIBRARY)
-        ]
-        if names
-        else []
-    )
+    if not names:
+        return []
+    files = [
+        managed_folder(path) for path in ("/etc/trainyard", "/usr/local/lib/trainyard", LIBRARY)
+    ]
     files += [
-        {
-            "path": "%s/%s" % (LIBRARY, name),
-            "content": programs[name],
-            "mode": "0644" if name.endswith(".py") else "0755",
-        }
+        managed_file("%s/%s" % (LIBRARY, name), programs[name], _program_mode(name))
         for name in names
     ]
     if is_login:
         files += [
-            {"path": COMMAND, "content": START, "mode": "0755"},
-            {"path": COMPLETION.rpartition("/")[0], "state": "directory", "mode": "0755"},
-            {"path": COMPLETION, "content": programs["completion"], "mode": "0644"},
+            managed_file(COMMAND, START, "0755"),
+            managed_folder(COMPLETION.rpartition("/")[0]),
+            managed_file(COMPLETION, programs["completion"]),
         ]
-    if names:
-        files.append(
-            {
-                "path": CONFIG,
-                "content": json.dumps(config(wanted), indent=2, sort_keys=True) + "\n",
-                "mode": "0644",
-            }
-        )
+    text = json.dumps(config(requested), indent=2, sort_keys=True) + "\n"
+    return files + [managed_file(CONFIG, text)]
+
+
+def jobs_plan(requested: Requested, host: str) -> Plan:
+    """Return the plan of a host by its inventory name. See the filter."""
+    is_login = host in requested["login_hosts"]
+    is_training = host in requested["training_hosts"]
+    files = _files(requested, is_login, is_training)
     placed = {entry["path"] for entry in files}
     packages = [YAML, BASH_COMPLETION] if is_login else []
-    if is_training and wanted["rclone"]:
+    if is_training and requested["rclone"]:
         packages.append("rclone")
     return {
         "files": files,
         "packages": packages,
         "absent": [path for path in owned() if path not in placed],
-        "folders": folders(wanted) if host == wanted["keeper"] else [],
+        "folders": folders(requested) if host == requested["keeper"] else [],
     }
 
 
-def owned():
+def owned() -> list[str]:
     """Return the paths of all files that the role places, for its removal."""
     return sorted(
         {"%s/%s" % (LIBRARY, name) for name in OF_LOGIN + OF_TRAINING + FORMER}
@@ -162,32 +229,32 @@ def owned():
     )
 
 
-def jobs_drift(now, wanted, host):
-    """See the filter."""
-    plan = jobs_plan(wanted, host)
+def jobs_drift(found: Found, requested: Requested, host: str) -> list[Difference]:
+    """Return what differs from the plan of a host, one row each. See the filter."""
+    plan = jobs_plan(requested, host)
     rows = [
-        _row(path, "absent", "present") for path in plan["absent"] if path in now["changed_paths"]
+        difference(path, "absent", "present")
+        for path in plan["absent"]
+        if path in found["changed_paths"]
     ]
-    if plan["files"] and not now["is_placed"]:
+    if plan["files"] and not found["is_placed"]:
         # One line in place of one for each program.
-        rows.append(_row(PART, "installed", "not installed"))
+        rows.append(difference(PART, "installed", "not installed"))
     else:
         rows += [
-            _row(entry["path"], "as planned", "missing or changed")
+            difference(entry["path"], "as planned", "missing or changed")
             for entry in plan["files"]
-            if entry["path"] in now["changed_paths"]
+            if entry["path"] in found["changed_paths"]
         ]
-    rows += [_row("package " + name, "installed", "absent") for name in now["missing_packages"]]
+    rows += [
+        difference("package " + name, "installed", "absent") for name in found["missing_packages"]
+    ]
     return rows + [
-        _row(
+        difference(
             entry["path"],
             "a folder of user %d, mode %s" % (entry["owner"], entry["mode"]),
             "missing or changed",
         )
         for entry in plan["folders"]
-        if entry["path"] in now["changed_folders"]
+        if entry["path"] in found["changed_folders"]
     ]
-
-
-def _row(what, asked, found):
-    return {"what": what, "asked": asked, "found": found}

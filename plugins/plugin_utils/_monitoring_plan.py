@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any, TypedDict, Unpack
 
 import yaml
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import bad_names
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._placed_files import (
+    Difference,
+    FileOptions,
+    ManagedFile,
+    difference,
+    managed_file,
+    managed_folder,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
     MONITORING,
     reading_faults,
@@ -83,16 +92,115 @@ MOST_SAMPLES = 20000
 MANUAL = "https://github.com/trainyard/gpu/blob/main/docs/monitoring.md#%s"
 #: Our own. The reader leaves out those that a host does not have.
 CERTIFICATES = (TLS + "/host.pem", TLS + "/client.pem")
-NUMBERS = (
-    "interval",
-    "port",
-    "retention_days",
-    "retention_gib",
-    "idle_hours",
-    "idle_minutes",
-    "gpus",
-    "npus",
-)
+
+
+class Requested(TypedDict):
+    """The requested monitoring: C(__monitoring_wanted) of the role, for the host C(host). C(interval) is in seconds.
+
+    C(hosts) are the members of the cluster, C(rules) are changes by name of the alert, and C(programs), C(site_rules) and C(dashboards) contents by name.
+    """
+
+    host: str
+    hosts: list[dict[str, Any]]
+    prometheus_host: str
+    has_slurm: bool
+    has_marks: bool
+    scheduler_host: str
+    release: str
+    gpus: int
+    npus: int
+    share: str
+    certificates: list[str]
+    interval: int
+    port: int
+    retention_days: int
+    retention_gib: int
+    idle_hours: int
+    idle_minutes: int
+    people_see: str
+    mail: bool
+    gpu_source: str
+    receivers: list[dict[str, Any]]
+    routes: list[dict[str, Any]]
+    alertmanagers: list[dict[str, Any]]
+    remote_write: list[dict[str, Any]]
+    rules: dict[str, Any]
+    grafana_dir: str
+    rules_text: str
+    dcgm_text: str
+    site_rules: dict[str, str]
+    dashboards: dict[str, str]
+    programs: dict[str, str]
+
+
+class Certificate(TypedDict):
+    """Names and addresses of a host's certificate."""
+
+    names: list[str]
+    addresses: list[str]
+
+
+class CertificateRequest(Certificate):
+    """What the authority signs, for module own_certificate: the name of a file, and the request, empty if the host needs no certificate."""
+
+    name: str
+    request: str
+
+
+class Options(Certificate):
+    """Options of module monitoring_info. C(units) are the files that each unit loads."""
+
+    packages: list[str]
+    records: list[str]
+    units: dict[str, list[str]]
+    folder: str
+    authority: str
+    ports: list[int]
+
+
+class Record(TypedDict, total=False):
+    """Files whose names the site has chosen, those of before, and the packages that the role has installed."""
+
+    files: list[str]
+    former: list[str]
+    packages: list[str]
+
+
+class Plan(TypedDict):
+    """What a host gets. C(early_files) are there before the packages, C(units) are those that run with the files that they load."""
+
+    packages: list[str]
+    lacks_packages: list[str]
+    early_files: list[ManagedFile]
+    host_files: list[ManagedFile]
+    server_files: list[ManagedFile]
+    absent: list[str]
+    stop: list[str]
+    units: dict[str, list[str]]
+    certificate: Certificate
+    is_server: bool
+    address: str
+    port: int
+    record_text: str
+    problems: list[str]
+    warnings: list[str]
+
+
+class Service(TypedDict):
+    """A unit to start or to restart, with the state for module systemd_service."""
+
+    name: str
+    state: str
+
+
+class Removal(TypedDict):
+    """What teardown removes, in its order: units to stop, paths, and folders of Grafana."""
+
+    placed: bool
+    units: list[str]
+    absent: list[str]
+    grafana_folders: list[str]
+    authority: str
 
 
 def _document(value: object) -> str:
@@ -104,17 +212,10 @@ def _place(address: str, port: int) -> str:
     return "%s:%d" % ("[%s]" % address if ":" in address else address, port)
 
 
-def _file(path: str, content: str, mode: str = "0644", **more: str) -> dict:
-    return dict({"path": path, "content": content, "mode": mode}, **more)
-
-
-def _folder(path: str, mode: str = "0755", **more: str) -> dict:
-    return dict({"path": path, "state": "directory", "mode": mode}, **more)
-
-
-def _secret(path: str, content: str, **more: str) -> dict:
+def _secret(path: str, content: str, **options: Unpack[FileOptions]) -> ManagedFile:
     """Return a file that only root and the daemons can read."""
-    return _file(path, content, "0640", group=GROUP, **more)
+    options["group"] = GROUP
+    return managed_file(path, content, "0640", **options)
 
 
 def _unit(description: str, *lines: str) -> str:
@@ -140,48 +241,51 @@ def _drop_in_path(unit: str) -> str:
 # --- what a host is -------------------------------------------------------------------------------------------------------
 
 
-def is_server(wanted: dict) -> bool:
-    return wanted["host"] == wanted["prometheus_host"]
+def is_server(requested: Requested) -> bool:
+    """Return whether Prometheus runs on the host."""
+    return requested["host"] == requested["prometheus_host"]
 
 
-def _address_of(wanted: dict, name: str) -> str:
-    return next(member["address"] for member in wanted["hosts"] if member["name"] == name)
+def _address_of(requested: Requested, name: str) -> str:
+    addresses = (member["address"] for member in requested["hosts"] if member["name"] == name)
+    return str(next(addresses))
 
 
-def gpu_source(wanted: dict) -> str:
+def gpu_source(requested: Requested) -> str:
     """Return what the reader of GPUs reads on a host, empty without GPUs and NPUs."""
-    if wanted["gpus"]:
-        return wanted["gpu_source"]
-    return "npu_smi" if wanted["npus"] else ""
+    if requested["gpus"]:
+        return requested["gpu_source"]
+    return "npu_smi" if requested["npus"] else ""
 
 
-def _has_slurm_reader(wanted: dict) -> bool:
-    return wanted["has_slurm"] and wanted["host"] == wanted["scheduler_host"]
+def _has_slurm_reader(requested: Requested) -> bool:
+    return requested["has_slurm"] and requested["host"] == requested["scheduler_host"]
 
 
-def _has_job_usage(wanted: dict) -> bool:
+def _has_job_usage(requested: Requested) -> bool:
     """Return whether the use of jobs is read from Prometheus, which answers on its own host only."""
-    return _has_slurm_reader(wanted) and is_server(wanted) and wanted["has_marks"]
+    return _has_slurm_reader(requested) and is_server(requested) and requested["has_marks"]
 
 
-def _has_alertmanager(wanted: dict) -> bool:
-    return is_server(wanted) and not wanted["alertmanagers"]
+def _has_alertmanager(requested: Requested) -> bool:
+    return is_server(requested) and not requested["alertmanagers"]
 
 
-def packages(wanted: dict) -> list[str]:
+def packages(requested: Requested) -> list[str]:
+    """Return the packages of a host."""
     found = [PACKAGES[NODE], "openssl"]
-    if is_server(wanted):
+    if is_server(requested):
         found.append(PACKAGES[PROMETHEUS])
-    if _has_alertmanager(wanted):
+    if _has_alertmanager(requested):
         found.append(PACKAGES[ALERTMANAGER])
     return found
 
 
-def certificate_names(wanted: dict) -> dict:
+def certificate_names(requested: Requested) -> Certificate:
     """Return the names and addresses of the host's certificate. Prometheus itself listens on the loopback address only."""
-    names = [name for name in (wanted["host"],) if not bad_names([name], [])]
-    addresses = [_address_of(wanted, wanted["host"])]
-    if is_server(wanted):
+    names = [name for name in (requested["host"],) if not bad_names([name], [])]
+    addresses = [_address_of(requested, requested["host"])]
+    if is_server(requested):
         names, addresses = [*names, "localhost"], [*addresses, "127.0.0.1"]
     return {"names": sorted(set(names)), "addresses": sorted(set(addresses))}
 
@@ -194,17 +298,19 @@ def _web_option(release: str) -> str:
     return "--web.config" if release == "ubuntu 22.04" else "--web.config.file"
 
 
-def _allowed(wanted: dict) -> list[str]:
+def _allowed(requested: Requested) -> list[str]:
     """Return the addresses from which node_exporter takes connections."""
-    names = (wanted["prometheus_host"], wanted["host"])
-    return sorted({_address_of(wanted, name) for name in names})
+    names = (requested["prometheus_host"], requested["host"])
+    return sorted({_address_of(requested, name) for name in names})
 
 
-def node_exporter(wanted: dict) -> str:
+def node_exporter(requested: Requested) -> str:
+    """Return the drop-in of node_exporter's unit."""
     command = [
         "/usr/bin/prometheus-node-exporter",
-        "--web.listen-address=" + _place(_address_of(wanted, wanted["host"]), wanted["port"]),
-        "%s=%s/web.yml" % (_web_option(wanted["release"]), FOLDER),
+        "--web.listen-address="
+        + _place(_address_of(requested, requested["host"]), requested["port"]),
+        "%s=%s/web.yml" % (_web_option(requested["release"]), FOLDER),
         "--web.disable-exporter-metrics",
         "--collector.disable-defaults",
         *("--collector." + name for name in COLLECTORS),
@@ -219,7 +325,7 @@ def node_exporter(wanted: dict) -> str:
         command,
         # Nobody else needs to knock, but for the host itself, which waits until it listens. The certificate of a client decides in any case.
         "IPAddressDeny=any",
-        "IPAddressAllow=" + " ".join(_allowed(wanted)),
+        "IPAddressAllow=" + " ".join(_allowed(requested)),
         "NoNewPrivileges=true",
         "ProtectSystem=strict",
         "ProtectHome=read-only",
@@ -255,7 +361,7 @@ def _timer(description: str, seconds: int) -> str:
     )
 
 
-def host_units(wanted: dict) -> dict[str, str]:
+def host_units(requested: Requested) -> dict[str, str]:
     """Return the content of our units by name."""
     settings = FOLDER + "/reader.json"
     found = {
@@ -270,14 +376,14 @@ def host_units(wanted: dict) -> dict[str, str]:
             "PrivateTmp=true",
         ),
     }
-    if gpu_source(wanted):
+    if gpu_source(requested):
         found[GPU_UNIT] = _unit(
             "Metrics of GPUs and of their jobs",
             # A reset of a GPU and a change of the driver need it stopped.
             "[Service]",
             "User=" + GROUP,
             # The devices of NPUs belong to a group of their own.
-            *(["SupplementaryGroups=HwHiAiUser"] if gpu_source(wanted) == "npu_smi" else []),
+            *(["SupplementaryGroups=HwHiAiUser"] if gpu_source(requested) == "npu_smi" else []),
             "ExecStart=%s/gpu_reader %s" % (LIBRARY, settings),
             "Restart=always",
             "RestartSec=15",
@@ -291,7 +397,7 @@ def host_units(wanted: dict) -> dict[str, str]:
             "[Install]",
             "WantedBy=multi-user.target",
         )
-    if _has_slurm_reader(wanted):
+    if _has_slurm_reader(requested):
         found[SLURM_UNIT] = _timer("Metrics of the queue, each 30 seconds", 30)
         found["trainyard-metrics-slurm.service"] = _unit(
             "Metrics of the queue",
@@ -307,7 +413,7 @@ def host_units(wanted: dict) -> dict[str, str]:
             "ProtectHome=true",
             "PrivateTmp=true",
         )
-    if _has_job_usage(wanted):
+    if _has_job_usage(requested):
         found[USAGE_UNIT] = _timer("Use of GPUs by ended jobs, each five minutes", 300)
         found["trainyard-usage.service"] = _unit(
             "Use of GPUs by ended jobs",
@@ -324,89 +430,105 @@ def host_units(wanted: dict) -> dict[str, str]:
     return found
 
 
-def _shares(wanted: dict) -> list[str]:
-    return [wanted["share"]] if wanted["share"] else []
+def _shares(requested: Requested) -> list[str]:
+    return [requested["share"]] if requested["share"] else []
 
 
-def _text_folders(wanted: dict) -> list[dict]:
+def _text_folders(requested: Requested) -> list[ManagedFile]:
     """Return the folders of metrics. The group of a folder is that of the files in it."""
     owners = {"host": "root", "health": "root"}
-    if gpu_source(wanted):
+    if gpu_source(requested):
         owners["gpu"] = GROUP
-    if _has_slurm_reader(wanted):
+    if _has_slurm_reader(requested):
         owners["slurm"] = "slurm"
-    if is_server(wanted):
+    if is_server(requested):
         owners["verify"] = "root"
-    return [_folder(METRICS)] + [
-        _folder("%s/%s" % (METRICS, name), "2750", owner=owner, group=GROUP)
+    return [managed_folder(METRICS)] + [
+        managed_folder("%s/%s" % (METRICS, name), "2750", owner=owner, group=GROUP)
         for name, owner in sorted(owners.items())
     ]
 
 
-def _programs(wanted: dict) -> list[str]:
+def _programs(requested: Requested) -> list[str]:
     found = ["host_reader"]
-    found += ["gpu_reader"] if gpu_source(wanted) else []
-    found += ["slurm_reader"] if _has_slurm_reader(wanted) else []
-    return found + (["job_usage"] if _has_job_usage(wanted) else [])
+    found += ["gpu_reader"] if gpu_source(requested) else []
+    found += ["slurm_reader"] if _has_slurm_reader(requested) else []
+    return found + (["job_usage"] if _has_job_usage(requested) else [])
 
 
-def host_files(wanted: dict) -> list[dict]:
+def host_files(requested: Requested) -> list[ManagedFile]:
     """Return the folders and files of a host, in the order in which they are created."""
     reader = {
-        "interval": wanted["interval"],
-        "source": gpu_source(wanted),
-        "jobs": wanted["has_marks"],
-        "shares": _shares(wanted),
-        "certificates": [*CERTIFICATES, *wanted["certificates"]],
-        "gpus": wanted["gpus"] or wanted["npus"],
+        "interval": requested["interval"],
+        "source": gpu_source(requested),
+        "jobs": requested["has_marks"],
+        "shares": _shares(requested),
+        "certificates": [*CERTIFICATES, *requested["certificates"]],
+        "gpus": requested["gpus"] or requested["npus"],
     }
-    entries = [_folder("/usr/local/lib/trainyard"), _folder(LIBRARY), *_text_folders(wanted)]
-    entries += [
-        _file("%s/%s" % (LIBRARY, name), wanted["programs"][name], "0755")
-        for name in _programs(wanted)
+    entries = [
+        managed_folder("/usr/local/lib/trainyard"),
+        managed_folder(LIBRARY),
+        *_text_folders(requested),
     ]
     entries += [
-        _file(FOLDER + "/reader.json", _document(reader)),
+        managed_file("%s/%s" % (LIBRARY, name), requested["programs"][name], "0755")
+        for name in _programs(requested)
+    ]
+    entries += [
+        managed_file(FOLDER + "/reader.json", _document(reader)),
         _secret(FOLDER + "/web.yml", web_config()),
-        _folder("%s/%s.d" % (SYSTEMD, NODE)),
-        _file(_drop_in_path(NODE), node_exporter(wanted)),
+        managed_folder("%s/%s.d" % (SYSTEMD, NODE)),
+        managed_file(_drop_in_path(NODE), node_exporter(requested)),
     ]
-    if _has_job_usage(wanted):
-        usage = {key: wanted[key] for key in ("interval", "idle_minutes", "mail", "people_see")}
-        entries.append(_file(FOLDER + "/usage.json", _document(usage)))
+    if _has_job_usage(requested):
+        usage = {
+            "interval": requested["interval"],
+            "idle_minutes": requested["idle_minutes"],
+            "mail": requested["mail"],
+            "people_see": requested["people_see"],
+        }
+        entries.append(managed_file(FOLDER + "/usage.json", _document(usage)))
         # Everybody reads the sums of accounts. A site that no longer shows them has neither the folder nor the last file.
-        if wanted["people_see"] == "occupancy":
-            entries.append(_folder(USAGE, owner="slurm", group="slurm"))
-    if wanted["has_marks"] and gpu_source(wanted):
+        if requested["people_see"] == "occupancy":
+            entries.append(managed_folder(USAGE, owner="slurm", group="slurm"))
+    if requested["has_marks"] and gpu_source(requested):
         # Prolog and epilog keep the job of each GPU here. /run is empty after a boot.
-        entries.append(_file(TMPFILES, HEADING + "d /run/trainyard/gpus 2750 root %s -\n" % GROUP))
+        entries.append(
+            managed_file(TMPFILES, HEADING + "d /run/trainyard/gpus 2750 root %s -\n" % GROUP)
+        )
         entries += [
-            _folder("/run/trainyard"),
-            _folder("/run/trainyard/gpus", "2750", owner="root", group=GROUP),
+            managed_folder("/run/trainyard"),
+            managed_folder("/run/trainyard/gpus", "2750", owner="root", group=GROUP),
         ]
     return entries + [
-        _file("%s/%s" % (SYSTEMD, name), text) for name, text in sorted(host_units(wanted).items())
+        managed_file("%s/%s" % (SYSTEMD, name), text)
+        for name, text in sorted(host_units(requested).items())
     ]
 
 
-def early_files(wanted: dict) -> list[dict]:
+def early_files(requested: Requested) -> list[ManagedFile]:
     """Return the files that have to exist before the packages: these start their daemons at once, open to the network.
 
     With the drop-ins they end without their settings, which belong to the group of the packages.
     """
     entries = [
-        _folder("%s/%s.d" % (SYSTEMD, NODE)),
-        _file(_drop_in_path(NODE), node_exporter(wanted)),
+        managed_folder("%s/%s.d" % (SYSTEMD, NODE)),
+        managed_file(_drop_in_path(NODE), node_exporter(requested)),
     ]
-    for unit, text in server_drop_ins(wanted).items():
-        entries += [_folder("%s/%s.d" % (SYSTEMD, unit)), _file(_drop_in_path(unit), text)]
+    for unit, text in server_drop_ins(requested).items():
+        entries += [
+            managed_folder("%s/%s.d" % (SYSTEMD, unit)),
+            managed_file(_drop_in_path(unit), text),
+        ]
     return entries
 
 
 # --- the host of Prometheus -------------------------------------------------------------------------------------------------
 
 
-def _client_tls() -> dict:
+def _client_tls() -> dict[str, str]:
+    """Return the files by which Prometheus' host shows who it is."""
     return {
         "ca_file": TLS + "/ca.pem",
         "cert_file": TLS + "/client.pem",
@@ -414,13 +536,17 @@ def _client_tls() -> dict:
     }
 
 
-def prometheus_config(wanted: dict) -> str:
-    every = "%ds" % wanted["interval"]
+def prometheus_config(requested: Requested) -> str:
+    """Return Prometheus' configuration."""
+    every = "%ds" % requested["interval"]
     own = {
         "scheme": "https",
         "tls_config": _client_tls(),
         "static_configs": [
-            {"targets": ["127.0.0.1:%d" % PROMETHEUS_PORT], "labels": {"instance": wanted["host"]}}
+            {
+                "targets": ["127.0.0.1:%d" % PROMETHEUS_PORT],
+                "labels": {"instance": requested["host"]},
+            }
         ],
     }
     hosts = {
@@ -431,13 +557,13 @@ def prometheus_config(wanted: dict) -> str:
         "file_sd_configs": [{"files": [FOLDER + "/targets/hosts.json"]}],
     }
     jobs = [hosts, dict(own, job_name="prometheus")]
-    managers = wanted["alertmanagers"]
+    managers = requested["alertmanagers"]
     if not managers:
         place = {"targets": ["127.0.0.1:%d" % ALERTMANAGER_PORT]}
         managers = [{"scheme": "https", "tls_config": _client_tls(), "static_configs": [place]}]
-        target = dict(place, labels={"instance": wanted["host"]})
+        target = dict(place, labels={"instance": requested["host"]})
         jobs.append(dict(own, job_name="alertmanager", static_configs=[target]))
-    if wanted["gpu_source"] == "dcgm":
+    if requested["gpu_source"] == "dcgm":
         targets = {"files": [FOLDER + "/targets/dcgm.json"]}
         jobs.append(dict(hosts, job_name="dcgm", file_sd_configs=[targets]))
     document = {
@@ -450,12 +576,12 @@ def prometheus_config(wanted: dict) -> str:
         "alerting": {"alertmanagers": managers},
         "scrape_configs": jobs,
     }
-    if wanted["remote_write"]:
-        document["remote_write"] = wanted["remote_write"]
+    if requested["remote_write"]:
+        document["remote_write"] = requested["remote_write"]
     return _document(document)
 
 
-def targets(wanted: dict, port: int) -> str:
+def targets(requested: Requested, port: int) -> str:
     """Return the hosts that are scraped, each under its name in the inventory."""
     return _document(
         [
@@ -463,14 +589,14 @@ def targets(wanted: dict, port: int) -> str:
                 "targets": [_place(member["address"], port)],
                 "labels": {"instance": member["name"]},
             }
-            for member in sorted(wanted["hosts"], key=lambda member: member["name"])
+            for member in sorted(requested["hosts"], key=lambda member: member["name"])
         ]
     )
 
 
-def alertmanager_config(wanted: dict) -> str:
+def alertmanager_config(requested: Requested) -> str:
     """Return Alertmanager's configuration. Alerts of a host that is down follow from that, and a wrong clock makes files look old."""
-    receivers = wanted["receivers"] or [{"name": "nobody"}]
+    receivers = requested["receivers"] or [{"name": "nobody"}]
     route = {
         "receiver": receivers[0]["name"],
         "group_by": ["alertname", "instance"],
@@ -478,8 +604,8 @@ def alertmanager_config(wanted: dict) -> str:
         "group_interval": "5m",
         "repeat_interval": "12h",
     }
-    if wanted["routes"]:
-        route["routes"] = wanted["routes"]
+    if requested["routes"]:
+        route["routes"] = requested["routes"]
     return _document(
         {
             "route": route,
@@ -500,10 +626,10 @@ def alertmanager_config(wanted: dict) -> str:
     )
 
 
-def server_drop_ins(wanted: dict) -> dict[str, str]:
+def server_drop_ins(requested: Requested) -> dict[str, str]:
     """Return the drop-ins of the daemons of Prometheus' host, by unit."""
     found = {}
-    if is_server(wanted):
+    if is_server(requested):
         found[PROMETHEUS] = _drop_in(
             [
                 "/usr/bin/prometheus",
@@ -511,13 +637,13 @@ def server_drop_ins(wanted: dict) -> dict[str, str]:
                 "--web.config.file=%s/web.yml" % FOLDER,
                 "--web.listen-address=127.0.0.1:%d" % PROMETHEUS_PORT,
                 "--storage.tsdb.path=%s/metrics2" % DATA,
-                "--storage.tsdb.retention.time=%dd" % wanted["retention_days"],
-                "--storage.tsdb.retention.size=%dGB" % wanted["retention_gib"],
+                "--storage.tsdb.retention.time=%dd" % requested["retention_days"],
+                "--storage.tsdb.retention.size=%dGB" % requested["retention_gib"],
             ],
             "UMask=0077",
             "MemoryMax=2G",
         )
-    if _has_alertmanager(wanted):
+    if _has_alertmanager(requested):
         found[ALERTMANAGER] = _drop_in(
             [
                 "/usr/bin/prometheus-alertmanager",
@@ -541,13 +667,13 @@ def server_drop_ins(wanted: dict) -> dict[str, str]:
     return found
 
 
-def unknown_rules(text: str, changes: dict) -> list[str]:
+def unknown_rules(text: str, changes: dict[str, Any]) -> list[str]:
     """Return the names in C(monitoring_rules) that no rule has."""
     known = {rule["alert"] for group in yaml.safe_load(text)["groups"] for rule in group["rules"]}
     return sorted(set(changes) - known)
 
 
-def _changed_rule(rule: dict, change: dict) -> dict:
+def _changed_rule(rule: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     changed = dict(rule)
     for key, value in change.items():
         # Labels and annotations are added to those of the rule.
@@ -555,7 +681,7 @@ def _changed_rule(rule: dict, change: dict) -> dict:
     return changed
 
 
-def rules_document(text: str, changes: dict, idle_hours: int) -> str:
+def rules_document(text: str, changes: dict[str, Any], idle_hours: int) -> str:
     """Return the alert rules. Each links to its section of the manual.
 
     :param text: the rules of the role, as YAML.
@@ -578,21 +704,23 @@ def rules_document(text: str, changes: dict, idle_hours: int) -> str:
     return _document({"groups": groups})
 
 
-def _rule_files(wanted: dict) -> dict[str, str]:
+def _rule_files(requested: Requested) -> dict[str, str]:
     """Return the files of rules by name."""
     found = {
-        "trainyard.yml": rules_document(wanted["rules_text"], wanted["rules"], wanted["idle_hours"])
+        "trainyard.yml": rules_document(
+            requested["rules_text"], requested["rules"], requested["idle_hours"]
+        )
     }
-    if wanted["gpu_source"] == "dcgm":
-        found["dcgm.yml"] = wanted["dcgm_text"]
-    for name, text in wanted["site_rules"].items():
+    if requested["gpu_source"] == "dcgm":
+        found["dcgm.yml"] = requested["dcgm_text"]
+    for name, text in requested["site_rules"].items():
         found["site-" + name] = text
     return found
 
 
-def _grafana_files(wanted: dict) -> dict[str, str]:
+def _grafana_files(requested: Requested) -> dict[str, str]:
     """Return the files for Grafana by path."""
-    folder = wanted["grafana_dir"].rstrip("/")
+    folder = requested["grafana_dir"].rstrip("/")
     if not folder:
         return {}
     source = {
@@ -608,7 +736,7 @@ def _grafana_files(wanted: dict) -> dict[str, str]:
                     "tlsAuth": True,
                     "tlsAuthWithCACert": True,
                     "serverName": "localhost",
-                    "timeInterval": "%ds" % wanted["interval"],
+                    "timeInterval": "%ds" % requested["interval"],
                 },
                 # Grafana replaces them with the values in its environment.
                 "secureJsonData": {
@@ -635,86 +763,89 @@ def _grafana_files(wanted: dict) -> dict[str, str]:
         folder + "/provisioning/datasources/trainyard.yml": _document(source),
         folder + "/provisioning/dashboards/trainyard.yml": _document(boards),
     }
-    for name, text in wanted["dashboards"].items():
+    for name, text in requested["dashboards"].items():
         found["%s/trainyard/%s" % (folder, name)] = text
     return found
 
 
-def server_files(wanted: dict) -> list[dict]:
+def server_files(requested: Requested) -> list[ManagedFile]:
     """Return the folders and files of Prometheus' host."""
-    if not is_server(wanted):
+    if not is_server(requested):
         return []
     entries = [
-        _folder(DATA, "0750", owner=GROUP, group=GROUP),
-        _folder(FOLDER + "/rules", "0750", group=GROUP),
-        _folder(FOLDER + "/targets", "0750", group=GROUP),
+        managed_folder(DATA, "0750", owner=GROUP, group=GROUP),
+        managed_folder(FOLDER + "/rules", "0750", group=GROUP),
+        managed_folder(FOLDER + "/targets", "0750", group=GROUP),
     ]
     entries += [
         _secret("%s/rules/%s" % (FOLDER, name), text, validate="/usr/bin/promtool check rules %s")
-        for name, text in sorted(_rule_files(wanted).items())
+        for name, text in sorted(_rule_files(requested).items())
     ]
-    entries.append(_secret(FOLDER + "/targets/hosts.json", targets(wanted, wanted["port"])))
-    if wanted["gpu_source"] == "dcgm":
-        entries.append(_secret(FOLDER + "/targets/dcgm.json", targets(wanted, DCGM_PORT)))
+    entries.append(_secret(FOLDER + "/targets/hosts.json", targets(requested, requested["port"])))
+    if requested["gpu_source"] == "dcgm":
+        entries.append(_secret(FOLDER + "/targets/dcgm.json", targets(requested, DCGM_PORT)))
     entries.append(
         _secret(
             FOLDER + "/prometheus.yml",
-            prometheus_config(wanted),
+            prometheus_config(requested),
             validate="/usr/bin/promtool check config %s",
         )
     )
-    if _has_alertmanager(wanted):
+    if _has_alertmanager(requested):
         entries.append(
             _secret(
                 FOLDER + "/alertmanager.yml",
-                alertmanager_config(wanted),
+                alertmanager_config(requested),
                 validate="/usr/bin/amtool check-config %s",
             )
         )
-    for unit, text in server_drop_ins(wanted).items():
-        entries += [_folder("%s/%s.d" % (SYSTEMD, unit)), _file(_drop_in_path(unit), text)]
-    grafana = _grafana_files(wanted)
+    for unit, text in server_drop_ins(requested).items():
+        entries += [
+            managed_folder("%s/%s.d" % (SYSTEMD, unit)),
+            managed_file(_drop_in_path(unit), text),
+        ]
+    grafana = _grafana_files(requested)
     folders = sorted({path.rpartition("/")[0] for path in grafana})
     if folders:
-        base = wanted["grafana_dir"].rstrip("/")
-        entries += [_folder(path) for path in (base, base + "/provisioning", *folders)]
-    return entries + [_file(path, text) for path, text in sorted(grafana.items())]
+        base = requested["grafana_dir"].rstrip("/")
+        entries += [managed_folder(path) for path in (base, base + "/provisioning", *folders)]
+    return entries + [managed_file(path, text) for path, text in sorted(grafana.items())]
 
 
 # --- units ------------------------------------------------------------------------------------------------------------------
 
 
-def unit_files(wanted: dict) -> dict[str, list[str]]:
+def unit_files(requested: Requested) -> dict[str, list[str]]:
     """Return the units that run on a host, each with the files that it loads when it starts."""
     found = {
         NODE: [_drop_in_path(NODE)],
         HOST_UNIT: ["%s/%s" % (SYSTEMD, HOST_UNIT)],
     }
-    if gpu_source(wanted):
+    if gpu_source(requested):
         found[GPU_UNIT] = [
             "%s/%s" % (SYSTEMD, GPU_UNIT),
             LIBRARY + "/gpu_reader",
             FOLDER + "/reader.json",
             *("%s/%s.py" % (SHARED, name) for name in LOADED),
         ]
-    if _has_slurm_reader(wanted):
+    if _has_slurm_reader(requested):
         found[SLURM_UNIT] = ["%s/%s" % (SYSTEMD, SLURM_UNIT)]
-    if _has_job_usage(wanted):
+    if _has_job_usage(requested):
         found[USAGE_UNIT] = ["%s/%s" % (SYSTEMD, USAGE_UNIT)]
-    if is_server(wanted):
+    if is_server(requested):
         found[PROMETHEUS] = [
             _drop_in_path(PROMETHEUS),
             FOLDER + "/prometheus.yml",
-            *("%s/rules/%s" % (FOLDER, name) for name in sorted(_rule_files(wanted))),
+            *("%s/rules/%s" % (FOLDER, name) for name in sorted(_rule_files(requested))),
         ]
-    if _has_alertmanager(wanted):
+    if _has_alertmanager(requested):
         found[ALERTMANAGER] = [_drop_in_path(ALERTMANAGER), FOLDER + "/alertmanager.yml"]
     for unit in set(found) & set(PACKAGES):
         found[unit].append(FOLDER + "/web.yml")
     return found
 
 
-def services(plan: dict, found: dict, changed_paths: list[str]) -> list[dict]:
+def services(plan: Plan, found: dict[str, Any], changed_paths: list[str]) -> list[Service]:
     """Return the units to start or to restart, with the state for each. Units that run as planned are left alone.
 
     :param plan: of P(host_plan).
@@ -722,7 +853,7 @@ def services(plan: dict, found: dict, changed_paths: list[str]) -> list[dict]:
     :param changed_paths: files that this run has changed.
     """
     changed = set(changed_paths)
-    rows = []
+    rows: list[Service] = []
     for unit, paths in plan["units"].items():
         state = found["units"].get(unit) or {"active": False, "enabled": False, "loaded": False}
         is_stale = not state["loaded"] or bool(changed & set(paths))
@@ -740,12 +871,12 @@ def services(plan: dict, found: dict, changed_paths: list[str]) -> list[dict]:
 # --- records, problems, drift ----------------------------------------------------------------------------------------------
 
 
-def record_of(found: dict, wanted: dict) -> dict:
+def record_of(found: dict[str, Any], requested: Requested) -> Record:
     """Return the record: files whose names the site has chosen, and the folder of Grafana."""
     former = found["record"]
-    mine = [*_rule_files(wanted)] if is_server(wanted) else []
+    mine = [*_rule_files(requested)] if is_server(requested) else []
     own = sorted({"%s/rules/%s" % (FOLDER, name) for name in mine})
-    grafana = sorted(_grafana_files(wanted)) if is_server(wanted) else []
+    grafana = sorted(_grafana_files(requested)) if is_server(requested) else []
     known = set(former.get("files") or []) | set(former.get("former") or [])
     # Without those that stay: a second run would change the record.
     return {
@@ -754,16 +885,16 @@ def record_of(found: dict, wanted: dict) -> dict:
     }
 
 
-def leaving(found: dict, wanted: dict) -> list[str]:
+def leaving(found: dict[str, Any], requested: Requested) -> list[str]:
     """Return the files and units of ours that the host no longer has, such as a host that was Prometheus' before."""
-    planned = {entry["path"] for entry in host_files(wanted) + server_files(wanted)}
+    planned = {entry["path"] for entry in host_files(requested) + server_files(requested)}
     unused = {
         path for path in _all_paths() if path not in planned and not _is_written(path, planned)
     }
-    return record_of(found, wanted)["former"] + sorted(unused, reverse=True)
+    return record_of(found, requested)["former"] + sorted(unused, reverse=True)
 
 
-def _is_written(path: str, planned: set) -> bool:
+def _is_written(path: str, planned: set[str]) -> bool:
     """Return whether a reader writes the file into a folder of the plan."""
     is_written = path.endswith(".prom") or path.startswith("/var/lib/") and path.endswith(".json")
     return is_written and path.rpartition("/")[0] in planned
@@ -796,15 +927,15 @@ def _all_paths() -> list[str]:
     return [*kept, *found, TMPFILES, FOLDER + "/rules", FOLDER + "/targets"]
 
 
-def _runs(found: dict, unit: str) -> bool:
+def _runs(found: dict[str, Any], unit: str) -> bool:
     """Return whether a unit runs, or would after the next boot."""
     state = found["units"].get(unit) or {}
     return bool(state.get("active") or state.get("enabled"))
 
 
-def stopping(found: dict, wanted: dict) -> list[str]:
+def stopping(found: dict[str, Any], requested: Requested) -> list[str]:
     """Return units that run on the host and no longer belong there."""
-    planned = unit_files(wanted)
+    planned = unit_files(requested)
     return [
         unit
         for unit in LEAVING_UNITS
@@ -814,128 +945,139 @@ def stopping(found: dict, wanted: dict) -> list[str]:
     ]
 
 
-def _foreign(found: dict, wanted: dict) -> list[str]:
+def _foreign(found: dict[str, Any], requested: Requested) -> list[str]:
     """Return packages that somebody else has installed. Their daemons would get our arguments."""
     if found["record"] or found["placed_packages"]:
         return []
     known = set(PACKAGES.values())
-    return [name for name in packages(wanted) if name in known and name in found["packages"]]
+    return [name for name in packages(requested) if name in known and name in found["packages"]]
 
 
-def problems(found: dict, wanted: dict) -> list[str]:
+def problems(found: dict[str, Any], requested: Requested) -> list[str]:
     """Return what makes the plan impossible, before anything changes."""
-    host = wanted["host"]
+    host = requested["host"]
     texts = reading_faults(host, found, MONITORING)
     texts += [
         "%s: package %s is installed already and not by this collection, so its daemon has settings of the site; remove the package, or leave the host's"
         " own monitoring as it is and do not run playbook monitoring" % (host, name)
-        for name in _foreign(found, wanted)
+        for name in _foreign(found, requested)
     ]
     runs = found["units"].get(NODE) or {}
-    if wanted["port"] in found["taken"] and not runs.get("active"):
+    if requested["port"] in found["taken"] and not runs.get("active"):
         texts.append(
             "%s: monitoring_port: another program listens on port %d; use a free port"
-            % (host, wanted["port"])
+            % (host, requested["port"])
         )
-    if not is_server(wanted):
+    if not is_server(requested):
         return texts
     for unit, port in ((PROMETHEUS, PROMETHEUS_PORT), (ALERTMANAGER, ALERTMANAGER_PORT)):
         is_ours = (found["units"].get(unit) or {}).get("active")
-        if port in found["taken"] and unit in unit_files(wanted) and not is_ours:
+        if port in found["taken"] and unit in unit_files(requested) and not is_ours:
             texts.append(
                 "%s: another program listens on port %d, which %s needs; stop it, or choose another host by group monitoring"
                 % (host, port, PACKAGES[unit])
             )
     if (
-        found["free_gib"] < wanted["retention_gib"]
+        found["free_gib"] < requested["retention_gib"]
         and PACKAGES[PROMETHEUS] not in found["packages"]
     ):
         texts.append(
             "%s: monitoring_retention_gib is %d, and /var/lib has %d GiB free; use a smaller number, or mount a larger disk at /var/lib/prometheus"
-            % (host, wanted["retention_gib"], found["free_gib"])
+            % (host, requested["retention_gib"], found["free_gib"])
         )
     return texts + [
         "monitoring_rules: no alert is called '%s'; use a name of docs/monitoring.md" % name
-        for name in unknown_rules(wanted["rules_text"], wanted["rules"])
+        for name in unknown_rules(requested["rules_text"], requested["rules"])
     ]
 
 
-def warnings(wanted: dict) -> list[str]:
+def warnings(requested: Requested) -> list[str]:
+    """Return what works less well than it could, one text each."""
     found = []
-    if is_server(wanted) and not wanted["alertmanagers"] and not wanted["receivers"]:
+    if is_server(requested) and not requested["alertmanagers"] and not requested["receivers"]:
         found.append(
             "monitoring_receivers is empty: alerts are kept, and nobody gets them. Set a receiver, such as a mail address or a webhook"
         )
-    if _has_slurm_reader(wanted) and not wanted["has_marks"]:
+    if _has_slurm_reader(requested) and not requested["has_marks"]:
         found.append(
             "job_container_enabled is false, so no prolog says which job has a GPU: there is no trainyard_gpu_job, and jobs_idle_gpu_minutes stops no job"
         )
-    elif _has_slurm_reader(wanted) and not is_server(wanted):
+    elif _has_slurm_reader(requested) and not is_server(requested):
         found.append(
             "Prometheus is on %s, and Slurm on %s: the use of GPUs by jobs is not kept in Slurm, and trainyard usage shows hours only. Set "
             "monitoring_prometheus_host"
-            " to %s for it" % (wanted["prometheus_host"], wanted["host"], wanted["host"])
+            " to %s for it" % (requested["prometheus_host"], requested["host"], requested["host"])
         )
     return found
 
 
-def _converted(wanted: dict) -> dict:
+def _converted(requested: Requested) -> Requested:
     """Return the request with numbers, which ansible-core before 2.19 makes texts of."""
-    return dict(wanted, **{name: int(wanted[name]) for name in NUMBERS})
+    return {
+        **requested,
+        "interval": int(requested["interval"]),
+        "port": int(requested["port"]),
+        "retention_days": int(requested["retention_days"]),
+        "retention_gib": int(requested["retention_gib"]),
+        "idle_hours": int(requested["idle_hours"]),
+        "idle_minutes": int(requested["idle_minutes"]),
+        "gpus": int(requested["gpus"]),
+        "npus": int(requested["npus"]),
+    }
 
 
-def read_options(wanted: dict) -> dict:
+def read_options(requested: Requested) -> Options:
     """Return the options of M(monitoring_info) for a host."""
-    wanted = _converted(wanted)
-    units = unit_files(wanted)
+    requested = _converted(requested)
+    units = unit_files(requested)
     for unit in LEAVING_UNITS:
         units.setdefault(unit, [])
-    ports = [wanted["port"]]
-    if is_server(wanted):
+    ports = [requested["port"]]
+    if is_server(requested):
         ports += [PROMETHEUS_PORT, ALERTMANAGER_PORT]
-    return dict(
-        certificate_names(wanted),
-        packages=[*PACKAGES.values(), "openssl"],
-        records=[RECORD, PACKAGES_RECORD],
-        units=units,
-        folder=TLS,
-        authority=AUTHORITY + "/ca.pem" if is_server(wanted) else "",
-        ports=ports,
-    )
+    return {
+        **certificate_names(requested),
+        "packages": [*PACKAGES.values(), "openssl"],
+        "records": [RECORD, PACKAGES_RECORD],
+        "units": units,
+        "folder": TLS,
+        "authority": AUTHORITY + "/ca.pem" if is_server(requested) else "",
+        "ports": ports,
+    }
 
 
-def host_plan(found: dict, wanted: dict) -> dict:
+def host_plan(found: dict[str, Any], requested: Requested) -> Plan:
     """Return the plan of a host, and what is wrong before anything changes.
 
-    C(found) is a result of M(trainyard.gpu.monitoring_info), C(wanted) the request for the host, as role monitoring makes it from its variables.
+    C(found) is a result of M(trainyard.gpu.monitoring_info), C(requested) the request for the host, as role monitoring makes it from its variables.
     Returns C(packages), C(early_files), C(host_files), C(server_files), C(absent), C(units), C(stop), C(problems) and C(warnings).
     """
-    wanted = _converted(wanted)
-    needed = packages(wanted)
-    record = record_of(found, wanted)
+    requested = _converted(requested)
+    needed = packages(requested)
+    record = record_of(found, requested)
     record["packages"] = sorted(
         set(found["record"].get("packages") or []) | set(needed) & set(PACKAGES.values())
     )
     return {
         "packages": needed,
         "lacks_packages": [name for name in needed if name not in found["packages"]],
-        "early_files": early_files(wanted),
-        "host_files": host_files(wanted),
-        "server_files": server_files(wanted),
-        "absent": leaving(found, wanted),
-        "stop": stopping(found, wanted),
-        "units": unit_files(wanted),
-        "certificate": certificate_names(wanted),
-        "is_server": is_server(wanted),
-        "address": _address_of(wanted, wanted["host"]),
-        "port": wanted["port"],
+        "early_files": early_files(requested),
+        "host_files": host_files(requested),
+        "server_files": server_files(requested),
+        "absent": leaving(found, requested),
+        "stop": stopping(found, requested),
+        "units": unit_files(requested),
+        "certificate": certificate_names(requested),
+        "is_server": is_server(requested),
+        "address": _address_of(requested, requested["host"]),
+        "port": requested["port"],
         "record_text": _document(record),
-        "problems": problems(found, wanted),
-        "warnings": warnings(wanted),
+        "problems": problems(found, requested),
+        "warnings": warnings(requested),
     }
 
 
-def lacks_certificate(found: dict, server: dict) -> bool:
+def lacks_certificate(found: dict[str, Any], server: dict[str, Any]) -> bool:
     """Return whether a host needs a certificate of the authority.
 
     :param found: what M(monitoring_info) returned on the host.
@@ -944,30 +1086,34 @@ def lacks_certificate(found: dict, server: dict) -> bool:
     return bool(found["certificate"]) or found["authority"] != server["signer"]
 
 
-def requests(wanted: dict, asked: dict[str, str]) -> list[dict]:
+def requests(requested: Requested, asked: dict[str, str]) -> list[CertificateRequest]:
     """Return the certificates of all hosts, for M(own_certificate).
 
     :param asked: the requests of hosts that need one, by name.
     """
     return [
-        dict(
-            certificate_names(dict(wanted, host=member["name"])),
-            name="host-" + re.sub("[^A-Za-z0-9._-]", "_", member["name"]),
-            request=asked.get(member["name"], ""),
-        )
-        for member in wanted["hosts"]
+        {
+            **certificate_names({**requested, "host": member["name"]}),
+            "name": _certificate_file(member["name"]),
+            "request": asked.get(member["name"], ""),
+        }
+        for member in requested["hosts"]
     ]
 
 
-def tls_files(wanted: dict, ca: str, signed: dict[str, str]) -> list[dict]:
+def _certificate_file(host: str) -> str:
+    """Return the name under which the authority keeps the certificate of a host."""
+    return "host-" + re.sub("[^A-Za-z0-9._-]", "_", host)
+
+
+def tls_files(requested: Requested, ca: str, signed: dict[str, str]) -> list[ManagedFile]:
     """Return the certificates of a host. Texts that check mode does not know are left out."""
-    name = "host-" + re.sub("[^A-Za-z0-9._-]", "_", wanted["host"])
-    texts = {"ca.pem": ca, "host.pem": signed.get(name, "")}
+    texts = {"ca.pem": ca, "host.pem": signed.get(_certificate_file(requested["host"]), "")}
     return [_secret("%s/%s" % (TLS, path), text) for path, text in texts.items() if text]
 
 
-def removal(found: dict) -> dict:
-    """Return what teardown removes, in its order: C(units) to stop, C(absent) paths, and C(empty) folders.
+def removal(found: dict[str, Any]) -> Removal:
+    """Return what teardown removes.
 
     :param found: what M(monitoring_info) has returned.
     """
@@ -990,23 +1136,20 @@ def removal(found: dict) -> dict:
     }
 
 
-def drift(plan: dict, found: dict, changed_paths: list[str]) -> list[dict]:
+def drift(plan: Plan, found: dict[str, Any], changed_paths: list[str]) -> list[Difference]:
     """Return rows for playbook drift: how the host differs from its plan."""
-    rows = [
-        {"what": name, "asked": "installed", "found": "not installed"}
-        for name in plan["lacks_packages"]
-    ]
+    rows = [difference(name, "installed", "not installed") for name in plan["lacks_packages"]]
     if changed_paths:
         names = ", ".join(path.rpartition("/")[2] for path in changed_paths)
         text = "missing or changed: " + names
-        rows.append({"what": FOLDER, "asked": "as planned", "found": text})
+        rows.append(difference(FOLDER, "as planned", text))
     for row in services(plan, found, []):
         unit = found["units"].get(row["name"]) or {}
         text = (
             "it has not loaded its files" if unit.get("active") else "not running, or not enabled"
         )
-        rows.append({"what": row["name"], "asked": "running", "found": text})
+        rows.append(difference(row["name"], "running", text))
     if found["certificate"]:
         text = ", ".join(found["certificate"])
-        rows.append({"what": TLS + "/host.pem", "asked": "good", "found": text})
+        rows.append(difference(TLS + "/host.pem", "good", text))
     return rows

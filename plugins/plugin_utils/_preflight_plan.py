@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 NFS_PORT = 2049
 # What the distributions have, for a host whose package lists are empty. Ubuntu's: packages.ubuntu.com as quoted in tests/fixtures/ubuntu.
@@ -29,7 +29,60 @@ _RDMA = re.compile(r"(proto=)?rdma6?$")
 _ADDRESS = re.compile(r"([0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*)(/[0-9]+)?$")
 
 
-def offered(host: dict, candidates: dict, source: dict) -> dict[str, str]:
+class DiskNeed(TypedDict):
+    """What one file system must have free, in MiB, for which folders. C(copies) is whether all of it is podman's."""
+
+    paths: list[str]
+    needed: int
+    free: int
+    copies: bool
+
+
+class Target(TypedDict):
+    """A connection to try. C(source) is the address of the host that it must come from."""
+
+    name: str
+    address: str
+    port: int
+    source: NotRequired[str]
+
+
+class Plan(TypedDict):
+    """What a host is asked: C(names) to resolve, C(connect), connections to try, and C(groups), the number of each group to look up."""
+
+    names: list[str]
+    connect: list[Target]
+    groups: dict[str, int]
+
+
+class WithoutRdma(TypedDict):
+    """A mount with option rdma that cannot work. C(found) is text, and C(on_server) whether it is the server that lacks RDMA."""
+
+    server: str
+    found: str
+    on_server: bool
+
+
+class FewerPorts(TypedDict):
+    """A host with fewer RDMA ports than another one. Expected and found are texts."""
+
+    name: str
+    expected: str
+    found: str
+
+
+class MtuDifference(TypedDict):
+    """A network (a word) whose interfaces have different MTUs. C(by_mtu) are the hosts by MTU in bytes, and C(found) is that as text."""
+
+    network: str
+    hosts: list[str]
+    found: str
+    by_mtu: dict[int, list[str]]
+
+
+def offered(
+    host: dict[str, Any], candidates: dict[str, str], source: dict[str, Any]
+) -> dict[str, str]:
     """Return the upstream versions of slurmd and podman that a host has or would get.
 
     :param host: facts of role cluster.
@@ -39,14 +92,14 @@ def offered(host: dict, candidates: dict, source: dict) -> dict[str, str]:
     if source and SLURM_SOURCE not in host.get("files", {}):
         return {}
     system = "%s %s" % (host["os"]["id"], host["os"]["version_id"])
-    told = {name: version for name, version in candidates.items() if version}
-    versions = dict(OF_DISTRIBUTION.get(system, {}), **told)
+    known = {name: version for name, version in candidates.items() if version}
+    versions = dict(OF_DISTRIBUTION.get(system, {}), **known)
     found = {name: _UPSTREAM.match(version) for name, version in versions.items()}
     return {name: match.group(1) for name, match in found.items() if match}
 
 
-def disks(answer: dict, path: str, mib: int, storage: str = "") -> list[dict]:
-    """Return what each file system must have free for the training image: C(paths), C(needed) and C(free) in MiB, C(copies), whether it is podman's alone.
+def disks(answer: dict[str, Any], path: str, mib: int, storage: str = "") -> list[DiskNeed]:
+    """Return what each file system must have free for the training image.
 
     :param answer: what module host_info returned.
     :param path: folder of Docker.
@@ -56,7 +109,7 @@ def disks(answer: dict, path: str, mib: int, storage: str = "") -> list[dict]:
     needs = [] if answer["labelled_images"] else [(path, mib, False)]
     if storage and not any(name.startswith(storage + "/") for name in answer.get("files", {})):
         needs += [(storage, mib // 2, True), (SPOOL, mib // 2, True)]
-    groups = {}
+    groups: dict[str, DiskNeed] = {}
     for place, size, copies in needs:
         device = answer.get("disk_devices", {}).get(place, place)
         group = groups.setdefault(
@@ -69,26 +122,27 @@ def disks(answer: dict, path: str, mib: int, storage: str = "") -> list[dict]:
     return list(groups.values())
 
 
-def differences(gpus):
-    """What the hosts with GPUs do not have in common: the branch of the C(driver), the version of C(nccl). A host without one has no say."""
+def differences(gpus: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what the hosts with GPUs do not have in common: the branch of the C(driver), the version of C(nccl). A host without one has no say."""
     branches = {gpu["driver"].split(".")[0] for gpu in gpus if gpu["driver"]}
     builds = {gpu["nccl"]["version"] for gpu in gpus if gpu["nccl"]["version"]}
     return [name for name, found in (("driver", branches), ("nccl", builds)) if len(found) > 1]
 
 
-def _on_fabric(member):
+def _on_fabric(member: dict[str, Any]) -> dict[str, str]:
     """Return the addresses of a member on the fabric by network. A single network needs no name."""
     rails = {rail["network"]: rail["address"] for rail in member.get("fabric_rails") or []}
     return rails or {"": member["fabric_address"]}
 
 
-def to_peers(members, host, port):
-    """Connections to the cluster's other reachable hosts, on the cluster network and, from the host's own address, on each fabric network.
+def to_peers(members: Sequence[dict[str, Any]], host: str, port: int | str) -> list[Target]:
+    """Return connections to the cluster's other reachable hosts, on the cluster network and, from the host's own address, on each fabric network.
 
     An unreachable member is a finding already, and no other host needs to wait for it. The source is given because routes could use another network.
     """
-    own = next((_on_fabric(member) for member in members if member["name"] == host), {})
-    targets = []
+    mine = [_on_fabric(member) for member in members if member["name"] == host]
+    own = mine[0] if mine else {}
+    targets: list[Target] = []
     for peer in members:
         if peer["name"] == host or not peer["address"] or not peer["reachable"]:
             continue
@@ -106,18 +160,33 @@ def to_peers(members, host, port):
     return targets
 
 
-def to_nfs_servers(mounts, options, members, host, storage):
-    """Connections to the NFS servers, except to the storage host, which may not be a server yet, and to the host itself."""
-    targets = []
+def _options_of(mount: dict[str, Any], options: Sequence[str]) -> list[str]:
+    """Return the options of a mount, which replace those of all mounts."""
+    return [str(option) for option in mount.get("options") or options]
+
+
+def _is_rdma(options: list[str]) -> bool:
+    """Return whether a mount with these options uses RDMA."""
+    return any(map(_RDMA.match, options))
+
+
+def to_nfs_servers(
+    mounts: Sequence[dict[str, Any]],
+    options: Sequence[str],
+    members: Sequence[dict[str, Any]],
+    host: str,
+    storage: str,
+) -> list[Target]:
+    """Return connections to the NFS servers, except to the storage host, which may not be a server yet, and to the host itself."""
+    targets: list[Target] = []
     for mount in mounts:
         server = mount["server"]
         # An inventory name has priority over an address.
-        member = next(
-            (each for key in ("name", "address") for each in members if each[key] == server), {}
-        )
-        chosen = [str(option) for option in mount.get("options") or options]
+        those = [each for key in ("name", "address") for each in members if each[key] == server]
+        member = those[0] if those else {}
+        chosen = _options_of(mount, options)
         # A port for RDMA is none of TCP.
-        if member.get("name", "") in (storage, host) or any(map(_RDMA.match, chosen)):
+        if member.get("name", "") in (storage, host) or _is_rdma(chosen):
             continue
         ports = [option.replace("port=", "") for option in chosen if _PORT_OPTION.match(option)]
         targets.append(
@@ -130,60 +199,65 @@ def to_nfs_servers(mounts, options, members, host, storage):
     return targets
 
 
-def nfs_without_rdma(mounts, options, members, host, storage, answering):
-    """The mounts of a host with option rdma that cannot work: C(server), C(found) as text, and C(on_server), whether it is the server that lacks RDMA.
+def nfs_without_rdma(
+    mounts: Sequence[dict[str, Any]],
+    options: Sequence[str],
+    members: Sequence[dict[str, Any]],
+    host: str,
+    storage: str,
+    answering: Sequence[dict[str, Any]],
+) -> list[WithoutRdma]:
+    """Return the mounts of a host with option rdma that cannot work. C(answering) has the facts of each host that answers.
 
     Without C(mounts), the share of C(storage) is mounted. Of a server outside of the cluster, only its mount tells.
     """
     facts = {each["name"]: each for each in answering}
-    found = []
+    found: list[WithoutRdma] = []
     for mount in mounts or [{"server": storage}]:
-        chosen = [str(option) for option in mount.get("options") or options]
-        names = [
-            member["name"]
-            for member in members
-            if mount["server"] in (member["name"], member["address"])
-        ]
-        if not any(map(_RDMA.match, chosen)) or host in names:
+        server = mount["server"]
+        names = [each["name"] for each in members if server in (each["name"], each["address"])]
+        if not _is_rdma(_options_of(mount, options)) or host in names:
             continue
-        offered = facts.get(names[0], {}).get("nfs_transports") or [] if names else ["rdma"]
-        ports = facts.get(host, {}).get("rdma_ports") or []
-        if not any(each.startswith("rdma") for each in offered):
-            told = "offers %s" % " and ".join(offered) if offered else "has no NFS server yet"
-            found.append(
-                {
-                    "server": names[0],
-                    "found": "%s %s" % (names[0], told),
-                    "on_server": True,
-                }
-            )
-        elif not any(port["state"] == "active" for port in ports):
-            found.append(
-                {
-                    "server": mount["server"],
-                    "found": "this host has no active RDMA port",
-                    "on_server": False,
-                }
-            )
+        lack = _lack_of_server(names[0], facts.get(names[0], {})) if names else ""
+        if lack:
+            found.append({"server": names[0], "found": lack, "on_server": True})
+        elif not _has_active_port(facts.get(host, {})):
+            lack = "this host has no active RDMA port"
+            found.append({"server": server, "found": lack, "on_server": False})
     return found
 
 
-def nfs_client_names(clients, exports):
-    """Clients given by name: exportfs ignores names that the server cannot resolve."""
+def _has_active_port(facts: dict[str, Any]) -> bool:
+    """Return whether a host has an RDMA port in use."""
+    return any(port["state"] == "active" for port in facts.get("rdma_ports") or [])
+
+
+def _lack_of_server(name: str, facts: dict[str, Any]) -> str:
+    """Return why an NFS server of the cluster does not offer RDMA, or nothing if it does."""
+    transports = facts.get("nfs_transports") or []
+    if any(each.startswith("rdma") for each in transports):
+        return ""
+    if not transports:
+        return "%s has no NFS server yet" % name
+    return "%s offers %s" % (name, " and ".join(transports))
+
+
+def nfs_client_names(clients: Sequence[str], exports: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the clients given by name: exportfs ignores names that the server cannot resolve."""
     those = list(clients)
     for export in exports:
         of_export = export.get("clients") or []
         those += [of_export] if isinstance(of_export, str) else of_export
     # Case does not matter in a host name.
-    names = {}
+    names: dict[str, str] = {}
     for client in those:
         if not _ADDRESS.match(str(client)):
             names.setdefault(str(client).lower(), client)
     return list(names.values())
 
 
-def gids(users, groups):
-    """Number of each group. Users without groups get a group of the same name and number."""
+def gids(users: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Return the number of each group. Users without groups get a group of the same name and number."""
     numbers = {user["name"]: user["uid"] for user in users if not user.get("groups")}
     return dict(numbers, **{group["name"]: group["gid"] for group in groups})
 
@@ -195,22 +269,26 @@ class Requested(NamedTuple):
     C(users) and C(groups) are C(shared_storage_users) and C(shared_storage_groups).
     """
 
-    mounts: Sequence[dict] = ()
+    mounts: Sequence[dict[str, Any]] = ()
     options: Sequence[str] = ()
     clients: Sequence[str] = ()
-    exports: Sequence[dict] = ()
-    users: Sequence[dict] = ()
-    groups: Sequence[dict] = ()
+    exports: Sequence[dict[str, Any]] = ()
+    users: Sequence[dict[str, Any]] = ()
+    groups: Sequence[dict[str, Any]] = ()
 
 
 def preflight_plan(
-    members: list[dict], host: str, port: int, storage: str, requested: Requested
-) -> dict:
-    """Return C(names) to resolve, C(connect), connections to try, and C(groups), the number of each group to look up."""
-    connect = []
-    for target in to_peers(members, host, port) + to_nfs_servers(
-        requested.mounts, requested.options, members, host, storage
-    ):
+    members: Sequence[dict[str, Any]],
+    host: str,
+    port: int | str,
+    storage: str,
+    requested: Requested,
+) -> Plan:
+    """Return what a host is asked. C(port) is the one for ssh, and C(storage) the host of the share."""
+    targets = to_peers(members, host, port)
+    targets += to_nfs_servers(requested.mounts, requested.options, members, host, storage)
+    connect: list[Target] = []
+    for target in targets:
         if target not in connect:
             connect.append(target)
     names = [member["name"] for member in members if member["name"] != host and member["address"]]
@@ -223,36 +301,42 @@ def preflight_plan(
     }
 
 
-def wrong_names(members, own_name, resolved, loopback, answering=()):
-    """The members whose name has other addresses than their own (C(resolved), C(addresses) by name).
+def _addresses(facts: dict[str, Any]) -> set[str]:
+    """Return the addresses of all interfaces of a host."""
+    return {entry["address"] for card in facts["interfaces"] for entry in card["addresses"]}
+
+
+def wrong_names(
+    members: Sequence[dict[str, Any]],
+    own_name: str,
+    resolved: dict[str, dict[str, Any]],
+    loopback: str,
+    answering: Sequence[dict[str, Any]] = (),
+) -> list[dict[str, Any]]:
+    """Return the members whose name has other addresses than their own (C(resolved), C(addresses) by name).
 
     Hosts often have a second name or address for management. So an address of any interface of the member is right, C(answering) has the facts of each
-    host that answers. Of a host that does not answer, only a loopback address or one of another member is known to be wrong.
+    host that answers. Of a host that does not answer, only a loopback address or one of another member is known to be wrong. C(loopback) is a regular
+    expression.
     """
     taken = {member["address"] for member in members}
-    of_hosts = {
-        host["name"]: {
-            entry["address"] for card in host["interfaces"] for entry in card["addresses"]
-        }
-        for host in answering
-    }
+    of_hosts = {facts["name"]: _addresses(facts) for facts in answering}
     wrong = []
     for member in members:
-        if member["name"] == own_name or not member["address"]:
+        name = member["name"]
+        if name == own_name or not member["address"]:
             continue
-        found = resolved[member["name"]]["addresses"]
-        own = of_hosts.get(member["name"], set()) | {member["address"]}
-        if own.intersection(address for address in found if not re.match(loopback, address)):
+        found = resolved[name]["addresses"]
+        outer = [address for address in found if not re.match(loopback, address)]
+        if not of_hosts.get(name, set()).union([member["address"]]).isdisjoint(outer):
             continue
-        if any(
-            member["name"] in of_hosts or address in taken or re.match(loopback, address)
-            for address in found
-        ):
+        has_loopback = len(outer) < len(found)
+        if found and (name in of_hosts or has_loopback or not taken.isdisjoint(outer)):
             wrong.append(member)
     return wrong
 
 
-def _interfaces(members):
+def _interfaces(members: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
     """Return the interface of each member by network, as a finding names the network: C(cluster), C(fabric), and a rail with its CIDR."""
     found = {
         "cluster": {member["name"]: member["interface"] for member in members},
@@ -265,8 +349,10 @@ def _interfaces(members):
     return found
 
 
-def rdma_ports_missing(members, answering):
-    """The training hosts with fewer active RDMA ports of the highest rate than another one: C(name), C(expected) and C(found) as text.
+def rdma_ports_missing(
+    members: Sequence[dict[str, Any]], answering: Sequence[dict[str, Any]]
+) -> list[FewerPorts]:
+    """Return the training hosts with fewer active RDMA ports of the highest rate (Gb/s) than another one.
 
     NCCL uses a ring of all hosts, and the host with the fewest ports limits it. If a host has none, all hosts use sockets.
     """
@@ -274,13 +360,10 @@ def rdma_ports_missing(members, answering):
     ports = {
         host["name"]: host.get("rdma_ports") or [] for host in answering if host["name"] in names
     }
-    active = {
-        name: [port for port in each if port["state"] == "active" and port["rate_gb_s"]]
-        for name, each in ports.items()
-    }
-    rate = max((port["rate_gb_s"] for each in active.values() for port in each), default=0)
+    rate = max((_rate(port) for each in ports.values() for port in each), default=0)
     fast = {
-        name: [port for port in its if port["rate_gb_s"] == rate] for name, its in active.items()
+        name: [port for port in each if rate and _rate(port) == rate]
+        for name, each in ports.items()
     }
     most = max(fast, key=lambda name: len(fast[name]), default="")
     return [
@@ -288,37 +371,41 @@ def rdma_ports_missing(members, answering):
             "name": name,
             "expected": "%d active RDMA ports with %g Gb/s, as on %s"
             % (len(fast[most]), rate, most),
-            "found": "%d%s"
-            % (
-                len(its),
-                "".join(
-                    ", %s port %d: %s, %s Gb/s"
-                    % (port["device"], port["port"], port["state"], port["rate_gb_s"])
-                    for port in ports[name]
-                    if port not in its
-                ),
-            ),
+            "found": _ports_as_text(ports[name], its),
         }
         for name, its in fast.items()
         if len(its) < len(fast[most])
     ]
 
 
-def mtu_differences(members, answering):
-    """The networks of the cluster whose interfaces have different MTUs: C(network) (a word), C(hosts), and C(found), the hosts by MTU as text.
+def _rate(port: dict[str, Any]) -> float:
+    """Return the rate of a port in Gb/s, 0 if the port is not active or its rate is unknown."""
+    return port["state"] == "active" and port["rate_gb_s"] or 0
+
+
+def _ports_as_text(ports: list[dict[str, Any]], fast: list[dict[str, Any]]) -> str:
+    """Return the number of the fast ports of a host, and what the other ones are."""
+    others = [
+        "%s port %d: %s, %s Gb/s" % (port["device"], port["port"], port["state"], port["rate_gb_s"])
+        for port in ports
+        if port not in fast
+    ]
+    return ", ".join(["%d" % len(fast), *others])
+
+
+def mtu_differences(
+    members: Sequence[dict[str, Any]], answering: Sequence[dict[str, Any]]
+) -> list[MtuDifference]:
+    """Return the networks of the cluster whose interfaces have different MTUs.
 
     A host with a larger one sends packets that the others drop, if no router tells it. Old facts have no MTU.
     """
     facts = {host["name"]: host for host in answering}
-    different = []
+    different: list[MtuDifference] = []
     for network, interfaces in _interfaces(members).items():
-        by_mtu = {}
-        for name, interface in interfaces.items():
-            for card in facts.get(name, {}).get("interfaces", []):
-                if card["name"] == interface and card.get("mtu"):
-                    by_mtu.setdefault(card["mtu"], []).append(name)
-        same = [entry for entry in different if entry["by_mtu"] == by_mtu]
-        if len(by_mtu) > 1 and not same:
+        by_mtu = _hosts_by_mtu(interfaces, facts)
+        is_told = any(entry["by_mtu"] == by_mtu for entry in different)
+        if len(by_mtu) > 1 and not is_told:
             found = "; ".join(
                 "%d on %s" % (mtu, ", ".join(hosts)) for mtu, hosts in sorted(by_mtu.items())
             )
@@ -327,8 +414,24 @@ def mtu_differences(members, answering):
     return different
 
 
+def _hosts_by_mtu(
+    interfaces: dict[str, str], facts: dict[str, dict[str, Any]]
+) -> dict[int, list[str]]:
+    """Return the names of hosts by the MTU of their interface in one network. C(interfaces) are names of interfaces by host."""
+    by_mtu: dict[int, list[str]] = {}
+    for name, interface in interfaces.items():
+        for card in facts.get(name, {}).get("interfaces", []):
+            if card["name"] == interface and card.get("mtu"):
+                by_mtu.setdefault(card["mtu"], []).append(name)
+    return by_mtu
+
+
 def decide_preflight_plan(
-    members: list[dict], host: str, port: int, storage: str, requested: dict | None = None
-) -> dict:
+    members: Sequence[dict[str, Any]],
+    host: str,
+    port: int | str,
+    storage: str,
+    requested: dict[str, Any] | None = None,
+) -> Plan:
     """As preflight_plan. C(requested) has the fields of Requested."""
     return preflight_plan(members, host, port, storage, Requested(**(requested or {})))

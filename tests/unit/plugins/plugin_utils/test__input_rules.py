@@ -172,6 +172,18 @@ def test_secrets_are_not_shown():
     assert "hunter2" not in str(entry)
 
 
+def test_a_rule_of_several_variables_is_one_rule_for_each():
+    row = {"variable": ["r_v[].path", "r_w"], "path": "absolute"}
+    rules = _input_rules.parse_rules({"input_rules": [row]}, "r", ["r_v", "r_w"])
+    hosts = {"a": {"r_v": [{"path": "b"}], "r_w": "c"}, "b": {"r_v": [{"path": "/d"}], "r_w": "e"}}
+    found = _input_rules.judge_rules(rules, hosts, None)
+    assert [(entry["host"], entry["source"], entry["found"]) for entry in found] == [
+        ("a", "r_v[0].path", "b"),
+        ("a", "r_w", "c"),
+        ("b", "r_w", "e"),
+    ]
+
+
 def test_a_variable_that_is_wrong_already_is_not_judged_again():
     rules = _input_rules.parse_rules(
         {"input_rules": [{"variable": "r_v", "range": [1, 2]}]}, "r", ["r_v"]
@@ -185,10 +197,16 @@ def test_a_variable_that_is_wrong_already_is_not_judged_again():
         ([], "one list named input_rules"),
         ({"rules": []}, "one list named input_rules"),
         ({"input_rules": [{"range": [1, 2]}]}, "without variable"),
+        ({"input_rules": [{"variable": [], "same": True}]}, "without variable"),
+        ({"input_rules": [{"variable": ["r_v", 1], "same": True}]}, "without variable"),
         ({"input_rules": [{"variable": "r_v"}]}, "exactly one of"),
         ({"input_rules": [{"variable": "r_v", "range": [1, 2], "same": True}]}, "exactly one of"),
         ({"input_rules": [{"variable": "r_v", "range": [1, 2], "fixx": "x"}]}, "unknown key fixx"),
         ({"input_rules": [{"variable": "r_other", "same": True}]}, "no such variable"),
+        (
+            {"input_rules": [{"variable": ["r_v", "r_other"], "same": True}]},
+            "rule of r_other: the role has no such variable",
+        ),
         (
             {"input_rules": [{"variable": "r_v", "same": True, "severity": "fatal"}]},
             "block or warn",

@@ -17,7 +17,7 @@ import sys
 import pytest
 import yaml
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _vendor_source
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _input_rules, _vendor_source
 
 ROLE = pathlib.Path(__file__).parents[4] / "roles" / "training_image"
 SPEC = importlib.util.spec_from_file_location("steps", ROLE / "files" / "steps.py")
@@ -53,7 +53,12 @@ def test_what_decides_the_image_is_one_for_all_hosts():
             ),
         )
     )
-    rules = yaml.safe_load((ROLE / "meta" / "input_rules.yml").read_text())["input_rules"]
+    data, specs = (
+        yaml.safe_load((ROLE / "meta" / name).read_text())
+        for name in ("input_rules.yml", "argument_specs.yml")
+    )
+    options = specs["argument_specs"]["main"]["options"]
+    rules = _input_rules.parse_rules(data, ROLE.name, options)
     assert len(decides) > 10
     assert decides - {rule["variable"] for rule in rules if rule.get("same")} == set()
 
