@@ -15,6 +15,12 @@ import tarfile
 
 from typing import Container, Iterable, Mapping, Sequence
 
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+except ImportError:
+    # Role host_library copies these files to hosts, into one folder.
+    from _parse_error import ParseError  # type: ignore[import-not-found,no-redef]
+
 __all__ = [
     "ParseError",
     "archive_reference",
@@ -78,10 +84,6 @@ CAUSES = (
     ),
 )
 MISSING = re.compile(r"manifest unknown|name unknown|repository name not known")
-
-
-class ParseError(ValueError):
-    """Text or a file that is not in the expected format."""
 
 
 def digest_of(manifest: bytes) -> str:

@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-import calendar
-import time
-
 from typing import Any, Iterable, Tuple, Union
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_metrics import seconds_of
 
 __all__ = [
     "MARKED",
@@ -85,11 +84,10 @@ def missing_gpus(answer: dict[str, Any]) -> list[str]:
     return sorted(row["metric"].get("instance", "") for row in _vector(answer))
 
 
-def _seconds(text: str | None) -> float:
-    """Return the seconds since 1970 of a time of the parsers, infinity for no time."""
-    if not text:
-        return float("inf")
-    return float(calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
+def _is_settled(job: dict[str, Any], now: float) -> bool:
+    """Return whether a job has begun long enough ago."""
+    start = seconds_of(job["start_time"])
+    return start is not None and start + SETTLED < now
 
 
 def settled_jobs(jobs: list[dict[str, Any]], now: float) -> list[dict[str, Any]]:
@@ -98,12 +96,11 @@ def settled_jobs(jobs: list[dict[str, Any]], now: float) -> list[dict[str, Any]]
     :param jobs: what P(_slurm.parse_jobs) returns.
     :param now: the time in seconds since 1970.
     """
-    found = [
-        job
-        for job in jobs
-        if job["state"] == "running" and job["gpus"] and _seconds(job["start_time"]) + SETTLED < now
-    ]
-    return sorted(found, key=lambda job: job["id"])
+    running = [job for job in jobs if job["state"] == "running" and job["gpus"]]
+    return sorted(
+        (job for job in running if _is_settled(job, now)),
+        key=lambda job: job["id"],
+    )
 
 
 def given_devices(

@@ -25,9 +25,11 @@ from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Sequence, T
 
 try:
     from ansible_collections.trainyard.gpu.plugins.module_utils._messages import printable
+    from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 except ImportError:
     # Role host_library copies these files to hosts, into one folder.
     from _messages import printable  # type: ignore[import-not-found,no-redef]
+    from _parse_error import ParseError  # type: ignore[import-not-found,no-redef]
 
 __all__ = [
     "ParseError",
@@ -263,10 +265,6 @@ class Job(TypedDict):
     features: str
     reservation: str
     dependency: str
-
-
-class ParseError(ValueError):
-    """Text that is not in the format of the command; the message shows the line."""
 
 
 def command_environment(environment: Mapping[str, str]) -> dict[str, str]:

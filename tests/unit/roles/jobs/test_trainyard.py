@@ -108,6 +108,7 @@ class Run:
                     "_usage",
                     "_files",
                     "_messages",
+                    "_parse_error",
                     "_log_causes",
                     "_error_signatures",
                     "_host_health",
