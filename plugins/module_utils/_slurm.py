@@ -267,6 +267,77 @@ class Job(TypedDict):
     dependency: str
 
 
+class Reservation(TypedDict):
+    """A reservation of nodes."""
+
+    name: str
+    state: str
+    start_time: str | None
+    end_time: str | None
+    nodes: list[str]
+    flags: list[str]
+    users: list[str]
+    accounts: list[str]
+    partition: str
+    comment: str
+
+
+class Controller(TypedDict):
+    """A host of slurmctld. C(role) is primary or backup."""
+
+    role: str
+    host: str
+    up: bool
+
+
+class Config(TypedDict):
+    """Whose controllers they are, with the version of the one that answered."""
+
+    cluster: str
+    version: str
+    controllers: list[Controller]
+
+
+class Association(TypedDict):
+    """The limits of an account, or of a person in one. None is no limit, and for C(shares) those of the parent."""
+
+    cluster: str
+    account: str
+    user: str
+    partition: str
+    parent: str
+    shares: int | None
+    group_tres: Amounts
+    group_max_jobs: int | None
+    group_max_submitted: int | None
+    job_tres: Amounts
+    max_jobs: int | None
+    max_submitted: int | None
+    max_minutes: int | None
+    qos: list[str]
+    default_qos: str
+
+
+class Qos(TypedDict):
+    """A quality of service. None is no limit. C(person) limits are those of each person."""
+
+    name: str
+    priority: int
+    preempts: list[str]
+    preempt_mode: str
+    grace_seconds: int
+    flags: list[str]
+    usage_factor: float
+    group_tres: Amounts
+    group_max_jobs: int | None
+    group_max_submitted: int | None
+    job_tres: Amounts
+    person_tres: Amounts
+    person_max_jobs: int | None
+    person_max_submitted: int | None
+    max_minutes: int | None
+
+
 def command_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for Slurm's commands: without settings that change their output, and with times in UTC."""
     # SLURM_TIME_FORMAT, SQUEUE_FORMAT, SINFO_FORMAT and SLURM_CLUSTERS would change the output. SLURM_CONF and SLURM_CONF_SERVER name the cluster.
@@ -693,9 +764,9 @@ def _all_or_some(value: str) -> list[str] | None:
     return None if value == "ALL" else _words(value)
 
 
-def parse_reservations(text: str) -> list[Entry]:
+def parse_reservations(text: str) -> list[Reservation]:
     """Return the reservations in the output of RESERVATIONS, in its order."""
-    reservations = []
+    reservations: list[Reservation] = []
     for line, values, rest in _records(text, "ReservationName", ("Comment",)):
         _require(values, ("ReservationName", "StartTime", "EndTime", "State"), line)
         reservations.append(
@@ -715,7 +786,7 @@ def parse_reservations(text: str) -> list[Entry]:
     return reservations
 
 
-def parse_config(text: str) -> Entry:
+def parse_config(text: str) -> Config:
     """Return cluster, version of the controller, and the controllers of C(scontrol show config)."""
     values = dict(re.findall(r"^([A-Za-z_]+(?:\[[0-9]+\])?) *= (.*)$", text, re.MULTILINE))
     for key in ("ClusterName", "SLURM_VERSION"):
@@ -724,7 +795,7 @@ def parse_config(text: str) -> Entry:
                 "%s is missing in the output of scontrol show config, whose last line is: %.160r"
                 % (key, text.rstrip().rsplit("\n", 1)[-1])
             )
-    controllers = [
+    controllers: list[Controller] = [
         {"role": role, "host": host, "up": state == "UP"}
         for role, host, state in re.findall(
             r"^Slurmctld\(([^()\n]*)\) at (\S+) is (UP|DOWN)$", text, re.MULTILINE
@@ -948,9 +1019,9 @@ def _limit(values: Values, key: str, line: str) -> int | None:
     return _number(key, values[key], line) if values[key] else None
 
 
-def parse_associations(text: str) -> list[Entry]:
+def parse_associations(text: str) -> list[Association]:
     """Return the associations in the output of ASSOCIATIONS, in its order."""
-    associations = []
+    associations: list[Association] = []
     for line, values in _table(text, ASSOCIATION_FIELDS):
         if not values["Account"]:
             raise ParseError("Account is missing: %.160r" % line)
@@ -976,9 +1047,9 @@ def parse_associations(text: str) -> list[Entry]:
     return associations
 
 
-def parse_qos(text: str) -> list[Entry]:
+def parse_qos(text: str) -> list[Qos]:
     """Return the QOS in the output of QOS, in its order."""
-    qos = []
+    qos: list[Qos] = []
     for line, values in _table(text, QOS_FIELDS):
         if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", values["UsageFactor"]):
             raise ParseError(
