@@ -58,7 +58,7 @@ class RememberedClash(TypedDict):
 
 
 class Memberships(TypedDict):
-    """What changes in groups: C(primary) has name, group before and group after. Nobody has recorded C(by_hand), so they stay."""
+    """What changes in groups: C(primary) has name, group before and group after. No record has C(by_hand), so they stay."""
 
     primary: list[tuple[str, str, str]]
     add: list[Pair]

@@ -108,7 +108,10 @@ class Outcome(TypedDict):
 
 
 class Isolation(TypedDict):
-    """What a task without GPUs and container says about a node. C(of_limits) says whether only limits failed, which a host without control groups cannot have."""
+    """What a task without GPUs and container says about a node.
+
+    C(of_limits) says whether only limits failed, which a host without control groups cannot have.
+    """
 
     verdict: str
     found: str
