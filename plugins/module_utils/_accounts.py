@@ -9,6 +9,8 @@ from __future__ import annotations
 import grp
 import pwd
 
+from typing import Any, Callable, Container, Mapping, Tuple, TypedDict, TypeVar, Union
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import (
     owned_ids,
     remembered_clashes,
@@ -17,24 +19,41 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import 
 __all__ = ["account_clashes", "find_group", "find_user", "number_of"]
 
 
-def _found(function, key):
+#: A name or a number.
+Key = Union[str, int]
+Entry = TypeVar("Entry")
+#: Name, number, and what the host has: another name or number.
+Difference = Tuple[str, int, str, int]
+
+
+class Clash(TypedDict):
+    """An entry that was requested (C(asked)) and differs from what was C(found) on the host."""
+
+    kind: str
+    name: str
+    asked: str
+    found: str
+
+
+def _found(function: Callable[[Any], Entry], key: Key) -> Entry | None:
+    """Return an entry of the name service, None if there is none."""
     try:
         return function(key)
     except KeyError:
         return None
 
 
-def find_user(key):
+def find_user(key: Key) -> pwd.struct_passwd | None:
     """Return the entry of a user by name or number, None if there is none."""
     return _found(pwd.getpwnam if isinstance(key, str) else pwd.getpwuid, key)
 
 
-def find_group(key):
+def find_group(key: Key) -> grp.struct_group | None:
     """Return the entry of a group by name or number, None if there is none."""
     return _found(grp.getgrnam if isinstance(key, str) else grp.getgrgid, key)
 
 
-def number_of(kind, name):
+def number_of(kind: str, name: str) -> int | None:
     """Return the id of one of C(users) or C(groups) by name, None if there is none."""
     if kind == "users":
         user = find_user(name)
@@ -43,18 +62,29 @@ def number_of(kind, name):
     return group.gr_gid if group else None
 
 
-def _clashes_on_host(asked, find, fields):
-    """Return (name, number, name on the host, number on the host) of entries that differ."""
-    clashes = []
-    for name, number in asked.items():
-        for entry in (find(name), find(int(number))):
-            found = entry and tuple(getattr(entry, field) for field in fields)
-            if found and found != (name, int(number)) and (name, number) + found not in clashes:
-                clashes.append((name, number) + found)
+def _user_of(key: Key) -> tuple[str, int] | None:
+    user = find_user(key)
+    return (user.pw_name, user.pw_uid) if user else None
+
+
+def _group_of(key: Key) -> tuple[str, int] | None:
+    group = find_group(key)
+    return (group.gr_name, group.gr_gid) if group else None
+
+
+def _clashes_on_host(
+    requested: Mapping[str, int], find: Callable[[Key], tuple[str, int] | None]
+) -> list[Difference]:
+    """Return the entries that differ. C(find) returns name and number of an entry of the host."""
+    clashes: list[Difference] = []
+    for name, number in requested.items():
+        for found in (find(name), find(int(number))):
+            if found and found != (name, int(number)) and (name, number, *found) not in clashes:
+                clashes.append((name, number, *found))
     return clashes
 
 
-def _clash(kind, name, number, found):
+def _clash(kind: str, name: str, number: int, found: str) -> Clash:
     return {
         "kind": kind,
         "name": name,
@@ -63,7 +93,12 @@ def _clash(kind, name, number, found):
     }
 
 
-def account_clashes(users, groups, record=None, accepted=()):
+def account_clashes(
+    users: Mapping[str, int],
+    groups: Mapping[str, int],
+    record: Mapping[str, Any] | None = None,
+    accepted: Container[int] = (),
+) -> list[Clash]:
     """Return entries of C(users) and C(groups), {name: number}, that differ from this host.
 
     That is: the name has another number on the host, or the number has another name.
@@ -72,12 +107,9 @@ def account_clashes(users, groups, record=None, accepted=()):
     """
     record = record or {}
     clashes = []
-    for kind, asked, find, fields in (
-        ("user", users, find_user, ("pw_name", "pw_uid")),
-        ("group", groups, find_group, ("gr_name", "gr_gid")),
-    ):
-        created = set(record.get(kind + "s", [])) - set(asked)
-        for name, number, other, its in _clashes_on_host(asked, find, fields):
+    for kind, numbers, find in (("user", users, _user_of), ("group", groups, _group_of)):
+        created = set(record.get(kind + "s", [])) - set(numbers)
+        for name, number, other, its in _clashes_on_host(numbers, find):
             # The module removes a former account whose number may be used again.
             if not (other in created and its == int(number) and its in accepted):
                 clashes.append(_clash(kind, name, number, "%s %s with id %s" % (kind, other, its)))

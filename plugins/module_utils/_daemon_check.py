@@ -14,16 +14,18 @@ import os
 import re
 import tempfile
 
+from typing import Any, List, Tuple
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_values import (
     FAIL,
     value_findings,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import (
-    ParseError,
     numbers,
     parse_daemon_config,
     tool_version,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 __all__ = ["daemon_config_state", "flags_of", "verdict"]
 
@@ -36,7 +38,7 @@ _REFUSED = re.compile(
 EMPTY = "the file is empty, but %s not accept that; write {} into it, or remove it"
 
 
-def flags_of(exec_start):
+def flags_of(exec_start: str) -> list[str]:
     """The options of dockerd in the unit, from C(systemctl show --property=ExecStart). An option must not be in both places."""
     found = re.search(r"argv\[\]=(.*?) ;", exec_start)
     words = found.group(1).split()[1:] if found else []
@@ -44,14 +46,20 @@ def flags_of(exec_start):
     return [word for word in words if not word.startswith("$")]
 
 
-def verdict(text):
+def verdict(text: str) -> str:
     """dockerd's error about the file; empty if it could read it."""
     found = _REFUSED.search(text)
     return (found.group(1) or found.group(2)).strip() if found else ""
 
 
-def daemon_config_state(module, path="/etc/docker/daemon.json", service="docker.service"):
-    """Why Docker's next start fails with the file, empty if it does not or if there is no file; and a list of other problems."""
+#: Why Docker's next start fails with its file, empty if it does not, and other problems.
+State = Tuple[str, List[str]]
+
+
+def daemon_config_state(
+    module: Any, path: str = "/etc/docker/daemon.json", service: str = "docker.service"
+) -> State:
+    """Judge Docker's configuration file, which may be missing. Each text begins with its path."""
     try:
         with open(path, "rb") as stream:
             content = stream.read()
@@ -59,26 +67,27 @@ def daemon_config_state(module, path="/etc/docker/daemon.json", service="docker.
         return "", []
     except OSError as error:
         return "%s: %s" % (path, error.strerror), []
-    error, version = _ask_dockerd(module, service, content)
+    why, others = _judged(content, *_ask_dockerd(module, service, content))
+    return "%s: %s" % (path, why) if why else "", ["%s: %s" % (path, text) for text in others]
+
+
+def _judged(content: bytes, error: str, version: list[int] | None) -> State:
+    """Return the state of a file, with dockerd's error about it and the version of Docker, None if dockerd cannot be run."""
     try:
         options = parse_daemon_config(content.decode("utf-8"))
     except (ParseError, UnicodeDecodeError) as problem:
         # Docker reports no position of JSON errors. Without an engine the file is not read.
-        return "%s: %s" % (path, problem) if error or version is None else "", []
+        return str(problem) if error or version is None else "", []
     if not content.strip():
         if error:
-            return "%s: %s" % (path, EMPTY % "this version of Docker does"), []
-        return "", [
-            "%s: %s" % (path, EMPTY % "older versions of Docker do")
-        ] if version is None else []
+            return EMPTY % "this version of Docker does", []
+        return "", [EMPTY % "older versions of Docker do"] if version is None else []
     findings = value_findings(options, version or ())
     errors = [error] if error else [text for severity, text in findings if severity == FAIL]
-    return "%s: %s" % (path, "; ".join(errors)) if errors else "", [
-        "%s: %s" % (path, text) for severity, text in findings if severity != FAIL
-    ]
+    return "; ".join(errors), [text for severity, text in findings if severity != FAIL]
 
 
-def _ask_dockerd(module, service, content):
+def _ask_dockerd(module: Any, service: str, content: bytes) -> tuple[str, list[int] | None]:
     """dockerd's error about the file, and its version; None if dockerd cannot be run."""
     dockerd, setpriv = (
         module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"])
@@ -87,11 +96,10 @@ def _ask_dockerd(module, service, content):
     if os.geteuid() != 0 or not dockerd or not setpriv:
         return "", None
     systemctl = module.get_bin_path("systemctl")
-    flags = (
-        flags_of(module.run_command([systemctl, "show", "--property=ExecStart", service])[1])
-        if systemctl
-        else []
-    )
+    flags: list[str] = []
+    if systemctl:
+        command = [systemctl, "show", "--property=ExecStart", service]
+        flags = flags_of(module.run_command(command)[1])
     with tempfile.NamedTemporaryFile(dir="/tmp", prefix="trainyard-daemon-") as copy:
         copy.write(content)
         copy.flush()
@@ -100,6 +108,6 @@ def _ask_dockerd(module, service, content):
         dummy, out, err = module.run_command(
             drop + [dockerd] + flags + ["--config-file", copy.name], cwd="/"
         )
-    return verdict(out + "\n" + err), numbers(
-        tool_version(module.run_command([dockerd, "--version"])[1] + " ")
-    )
+    printed = module.run_command([dockerd, "--version"])[1]
+    version: list[int] = numbers(tool_version(printed + " "))
+    return verdict(out + "\n" + err), version

@@ -17,6 +17,16 @@ import pwd
 import re
 import resource
 
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+
+#: The options of daemon.json. Values are JSON of any type, unless a judge is asked about them.
+Options = Dict[str, Any]
+#: FAIL or WARN, and a text.
+Finding = Tuple[str, str]
+Findings = Iterator[Finding]
+#: Judges a value of the type of its option, with all options and the version of Docker, which is empty if unknown.
+Judge = Callable[[Any, Options, List[int]], Findings]
+
 # The engine does not start; or it starts but containers do not, or the option has no effect.
 FAIL, WARN = "fail", "warn"
 LOG_LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "panic")
@@ -67,7 +77,7 @@ _LOG_OPTIONS = {
     "local": {"max-size", "max-file", "compress"},
     "journald": {"labels", "labels-regex", "env", "env-regex", "tag"},
 }
-_STORAGE_OPTIONS = {
+_STORAGE_OPTIONS: dict[str, tuple[str, ...]] = {
     "aufs": (),
     "btrfs": ("btrfs.min_space",),
     "devicemapper": ("dm.",),
@@ -86,31 +96,37 @@ _SIZE = re.compile(r"-1|\d+(?:\.\d+)? ?(?:[kmgtp]i?)?b?", re.IGNORECASE)
 _REGISTRY = re.compile(r"(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?")
 
 
-def value_findings(options, version=(), exists=os.path.exists, is_user=None):
+def value_findings(
+    options: Options,
+    version: Sequence[int] = (),
+    exists: Callable[[str], bool] = os.path.exists,
+    is_user: Callable[[str], bool] | None = None,
+) -> list[Finding]:
     """[(severity, text)] of values of a daemon.json that Docker of that version (C([20, 10, 24]); empty if unknown) accepts but does not work with."""
-    # null means that the option is not set.
-    options = {name: value for name, value in options.items() if value is not None}
-    found = []
+    options = {name: value for name, value in options.items() if _is_set(name, value)}
+    found: list[Finding] = []
     for name, judge in _JUDGES:
-        value = options.get(name)
-        # dockerd itself rejects other types.
-        if isinstance(value, _TYPES[name]) and not (
-            isinstance(value, bool) and _TYPES[name] is int
-        ):
-            found += [
-                (severity, "%s: %s" % (name, text))
-                for severity, text in judge(value, options, list(version))
-            ]
+        if name in options:
+            for severity, text in judge(options[name], options, list(version)):
+                found.append((severity, "%s: %s" % (name, text)))
     found += _host_findings(options, list(version), exists, is_user or _is_user)
     return found
 
 
-def _log_level(value, _options, _version):
+def _is_set(name: str, value: object) -> bool:
+    """Return whether an option has a value that dockerd takes as it is. It rejects other types itself, and null means that the option is not set."""
+    if value is None:
+        return False
+    kind = _TYPES.get(name, object)
+    return isinstance(value, kind) and not (isinstance(value, bool) and kind is int)
+
+
+def _log_level(value: str, _options: Options, _version: list[int]) -> Findings:
     if value and value.lower() not in LOG_LEVELS:
         yield FAIL, "'%s' is not a level; use debug, info, warn, error or fatal" % value
 
 
-def _storage_driver(value, options, version):
+def _storage_driver(value: str, options: Options, version: list[int]) -> Findings:
     # The containerd image store has snapshotters of other names, and plugins have a slash or a tag.
     if (
         (options.get("features") or {}).get("containerd-snapshotter")
@@ -122,16 +138,11 @@ def _storage_driver(value, options, version):
         yield FAIL, "'%s' is not a storage driver; use overlay2, or remove the option" % value
 
 
-def _storage_options(values, options, _version):
+def _storage_options(values: list[Any], options: Options, _version: list[int]) -> Findings:
     driver = options.get("storage-driver")
-    known = [name for names in _STORAGE_OPTIONS.values() for name in names]
     for value in values:
         name = str(value).partition("=")[0].lower()
-        allowed = (
-            _STORAGE_OPTIONS.get(driver, known + ["windowsfilter.", "lcow."])
-            if driver != "fuse-overlayfs"
-            else ()
-        )
+        allowed = _storage_options_of(driver)
         if "=" not in str(value):
             yield FAIL, "'%s' is not of the form name=value" % value
         elif not any(
@@ -146,7 +157,17 @@ def _storage_options(values, options, _version):
             yield FAIL, "'%s' must be true or false" % value
 
 
-def _log_driver(value, _options, _version):
+def _storage_options_of(driver: str | None) -> Sequence[str]:
+    """Return the options of a storage driver, of all if it is not known. One that ends with a dot is the beginning of some."""
+    if driver == "fuse-overlayfs":
+        return ()
+    if driver in _STORAGE_OPTIONS:
+        return _STORAGE_OPTIONS[driver]
+    known = [name for names in _STORAGE_OPTIONS.values() for name in names]
+    return known + ["windowsfilter.", "lcow."]
+
+
+def _log_driver(value: str, _options: Options, _version: list[int]) -> Findings:
     if value and value not in LOG_DRIVERS:
         yield (
             WARN,
@@ -155,7 +176,7 @@ def _log_driver(value, _options, _version):
         )
 
 
-def _log_options(values, options, _version):
+def _log_options(values: Options, options: Options, _version: list[int]) -> Findings:
     driver = options.get("log-driver") or "json-file"
     if driver == "none":
         return
@@ -164,8 +185,12 @@ def _log_options(values, options, _version):
             yield FAIL, "'%s' is not an option of log driver %s" % (name, driver)
     if values.get("mode", "") not in ("", "blocking", "non-blocking"):
         yield FAIL, "mode '%s' must be blocking or non-blocking" % values["mode"]
-    if driver not in ("json-file", "local"):
-        return
+    if driver in ("json-file", "local"):
+        yield from _log_files(values, driver)
+
+
+def _log_files(values: Options, driver: str) -> Findings:
+    """Yield what is wrong with the files of a log driver that writes some."""
     size, files, compress = (
         str(values.get(name, "")) for name in ("max-size", "max-file", "compress")
     )
@@ -185,20 +210,19 @@ def _log_options(values, options, _version):
             WARN,
             "compress '%s' must be true or false; containers do not start with it" % compress,
         )
-    if (
-        driver == "json-file"
-        and compress.lower() in ("1", "t", "true")
-        and (files in ("", "1") or size in ("", "-1"))
-    ):
+    is_one_file = files in ("", "1") or size in ("", "-1")
+    if driver == "json-file" and compress.lower() in ("1", "t", "true") and is_one_file:
         yield (
             WARN,
             "compress needs max-size, and max-file from 2 on; containers do not start without them",
         )
 
 
-def _network(value, family):
+def _network(
+    value: object, family: int
+) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface | None:
     """An address with its prefix; None for other text, or another family."""
-    if not re.fullmatch(r"[0-9A-Fa-f:.]+/\d{1,3}", str(value)):
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9A-Fa-f:.]+/\d{1,3}", value):
         return None
     try:
         found = ipaddress.ip_interface(value)
@@ -207,7 +231,7 @@ def _network(value, family):
     return found if family in (0, found.version) else None
 
 
-def _bip(value, options, _version):
+def _bip(value: str, options: Options, _version: list[int]) -> Findings:
     if not value:
         return
     found = _network(value, 0)
@@ -227,12 +251,12 @@ def _bip(value, options, _version):
         yield FAIL, "it and bridge exclude each other"
 
 
-def _fixed_cidr(value, _options, _version):
+def _fixed_cidr(value: str, _options: Options, _version: list[int]) -> Findings:
     if value and not _network(value, 4):
         yield FAIL, "'%s' is not an IPv4 network such as 172.26.1.0/24" % value
 
 
-def _fixed_cidr_v6(value, options, _version):
+def _fixed_cidr_v6(value: str, options: Options, _version: list[int]) -> Findings:
     if value and not _network(value, 6):
         # Without IPv6 it is not used.
         yield (
@@ -241,13 +265,13 @@ def _fixed_cidr_v6(value, options, _version):
         )
 
 
-def _ipv6(value, options, version):
+def _ipv6(value: bool, options: Options, version: list[int]) -> Findings:
     # From 27 on Docker chooses a network.
     if value and not options.get("fixed-cidr-v6") and version < [27]:
         yield FAIL if version else WARN, "the default bridge needs fixed-cidr-v6 with it"
 
 
-def _pools(values, _options, _version):
+def _pools(values: list[Any], _options: Options, _version: list[int]) -> Findings:
     for value in values:
         base, size = (
             (value.get("base"), value.get("size", 0)) if isinstance(value, dict) else (None, 0)
@@ -266,7 +290,7 @@ def _pools(values, _options, _version):
             )
 
 
-def _mtu(value, _options, _version):
+def _mtu(value: int, _options: Options, _version: list[int]) -> Findings:
     if value < 0:
         yield FAIL, "%d is below 0" % value
     elif value and not 68 <= value <= 65535:
@@ -276,7 +300,7 @@ def _mtu(value, _options, _version):
         )
 
 
-def _exec_options(values, options, _version):
+def _exec_options(values: list[Any], options: Options, _version: list[int]) -> Findings:
     for value in values:
         name, equals, driver = str(value).partition("=")
         if name.strip().lower() != "native.cgroupdriver" or not equals:
@@ -293,12 +317,12 @@ def _exec_options(values, options, _version):
             )
 
 
-def _icc(value, options, _version):
+def _icc(value: bool, options: Options, _version: list[int]) -> Findings:
     if value is False and options.get("iptables") is False:
         yield FAIL, "it cannot be false while iptables is false"
 
 
-def _mirrors(values, _options, _version):
+def _mirrors(values: list[Any], _options: Options, _version: list[int]) -> Findings:
     for number, value in enumerate(values, 1):
         found = re.fullmatch(
             r"([a-z][a-z0-9+.-]*)://([^/?#]*)(/?[^?#]*)(.*)", str(value), re.IGNORECASE
@@ -316,7 +340,7 @@ def _mirrors(values, _options, _version):
             )
 
 
-def _registries(values, _options, _version):
+def _registries(values: list[Any], _options: Options, _version: list[int]) -> Findings:
     for value in values:
         text = str(value)
         if re.match("https?://", text, re.IGNORECASE):
@@ -330,7 +354,7 @@ def _registries(values, _options, _version):
             yield FAIL, "'%s' is not a host with or without a port, or a network" % text
 
 
-def _hosts(values, _options, _version):
+def _hosts(values: list[Any], _options: Options, _version: list[int]) -> Findings:
     for value in values:
         scheme, separator, rest = str(value).partition("://")
         if separator and scheme not in ("tcp", "unix", "fd", "npipe"):
@@ -342,17 +366,17 @@ def _hosts(values, _options, _version):
                 yield FAIL, "'%s' is not an address and a port" % value
 
 
-def _metrics(value, _options, _version):
+def _metrics(value: str, _options: Options, _version: list[int]) -> Findings:
     if value and not re.fullmatch(r"[^\s/]*:\d{1,5}", value):
         yield FAIL, "'%s' is not an address and a port, such as 127.0.0.1:9323" % value
 
 
-def _oom(value, _options, _version):
+def _oom(value: int, _options: Options, _version: list[int]) -> Findings:
     if not -1000 <= value <= 1000:
         yield FAIL, "%d is not from -1000 to 1000" % value
 
 
-def _ulimits(values, _options, _version):
+def _ulimits(values: Options, _options: Options, _version: list[int]) -> Findings:
     for name, value in sorted(values.items()):
         value = value if isinstance(value, dict) else {}
         label, soft, hard = value.get("Name", name), value.get("Soft", 0), value.get("Hard", 0)
@@ -371,14 +395,16 @@ def _ulimits(values, _options, _version):
             )
 
 
-def _runtimes(values, _options, _version):
+def _runtimes(values: Options, _options: Options, _version: list[int]) -> Findings:
     for name, value in sorted(values.items()):
         if isinstance(value, dict) and not value.get("path") and not value.get("runtimeType"):
             yield WARN, "'%s' has no path; containers that use it do not start" % name
 
 
-def _paths(name):
-    def judge(value, _options, _version):
+def _paths(name: str) -> tuple[str, Judge]:
+    """Return an option whose value is a path, with its judge."""
+
+    def judge(value: str, _options: Options, _version: list[int]) -> Findings:
         if value and not value.startswith("/"):
             yield (
                 WARN,
@@ -389,7 +415,12 @@ def _paths(name):
     return name, judge
 
 
-def _host_findings(options, version, exists, is_user):
+def _host_findings(
+    options: Options,
+    version: list[int],
+    exists: Callable[[str], bool],
+    is_user: Callable[[str], bool],
+) -> Findings:
     profile, bridge, remap = (
         options.get(name) for name in ("seccomp-profile", "bridge", "userns-remap")
     )
@@ -410,14 +441,14 @@ def _host_findings(options, version, exists, is_user):
         yield FAIL, "userns-remap: there is no user '%s'" % remap.partition(":")[0]
 
 
-def _is_user(name):
+def _is_user(name: str) -> bool:
     try:
         return bool(name.isdigit() or pwd.getpwnam(name))
     except KeyError:
         return False
 
 
-_JUDGES = (
+_JUDGES: tuple[tuple[str, Judge], ...] = (
     ("log-level", _log_level),
     ("storage-driver", _storage_driver),
     ("storage-opts", _storage_options),
@@ -443,7 +474,7 @@ _JUDGES = (
     _paths("exec-root"),
     _paths("pidfile"),
 )
-_TYPES = {name: str for name, _judge in _JUDGES}
+_TYPES: dict[str, type] = {name: str for name, _judge in _JUDGES}
 _TYPES.update(
     {
         name: list
@@ -459,4 +490,4 @@ _TYPES.update(
     }
 )
 _TYPES.update({name: dict for name in ("log-opts", "default-ulimits", "runtimes")})
-_TYPES.update({"mtu": int, "oom-score-adjust": int, "ipv6": bool, "icc": bool})
+_TYPES.update({"mtu": int, "oom-score-adjust": int, "ipv6": bool, "icc": bool, "features": dict})

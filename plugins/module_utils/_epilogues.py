@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 
+from typing import Sequence
+
 # If unknown words are allowed, these are still objections to the run.
 AILING = re.compile(
     r"kill|abort|terminat|fatal|\bfail|error|signal|\bfault|segv|segmentation|bus err|dumped|crash|cancel|\blost\b|\bdied?\b|\bdead\b|time ?out\b|timed out|"
@@ -349,51 +351,49 @@ _LSF_HEAD = re.compile(
 )
 
 
-def is_ending(text):
+def is_ending(text: str) -> bool:
     """Whether a line below the table is allowed at the end of a good run."""
     return bool(_ENDING.fullmatch(text)) or _is_fields(text) or _is_closing(text)
 
 
-def _is_fields(text):
+def _is_fields(text: str) -> bool:
     """Lines such as C(Walltime requested: 00:10:00   Walltime Used: 00:00:41)."""
-    for part in re.split(r"\s{3,}(?=[A-Za-z][A-Za-z/ -]{0,29}:)", text[:1000]):
-        found = _FIELD.match(part)
-        judged = _FIELDS.get(found.group(1).lower()) if found else None
-        if judged is None or judged and AILING.search(part):
-            # An exit code is one of the fields.
-            if found and re.fullmatch(
-                r"(?:Job )?Exit (?:Code|Status|Value)\s*:\s+0(?: \(\w+\))?",
-                part.strip(),
-                re.IGNORECASE,
-            ):
-                continue
-            return False
-    return True
+    parts = re.split(r"\s{3,}(?=[A-Za-z][A-Za-z/ -]{0,29}:)", text[:1000])
+    return all(_is_field(part) for part in parts)
 
 
-def _words(text):
-    """Words and figures of a sentence; None if there is anything else."""
+def _is_field(text: str) -> bool:
+    """Whether a text is a known field without words of failure, or an exit code of 0."""
+    found = _FIELD.match(text)
+    if not found:
+        return False
+    judged = _FIELDS.get(found.group(1).lower())
+    if judged is not None and not (judged and AILING.search(text)):
+        return True
+    exit_code = r"(?:Job )?Exit (?:Code|Status|Value)\s*:\s+0(?: \(\w+\))?"
+    return re.fullmatch(exit_code, text.strip(), re.IGNORECASE) is not None
+
+
+def _words(text: str) -> list[str] | None:
+    """Words and figures of a sentence; None if there are too many."""
     text = text.lower()
     for pattern, plain in _PHRASES:
         text = pattern.sub(plain, text)
-    words = []
+    words: list[str] = []
     for token in _TOKEN.findall(text):
         token = token.rstrip(".,:;/-")
         if not token or token in _PUNCTUATION:
             continue
         # end-of-job, but not exit-code, which systemd prints for every code except 0.
-        parts = set(re.split("[-/]", token))
-        words += (
-            re.split("[-/]", token)
-            if parts <= _CLOSING_WORDS - _CODES and token not in _CLOSING_WORDS
-            else [token]
-        )
+        parts = re.split("[-/]", token)
+        is_usual = set(parts) <= _CLOSING_WORDS - _CODES and token not in _CLOSING_WORDS
+        words += parts if is_usual else [token]
         if len(words) > 20:
             return None
     return words
 
 
-def _is_closing(text):
+def _is_closing(text: str) -> bool:
     """A sentence of a script that the job has finished, without an exit code other than 0."""
     words = _words(text) if len(text) <= 300 else None
     if not words:
@@ -410,7 +410,7 @@ def _is_closing(text):
     return _codes_are_zero(words, figures) and _counts_are_full(words)
 
 
-def _is_usual(words, place):
+def _is_usual(words: Sequence[str], place: int) -> bool:
     """Whether a word is usual in such a sentence, or the name of a host or a job."""
     word = words[place]
     if word in _CLOSING_WORDS:
@@ -419,13 +419,14 @@ def _is_usual(words, place):
     return bool(named and _PROPER.fullmatch(word) and not AILING.search(word))
 
 
-def _tells_an_end(words):
+def _tells_an_end(words: Sequence[str]) -> bool:
     """Whether a part of the job has ended, which may have been too early."""
     ends = {"exit", "exited", "exits", "exiting", "ended", "ends", "end"}
     return bool(_PARTS & set(words) and ends & set(words))
 
 
-def _tells_a_good_end(words, figures):
+def _tells_a_good_end(words: Sequence[str], figures: set[int]) -> bool:
+    """Whether a sentence says that the end was good: by a word, or by a code of 0."""
     if _GOOD & set(words):
         return True
     return any(
@@ -433,7 +434,8 @@ def _tells_a_good_end(words, figures):
     )
 
 
-def _codes_are_zero(words, figures):
+def _codes_are_zero(words: list[str], figures: set[int]) -> bool:
+    """Whether each number that may be an exit code is 0. C(figures) are the places of numbers."""
     plain = [place for place in sorted(figures) if re.fullmatch(r"[+-]?\d{1,8}", words[place])]
     if len(words) == 1 and plain:
         # As printed by `echo $?` and docker wait.
@@ -448,7 +450,7 @@ def _codes_are_zero(words, figures):
     return not codes or all(_is_no_code(words, place) for place in plain)
 
 
-def _is_no_code(words, place):
+def _is_no_code(words: Sequence[str], place: int) -> bool:
     """Whether a number in a sentence about exit codes is 0, or counts or names something else."""
     before = words[place - 1] if place else ""
     after = words[place + 1] if place + 1 < len(words) else ""
@@ -461,7 +463,7 @@ def _is_no_code(words, place):
     return before in months or after in months or bool(re.fullmatch(r"20\d\d", words[place]))
 
 
-def _counts_are_full(words):
+def _counts_are_full(words: Sequence[str]) -> bool:
     """Neither "0 tests passed" nor "3 of 4 passed"."""
     if not _GOOD & set(words):
         return True
@@ -478,7 +480,7 @@ def _counts_are_full(words):
     )
 
 
-def lsf_report(lines, number):
+def lsf_report(lines: Sequence[str], number: int) -> int:
     """The report that LSF appends to a job's output: the number of the line below its verdict; 0 without a report, or for a failure.
 
     The report contains the job's script between two rulers, with arbitrary lines.

@@ -11,8 +11,12 @@ import os
 import signal
 import time
 
+from typing import Sequence
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import (
+    Process,
+    Range,
     parse_process,
     parse_shadow,
     processes_to_end,
@@ -24,12 +28,12 @@ _AT_FOLDERS = ("/var/spool/cron/atjobs", "/var/spool/cron/atspool")
 _SECONDS_TO_END = 10
 
 
-def shadow_entries() -> dict:
+def shadow_entries() -> dict[str, dict[str, str]]:
     """Return {name: {"password": ..., "expires": ...}} of the host's own accounts."""
     return parse_shadow(read_text("/etc/shadow"))
 
 
-def ranges_of(name: str) -> list:
+def ranges_of(name: str) -> list[Range]:
     """Return the ranges (first, end) of a person's subordinate ids."""
     ranges = set()
     for path in ("/etc/subuid", "/etc/subgid"):
@@ -41,7 +45,7 @@ def ranges_of(name: str) -> list:
     return sorted(ranges)
 
 
-def timers_of(name: str, uid: int) -> dict:
+def timers_of(name: str, uid: int) -> dict[str, str]:
     """Return {path: what it is} of what would start programs of a person without a login."""
     found = {
         "/var/spool/cron/crontabs/" + name: "crontab",
@@ -53,7 +57,8 @@ def timers_of(name: str, uid: int) -> dict:
     return dict(item for item in sorted(found.items()) if _is_of(item, uid))
 
 
-def _is_of(item: tuple, uid: int) -> bool:
+def _is_of(item: tuple[str, str], uid: int) -> bool:
+    """Return whether a timer (path, what it is) exists and is of a person."""
     path, what = item
     try:
         entry = os.lstat(path)
@@ -67,7 +72,7 @@ class Processes:
     """The processes of the host, read once."""
 
     def __init__(self) -> None:
-        self.found = {}
+        self.found: dict[int, Process] = {}
         for name in os.listdir("/proc"):
             if name.isdigit():
                 process = self._read(int(name))
@@ -75,7 +80,8 @@ class Processes:
                     self.found[int(name)] = process
 
     @staticmethod
-    def _read(pid: int):
+    def _read(pid: int) -> Process | None:
+        """Return a process, None if it has ended."""
         texts = []
         for name in ("status", "cgroup"):
             try:
@@ -85,9 +91,10 @@ class Processes:
                 return None
         return parse_process(*texts)
 
-    def callers(self) -> set:
+    def callers(self) -> set[int]:
         """Return the uids of this process and of those that started it."""
-        uids, pid = set(), os.getpid()
+        uids: set[int] = set()
+        pid = os.getpid()
         while pid in self.found:
             uids |= self.found[pid]["uids"]
             pid = self.found[pid]["parent"]
@@ -109,11 +116,11 @@ class Processes:
         is_of_the_host, has_its_users = spaces
         return has_its_users and not is_of_the_host
 
-    def split(self, uid: int, ranges: list) -> tuple:
+    def split(self, uid: int, ranges: Sequence[Range]) -> tuple[list[int], list[int]]:
         """Return (pids of a former person to end, pids of the person's jobs)."""
         return processes_to_end(self.found, uid, ranges, self.is_foreign)
 
-    def end(self, uid: int, ranges: list) -> list:
+    def end(self, uid: int, ranges: Sequence[Range]) -> list[int]:
         """End what is no job of a person, also what starts meanwhile.
 
         Returns the pids that are left.

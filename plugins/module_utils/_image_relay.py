@@ -13,6 +13,14 @@ import os
 import re
 import tarfile
 
+from typing import Container, Iterable, Mapping, Sequence
+
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+except ImportError:
+    # Role host_library copies these files to hosts, into one folder.
+    from _parse_error import ParseError  # type: ignore[import-not-found,no-redef]
+
 __all__ = [
     "ParseError",
     "archive_reference",
@@ -78,61 +86,54 @@ CAUSES = (
 MISSING = re.compile(r"manifest unknown|name unknown|repository name not known")
 
 
-class ParseError(ValueError):
-    """Text or a file that is not in the expected format."""
-
-
-def digest_of(manifest):
+def digest_of(manifest: bytes) -> str:
     """Return the digest of a manifest, which is the checksum of its bytes."""
     return "sha256:" + hashlib.sha256(manifest).hexdigest()
 
 
-def is_missing(said):
+def is_missing(messages: str) -> bool:
     """Return whether a registry that answers lacks the image."""
-    return bool(MISSING.search(said))
+    return bool(MISSING.search(messages))
 
 
-def last_line(said):
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    found = re.search(r'msg="(.*)"\s*$', lines[-1]) if lines else None
-    return (found.group(1).replace('\\"', '"') if found else lines[-1] if lines else "no message")[
-        -600:
-    ]
+def last_line(messages: str) -> str:
+    """Return the last line of skopeo or buildah, at most 600 characters of it: its msg if it is a line of a log."""
+    lines = [line.strip() for line in messages.splitlines() if line.strip()]
+    if not lines:
+        return "no message"
+    found = re.search(r'msg="(.*)"\s*$', lines[-1])
+    line = found.group(1).replace('\\"', '"') if found else lines[-1]
+    return line[-600:]
 
 
-def explain(said):
+def explain(messages: str) -> str:
     """Return the cause and the fix for a message of skopeo or buildah, with its last line."""
     for pattern, cause in CAUSES:
-        if re.search(pattern, said):
-            return "%s (%s)" % (cause, last_line(said))
-    return "%s; correct what it names" % last_line(said)
+        if re.search(pattern, messages):
+            return "%s (%s)" % (cause, last_line(messages))
+    return "%s; correct what it names" % last_line(messages)
 
 
-def auth_document(logins):
+def auth_document(logins: Iterable[Mapping[str, str]]) -> str:
     """Return the content of auth.json for a list of logins with C(registry), C(username) and C(password)."""
-    return json.dumps(
-        {
-            "auths": {
-                entry["registry"]: {
-                    "auth": base64.b64encode(
-                        ("%s:%s" % (entry["username"], entry["password"])).encode("utf-8")
-                    ).decode("ascii")
-                }
-                for entry in logins
-            }
-        }
-    )
+    auths = {}
+    for entry in logins:
+        login = "%s:%s" % (entry["username"], entry["password"])
+        auths[entry["registry"]] = {"auth": base64.b64encode(login.encode("utf-8")).decode("ascii")}
+    return json.dumps({"auths": auths})
 
 
-def tls_options(reference, plain_http, option="--tls-verify"):
+def tls_options(
+    reference: str, plain_http: Container[str], option: str = "--tls-verify"
+) -> list[str]:
     """Return the option of skopeo or buildah for a registry that is reached without TLS."""
-    registry = (
-        reference[len("docker://") :].partition("/")[0] if reference.startswith("docker://") else ""
-    )
+    if not reference.startswith("docker://"):
+        return []
+    registry = reference[len("docker://") :].partition("/")[0]
     return [option + "=false"] if registry in plain_http else []
 
 
-def archive_reference(path):
+def archive_reference(path: str) -> str:
     """Return how skopeo names an archive. What docker save writes can be read both ways, and Docker's own has the names of the image."""
     try:
         with tarfile.open(path) as opened:
@@ -157,11 +158,12 @@ def archive_reference(path):
     )
 
 
-def _platform(entry):
+def _platform(entry: Mapping[str, str]) -> str:
+    """Return a platform such as linux/amd64."""
     return "/".join(entry[key] for key in ("os", "architecture", "variant") if entry.get(key))
 
 
-def platforms_of(manifest, config):
+def platforms_of(manifest: str, config: str) -> list[str]:
     """Return the platforms of an image, such as linux/amd64: those of its index, or of its configuration if it has one platform. Texts are JSON."""
     try:
         entries = json.loads(manifest).get("manifests")
@@ -179,9 +181,9 @@ def platforms_of(manifest, config):
         raise ParseError("the manifest cannot be read (%s): %.120r" % (error, manifest)) from error
 
 
-def packages_of(names):
+def packages_of(names: Iterable[str]) -> dict[str, str]:
     """Return the versions of Python packages by name, from the names in a folder of packages."""
-    found = {}
+    found: dict[str, str] = {}
     for name in names:
         match = re.match(r"(.+?)-(\d[^-]*)(?:-py[\d.]+)?\.(?:dist-info|egg-info)$", name)
         if match:
@@ -191,7 +193,7 @@ def packages_of(names):
     return found
 
 
-def python_of(root, path):
+def python_of(root: str, path: str) -> str:
     """Return the version of the first python3 in the image's PATH, such as 3.11, empty if it has none. Links are followed within the image only."""
     for folder in [part for part in path.split(":") if part.startswith("/")]:
         name = "python3"
@@ -210,10 +212,13 @@ def python_of(root, path):
     return ""
 
 
-def versions_of(root, environment):
+def versions_of(root: str, environment: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return (frameworks, versions) of an unpacked image: C(frameworks) by name, and all versions that the catalogue shows."""
-    variables = dict(line.partition("=")[::2] for line in environment)
-    packages = {}
+    variables: dict[str, str] = {}
+    for line in environment:
+        name, dummy, value = line.partition("=")
+        variables[name] = value
+    packages: dict[str, str] = {}
     for folder, folders, _files in os.walk(root):
         if folder == root:
             folders[:] = [

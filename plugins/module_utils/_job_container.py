@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 
+from typing import Iterable, TypedDict
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
     mount_of,
     parse_mountinfo,
@@ -36,28 +38,36 @@ _OF_PROC = ("autofs", "binfmt_misc", "nfsd", "rpc_pipefs", "proc")
 CLEAN_MARK = "1\n"
 
 
-def file_system_of(path, mountinfo):
+class Image(TypedDict):
+    """An image of podman's store."""
+
+    id: str
+    names: list[str]
+
+
+def file_system_of(path: str, mountinfo: str) -> str:
     """Return the type of the file system of a path, '' for no mounts."""
     return mount_of(path, parse_mountinfo(mountinfo))["type"]
 
 
-def has_project_quota(path, mountinfo):
+def has_project_quota(path: str, mountinfo: str) -> bool:
     """Return whether the file system of a path is mounted with project quotas. XFS also calls them pquota."""
     mount = mount_of(path, parse_mountinfo(mountinfo))
     return bool({"prjquota", "pquota"} & set(mount["system_options"]))
 
 
-def is_mount(path, mountinfo):
+def is_mount(path: str, mountinfo: str) -> bool:
+    """Return whether something is mounted at a path."""
     return any(mount["path"] == path for mount in parse_mountinfo(mountinfo))
 
 
-def has_capability(status, number):
+def has_capability(status: str, number: int) -> bool:
     """Return whether a process has a capability, from the text of /proc/PID/status."""
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.M)
-    return bool(found) and bool(int(found.group(1), 16) >> number & 1)
+    return found is not None and bool(int(found.group(1), 16) >> number & 1)
 
 
-def mount_options(path, mountinfo):
+def mount_options(path: str, mountinfo: str) -> list[str]:
     """Return the options of the last mount at a path, which hides the earlier ones. Without a mount there are none."""
     found: list[str] = []
     for mount in parse_mountinfo(mountinfo):
@@ -66,12 +76,12 @@ def mount_options(path, mountinfo):
     return found
 
 
-def store_is_open(mark, modes):
+def store_is_open(mark: str, modes: Iterable[int]) -> bool:
     """Return whether program clean-store has cleaned all layers of a store and opened them. C(mark) is its mark, C(modes) are the modes of their folders."""
     return mark == CLEAN_MARK and all(mode & 0o001 for mode in modes)
 
 
-def masked_paths(mountinfo):
+def masked_paths(mountinfo: str) -> list[str]:
     """Return the mounts that hide or protect parts of /proc. With one of them the kernel mounts no proc in a user's own namespaces."""
     found = set()
     for mount in parse_mountinfo(mountinfo):
@@ -82,7 +92,7 @@ def masked_paths(mountinfo):
     return sorted(found)
 
 
-def parse_store(text):
+def parse_store(text: str) -> list[Image]:
     """Return the images of a store, C(id) and C(names) of each, from its images.json. A missing store has none."""
     if not text.strip():
         return []
@@ -93,7 +103,7 @@ def parse_store(text):
         raise ParseError("images.json of the image store: %s in: %.120r" % (error, text)) from error
 
 
-def parse_docker_images(text):
+def parse_docker_images(text: str) -> dict[str, str]:
     """Return the IDs of images by name, from the lines NAME ID of ``docker image ls --no-trunc``."""
     found = {}
     for line in text.splitlines():
@@ -104,7 +114,7 @@ def parse_docker_images(text):
     return found
 
 
-def device_number(path, pattern=r"/dev/nvidia(\d+)"):
+def device_number(path: str, pattern: str = r"/dev/nvidia(\d+)") -> int | None:
     """Return the number of a GPU's device node, None for another path."""
     found = re.fullmatch(pattern, path)
     return int(found.group(1)) if found else None

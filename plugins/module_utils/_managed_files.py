@@ -11,7 +11,11 @@ import shlex
 import shutil
 import tempfile
 
-ENTRY = {
+from typing import Any, Dict, Sequence
+
+#: The options of an entry of module managed_files, all of them, with their values.
+Entry = Dict[str, Any]
+ENTRY: dict[str, dict[str, Any]] = {
     "path": {"type": "path", "required": True},
     "state": {"type": "str", "choices": ["file", "directory", "link", "absent"], "default": "file"},
     "content": {"type": "str"},
@@ -27,7 +31,7 @@ ENTRY = {
 NEW_MODE = {"file": "0644", "directory": "0755"}
 
 
-def read(path):
+def read(path: str) -> bytes | None:
     """Bytes of a file, None if it does not exist."""
     try:
         with open(path, "rb") as stream:
@@ -36,14 +40,15 @@ def read(path):
         return None
 
 
-def has_default_access_list(path):
+def has_default_access_list(path: str) -> bool:
+    """Return whether what is created in a folder gets its permissions from an access list."""
     try:
         return bool(os.getxattr(path, "system.posix_acl_default"))
     except OSError:  # There is none, or the file system knows none.
         return False
 
 
-def shown(content):
+def shown(content: bytes | None) -> str:
     """Text for a diff. A file that is not UTF-8 text is described instead of printed."""
     if content is None:
         return ""
@@ -54,16 +59,20 @@ def shown(content):
 
 
 class ManagedFiles:
-    def __init__(self, module):
-        self.module = module
-        self.changed_paths = []
-        self.diff = []
-        self.staging = None
+    """Brings files, directories and links of the host to the requested state, all or none of the files with new content."""
 
-    def fail(self, entry, message):
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.changed_paths: list[str] = []
+        self.diff: list[dict[str, str]] = []
+        self.staging: str | None = None
+
+    def fail(self, entry: Entry, message: str) -> None:
+        """Fail the module because of an entry."""
         self.module.fail_json(msg=f"{entry['path']}: {message}", changed_paths=self.changed_paths)
 
-    def check_entry(self, entry):
+    def check_entry(self, entry: Entry) -> None:
+        """Fail the module if options of an entry contradict each other."""
         if not os.path.isabs(entry["path"]):
             self.fail(entry, "path is not absolute; give one that begins with /")
         given = [name for name in ("content", "src") if entry[name] is not None]
@@ -74,19 +83,22 @@ class ManagedFiles:
         if entry["state"] in ("directory", "absent") and given:
             self.fail(entry, f"state {entry['state']} takes neither content nor src; remove them")
 
-    def wanted(self, entry):
-        """New bytes of a file entry, None if its content is not changed."""
+    def requested(self, entry: Entry) -> bytes:
+        """The bytes of a file entry. In check mode, another task may only create its source."""
         if entry["content"] is not None:
-            new = entry["content"].encode("utf-8")
-        else:
-            new = read(entry["src"])
-            if new is None:
-                if not self.module.check_mode:
-                    self.fail(
-                        entry,
-                        f"src '{entry['src']}' does not exist on this host; create it, or correct the path",
-                    )
-                new = b""
+            content: str = entry["content"]
+            return content.encode("utf-8")
+        source = read(entry["src"])
+        if source is None and not self.module.check_mode:
+            self.fail(
+                entry,
+                f"src '{entry['src']}' does not exist on this host; create it, or correct the path",
+            )
+        return source or b""
+
+    def new_content(self, entry: Entry) -> bytes | None:
+        """New bytes of a file entry, None if its content is not changed."""
+        new = self.requested(entry)
         if os.path.isdir(entry["path"]):
             self.fail(entry, "is a directory, but a file is expected; remove or rename it")
         old = read(entry["path"])
@@ -99,7 +111,8 @@ class ManagedFiles:
         self.note(entry, shown(old), shown(new))
         return new
 
-    def note(self, entry, before, after):
+    def note(self, entry: Entry, before: str, after: str) -> None:
+        """Report a change, with both sides of the diff."""
         self.changed_paths.append(entry["path"])
         self.diff.append(
             {
@@ -110,7 +123,7 @@ class ManagedFiles:
             }
         )
 
-    def stage(self, entry, content):
+    def stage(self, entry: Entry, content: bytes) -> str | None:
         """Write new content into a private folder and validate it there, so that nothing is changed if it is rejected."""
         if self.module.check_mode:
             return None
@@ -133,7 +146,8 @@ class ManagedFiles:
                 )
         return path
 
-    def attributes(self, entry, is_new):
+    def attributes(self, entry: Entry, is_new: bool) -> None:
+        """Set mode and owner, and report it unless the entry has changed anyway."""
         path = entry["path"]
         mode = entry["mode"] or (NEW_MODE.get(entry["state"]) if is_new else None)
         changed = False
@@ -148,21 +162,15 @@ class ManagedFiles:
                 f"mode={mode} owner={entry['owner']} group={entry['group']}\n",
             )
 
-    def remove(self, entry):
+    def remove(self, entry: Entry) -> None:
+        """Remove a file, a link or an empty folder."""
         path = entry["path"]
         if not os.path.lexists(path):
             return
         is_folder = os.path.isdir(path) and not os.path.islink(path)
+        names = sorted(os.listdir(path)) if is_folder else []
         # In check mode, files that an earlier entry removes still exist.
-        left = (
-            sorted(
-                name
-                for name in os.listdir(path)
-                if os.path.join(path, name) not in self.changed_paths
-            )
-            if is_folder
-            else []
-        )
+        left = [name for name in names if os.path.join(path, name) not in self.changed_paths]
         if left and entry["leave_filled"]:
             return
         if left:
@@ -170,11 +178,8 @@ class ManagedFiles:
                 entry,
                 f"is not empty: it still contains {', '.join(left[:5])}; remove them, or set leave_filled",
             )
-        self.note(
-            entry,
-            "directory\n" if is_folder else f"{'link' if os.path.islink(path) else 'file'}\n",
-            "absent\n",
-        )
+        kind = "link" if os.path.islink(path) else "directory" if is_folder else "file"
+        self.note(entry, f"{kind}\n", "absent\n")
         if self.module.check_mode:
             return
         if is_folder:
@@ -182,7 +187,8 @@ class ManagedFiles:
         else:
             os.unlink(path)
 
-    def directory(self, entry):
+    def directory(self, entry: Entry) -> None:
+        """Create a folder."""
         path = entry["path"]
         is_new = not os.path.isdir(path)
         if is_new:
@@ -196,7 +202,8 @@ class ManagedFiles:
         # A mode would restrict the permissions from the parent's default access list.
         self.attributes(entry, is_new and not has_default_access_list(path))
 
-    def link(self, entry):
+    def link(self, entry: Entry) -> None:
+        """Create a link, or lead it to another target."""
         path, target = entry["path"], entry["src"]
         old = os.readlink(path) if os.path.islink(path) else None
         if old is None and os.path.lexists(path):
@@ -211,38 +218,46 @@ class ManagedFiles:
                 os.rename(temporary, path)
         self.attributes(entry, False)
 
-    def run(self, entries):
+    def file(self, entry: Entry, staged: str | None) -> None:
+        """Put a file with new content in its place, and set owner and mode."""
+        is_new = not os.path.lexists(entry["path"])
+        if staged:
+            # If the path is a link, the link itself is replaced and not its target.
+            if os.path.islink(entry["path"]):
+                os.unlink(entry["path"])
+            # Set the mode before the rename, so that a secret is never readable by others.
+            mode = entry["mode"] or (NEW_MODE["file"] if is_new else "0600")
+            os.chmod(staged, int(mode, 8))
+            self.module.atomic_move(staged, entry["path"])
+        self.attributes(entry, is_new)
+
+    def stage_all(self, entries: Sequence[Entry]) -> dict[int, str | None]:
+        """Return the path of the new content of each file that changes, by the number of its entry."""
+        staged = {}
+        for number, entry in enumerate(entries):
+            if entry["state"] == "file":
+                content = self.new_content(entry)
+                if content is not None:
+                    staged[number] = self.stage(entry, content)
+        return staged
+
+    def run(self, entries: Sequence[Entry]) -> None:
+        """Bring all entries to their state. Nothing is changed if one of them is not valid."""
         for entry in entries:
             self.check_entry(entry)
         entries = [entry for entry in entries if entry["create"] or os.path.lexists(entry["path"])]
         self.staging = tempfile.mkdtemp(dir=self.module.tmpdir)
         try:
-            staged = {}
+            staged = self.stage_all(entries)
             for number, entry in enumerate(entries):
                 if entry["state"] == "file":
-                    content = self.wanted(entry)
-                    if content is not None:
-                        staged[number] = self.stage(entry, content)
-            for number, entry in enumerate(entries):
-                if entry["state"] == "file":
-                    is_new = not os.path.lexists(entry["path"])
-                    if staged.get(number):
-                        # If the path is a link, the link itself is replaced and not its target.
-                        if os.path.islink(entry["path"]):
-                            os.unlink(entry["path"])
-                        # Set the mode before the rename, so that a secret is never readable by others.
-                        os.chmod(
-                            staged[number],
-                            int(entry["mode"] or NEW_MODE["file"], 8)
-                            if is_new or entry["mode"]
-                            else 0o600,
-                        )
-                        self.module.atomic_move(staged[number], entry["path"])
-                    self.attributes(entry, is_new)
+                    self.file(entry, staged.get(number))
+                elif entry["state"] == "directory":
+                    self.directory(entry)
+                elif entry["state"] == "link":
+                    self.link(entry)
                 else:
-                    {"directory": self.directory, "link": self.link, "absent": self.remove}[
-                        entry["state"]
-                    ](entry)
+                    self.remove(entry)
         except OSError as error:
             self.module.fail_json(
                 msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or read-only file system, an immutable file), and "

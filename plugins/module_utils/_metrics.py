@@ -15,7 +15,13 @@ import math
 import os
 import re
 
-from typing import Iterable, NamedTuple
+from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
+
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._messages import printable
+except ImportError:
+    # Role host_library copies these files to hosts, into one folder.
+    from _messages import printable  # type: ignore[import-not-found,no-redef]
 
 __all__ = [
     "BUSY",
@@ -60,13 +66,22 @@ _SUMS = (
 )
 
 
+#: A sample has labels and a value, which is None if nobody gives it.
+Labels = Dict[str, str]
+Sample = Tuple[Labels, Optional[float]]
+#: The number of the job of each GPU, by device number.
+Jobs = Dict[int, int]
+#: A GPU, a chip or a card as the parsers return it.
+Device = Dict[str, Any]
+
+
 class Family(NamedTuple):
-    """Series with one name. C(samples) are pairs of labels and a value, which is None if nobody gives it."""
+    """Series with one name."""
 
     name: str
     kind: str
     text: str
-    samples: list
+    samples: Sequence[Sample]
 
 
 # --- text ---
@@ -75,8 +90,7 @@ class Family(NamedTuple):
 def _escaped(value: object) -> str:
     """Return the text of a label. Root of another host may have chosen it: it is one line of letters that can be printed."""
     text = re.sub(r"\s+", " ", str(value))[:MOST_LETTERS]
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return shown.replace("\\", "\\\\").replace('"', '\\"')
+    return printable(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _number(value: float) -> str:
@@ -85,7 +99,7 @@ def _number(value: float) -> str:
     return "%d" % value if float(value).is_integer() else repr(float(value))
 
 
-def _sample(name: str, labels: dict, value: float) -> str:
+def _sample(name: str, labels: Labels, value: float) -> str:
     inner = ",".join('%s="%s"' % (key, _escaped(labels[key])) for key in sorted(labels))
     return "%s%s %s" % (name, "{%s}" % inner if inner else "", _number(value))
 
@@ -131,7 +145,7 @@ def _ratio(percent: float | None) -> float | None:
     return None if percent is None else percent / 100
 
 
-def _count(entries: list | None) -> int | None:
+def _count(entries: list[Any] | None) -> int | None:
     return None if entries is None else len(entries)
 
 
@@ -144,7 +158,7 @@ def _text(value: object) -> str:
 
 
 #: Help and the value of a GPU of P(_nvidia_smi.parse_query), by name.
-_OF_GPU = {
+_OF_GPU: dict[str, tuple[str, Callable[[Device], float | None]]] = {
     "utilization_ratio": (
         "Share of the last sample period in which a kernel ran.",
         lambda gpu: _ratio(gpu["utilization_gpu_percent"]),
@@ -185,7 +199,7 @@ _OF_GPU = {
     ),
 }
 #: The same of a chip of P(_npu_smi.parse_info).
-_OF_CHIP = {
+_OF_CHIP: dict[str, Callable[[Device], float | None]] = {
     "utilization_ratio": lambda chip: _ratio(chip["utilization_percent"]),
     "memory_used_bytes": lambda chip: _chip_memory(chip, "used"),
     "memory_total_bytes": lambda chip: _chip_memory(chip, "total"),
@@ -195,15 +209,15 @@ _OF_CHIP = {
 }
 
 
-def _key(gpu: dict) -> dict:
+def _key(gpu: Device) -> Labels:
     return {"gpu": str(gpu["index"]), "uuid": gpu["uuid"] or ""}
 
 
-def _gauge(name: str, text: str, samples: list) -> Family:
+def _gauge(name: str, text: str, samples: Sequence[Sample]) -> Family:
     return Family("trainyard_gpu_" + name, "gauge", text, samples)
 
 
-def _inventory(count: int, version: str | None, described: list[dict]) -> list[Family]:
+def _inventory(count: int, version: str | None, described: Iterable[Labels]) -> list[Family]:
     """Return what a host has. C(described) are the labels of the series with the model, of each GPU or NPU."""
     return [
         Family("trainyard_gpus", "gauge", "GPUs or NPUs that the driver counts.", [({}, count)]),
@@ -220,7 +234,12 @@ def _inventory(count: int, version: str | None, described: list[dict]) -> list[F
     ]
 
 
-def _job_family(keys: list[tuple[dict, int | None]], jobs: dict[int, int] | None) -> list[Family]:
+def _job_of(jobs: Jobs, minor: int | None) -> int:
+    """Return the job of a GPU, 0 if it is free or its device number is not known."""
+    return 0 if minor is None else jobs.get(minor, 0)
+
+
+def _job_family(keys: Iterable[tuple[Labels, int | None]], jobs: Jobs | None) -> list[Family]:
     """Return the job of each GPU. C(keys) are labels and device number."""
     if jobs is None:
         return []
@@ -228,21 +247,21 @@ def _job_family(keys: list[tuple[dict, int | None]], jobs: dict[int, int] | None
         _gauge(
             "job",
             "Number of the Slurm job that has the GPU, 0 if it is free.",
-            [(labels, jobs.get(minor, 0)) for labels, minor in keys],
+            [(labels, _job_of(jobs, minor)) for labels, minor in keys],
         )
     ]
 
 
-def _clocks(gpus: list[dict], key: str) -> list:
-    samples = []
+def _clocks(gpus: Iterable[Device], key: str) -> list[Sample]:
+    samples: list[Sample] = []
     for gpu in gpus:
         for clock in ("sm", "memory"):
             samples.append((dict(_key(gpu), clock=clock), _times(gpu[key][clock], MHZ)))
     return samples
 
 
-def _throttled(gpus: list[dict]) -> list:
-    samples = []
+def _throttled(gpus: Iterable[Device]) -> list[Sample]:
+    samples: list[Sample] = []
     for gpu in gpus:
         reasons = gpu["throttle_reasons"]
         for reason in () if reasons is None else THROTTLED:
@@ -250,15 +269,15 @@ def _throttled(gpus: list[dict]) -> list:
     return samples
 
 
-def _ecc(gpus: list[dict]) -> list:
-    samples = []
+def _ecc(gpus: Iterable[Device]) -> list[Sample]:
+    samples: list[Sample] = []
     for gpu in gpus:
         for kind, value in gpu["ecc_errors"]["volatile"].items():
             samples.append((dict(_key(gpu), kind=kind), value))
     return samples
 
 
-def gpu_families(answer, jobs: dict[int, int] | None = None) -> list[Family]:
+def gpu_families(answer: Any, jobs: Jobs | None = None) -> list[Family]:
     """Return the families of NVIDIA's GPUs.
 
     :param answer: what P(_nvidia_smi.parse_query) returns.
@@ -291,9 +310,9 @@ def gpu_families(answer, jobs: dict[int, int] | None = None) -> list[Family]:
     return families + _job_family([(_key(gpu), gpu["minor_number"]) for gpu in gpus], jobs)
 
 
-def _chips(table) -> list[tuple[dict, dict, dict]]:
+def _chips(table: Any) -> list[tuple[Device, Device, Labels]]:
     """Return NPU, chip and labels of each chip. An NPU has no UUID, so the label has its numbers."""
-    found = []
+    found: list[tuple[Device, Device, Labels]] = []
     for npu in table.npus:
         for chip in npu["chips"]:
             number = chip["phy_id"] if chip["phy_id"] is not None else chip["logic_id"]
@@ -303,13 +322,13 @@ def _chips(table) -> list[tuple[dict, dict, dict]]:
     return found
 
 
-def _chip_memory(chip: dict, kind: str) -> float | None:
+def _chip_memory(chip: Device, kind: str) -> float | None:
     """Return the HBM of a chip if it has some. Chips with HBM report other memory, too."""
     key = "hbm" if chip["hbm_total_mib"] else "memory"
     return _times(chip["%s_%s_mib" % (key, kind)], MIB)
 
 
-def npu_families(table, jobs: dict[int, int] | None = None) -> list[Family]:
+def npu_families(table: Any, jobs: Jobs | None = None) -> list[Family]:
     """Return the families of Ascend NPUs, under the names of GPUs: a chip is what Slurm calls a GPU.
 
     :param table: what P(_npu_smi.parse_info) returns.
@@ -334,7 +353,7 @@ def npu_families(table, jobs: dict[int, int] | None = None) -> list[Family]:
     )
 
 
-def driver_families(cards: list[dict], jobs: dict[int, int] | None = None) -> list[Family]:
+def driver_families(cards: Sequence[Device], jobs: Jobs | None = None) -> list[Family]:
     """Return what the driver itself tells of GPUs, for hosts whose values come from another exporter.
 
     :param cards: C(driver) of P(_gpu_numbers.read_host), in the order of the PCI addresses.
@@ -350,13 +369,13 @@ def driver_families(cards: list[dict], jobs: dict[int, int] | None = None) -> li
     return _inventory(len(cards), None, described) + _job_family(keys, jobs)
 
 
-def nvlink_family(entries: list[dict], uuids: dict[str, str]) -> Family:
+def nvlink_family(entries: list[dict[str, Any]], uuids: dict[str, str]) -> Family:
     """Return the active NVLinks of each GPU.
 
     :param entries: what P(_bandwidth.nvlinks) returns.
     :param uuids: the index of each GPU by its UUID.
     """
-    samples = []
+    samples: list[Sample] = []
     for entry in entries:
         if entry["speeds"] is not None and entry["uuid"] in uuids:
             labels = {"gpu": uuids[entry["uuid"]], "uuid": entry["uuid"]}
@@ -365,7 +384,10 @@ def nvlink_family(entries: list[dict], uuids: dict[str, str]) -> Family:
 
 
 def add_sample(
-    sums: dict, jobs: dict[int, int], values: list[tuple[int | None, dict]], seconds: float
+    sums: dict[str, Any],
+    jobs: dict[int, int],
+    values: list[tuple[int | None, dict[str, Any]]],
+    seconds: float,
 ) -> None:
     """Add a sample to the sums of each GPU's job. Those of a GPU begin again with its next job.
 
@@ -374,7 +396,7 @@ def add_sample(
     :param seconds: time since the last sample.
     """
     for minor, value in values:
-        job = jobs.get(minor, 0)
+        job = _job_of(jobs, minor)
         if not job:
             sums.pop(value["uuid"], None)
             continue
@@ -392,15 +414,15 @@ def add_sample(
             own["busy"] += seconds if value["use"] >= BUSY else 0
 
 
-def known_sums(found: object) -> dict:
+def known_sums(found: object) -> dict[str, Any]:
     """Return the sums of a former process, which P(add_sample) has made. Nothing if they are damaged."""
     keys = {"job", "gpu", "memory", "seconds", "use", "busy", "joules"}
-    values = list(found.values()) if isinstance(found, dict) else []
-    is_whole = all(isinstance(own, dict) and set(own) == keys for own in values)
-    return found if values and is_whole else {}
+    sums = found if isinstance(found, dict) else {}
+    is_whole = all(isinstance(own, dict) and set(own) == keys for own in sums.values())
+    return sums if is_whole else {}
 
 
-def sum_families(sums: dict) -> list[Family]:
+def sum_families(sums: dict[str, Any]) -> list[Family]:
     """Return the sums of the job that has each GPU."""
     keyed = [({"gpu": own["gpu"], "uuid": uuid}, own) for uuid, own in sorted(sums.items())]
     families = [
@@ -408,7 +430,7 @@ def sum_families(sums: dict) -> list[Family]:
             "trainyard_gpu_" + name,
             "counter",
             text,
-            [(labels, round(own[key], 1)) for labels, own in keyed],
+            [(labels, round(float(own[key]), 1)) for labels, own in keyed],
         )
         for key, name, text in _SUMS
     ]
@@ -419,7 +441,7 @@ def sum_families(sums: dict) -> list[Family]:
     ]
 
 
-def count_errors(record: dict, errors: list[dict]) -> dict:
+def count_errors(record: dict[str, Any], errors: list[dict[str, Any]]) -> dict[str, Any]:
     """Return how often each error of P(_host_health.parse_gpu_errors) has come in this boot.
 
     The kernel log forgets its oldest lines. A count that falls would look to Prometheus like a counter that began again.
@@ -438,7 +460,9 @@ def count_errors(record: dict, errors: list[dict]) -> dict:
     return counted
 
 
-def xid_family(errors: list[dict], counted: dict, cards: list[dict]) -> Family:
+def xid_family(
+    errors: list[dict[str, Any]], counted: dict[str, Any], cards: list[dict[str, Any]]
+) -> Family:
     """Return the errors in the kernel log, each with what it means: C(action) is that of the table of Xids.
 
     :param errors: what P(_host_health.parse_gpu_errors) returns.
@@ -446,7 +470,7 @@ def xid_family(errors: list[dict], counted: dict, cards: list[dict]) -> Family:
     :param cards: C(driver) of P(_gpu_numbers.read_host), in the order of the PCI addresses.
     """
     known = {_address(card["bus"]): (str(at), card["uuid"]) for at, card in enumerate(cards)}
-    samples = []
+    samples: list[Sample] = []
     for error in errors:
         index, uuid = known.get(_address(error["device"]), ("", ""))
         labels = {
@@ -467,7 +491,7 @@ def xid_family(errors: list[dict], counted: dict, cards: list[dict]) -> Family:
     )
 
 
-def _address(text: str) -> tuple:
+def _address(text: str) -> tuple[int, ...]:
     """Return a PCI address as numbers: domains have four or eight digits, and some addresses lack the function."""
     numbers = [int(part, 16) for part in re.findall("[0-9A-Fa-f]+", text)]
     return tuple(numbers[:3])
@@ -526,7 +550,7 @@ def cpu_family(text: str, ticks: int) -> Family:
 
 def health_family(checks: list[tuple[str, str]]) -> Family:
     """Return the checks of the health program. Each has an ID and what is wrong, which is empty if nothing is. An ID may come twice."""
-    failed = {}
+    failed: dict[str, bool] = {}
     for check, text in checks:
         failed[check] = failed.get(check, False) or bool(text)
     return Family(
@@ -540,13 +564,13 @@ def health_family(checks: list[tuple[str, str]]) -> Family:
 # --- verify ---
 
 
-def verify_families(report: dict, generated: float) -> list[Family]:
+def verify_families(report: dict[str, Any], generated: float) -> list[Family]:
     """Return the verdict of verify, and the worst one of each check and host.
 
     :param report: the content of report.json.
     :param generated: its time in seconds since 1970.
     """
-    worst = {}
+    worst: dict[tuple[str, str], bool] = {}
     for check in report["checks"]:
         # What was not evaluated has no series.
         if check["verdict"] not in ("pass", "warn", "fail"):

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-import calendar
-import time
+from typing import Any, Iterable, Tuple, Union
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_metrics import seconds_of
 
 __all__ = [
     "MARKED",
@@ -36,11 +37,17 @@ MARKED = (
 )
 
 
-def _vector(answer: dict) -> list[dict]:
-    return (answer.get("data") or {}).get("result") or []
+#: A GPU: its host, and its device number or, where that is not known, its UUID.
+Gpu = Tuple[str, Union[int, str]]
 
 
-def hosts_up(answer: dict, hosts: list[str]) -> dict[str, list[str]]:
+def _vector(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the series in an answer of Prometheus."""
+    rows: list[dict[str, Any]] | None = (answer.get("data") or {}).get("result")
+    return rows or []
+
+
+def hosts_up(answer: dict[str, Any], hosts: list[str]) -> dict[str, list[str]]:
     """Return C(missing), hosts that Prometheus does not read, and C(strange), what it reads beside them.
 
     :param answer: Prometheus' answer to C(up{job="host"}).
@@ -52,7 +59,7 @@ def hosts_up(answer: dict, hosts: list[str]) -> dict[str, list[str]]:
     }
 
 
-def stale_files(mtimes: dict, errors: dict, now: float) -> list[str]:
+def stale_files(mtimes: dict[str, Any], errors: dict[str, Any], now: float) -> list[str]:
     """Return what is wrong with the files of metrics, as one text for each host and file.
 
     :param mtimes: the answer to C(node_textfile_mtime_seconds).
@@ -72,41 +79,39 @@ def stale_files(mtimes: dict, errors: dict, now: float) -> list[str]:
     return sorted(found)
 
 
-def missing_gpus(answer: dict) -> list[str]:
+def missing_gpus(answer: dict[str, Any]) -> list[str]:
     """Return hosts whose GPUs are not measured, from the answer to the expected GPUs unless there are metrics of them."""
     return sorted(row["metric"].get("instance", "") for row in _vector(answer))
 
 
-def _seconds(text: str | None) -> float:
-    """Return the seconds since 1970 of a time of the parsers, infinity for no time."""
-    if not text:
-        return float("inf")
-    return float(calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
+def _is_settled(job: dict[str, Any], now: float) -> bool:
+    """Return whether a job has begun long enough ago."""
+    start = seconds_of(job["start_time"])
+    return start is not None and start + SETTLED < now
 
 
-def settled_jobs(jobs: list[dict], now: float) -> list[dict]:
+def settled_jobs(jobs: list[dict[str, Any]], now: float) -> list[dict[str, Any]]:
     """Return the running jobs with GPUs that the metrics must know by now, by number.
 
     :param jobs: what P(_slurm.parse_jobs) returns.
     :param now: the time in seconds since 1970.
     """
-    found = [
-        job
-        for job in jobs
-        if job["state"] == "running" and job["gpus"] and _seconds(job["start_time"]) + SETTLED < now
-    ]
-    return sorted(found, key=lambda job: job["id"])
+    running = [job for job in jobs if job["state"] == "running" and job["gpus"]]
+    return sorted(
+        (job for job in running if _is_settled(job, now)),
+        key=lambda job: job["id"],
+    )
 
 
 def given_devices(
-    job: dict, positions: dict[str, list[int]], lists: dict[str, list[int]]
-) -> set | None:
-    """Return host and device number of each GPU that Slurm has given to a job, None if they cannot be told.
+    job: dict[str, Any], positions: dict[str, list[int]], lists: dict[str, list[int]]
+) -> set[Gpu] | None:
+    """Return each GPU that Slurm has given to a job, None if they cannot be told.
 
     :param positions: the positions of its GPUs in Slurm's list of each host.
     :param lists: the device numbers of each host in the order of Slurm's list.
     """
-    found = {
+    found: set[Gpu] = {
         (host, lists[host][position])
         for host, places in positions.items()
         for position in places
@@ -115,20 +120,21 @@ def given_devices(
     return found if len(found) == job["gpus"] else None
 
 
-def _devices(gpus: set) -> str:
-    hosts: dict[str, list[int]] = {}
-    for host, minor in sorted(gpus):
-        hosts.setdefault(host, []).append(minor)
-    texts = ["%s: %s" % (host, ", ".join(map(str, minors))) for host, minors in hosts.items()]
+def _devices(gpus: Iterable[Gpu]) -> str:
+    """Return GPUs for people, by host. UUIDs come after the numbers, with which they cannot be compared."""
+    hosts: dict[str, list[str]] = {}
+    for host, _is_uuid, gpu in sorted((host, isinstance(gpu, str), gpu) for host, gpu in gpus):
+        hosts.setdefault(host, []).append(str(gpu))
+    texts = ["%s: %s" % (host, ", ".join(names)) for host, names in hosts.items()]
     return "; ".join(texts) or "none"
 
 
-def marked_gpus(answer: dict) -> dict[int, set]:
-    """Return host and device number of the GPUs of each job, as the metrics have them.
+def marked_gpus(answer: dict[str, Any]) -> dict[int, set[Gpu]]:
+    """Return the GPUs of each job, as the metrics have them.
 
     :param answer: Prometheus' answer to MARKED.
     """
-    found: dict[int, set] = {}
+    found: dict[int, set[Gpu]] = {}
     for row in _vector(answer):
         labels, number = row["metric"], int(float(row["value"][1]))
         minor = labels.get("minor", "")
@@ -139,7 +145,10 @@ def marked_gpus(answer: dict) -> dict[int, set]:
 
 
 def wrong_jobs(
-    marked: dict[int, set], jobs: list[dict], given: dict[int, set | None], now: float
+    marked: dict[int, set[Gpu]],
+    jobs: list[dict[str, Any]],
+    given: dict[int, set[Gpu] | None],
+    now: float,
 ) -> list[str]:
     """Return what is wrong with the jobs of GPUs, as Slurm has given them away and as the metrics have them.
 
@@ -167,7 +176,7 @@ def wrong_jobs(
     return found
 
 
-def not_sent(answer: dict) -> str:
+def not_sent(answer: dict[str, Any]) -> str:
     """Return why Prometheus sends its alerts nowhere, empty if it knows an Alertmanager.
 
     :param answer: that of /api/v1/alertmanagers.

@@ -12,13 +12,13 @@ BEGIN = "# Begin of trainyard.gpu's name servers; those below come after them."
 END = "# End of trainyard.gpu's name servers."
 
 
-def asked_servers(text):
+def asked_servers(text: str) -> list[str]:
     """The name servers that programs use with this resolv.conf, in order: the first three, like the C library."""
     words = [line.split() for line in text.splitlines()]
     return [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"][:3]
 
 
-def drop_in(servers):
+def drop_in(servers: list[str]) -> str:
     """For systemd-resolved: use these for every name, because otherwise its per-link servers have priority."""
     return (
         "# Managed by trainyard.gpu, role package_sources.\n[Resolve]\nDNS=%s\nDomains=~.\n"
@@ -26,9 +26,10 @@ def drop_in(servers):
     )
 
 
-def with_servers(text, servers):
+def with_servers(text: str, servers: list[str]) -> str:
     """The file with these servers before its own, and without those of an earlier run."""
-    lines, within = [], False
+    lines: list[str] = []
+    within = False
     for line in text.splitlines():
         if line == BEGIN:
             within = True

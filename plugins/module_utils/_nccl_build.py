@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-import collections
 import re
+
+from typing import NamedTuple
 
 __all__ = ["NcclBuild"]
 
@@ -15,26 +16,28 @@ _RELEASE = r"\d{1,2}\.\d{1,3}\.\d{1,3}"
 _BUILD = re.compile(r"(%s)-(\d{1,2})\+cuda(\d{1,2}\.\d{1,2})" % _RELEASE, re.ASCII)
 
 
-class NcclBuild(collections.namedtuple("NcclBuild", "release revision cuda")):
-    """C(release) 2.8.4, C(revision) 1 (a number) and C(cuda) 11.0, the CUDA that it is built for."""
+class NcclBuild(NamedTuple):
+    """C(release) 2.8.4, C(revision) 1 and C(cuda) 11.0, the CUDA that it is built for."""
 
-    __slots__ = ()
+    release: str
+    revision: int
+    cuda: str
 
     @classmethod
-    def parse(cls, text):
+    def parse(cls, text: str) -> NcclBuild | None:
         """The build in a text; None for other text, such as a release alone (2.8.4)."""
         found = _BUILD.fullmatch(text)
         return cls(found.group(1), int(found.group(2)), found.group(3)) if found else None
 
     @staticmethod
-    def is_release(text):
+    def is_release(text: str) -> bool:
         """Whether a text is a release alone, 2.8.4, which is valid for any CUDA."""
         return re.fullmatch(_RELEASE, text, re.ASCII) is not None
 
     @property
-    def cuda_major(self):
+    def cuda_major(self) -> int:
         """11 of 11.0."""
         return int(self.cuda.partition(".")[0])
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "%s-%d+cuda%s" % self

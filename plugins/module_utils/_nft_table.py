@@ -12,6 +12,14 @@ from __future__ import annotations
 import re
 import time
 
+from typing import Any, Callable
+
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._files import read_existing
+except ImportError:
+    # Role host_library copies these files to hosts, into one folder.
+    from _files import read_existing  # type: ignore[import-not-found,no-redef]
+
 __all__ = ["JOBS", "TABLES", "fault_of", "read_firewall", "settled_fault"]
 
 JOBS = "trainyard-jobs-firewall.service"
@@ -54,27 +62,18 @@ def fault_of(planned: str, listed: str) -> str:
 
     C(planned) is the text of its file, C(listed) what nft prints of it, if there is such a table.
     """
-    asked, there = _chains(planned), _chains(listed)
-    if not there:
+    requested, found = _chains(planned), _chains(listed)
+    if not found:
         return "not loaded"
-    if not asked:
+    if not requested:
         return "loaded from an unknown file"
     differing = sorted(
-        name for name in set(asked) | set(there) if asked.get(name) != there.get(name)
+        name for name in {*requested, *found} if requested.get(name) != found.get(name)
     )
     return "chain %s is changed" % differing[0] if differing else ""
 
 
-def _text_of(path: str) -> str:
-    """Return the content of a file, nothing if there is none."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except FileNotFoundError:
-        return ""
-
-
-def settled_fault(unit: str, output) -> str:
+def settled_fault(unit: str, output: Callable[[list[str]], str]) -> str:
     """Return what is wrong with the table of a unit for longer than a job takes to begin.
 
     C(output) runs nft with a list of arguments and returns what it prints.
@@ -84,19 +83,20 @@ def settled_fault(unit: str, output) -> str:
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_PAUSE)
-        planned = _text_of(path)
+        planned = read_existing(path)
         fault = fault_of(planned, output(["list", "table", *table.split()]))
         if not fault:
             break
     return fault
 
 
-def read_firewall(module, unit: str) -> dict[str, bool | str]:
+def read_firewall(module: Any, unit: str) -> dict[str, bool | str]:
     """Return C(fault) of the table of a unit, and whether the unit is C(active) and C(enabled)."""
     nft, systemctl = module.get_bin_path("nft"), module.get_bin_path("systemctl")
 
     def output(arguments: list[str]) -> str:
-        return module.run_command([nft, *arguments])[1] if nft else ""
+        printed: str = module.run_command([nft, *arguments])[1] if nft else ""
+        return printed
 
     state = ""
     if systemctl:

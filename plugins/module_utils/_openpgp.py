@@ -14,6 +14,8 @@ import binascii
 import hashlib
 import re
 
+from typing import Dict, Iterator, Optional, Tuple
+
 __all__ = ["ParseError", "binary", "keys"]
 
 _PUBLIC_KEY = 6
@@ -26,7 +28,7 @@ class ParseError(ValueError):
     """Bytes that are not an OpenPGP keyring."""
 
 
-def binary(content):
+def binary(content: bytes) -> bytes:
     """A keyring's bytes, decoded from ASCII armor if needed. Several blocks are one keyring."""
     blocks = _ARMOR.findall(content)
     if not blocks:
@@ -45,7 +47,7 @@ def binary(content):
     return found
 
 
-def _length(content, place, header):
+def _length(content: bytes, place: int, header: int) -> Tuple[int, int]:
     """Length of a packet's body and its start."""
     if header & 0x40:
         first = content[place]
@@ -62,7 +64,7 @@ def _length(content, place, header):
     return int.from_bytes(content[place : place + size], "big"), place + size
 
 
-def _packets(content):
+def _packets(content: bytes) -> Iterator[Tuple[int, bytes, bytes]]:
     """Tag, bytes and body of each packet."""
     place = 0
     while place < len(content):
@@ -80,7 +82,8 @@ def _packets(content):
         yield tag, content[begin:place], content[body:place]
 
 
-def _fingerprint(body):
+def _fingerprint(body: bytes) -> str:
+    """Return the fingerprint of a key from the body of its packet, in upper case."""
     if body[:1] == b"\x04" and len(body) < 1 << 16:
         return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
     if body[:1] == b"\x06":
@@ -88,9 +91,10 @@ def _fingerprint(body):
     raise ParseError("a key of version %s" % (body[0] if body else "none"))
 
 
-def keys(content):
+def keys(content: bytes) -> Dict[str, bytes]:
     """The keys of a keyring by fingerprint, in the order of the keyring: the bytes of each key with all of its packets."""
-    found, current = {}, None
+    found: Dict[str, bytes] = {}
+    current: Optional[str] = None
     for tag, packet, body in _packets(binary(content)):
         if tag == _PUBLIC_KEY:
             current = _fingerprint(body)

@@ -10,6 +10,8 @@ import datetime
 import ipaddress
 import re
 
+from typing import Iterable, Sequence
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 __all__ = [
@@ -33,7 +35,7 @@ NAME = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 NO_NAME = "trainyard.invalid"
 
 
-def bad_names(names, addresses):
+def bad_names(names: Iterable[str], addresses: Iterable[str]) -> list[str]:
     """Return the names and addresses that a certificate cannot have."""
     found = [name for name in names if not NAME.fullmatch(name)]
     for address in addresses:
@@ -44,7 +46,8 @@ def bad_names(names, addresses):
     return found
 
 
-def alternatives(names, addresses):
+def alternatives(names: Iterable[str], addresses: Iterable[str]) -> str:
+    """Return the alternative names of a certificate as openssl's configuration has them."""
     return ",".join(["DNS:" + name for name in names] + ["IP:" + address for address in addresses])
 
 
@@ -55,13 +58,13 @@ def constraints(names: list[str], addresses: list[str]) -> list[str]:
     RFC 5280, 4.2.1.10: a kind of name that no constraint mentions is free. So the kind of which
     there is none gets one that no host has.
     """
-    wanted = set()
+    requested = set()
     for name in names:
         # Below a name are all those of its wildcard.
         if name.startswith("*."):
             name = name[2:]
-        wanted.add(name)
-    found = ["permitted;DNS:" + name.lower() for name in sorted(wanted)]
+        requested.add(name)
+    found = ["permitted;DNS:" + name.lower() for name in sorted(requested)]
     found = found or ["permitted;DNS:" + NO_NAME]
     blocks = sorted({ipaddress.ip_network(address).with_netmask for address in addresses})
     for version, everything in ((4, "0.0.0.0/0.0.0.0"), (6, "::/::")):
@@ -105,7 +108,9 @@ def authority_config(names: list[str], addresses: list[str]) -> str:
     )
 
 
-def certificate_config(names, addresses, usage="server"):
+def certificate_config(
+    names: Sequence[str], addresses: Sequence[str], usage: str = "server"
+) -> str:
     """Return the configuration of openssl for the certificate of a C(server) or a C(client)."""
     # openssl takes an address here for a name, which the authority then does not permit. Clients
     # read the alternatives only.
@@ -117,7 +122,7 @@ def certificate_config(names, addresses, usage="server"):
     )
 
 
-def not_after(text):
+def not_after(text: str) -> datetime.datetime:
     """Return when a certificate ends, from the output of C(openssl x509 -enddate)."""
     match = re.search(r"^notAfter=(\w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}) GMT$", text, re.MULTILINE)
     if not match:
@@ -125,7 +130,7 @@ def not_after(text):
     return datetime.datetime.strptime(match.group(1), "%b %d %H:%M:%S %Y")
 
 
-def subjects(text):
+def subjects(text: str) -> tuple[set[str], set[str]]:
     """Return the names and addresses of a certificate, from the output of C(openssl x509 -ext subjectAltName)."""
     names = re.findall(r"DNS:([^,\s]+)", text)
     addresses = [
@@ -135,7 +140,9 @@ def subjects(text):
     return set(names), set(addresses)
 
 
-def reasons(text, names, addresses, now, days):
+def reasons(
+    text: str, names: Iterable[str], addresses: Iterable[str], now: datetime.datetime, days: int
+) -> list[str]:
     """Return why a certificate has to be made again. C(text) is the output of openssl for both questions."""
     found = []
     end = not_after(text)

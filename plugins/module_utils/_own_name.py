@@ -19,9 +19,10 @@ _KEPT = "#= "
 _LOOPBACK = re.compile(r"127\.|::1$")
 
 
-def without_own_name(text):
+def without_own_name(text: str) -> str:
     """The former file: the commented lines replace the marked ones."""
-    lines, ours = [], None
+    lines: list[str] = []
+    ours: list[str] | None = None
     for line in text.split("\n"):
         if line == BEGIN and ours is None:
             ours = [line]
@@ -36,12 +37,13 @@ def without_own_name(text):
     return text if ours is not None else "\n".join(lines)
 
 
-def with_own_name(text, hostname, address):
+def with_own_name(text: str, hostname: str, address: str) -> str:
     """The file with the own name at the address instead of the loopback; unchanged if no line has it there.
 
     Other names of such a line, mainly localhost, stay on the loopback. The name is moved both with and without its domain.
     """
-    lines, short, before = [], hostname.partition(".")[0], without_own_name(text).split("\n")
+    lines: list[str] = []
+    short, before = hostname.partition(".")[0], without_own_name(text).split("\n")
     if BEGIN in before:
         return text
     for line in before:
@@ -51,9 +53,7 @@ def with_own_name(text, hostname, address):
             lines.append(line)
             continue
         others = [word for word in words[1:] if word.partition(".")[0] != short]
-        lines += (
-            [BEGIN, _KEPT + line]
-            + ([" ".join([words[0]] + others)] if others else [])
-            + [" ".join([address] + own), END]
-        )
+        lines += [BEGIN, _KEPT + line]
+        lines += [" ".join([words[0], *others])] if others else []
+        lines += [" ".join([address, *own]), END]
     return "\n".join(lines)

@@ -12,6 +12,8 @@ import binascii
 import hashlib
 import re
 
+from typing import Iterator
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 BEGIN = "-----BEGIN CERTIFICATE-----"
@@ -20,9 +22,9 @@ END = "-----END CERTIFICATE-----"
 _BEGIN, _END = (re.compile(r"-----%s ([A-Z0-9 ]{1,64})-----" % word) for word in ("BEGIN", "END"))
 
 
-def _blocks(text):
+def _blocks(text: str) -> Iterator[tuple[int, str, str]]:
     """Start, kind and content of each block. A block cannot begin inside another one, and one without an end is ignored."""
-    ends = {}
+    ends: dict[str, list[int]] = {}
     for found in _END.finditer(text):
         ends.setdefault(found.group(1), []).append(found.start())
     after = 0
@@ -34,7 +36,7 @@ def _blocks(text):
             yield begin.start(), begin.group(1), text[begin.end() : after].strip()
 
 
-def certificates(text, strict=True):
+def certificates(text: str, strict: bool = True) -> dict[str, str]:
     """{SHA-256 fingerprint: PEM text} of every certificate in a text, in its order. If not strict, invalid blocks are ignored."""
     found = {}
     for begin, kind, body in _blocks(text):
@@ -62,7 +64,7 @@ def certificates(text, strict=True):
     return found
 
 
-def check(pem):
+def check(pem: str) -> None:
     """Raise ParseError unless OpenSSL can parse the certificate."""
     # Here, because it takes 10 ms, and most of what names certificates does not need it.
     import ssl

@@ -12,14 +12,18 @@ import os
 import shutil
 import tempfile
 
+from typing import Any, Dict, Iterable, List, Mapping, Sequence
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import find_user
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import (
     ENTRY,
+    Entry,
     ManagedFiles,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._public_keys import public_key_fault
 from ansible_collections.trainyard.gpu.plugins.module_utils._sshd_people import (
+    Effective,
     config_with,
     drop_in,
     files_of_keys,
@@ -35,22 +39,48 @@ END = ".keys"
 CONNECTION = "host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
 
 
-def entry(path, **options):
-    return dict(
-        {name: option.get("default") for name, option in ENTRY.items()}, path=path, **options
-    )
+#: Lines of public keys, and names of groups, by user.
+Keys = Dict[str, List[str]]
+Groups = Mapping[str, List[str]]
+_ROOT = {"owner": "root", "group": "root"}
+
+
+def entry(path: str, **options: object) -> Entry:
+    """Return an entry for ManagedFiles: the options that are given, and the defaults of the others."""
+    defaults = {name: option.get("default") for name, option in ENTRY.items()}
+    return {**defaults, "path": path, **options}
 
 
 class PeopleKeys:
     """plan() judges and changes nothing; write() follows when the accounts exist."""
 
-    def __init__(self, module, folder, config, drop_in_path):
+    def __init__(self, module: Any, folder: str, config: str, drop_in_path: str) -> None:
         self.module, self.folder, self.config, self.drop_in = module, folder, config, drop_in_path
-        self.files, self.entries, self.pid_file, self.staged = ManagedFiles(module), [], "", {}
+        self.files = ManagedFiles(module)
+        self.entries: list[Entry] = []
+        self.pid_file = ""
+        # The real path of each file that sshd judges.
+        self.staged: dict[str, str] = {}
         self.path = os.path.join(folder, "%u" + END)
 
-    def plan(self, keys, groups):
-        """C(keys) are lines by user, C(groups) the names of each user's groups."""
+    def plan(self, keys: Keys, groups: Groups) -> None:
+        """Judge the keys of each user, and plan their files. Fails the module if sshd would not accept them."""
+        self._refuse_invalid(keys, groups)
+        keys = {name: lines for name, lines in keys.items() if lines}
+        needed, text = self._ask_sshd(sorted(keys), groups) if keys else (False, "")
+        # sshd stops to read the files before they are removed, and begins when they exist.
+        self.entries = [] if needed else [entry(self.drop_in, state="absent")]
+        for name in self._present():
+            if name[: -len(END)] not in keys:
+                self.entries.append(entry(os.path.join(self.folder, name), state="absent"))
+        self.entries += self._files_of(keys) if keys else self._without_folders()
+        if needed:
+            self.entries.append(
+                entry(self.drop_in, state="file", content=text, mode="0644", **_ROOT)
+            )
+
+    def _refuse_invalid(self, keys: Keys, groups: Groups) -> None:
+        """Fail the module if somebody has no account, or a line is no public key."""
         unknown = sorted(set(keys).difference(groups))
         if unknown:
             self.module.fail_json(
@@ -64,66 +94,47 @@ class PeopleKeys:
                         msg="%s, key %d: %s. Give one line of a file such as ~/.ssh/id_ed25519.pub"
                         % (name, number, public_key_fault(line))
                     )
-        keys = {name: lines for name, lines in keys.items() if lines}
-        needed, text = self._ask_sshd(sorted(keys), groups) if keys else (False, "")
-        kept = [name + END for name in keys]
-        former = [os.path.join(self.folder, name) for name in self._present() if name not in kept]
-        root = {"owner": "root", "group": "root"}
-        # sshd stops to read the files before they are removed, and begins when they exist.
-        self.entries = [] if needed else [entry(self.drop_in, state="absent")]
-        self.entries += [entry(path, state="absent") for path in former]
-        if not keys:
-            # The parent folder belongs to several roles, so it is only removed together with ours.
-            folders = (
-                [self.folder, os.path.dirname(self.folder)] if os.path.isdir(self.folder) else []
-            )
-            self.entries += [entry(path, state="absent", leave_filled=True) for path in folders]
-            return
+
+    def _without_folders(self) -> list[Entry]:
+        """Return the entries that remove our folders."""
+        if not os.path.isdir(self.folder):
+            return []
+        # The parent folder belongs to several roles, so it is only removed together with ours.
+        folders = (self.folder, os.path.dirname(self.folder))
+        return [entry(path, state="absent", leave_filled=True) for path in folders]
+
+    def _files_of(self, keys: Keys) -> list[Entry]:
+        """Return the entries of the folders and of the files with keys."""
         # sshd reads the files as the user who logs in.
-        self.entries += [
-            entry(path, state="directory", mode="0755", **root)
+        entries = [
+            entry(path, state="directory", mode="0755", **_ROOT)
             for path in (os.path.dirname(self.folder), self.folder)
         ]
-        self.entries += [
-            entry(
-                os.path.join(self.folder, name + END),
-                state="file",
-                content="".join(line + "\n" for line in keys[name]),
-                mode="0644",
-                **root,
-            )
-            for name in sorted(keys)
-        ]
-        if needed:
-            self.entries.append(
-                entry(self.drop_in, state="file", content=text, mode="0644", **root)
-            )
+        for name in sorted(keys):
+            path = os.path.join(self.folder, name + END)
+            text = "".join(line + "\n" for line in keys[name])
+            entries.append(entry(path, state="file", content=text, mode="0644", **_ROOT))
+        return entries
 
-    def write(self):
+    def write(self) -> str:
         """Return the unit of sshd that must be reloaded, empty if none."""
         self.files.run(self.entries)
         if self.drop_in not in self.files.changed_paths and not self._is_newer():
             return ""
         systemctl = self.module.get_bin_path("systemctl")
         # A unit that does not run, as with socket activation, reads the file when it starts.
-        return next(
-            (
-                unit
-                for unit in ("ssh.service", "sshd.service")
-                if systemctl
-                and self.module.run_command([systemctl, "is-active", "--quiet", unit])[0] == 0
-            ),
-            "",
-        )
+        for unit in ("ssh.service", "sshd.service") if systemctl else ():
+            if self.module.run_command([systemctl, "is-active", "--quiet", unit])[0] == 0:
+                return unit
+        return ""
 
-    def _present(self):
-        return (
-            sorted(name for name in os.listdir(self.folder) if name.endswith(END))
-            if os.path.isdir(self.folder)
-            else []
-        )
+    def _present(self) -> list[str]:
+        """Return the names of our files with keys."""
+        if not os.path.isdir(self.folder):
+            return []
+        return sorted(name for name in os.listdir(self.folder) if name.endswith(END))
 
-    def _is_newer(self):
+    def _is_newer(self) -> bool:
         """Whether an earlier run ended between the file and the reload. sshd writes its pid file each time it reads its configuration."""
         return (
             bool(self.pid_file)
@@ -132,7 +143,7 @@ class PeopleKeys:
             and os.stat(self.drop_in).st_ctime > os.stat(self.pid_file).st_mtime
         )
 
-    def _ask_sshd(self, names, groups):
+    def _ask_sshd(self, names: Sequence[str], groups: Groups) -> tuple[bool, str]:
         """Return (whether the drop-in is needed, its text) after sshd has judged the whole configuration with it."""
         sshd = self.module.get_bin_path("sshd")
         if not sshd or not os.path.exists(self.config):
@@ -173,7 +184,7 @@ class PeopleKeys:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
-    def _texts(self, text, depth=0):
+    def _texts(self, text: str, depth: int = 0) -> list[str]:
         """The texts of a configuration and of all files that it includes, without ours."""
         found = [text]
         for pattern in includes(text) if depth < 16 else []:
@@ -181,7 +192,9 @@ class PeopleKeys:
                 found += self._texts(read_text(path), depth + 1) if path != self.drop_in else []
         return found
 
-    def _effective(self, sshd, path, text="", user=""):
+    def _effective(
+        self, sshd: str, path: str, text: str = "", user: str = ""
+    ) -> dict[str, list[str]]:
         """What sshd says about a configuration; it fails the module if sshd rejects it."""
         if text:
             with open(path, "w", encoding="utf-8") as file:
@@ -203,42 +216,50 @@ class PeopleKeys:
             finally:
                 os.rmdir(missing)
         if rc != 0:
-            said = " ".join((err or out).split())
+            message = " ".join((err or out).split())
             for staged, real in self.staged.items():
-                said = said.replace(staged, real)
+                message = message.replace(staged, real)
             self.module.fail_json(
                 msg="sshd rejects its configuration on this host, and nothing was changed: %s. Correct it, until sshd -t accepts it"
-                % said
+                % message
             )
         return parse_effective(out)
 
-    def _judge(self, sshd, config, effective, names, groups, texts):
+    def _judge(
+        self,
+        sshd: str,
+        config: str,
+        effective: Effective,
+        names: Sequence[str],
+        groups: Groups,
+        texts: Iterable[str],
+    ) -> None:
+        """Fail the module if sshd would not accept the key of one of these users."""
         reason = hinders(effective, self.path)
         if reason:
             self._refuse(reason)
         by_user = is_judged_by_user(texts)
-        reasons = {}
+        reasons: dict[str, list[str]] = {}
         for name in names:
             its = self._effective(sshd, config, user=name) if by_user else effective
             reason = hinders(its, self.path, name, groups[name] + self._host_groups(name))
             if reason:
                 reasons.setdefault(reason, []).append(name)
         if reasons:
-            self._refuse(
-                "; ".join(
-                    "for %s %s" % (", ".join(those), reason) for reason, those in reasons.items()
-                )
-            )
+            texts = ["for %s %s" % (", ".join(each), reason) for reason, each in reasons.items()]
+            self._refuse("; ".join(texts))
 
     @staticmethod
-    def _host_groups(name):
+    def _host_groups(name: str) -> list[str]:
+        """Return the names of a user's groups on this host, empty without an account."""
         user = find_user(name)
         if not user:
             return []
         numbers = os.getgrouplist(name, user.pw_gid)
         return [group.gr_name for group in grp.getgrall() if group.gr_gid in numbers]
 
-    def _refuse(self, reason):
+    def _refuse(self, reason: str) -> None:
+        """Fail the module with what keeps people out."""
         self.module.fail_json(
             msg="%s: sshd would not accept the public_keys of shared_storage_users: %s. Nothing was changed. Correct the configuration of "
             "sshd (AuthorizedKeysFile needs %s), set shared_storage_login_hosts to other hosts, or remove the keys"

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 
+from typing import Iterable
+
 __all__ = ["folder_name", "is_used", "last_lines", "npm_command", "pip_command"]
 
 
-def folder_name(version, requirements, npm_package, npm_lock):
+def folder_name(version: str, requirements: str, npm_package: str, npm_lock: str) -> str:
     """Return the end of the folder's name, from all that decides about its content. Where the packages come from does not: they have checksums."""
     lock = "\n".join(line for line in npm_lock.splitlines() if '"resolved":' not in line)
     return hashlib.sha256(
@@ -19,7 +21,7 @@ def folder_name(version, requirements, npm_package, npm_lock):
     ).hexdigest()[:12]
 
 
-def pip_command(folder, requirements, packages):
+def pip_command(folder: str, requirements: str, packages: str) -> list[str]:
     """Return the command of pip. It runs no code of a package: there are wheels only."""
     offline = ["--no-index", "--find-links=" + packages] if packages else []
     return (
@@ -40,7 +42,9 @@ def pip_command(folder, requirements, packages):
     )
 
 
-def npm_command(folder, wheel, cache, offline, registry, ca):
+def npm_command(
+    folder: str, wheel: str, cache: str, offline: bool, registry: str, ca: str
+) -> tuple[list[str], dict[str, str]]:
     """Return the command of npm and its environment. The program npm in the wheel is a broken link."""
     environment = {
         "PATH": folder + "/bin:/usr/bin:/bin",
@@ -64,7 +68,7 @@ def npm_command(folder, wheel, cache, offline, registry, ca):
     return command + (["--offline"] if offline else []), environment
 
 
-def is_used(folder, processes):
+def is_used(folder: str, processes: Iterable[tuple[str, str]]) -> bool:
     """Return whether a process runs from a folder. C(processes) are pairs of command line and program."""
     return any(
         folder + "/" in command or program.startswith(folder + "/")
@@ -72,9 +76,7 @@ def is_used(folder, processes):
     )
 
 
-def last_lines(text, count=4):
+def last_lines(text: str, count: int = 4) -> str:
     """Return the end of what a program has printed, on one line."""
-    return (
-        " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
-        or "it printed nothing"
-    )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(lines[-count:]) or "it printed nothing"

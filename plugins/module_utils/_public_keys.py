@@ -29,9 +29,10 @@ _POINTS = {"nistp256": 65, "nistp384": 97, "nistp521": 133}
 _OTHER_TYPE = re.compile(r"(ssh|ecdsa|sk|rsa|x509|webauthn|pgp)-[a-z0-9@.-]{2,60}\Z")
 
 
-def _fields(blob):
+def _fields(blob: bytes) -> list[bytes] | None:
     """The length-prefixed fields of a key (RFC 4253, section 6.6), None if they do not fill it."""
-    fields, place = [], 0
+    fields: list[bytes] = []
+    place = 0
     while place < len(blob):
         end = place + 4 + int.from_bytes(blob[place : place + 4], "big")
         if place + 4 > len(blob) or end > len(blob):
@@ -41,7 +42,7 @@ def _fields(blob):
     return fields
 
 
-def _is_body(kind, fields):
+def _is_body(kind: str, fields: list[bytes]) -> bool:
     """Whether the fields after the type are those of a key of this type."""
     lengths = [len(field) for field in fields]
     if kind == "ssh-rsa":
@@ -57,24 +58,40 @@ def _is_body(kind, fields):
     return lengths[: len(own)] == own and len(rest) == (1 if kind.startswith("sk-") else 0)
 
 
-def public_key_fault(line):
+def public_key_fault(line: object) -> str:
     """Return what is wrong with one line, as a phrase after 'is'; empty for a valid public key. The phrase has no part of a key."""
     if not isinstance(line, str):
         return "not text"
+    return _text_fault(line) or _type_fault(line) or _key_fault(line)
+
+
+def _text_fault(line: str) -> str:
+    """Return why a text cannot be a public key at all."""
     if "PRIVATE KEY" in line or "-----BEGIN" in line or "PuTTY-User-Key-File" in line:
         return "a private key or another file that is no OpenSSH public key; its text is not shown"
     if not line.strip():
         return "empty"
     if any(unicodedata.category(char) in ("Cc", "Zl", "Zp", "Cs") for char in line):
         return "text with line breaks or other control characters"
+    return ""
+
+
+def _type_fault(line: str) -> str:
+    """Return what is wrong with the first word of a line."""
+    first = line.split(" ", 1)[0]
+    if first in TYPES:
+        return ""
+    if _OTHER_TYPE.match(first):
+        return "a key of type '%s'" % first
+    # Options may contain blanks and quotes, so the type can be any later word.
+    if any(" %s " % kind in line for kind in TYPES):
+        return "a key with options or other text before its type"
+    return "text that does not begin with the type of a key; it is not shown"
+
+
+def _key_fault(line: str) -> str:
+    """Return what is wrong with the key of a line that begins with a type."""
     words = line.split(" ", 2)
-    if words[0] not in TYPES:
-        if _OTHER_TYPE.match(words[0]):
-            return "a key of type '%s'" % words[0]
-        # Options may contain blanks and quotes, so the type can be any later word.
-        if any(" %s " % kind in line for kind in TYPES):
-            return "a key with options or other text before its type"
-        return "text that does not begin with the type of a key; it is not shown"
     try:
         blob = base64.b64decode(words[1] if len(words) > 1 else "", validate=True)
     except (binascii.Error, ValueError):

@@ -9,6 +9,6 @@ from __future__ import annotations
 __all__ = ["quantity"]
 
 
-def quantity(count, noun):
+def quantity(count: int, noun: str) -> str:
     """Return 1 GPU, 2 GPUs. Only for nouns that take an s."""
     return "%d %s%s" % (count, noun, "" if count == 1 else "s")

@@ -10,14 +10,20 @@ import base64
 import json
 import os
 
+from typing import Any, Dict
+
 __all__ = ["DamagedRecord", "Record", "parse", "recorded"]
+
+
+#: What a record has is of the module that writes it.
+Content = Dict[str, Any]
 
 
 class DamagedRecord(ValueError):
     """The content of a record that cannot be used. The text says what to do."""
 
 
-def parse(content, path):
+def parse(content: bytes, path: str) -> Content:
     """Return the dictionary in the bytes of the record at C(path), {} if there are none. Raises DamagedRecord."""
     # Older versions could leave an empty file after a power loss.
     if not content.strip():
@@ -32,7 +38,7 @@ def parse(content, path):
     return record
 
 
-def _damaged(path, reason):
+def _damaged(path: str, reason: object) -> DamagedRecord:
     return DamagedRecord(
         "%s is damaged (%s). It records what teardown restores or removes. Restore it from a backup, or remove it: teardown then "
         "leaves the host as it is now" % (path, reason)
@@ -40,12 +46,12 @@ def _damaged(path, reason):
 
 
 class Record:
-    """The record of a module at C(path). It has the former content of a user's files, so only root reads it."""
+    """The record of an AnsibleModule at C(path). It has the former content of a user's files, so only root reads it."""
 
-    def __init__(self, module, path):
+    def __init__(self, module: Any, path: str) -> None:
         self.module, self.path = module, path
 
-    def read(self):
+    def read(self) -> Content:
         """Return the content, {} if there is no record. A damaged record fails the module."""
         try:
             with open(self.path, "rb") as file:
@@ -56,8 +62,9 @@ class Record:
             return parse(content, self.path)
         except DamagedRecord as error:
             self.module.fail_json(msg=str(error))
+            raise
 
-    def write(self, record):
+    def write(self, record: Content) -> None:
         """Write the record as a whole and sync it to disk. An empty one is removed. Does nothing in check mode."""
         if self.module.check_mode:
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from typing import NamedTuple, Optional
+from typing import Dict, Iterator, NamedTuple, Union
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
@@ -64,10 +64,15 @@ _WORDS = {"assoc": ["WithRawQOS", "WOPLimits"], "user": ["WithAssoc"]}
 JOB_FORMAT = "%i|%u|%a|%q|%T"
 
 
+#: Amounts by resource: GPUs, CPUs, and memory in MiB. Text of resources that this collection does not set.
+Limits = Dict[str, Union[int, str]]
+
+
 class Association(NamedTuple):
     """One of an account (C(user) is empty) or of a person.
 
-    C(qos) has the names that it adds to those of its parent if it C(inherits), else all of its names.
+    C(qos) has the names that it adds to those of its parent if it C(inherits), else all of its names. None is no limit: of C(minutes) that a job runs, of jobs
+    that wait or run (C(submit)), and of those that run (C(running)).
     """
 
     cluster: str
@@ -75,13 +80,13 @@ class Association(NamedTuple):
     user: str
     partition: str
     parent: str
-    limits: dict
-    minutes: Optional[int]
-    qos: tuple
+    limits: Limits
+    minutes: int | None
+    qos: tuple[str, ...]
     inherits: bool
     default_qos: str
-    submit: Optional[int]
-    running: Optional[int] = None
+    submit: int | None
+    running: int | None = None
 
 
 class User(NamedTuple):
@@ -92,13 +97,17 @@ class User(NamedTuple):
 
 
 class Qos(NamedTuple):
+    """A quality of service, which this collection calls a priority. C(mode) is how jobs are preempted that have it."""
+
     priority: int
-    preempts: tuple
+    preempts: tuple[str, ...]
     mode: str
-    flags: tuple
+    flags: tuple[str, ...]
 
 
 class Job(NamedTuple):
+    """A job of squeue that has not ended."""
+
     number: str
     user: str
     account: str
@@ -106,7 +115,7 @@ class Job(NamedTuple):
     state: str
 
 
-def show(entity):
+def show(entity: str) -> list[str]:
     """Return the arguments of sacctmgr that print a table."""
     return (
         ["-n", "-P", "show", entity]
@@ -115,7 +124,8 @@ def show(entity):
     )
 
 
-def _rows(text, entity, count):
+def _rows(text: str, entity: str, count: int) -> Iterator[tuple[str, list[str]]]:
+    """Return each line and its columns. ParseError if a line is not whole."""
     # The last line ends with a line break too. Without one, the output was cut off.
     if text and not text.endswith("\n"):
         raise ParseError(
@@ -131,17 +141,19 @@ def _rows(text, entity, count):
         yield line, fields
 
 
-def _number(text, line, entity):
+def _number(text: str, line: str, entity: str) -> int | None:
+    """Return the number in a column, None if the column is empty."""
     if not re.fullmatch("[0-9]{0,10}", text, re.ASCII):
         raise ParseError("sacctmgr show %s: not a number: %.20r in %.120r" % (entity, text, line))
     return int(text) if text else None
 
 
-def _names(text):
+def _names(text: str) -> tuple[str, ...]:
+    """Return the sorted names of a list with commas."""
     return tuple(sorted(name for name in text.split(",") if name))
 
 
-def parse_minutes(text):
+def parse_minutes(text: str) -> int | None:
     """Return the minutes of D-HH:MM:SS, HH:MM:SS or MM:SS, rounded up; None for no limit."""
     if text in ("", "UNLIMITED"):
         return None
@@ -157,9 +169,9 @@ def parse_minutes(text):
 _AMOUNTS = {GPU: "[0-9]{1,10}", CPU: "[0-9]{1,10}", MEMORY: r"[0-9]{1,15}(\.[0-9]{1,9})?[KMGTP]?"}
 
 
-def parse_limits(text):
+def parse_limits(text: str) -> Limits:
     """Return {TRES: number} of text such as cpu=100,gres/gpu=8,mem=4G."""
-    limits = {}
+    limits: Limits = {}
     for part in text.split(",") if text else []:
         name, sign, number = part.partition("=")
         form = _AMOUNTS.get(name, ".*")
@@ -180,7 +192,7 @@ def _mebibytes(text: str) -> int:
     return int(round(float(number) * factors[unit]))
 
 
-def parse_associations(text):
+def parse_associations(text: str) -> list[Association]:
     """Return the Associations of all clusters."""
     found = []
     for line, fields in _rows(text, "assoc", len(COLUMNS["assoc"])):
@@ -226,12 +238,12 @@ def parse_associations(text):
     return found
 
 
-def parse_accounts(text):
+def parse_accounts(text: str) -> dict[str, str]:
     """Return {account: description}."""
     return {fields[0]: fields[1] for dummy, fields in _rows(text, "account", 2)}
 
 
-def parse_users(text, cluster):
+def parse_users(text: str, cluster: str) -> dict[str, User]:
     """Return {person: User} of a cluster."""
     return {
         fields[0]: User(fields[3], fields[4])
@@ -240,7 +252,7 @@ def parse_users(text, cluster):
     }
 
 
-def parse_qos(text):
+def parse_qos(text: str) -> dict[str, Qos]:
     """Return {QOS: Qos}."""
     return {
         fields[0]: Qos(
@@ -253,19 +265,19 @@ def parse_qos(text):
     }
 
 
-def parse_tres(text):
+def parse_tres(text: str) -> set[str]:
     """Return the names of the resources that the database counts, such as cpu and gres/gpu."""
     return {
         "/".join(part for part in fields[:2] if part) for dummy, fields in _rows(text, "tres", 3)
     }
 
 
-def parse_jobs(text):
+def parse_jobs(text: str) -> list[Job]:
     """Return the Jobs of squeue that have not ended."""
     return [Job(*fields) for dummy, fields in _rows(text, "jobs", 5)]
 
 
-def is_busy(output):
+def is_busy(output: str) -> bool:
     """Return whether the same command may succeed a second later. sacctmgr may print this and exit with 0."""
     return (
         re.search(
@@ -277,7 +289,7 @@ def is_busy(output):
     )
 
 
-def is_done_already(output):
+def is_done_already(output: str) -> bool:
     """Return whether a command failed because nothing was left to do. 22.05 and 24.11 use other words."""
     return (
         "You need to add" not in output
@@ -290,7 +302,7 @@ def is_done_already(output):
     )
 
 
-def message(output):
+def message(output: str) -> str:
     """Return what sacctmgr says on one line."""
     return (
         "; ".join(" ".join(line.split()) for line in output.splitlines() if line.strip())

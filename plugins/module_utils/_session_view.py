@@ -14,6 +14,8 @@ import json
 import os
 import re
 
+from typing import Any, Dict, Mapping, Tuple
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._container_state import (
     NAMED,
     groups_above,
@@ -24,6 +26,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import 
     ask_file_system,
     read_text,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._messages import printable
 from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
     mount_of,
     parse_mountinfo,
@@ -40,6 +43,11 @@ SESSION_OPTIONS = {
     "share": {"type": "path", "required": True},
     "timeout": {"type": "int", "default": 10},
 }
+#: What the program prints, of the shape VIEW. What C(docker inspect) prints of a container.
+View = Dict[str, Any]
+Inspected = Mapping[str, Any]
+#: Digest and, for few variables, the text of each variable.
+Variables = Mapping[str, Tuple[str, str]]
 MARK = "trainyard-session "
 #: sshd and the shell set these for a session. PYTHONUNBUFFERED is of run_tool.
 OWN = re.compile(
@@ -57,7 +65,7 @@ EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()[:16]
 #: Shapes of the program's output.
 EACH, OPTIONAL = "each", object()
 LIMITS = {EACH: [OPTIONAL, OPTIONAL]}
-VIEW = {
+VIEW: dict[str, Any] = {
     "share": {"device": OPTIONAL, "inode": OPTIONAL, "error": str},
     "shm_bytes": int,
     "limits": LIMITS,
@@ -89,32 +97,29 @@ class NoView(Exception):
     """The program's output is not what it prints."""
 
 
-def parse_view(text: str) -> dict:
+def parse_view(text: str) -> View:
     """The JSON of the program. Login files of the image may print other lines before it. NoView for any other output."""
     for line in text.splitlines():
         if line.startswith(MARK):
             if len(line) > MOST_CHARACTERS:
                 raise NoView("its output has %d characters" % len(line))
             try:
-                return cleaned(json.loads(line[len(MARK) :]), VIEW)
+                view: View = cleaned(json.loads(line[len(MARK) :]), VIEW)
+                return view
             except (ValueError, RecursionError) as error:
                 raise NoView("its output is not JSON (%s)" % type(error).__name__) from error
     last = text.strip().splitlines()[-1:] or ["no output"]
     raise NoView("its output cannot be read (%.100r)" % last[0])
 
 
-def cleaned(value: object, shape: object) -> object:
+def cleaned(value: Any, shape: Any) -> Any:
     """The value, if it has the shape. NoView otherwise. A line break in a text would look like another message.
 
     A shape is a type, None or a type (C(OPTIONAL)), a dictionary of shapes, C(EACH) with the shape of each value, or a list: of one shape for any number, of
     several for as many values.
     """
     if isinstance(shape, dict):
-        if not isinstance(value, dict) or not (EACH in shape or set(shape) <= set(value)):
-            raise NoView("its output lacks a part")
-        if EACH in shape:
-            return {clean_text(name): cleaned(inner, shape[EACH]) for name, inner in value.items()}
-        return {name: cleaned(value[name], inner) for name, inner in shape.items()}
+        return _cleaned_dictionary(value, shape)
     if isinstance(shape, list):
         return _cleaned_list(value, shape)
     if shape is OPTIONAL and value is None:
@@ -125,56 +130,69 @@ def cleaned(value: object, shape: object) -> object:
     return clean_text(value) if isinstance(value, str) else value
 
 
-def _cleaned_list(value: object, shape: list) -> list:
+def _cleaned_dictionary(value: object, shape: dict[str, Any]) -> dict[str, Any]:
+    """Return a dictionary of the shape, as P(cleaned) does."""
+    if not isinstance(value, dict) or not (EACH in shape or set(shape) <= set(value)):
+        raise NoView("its output lacks a part")
+    if EACH in shape:
+        return {clean_text(name): cleaned(inner, shape[EACH]) for name, inner in value.items()}
+    return {name: cleaned(value[name], inner) for name, inner in shape.items()}
+
+
+def _cleaned_list(value: object, shape: list[Any]) -> list[Any]:
+    """Return a list of the shape, as P(cleaned) does."""
     if not isinstance(value, list) or len(shape) > 1 and len(value) != len(shape):
         raise NoView("its output has a list of another length")
     shapes = shape if len(shape) > 1 else shape * len(value)
     return [cleaned(inner, its) for inner, its in zip(value, shapes)]
 
 
-def is_usual(value: object) -> bool:
+def is_usual(value: str | float) -> bool:
     """Whether a value is no number, or one that can be formatted."""
     return isinstance(value, str) or -MOST_OF_A_NUMBER < value < MOST_OF_A_NUMBER
 
 
 def clean_text(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)[:LONGEST]
+    """Return the beginning of a text on one line."""
+    return printable(text, instead=" ")[:LONGEST]
 
 
-def environment_differences(container: dict, session: dict) -> dict:
+def environment_differences(container: Variables, session: Variables) -> dict[str, Any]:
     """How a session's variables differ from those of the container's first process: names that it lacks or changes, what it adds, and what it extends.
 
     Both have a digest and, for few, the text by name. Values of others may be secrets and are never returned.
     """
-    ours = {
-        name: value
-        for name, (value, _text) in container.items()
-        if not OWN.match(name) and name not in COMPARED_ELSEWHERE
-    }
+    names = [name for name in container if not OWN.match(name) and name not in COMPARED_ELSEWHERE]
+    added = [name for name in sorted(session) if name not in container and not OWN.match(name)]
+    extended = [LIBRARIES] if _differs(LIBRARIES, container, session) else []
     return {
-        # sshd sets no variable without a value, and the entrypoint's shell passes on none with another name.
-        "missing": sorted(
-            name
-            for name in ours
-            if NAMED.match(name + "=") and name not in session and ours[name] != EMPTY_DIGEST
-        ),
-        "changed": sorted(
-            name for name in ours if name in session and session[name][0] != ours[name]
-        ),
-        "added": {
-            name: [value, without_password(text)]
-            for name, (value, text) in sorted(session.items())
-            if name not in container and not OWN.match(name)
-        },
-        "extended": {
-            name: [value, without_password(text)]
-            for name, (value, text) in session.items()
-            if name == LIBRARIES and name in container and container[name][0] != value
-        },
+        "missing": sorted(name for name in names if _is_missing(name, container, session)),
+        "changed": sorted(name for name in names if _differs(name, container, session)),
+        "added": {name: _shown(session[name]) for name in added},
+        "extended": {name: _shown(session[name]) for name in extended},
     }
+
+
+def _is_missing(name: str, container: Variables, session: Variables) -> bool:
+    """Return whether a session should have a variable of the container and lacks it."""
+    # sshd sets no variable without a value, and the entrypoint's shell passes on none with another name.
+    can_be_set = NAMED.match(name + "=") is not None and container[name][0] != EMPTY_DIGEST
+    return name not in session and can_be_set
+
+
+def _differs(name: str, container: Variables, session: Variables) -> bool:
+    """Return whether container and session have a variable, with different values."""
+    return name in container and name in session and session[name][0] != container[name][0]
+
+
+def _shown(variable: tuple[str, str]) -> list[str]:
+    """Return digest and text of a variable, without a password in the text."""
+    digest, text = variable
+    return [digest, without_password(text)]
 
 
 def without_password(text: str) -> str:
+    """Return a text without the logins of its URLs."""
     return re.sub(r"//[^/@\s]*@", "//***@", text)
 
 
@@ -185,17 +203,18 @@ def origin_of(path: str, layer: str, mounts: list[str]) -> str:
     return "container" if layer and os.path.lexists(layer + path) else "image"
 
 
-def layer_of(found: dict, mountinfo: str) -> str:
+def layer_of(found: Inspected, mountinfo: str) -> str:
     """The folder of a container's own layer, empty if it has none. Only overlay2 has it in C(docker inspect), but any overlayfs in the container's mounts."""
     graph = found.get("GraphDriver") or {}
     if graph.get("Name") == "overlay2":
-        return (graph.get("Data") or {}).get("UpperDir", "")
+        folder: str = (graph.get("Data") or {}).get("UpperDir", "")
+        return folder
     root = mount_of("/", parse_mountinfo(mountinfo))
     layers = [option for option in root["system_options"] if option.startswith("upperdir=/")]
     return layers[0].partition("=")[2] if root["type"].endswith("overlay") and layers else ""
 
 
-def with_origins(found: dict, view: dict) -> dict:
+def with_origins(found: Inspected, view: View) -> View:
     """Files of settings and Python of a session, with the origin of what it would load."""
     layer = layer_of(
         found, read_text("/proc/%d/mountinfo" % (found.get("State") or {}).get("Pid", 0))
@@ -223,7 +242,7 @@ def with_origins(found: dict, view: dict) -> dict:
     }
 
 
-def running_jobs(module: object) -> list[str]:
+def running_jobs(module: Any) -> list[str]:
     """IDs of the jobs that this host has started and that run."""
     run = run_tool(
         module,
@@ -233,7 +252,7 @@ def running_jobs(module: object) -> list[str]:
     return sorted(set(JOB_UNIT.findall(run.stdout)))
 
 
-def settings_of(found: dict) -> dict:
+def settings_of(found: Inspected) -> dict[str, Any]:
     """What Docker has set for the container."""
     settings = found["HostConfig"]
     return {
@@ -249,9 +268,14 @@ def settings_of(found: dict) -> dict:
     }
 
 
-def session_view(module: object, options: dict) -> dict:
+def session_view(module: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """The result of module host_health_info for its option C(session)."""
-    result = {"cause": "", "evidence": "", "jobs": running_jobs(module), "view": {}}
+    result: dict[str, Any] = {
+        "cause": "",
+        "evidence": "",
+        "jobs": running_jobs(module),
+        "view": {},
+    }
     inspected = run_tool(
         module,
         ["docker", "inspect", "--type=container", options["container"]],
@@ -279,7 +303,7 @@ def session_view(module: object, options: dict) -> dict:
         view = parse_view(run.stdout)
     except NoView as error:
         return dict(result, cause="unreadable", evidence=str(error))
-    share = {"device": None, "inode": None}
+    share: dict[str, int | None] = {"device": None, "inode": None}
     if not ask_file_system(options["share"], options["timeout"])[0]:
         status = os.stat(options["share"])
         share = {"device": status.st_dev, "inode": status.st_ino}

@@ -21,6 +21,16 @@ from __future__ import annotations
 
 import re
 
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Sequence, TypedDict
+
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._messages import printable
+    from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+except ImportError:
+    # Role host_library copies these files to hosts, into one folder.
+    from _messages import printable  # type: ignore[import-not-found,no-redef]
+    from _parse_error import ParseError  # type: ignore[import-not-found,no-redef]
+
 __all__ = [
     "ParseError",
     "MAX_REASON",
@@ -151,11 +161,184 @@ _ENDED_STATE = re.compile(r"[A-Z_]+\+?")
 _LEADING_NUMBER = re.compile(r"[0-9]+")
 
 
-class ParseError(ValueError):
-    """Text that is not in the format of the command; the message shows the line."""
+#: A resource of many names as numbers, such as GPUs by model.
+Amounts = Dict[str, int]
+#: A line of a command by field, and an entry as a module returns it. Times are text in UTC, such as 2026-01-31T23:59:59Z, and None if Slurm has none.
+Values = Dict[str, str]
+Entry = Dict[str, Any]
 
 
-def command_environment(environment):
+class Event(TypedDict):
+    """A time in which a node was out of service. C(end) is None for one that goes on."""
+
+    node: str
+    start: str | None
+    end: str | None
+    state: str
+    reason: str
+
+
+class Gpus(TypedDict):
+    """The GPUs of a node of one model, which is empty if none is configured."""
+
+    model: str
+    total: int
+    used: int
+
+
+class Node(TypedDict):
+    """A node. C(states) are the base state and C(flags). CPUs and memory are what jobs get."""
+
+    name: str
+    address: str
+    states: list[str]
+    flags: list[str]
+    available_for_jobs: bool
+    cpus: int
+    cpus_allocated: int
+    memory_mib: int
+    memory_allocated_mib: int
+    gpus: list[Gpus]
+    features: list[str]
+    active_features: list[str]
+    partitions: list[str]
+    reason: str
+    reason_user: str
+    reason_time: str | None
+    boot_time: str | None
+    slurmd_start_time: str | None
+    slurmd_version: str
+    architecture: str
+
+
+class Partition(TypedDict):
+    """A partition. None is no limit, and for accounts and QOS that all may use it."""
+
+    name: str
+    default: bool
+    state: str
+    hidden: bool
+    nodes: list[str]
+    max_minutes: int | None
+    default_minutes: int | None
+    max_nodes: int | None
+    priority_tier: int
+    allow_accounts: list[str] | None
+    allow_qos: list[str] | None
+    qos: str
+    preempt_mode: str
+    cpus: int
+    gpus: int
+    gpu_models: Amounts
+
+
+class Job(TypedDict):
+    """A job of the queue. C(array) has id and tasks, C(het) id and offset, both None for other jobs. C(start_estimate) is of jobs that wait."""
+
+    id: int
+    array: Entry | None
+    het: Entry | None
+    name: str
+    comment: str
+    user: str
+    account: str
+    qos: str
+    partition: str
+    state: str
+    reason: str
+    priority: int
+    node_count: int
+    nodes: list[str]
+    requested_nodes: list[str]
+    planned_nodes: list[str]
+    cpus: int
+    memory_mib: int
+    gpus: int
+    gpu_models: Amounts
+    submit_time: str | None
+    eligible_time: str | None
+    start_time: str | None
+    start_estimate: str | None
+    end_time: str | None
+    limit_minutes: int | None
+    restarts: int
+    features: str
+    reservation: str
+    dependency: str
+
+
+class Reservation(TypedDict):
+    """A reservation of nodes."""
+
+    name: str
+    state: str
+    start_time: str | None
+    end_time: str | None
+    nodes: list[str]
+    flags: list[str]
+    users: list[str]
+    accounts: list[str]
+    partition: str
+    comment: str
+
+
+class Controller(TypedDict):
+    """A host of slurmctld. C(role) is primary or backup."""
+
+    role: str
+    host: str
+    up: bool
+
+
+class Config(TypedDict):
+    """Whose controllers they are, with the version of the one that answered."""
+
+    cluster: str
+    version: str
+    controllers: list[Controller]
+
+
+class Association(TypedDict):
+    """The limits of an account, or of a person in one. None is no limit, and for C(shares) those of the parent."""
+
+    cluster: str
+    account: str
+    user: str
+    partition: str
+    parent: str
+    shares: int | None
+    group_tres: Amounts
+    group_max_jobs: int | None
+    group_max_submitted: int | None
+    job_tres: Amounts
+    max_jobs: int | None
+    max_submitted: int | None
+    max_minutes: int | None
+    qos: list[str]
+    default_qos: str
+
+
+class Qos(TypedDict):
+    """A quality of service. None is no limit. C(person) limits are those of each person."""
+
+    name: str
+    priority: int
+    preempts: list[str]
+    preempt_mode: str
+    grace_seconds: int
+    flags: list[str]
+    usage_factor: float
+    group_tres: Amounts
+    group_max_jobs: int | None
+    group_max_submitted: int | None
+    job_tres: Amounts
+    person_tres: Amounts
+    person_max_jobs: int | None
+    person_max_submitted: int | None
+    max_minutes: int | None
+
+
+def command_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for Slurm's commands: without settings that change their output, and with times in UTC."""
     # SLURM_TIME_FORMAT, SQUEUE_FORMAT, SINFO_FORMAT and SLURM_CLUSTERS would change the output. SLURM_CONF and SLURM_CONF_SERVER name the cluster.
     kept = {
@@ -182,9 +365,9 @@ def events_command(start: str, node: str = "") -> list[str]:
     ]
 
 
-def parse_events(text: str) -> list[dict]:
-    """Return the events in the output of P(events_command), in the order of their start. C(end) is null for those that go on."""
-    events = []
+def parse_events(text: str) -> list[Event]:
+    """Return the events in the output of P(events_command), in the order of their start."""
+    events: list[Event] = []
     for line in text.splitlines():
         values = line.split("|", len(EVENT_FIELDS) - 1)
         if len(values) != len(EVENT_FIELDS) or not values[0]:
@@ -202,13 +385,15 @@ def parse_events(text: str) -> list[dict]:
     return sorted(events, key=lambda event: (event["start"] or "", event["node"]))
 
 
-def jobs_command(mark):
+def jobs_command(mark: str) -> list[str]:
     """Return the command whose output parse_jobs reads. C(mark) must not begin with a digit, which squeue takes for the width of a field."""
     fields = ",".join("%s:%s" % (field, mark) for field in JOB_FIELDS)
     return ["squeue", "--all", "--noheader", "--noconvert", "--Format=" + fields]
 
 
-def finished_command(mark, since, until="", with_admin_comment=False):
+def finished_command(
+    mark: str, since: str, until: str = "", with_admin_comment: bool = False
+) -> list[str]:
     """Return the command whose output parse_finished reads: jobs of the time from C(since), until now unless C(until) says another time."""
     fields = list(FINISHED_FIELDS)
     if with_admin_comment:
@@ -230,22 +415,25 @@ def finished_command(mark, since, until="", with_admin_comment=False):
 # --- values -----------------------------------------------------------------------------------------------------------------
 
 
-def _text(value):
+def _text(value: str) -> str:
+    """Return a text, empty for the words with which Slurm prints none."""
     return "" if value in _NONE else value
 
 
-def _words(value):
+def _words(value: str) -> list[str]:
+    """Return the words of a list with commas."""
     return [] if value in _NONE else value.split(",")
 
 
-def _number(key, value, line):
+def _number(key: str, value: str, line: str) -> int:
     # isdigit alone accepts other digits too.
     if not (value.isascii() and value.isdigit() and len(value) < 19):
         raise ParseError("%s is %.40r, expected a number: %.160r" % (key, value, line))
     return int(value)
 
 
-def _time(key, value, line):
+def _time(key: str, value: str, line: str) -> str | None:
+    """Return a time of Slurm in UTC, None for no time."""
     if value in _NONE:
         return None
     if not _TIME.fullmatch(value):
@@ -255,7 +443,7 @@ def _time(key, value, line):
     return value + "Z"
 
 
-def minutes(value):
+def minutes(value: str) -> int | None:
     """Return the minutes of [days-]hours:minutes:seconds, rounded up. None if it is unlimited or not set."""
     if value in _NONE or value in (
         "UNLIMITED",
@@ -272,25 +460,22 @@ def minutes(value):
     return (days * 24 + hours) * 60 + mins + (1 if seconds else 0)
 
 
-def parse_tres(value):
+def parse_tres(value: str) -> Amounts:
     """Return the amounts in C(cpu=8,mem=4000M,gres/gpu=4,gres/gpu:h100=4) by name; C(mem) in MiB."""
-    found = {}
+    found: Amounts = {}
     for entry in _words(value):
         name, dummy, amount = entry.partition("=")
         match = re.fullmatch(r"([0-9]{1,18})(\.[0-9]{1,9})?([KMGTP]?)", amount)
         if not name or not match:
             raise ParseError("not a resource such as cpu=8: %.160r" % entry)
         number = float(match.group(1) + (match.group(2) or ""))
-        found[name] = int(
-            round(
-                number
-                * (_UNITS[match.group(3)] if name == "mem" else _COUNTS.get(match.group(3), 1))
-            )
-        )
+        unit = match.group(3)
+        factor = _UNITS[unit] if name == "mem" else _COUNTS.get(unit, 1)
+        found[name] = int(round(number * factor))
     return found
 
 
-def _gpus_of_tres(tres):
+def _gpus_of_tres(tres: Amounts) -> tuple[int, Amounts]:
     """Total, and amounts by model as far as Slurm counts them by model (AccountingStorageTRES)."""
     models = {
         name[len("gres/gpu:") :]: count
@@ -300,9 +485,9 @@ def _gpus_of_tres(tres):
     return tres.get("gres/gpu", sum(models.values())), models
 
 
-def parse_gres(value):
+def parse_gres(value: str) -> Amounts:
     """Return the GPUs in C(gpu:h100:4(S:0-1),gpu:2,mps:100) by model; the model is empty if none is configured."""
-    found = {}
+    found: Amounts = {}
     # What is in parentheses (sockets, indices) contains commas too.
     bare = re.sub(r"\([^()]*\)", "", "" if value in _NONE else value)
     for entry in bare.split(",") if bare else []:
@@ -316,7 +501,7 @@ def parse_gres(value):
     return found
 
 
-def expand_hosts(value):
+def expand_hosts(value: str) -> list[str]:
     """Return the hosts in C(n[01-03,7],head), as C(scontrol show hostnames) does."""
     if value in _NONE:
         return []
@@ -340,8 +525,9 @@ def expand_hosts(value):
     return hosts
 
 
-def _numbers(ranges, value):
-    found = []
+def _numbers(ranges: str, value: str) -> list[str]:
+    """Return the numbers of 01-03,7 as they are written. C(value) is the whole list, for messages."""
+    found: list[str] = []
     for part in ranges.split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
         if not match or int(match.group(2) or match.group(1)) < int(match.group(1)):
@@ -356,7 +542,7 @@ def _numbers(ranges, value):
 # --- scontrol ---------------------------------------------------------------------------------------------------------------
 
 
-def _records(text, first, free=()):
+def _records(text: str, first: str, free: Sequence[str] = ()) -> Iterator[tuple[str, Values, str]]:
     """Yield (line, values by key, free text) of each line of scontrol --oneliner. The free text begins with one of the keys C(free)."""
     if not text.strip():
         raise ParseError("scontrol printed nothing; expected lines that begin with %s=" % first)
@@ -386,13 +572,13 @@ def _records(text, first, free=()):
         yield line, values, rest
 
 
-def _require(values, keys, line):
+def _require(values: Values, keys: Iterable[str], line: str) -> None:
     for key in keys:
         if not values.get(key):
             raise ParseError("%s is missing: %.160r" % (key, line))
 
 
-def _states(value):
+def _states(value: str) -> list[str]:
     """IDLE+DRAIN, idle* or DOWN*+DRAIN: base state, then flags, in lower case and without marks."""
     found = []
     for word in value.split("+"):
@@ -404,12 +590,12 @@ def _states(value):
     return states
 
 
-def available_for_jobs(states):
+def available_for_jobs(states: Sequence[str]) -> bool:
     """Return whether a node with these states starts jobs as soon as it has free resources."""
     return bool(states) and states[0] in _STARTING and not _BLOCKING & set(states)
 
 
-def _reason(rest):
+def _reason(rest: str) -> tuple[str, str, str | None]:
     """Text, person and time of `` Reason=text [person@time]        second line Comment=…``."""
     if not rest.startswith(" Reason="):
         return "", "", None
@@ -433,23 +619,24 @@ def _reason(rest):
     return text[: stamp.start()], stamp.group(1), _time("time of the reason", stamp.group(2), rest)
 
 
-def _usable_cpus(values: dict, line: str) -> int:
+def _usable_cpus(values: Values, line: str) -> int:
     """Return the CPUs of a node that jobs get: those of CoreSpecCount and CPUSpecList are not among them."""
     total = _number("CPUTot", values["CPUTot"], line)
     # Slurm 21.08 has only the other one. A node whose configuration is not in force yet has 0 there.
-    configured = [values.get("CPUEfctv", ""), parse_tres(values.get("CfgTRES", "")).get("cpu", "")]
-    usable = [int(word) for word in map(str, configured) if re.fullmatch("[0-9]{1,9}", word)]
+    configured = str(parse_tres(values.get("CfgTRES", "")).get("cpu", ""))
+    words = [values.get("CPUEfctv", ""), configured]
+    usable = [int(word) for word in words if re.fullmatch("[0-9]{1,9}", word)]
     return next((cpus for cpus in usable if 0 < cpus <= total), total)
 
 
-def _usable_memory(values: dict, line: str) -> int:
+def _usable_memory(values: Values, line: str) -> int:
     """Return the MiB of a node that jobs get: Slurm keeps MemSpecLimit for its daemons and the system."""
     total = _number("RealMemory", values["RealMemory"], line)
     kept = values.get("MemSpecLimit", "")
     return max(0, total - int(kept)) if re.fullmatch("[0-9]{1,12}", kept) else total
 
 
-def _used_gpus(total: dict, values: dict) -> dict:
+def _used_gpus(total: Amounts, values: Values) -> Amounts:
     """Return the GPUs in use by the models of a node, C(total).
 
     GresUsed may name no model, or another spelling of it. AllocTRES has the number of all of them, and of each model that Slurm accounts for.
@@ -468,9 +655,9 @@ def _used_gpus(total: dict, values: dict) -> dict:
     return found
 
 
-def parse_nodes(text):
+def parse_nodes(text: str) -> list[Node]:
     """Return the nodes in the output of NODES, in its order."""
-    nodes = []
+    nodes: list[Node] = []
     for line, values, rest in _records(text, "NodeName", _FREE):
         _require(values, ("NodeName", "State", "CPUTot", "CPUAlloc", "RealMemory"), line)
         states = _states(values["State"])
@@ -540,9 +727,9 @@ def parse_positions(text: str, number: int) -> dict[str, list[int]]:
     return found
 
 
-def parse_partitions(text):
+def parse_partitions(text: str) -> list[Partition]:
     """Return the partitions in the output of PARTITIONS, in its order."""
-    partitions = []
+    partitions: list[Partition] = []
     for line, values, dummy in _records(text, "PartitionName"):
         _require(values, ("PartitionName", "State", "Nodes", "TotalNodes"), line)
         tres = parse_tres(values.get("TRES", ""))
@@ -557,16 +744,12 @@ def parse_partitions(text):
                 "nodes": expand_hosts(values["Nodes"]),
                 "max_minutes": minutes(values.get("MaxTime", "")),
                 "default_minutes": minutes(values.get("DefaultTime", "")),
-                "max_nodes": None
-                if nodes_limit == "UNLIMITED"
-                else _number("MaxNodes", nodes_limit, line),
+                "max_nodes": (
+                    None if nodes_limit == "UNLIMITED" else _number("MaxNodes", nodes_limit, line)
+                ),
                 "priority_tier": _number("PriorityTier", values.get("PriorityTier", "1"), line),
-                "allow_accounts": None
-                if values.get("AllowAccounts", "ALL") == "ALL"
-                else _words(values["AllowAccounts"]),
-                "allow_qos": None
-                if values.get("AllowQos", "ALL") == "ALL"
-                else _words(values["AllowQos"]),
+                "allow_accounts": _all_or_some(values.get("AllowAccounts", "ALL")),
+                "allow_qos": _all_or_some(values.get("AllowQos", "ALL")),
                 "qos": _text(values.get("QoS", "")),
                 "preempt_mode": values.get("PreemptMode", "").lower(),
                 "cpus": tres.get("cpu", 0),
@@ -577,9 +760,13 @@ def parse_partitions(text):
     return partitions
 
 
-def parse_reservations(text):
+def _all_or_some(value: str) -> list[str] | None:
+    return None if value == "ALL" else _words(value)
+
+
+def parse_reservations(text: str) -> list[Reservation]:
     """Return the reservations in the output of RESERVATIONS, in its order."""
-    reservations = []
+    reservations: list[Reservation] = []
     for line, values, rest in _records(text, "ReservationName", ("Comment",)):
         _require(values, ("ReservationName", "StartTime", "EndTime", "State"), line)
         reservations.append(
@@ -599,7 +786,7 @@ def parse_reservations(text):
     return reservations
 
 
-def parse_config(text):
+def parse_config(text: str) -> Config:
     """Return cluster, version of the controller, and the controllers of C(scontrol show config)."""
     values = dict(re.findall(r"^([A-Za-z_]+(?:\[[0-9]+\])?) *= (.*)$", text, re.MULTILINE))
     for key in ("ClusterName", "SLURM_VERSION"):
@@ -608,7 +795,7 @@ def parse_config(text):
                 "%s is missing in the output of scontrol show config, whose last line is: %.160r"
                 % (key, text.rstrip().rsplit("\n", 1)[-1])
             )
-    controllers = [
+    controllers: list[Controller] = [
         {"role": role, "host": host, "up": state == "UP"}
         for role, host, state in re.findall(
             r"^Slurmctld\(([^()\n]*)\) at (\S+) is (UP|DOWN)$", text, re.MULTILINE
@@ -629,7 +816,7 @@ def parse_config(text):
 # --- squeue and sacct -------------------------------------------------------------------------------------------------------
 
 
-def parse_jobs(text, mark):
+def parse_jobs(text: str, mark: str) -> list[Job]:
     """Return the jobs in the output of jobs_command(mark), in its order. A job array that waits is one entry."""
     width = len(JOB_FIELDS)
     pieces = text.split(mark)
@@ -653,7 +840,7 @@ def parse_jobs(text, mark):
     return jobs
 
 
-def _job(values, line):
+def _job(values: Values, line: str) -> Job:
     tres = parse_tres(values["tres-alloc"])
     gpus, models = _gpus_of_tres(tres)
     state = values["State"].lower()
@@ -672,17 +859,18 @@ def _job(values, line):
     )
     start = _time("StartTime", values["StartTime"], line)
     nodes = expand_hosts(values["NodeList"])
+    number = _number("JobID", values["JobID"], line)
+    array: Entry | None = None
+    if tasks not in _NONE:
+        array = {"id": _number("ArrayJobID", values["ArrayJobID"], line), "tasks": tasks}
+    part: Entry | None = None
+    if het not in _NONE and het != "0":
+        part = {"id": _number("HetJobID", het, line)}
+        part["offset"] = _number("HetJobOffset", values["HetJobOffset"], line)
     return {
-        "id": _number("JobID", values["JobID"], line),
-        "array": None
-        if tasks in _NONE
-        else {"id": _number("ArrayJobID", values["ArrayJobID"], line), "tasks": tasks},
-        "het": None
-        if het in _NONE or het == "0"
-        else {
-            "id": _number("HetJobID", het, line),
-            "offset": _number("HetJobOffset", values["HetJobOffset"], line),
-        },
+        "id": number,
+        "array": array,
+        "het": part,
         "name": values["Name"],
         "comment": _text(values["Comment"]),
         "user": values["UserName"],
@@ -713,19 +901,19 @@ def _job(values, line):
     }
 
 
-class _Memo(dict):
+class _Memo(Dict[str, Any]):
     """Results of a function by its argument."""
 
-    def __init__(self, function):
+    def __init__(self, function: Callable[[str], object]) -> None:
         super().__init__()
         self.function = function
 
-    def __missing__(self, text):
+    def __missing__(self, text: str) -> Any:
         self[text] = found = self.function(text)
         return found
 
 
-def _finished(fields, line, amounts, hosts):
+def _finished(fields: Sequence[str], line: str, amounts: _Memo, hosts: _Memo) -> Entry:
     """Return a job of FINISHED_FIELDS. C(line) is for messages."""
     (
         number,
@@ -778,12 +966,12 @@ def _finished(fields, line, amounts, hosts):
     }
 
 
-def parse_finished(text, mark, with_admin_comment=False):
+def parse_finished(text: str, mark: str, with_admin_comment: bool = False) -> list[Entry]:
     """Return the jobs in the output of finished_command(mark), in its order, with those that still run.
 
     C(cancelled_by) is missing for jobs that were still in the memory of the controller when it was restarted: it then writes their records again, without it.
     """
-    jobs = []
+    jobs: list[Entry] = []
     if not text.strip():
         return jobs
     if not text.endswith("\n"):
@@ -816,7 +1004,7 @@ def parse_finished(text, mark, with_admin_comment=False):
 # --- sacctmgr ---------------------------------------------------------------------------------------------------------------
 
 
-def _table(text, fields):
+def _table(text: str, fields: Sequence[str]) -> Iterator[tuple[str, Values]]:
     """Yield (line, values by field) of each line of sacctmgr. A person without privileges may see none."""
     if text and not text.endswith("\n"):
         raise ParseError("the last line is incomplete: %.160r" % text.rsplit("\n", 1)[-1])
@@ -827,13 +1015,13 @@ def _table(text, fields):
         yield line, dict(zip(fields, values))
 
 
-def _limit(values, key, line):
+def _limit(values: Values, key: str, line: str) -> int | None:
     return _number(key, values[key], line) if values[key] else None
 
 
-def parse_associations(text):
+def parse_associations(text: str) -> list[Association]:
     """Return the associations in the output of ASSOCIATIONS, in its order."""
-    associations = []
+    associations: list[Association] = []
     for line, values in _table(text, ASSOCIATION_FIELDS):
         if not values["Account"]:
             raise ParseError("Account is missing: %.160r" % line)
@@ -859,9 +1047,9 @@ def parse_associations(text):
     return associations
 
 
-def parse_qos(text):
+def parse_qos(text: str) -> list[Qos]:
     """Return the QOS in the output of QOS, in its order."""
-    qos = []
+    qos: list[Qos] = []
     for line, values in _table(text, QOS_FIELDS):
         if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", values["UsageFactor"]):
             raise ParseError(
@@ -906,63 +1094,26 @@ _USAGE = {
     "jobs": r"\s+GrpJobs=(N|[0-9]{1,18})\(([0-9]{1,18})\)",
     "submitted": r"\s+(?:\S+ )*GrpSubmitJobs=(N|[0-9]{1,18})\(([0-9]{1,18})\)",
 }
+_MAXIMA = {"max_jobs": "MaxJobs", "max_submitted": "MaxSubmitJobs", "max_minutes": "MaxWallPJ"}
 
 
-def usage_command(person):
+def usage_command(person: str) -> list[str]:
     """Return the command for P(parse_usage): all accounts, and of the people this one only."""
     return ["scontrol", "show", "assoc_mgr", "users=" + person, "flags=assoc"]
 
 
-def parse_usage(text):
+def parse_usage(text: str) -> list[Entry]:
     """Return how much of its limits each association uses, and the limits as P(parse_associations) has them, from C(scontrol show assoc_mgr).
 
     The controller answers this, without the database and in a tenth of its time. It does not tell the QOS.
     """
-    found = []
+    found: list[Entry] = []
     for line in text.split("\n"):
         match = re.match(r"ClusterName=(\S+) Account=(\S*) UserName=([^\s(]*)", line)
         if match:
-            found.append(
-                {
-                    "cluster": match.group(1),
-                    "account": match.group(2),
-                    "user": match.group(3),
-                    "gpus": {"used": 0, "limit": None},
-                    "cpus": {"used": 0, "limit": None},
-                    "memory_mib": {"used": 0, "limit": None},
-                    "jobs": {"used": 0, "limit": None},
-                    "submitted": {"used": 0, "limit": None},
-                    "parent": "",
-                    "group_tres": {},
-                    "job_tres": {},
-                    "max_jobs": None,
-                    "max_submitted": None,
-                    "max_minutes": None,
-                    "qos": [],
-                }
-            )
-        if not found:
-            continue
-        for key, pattern in _USAGE.items():
-            match = re.match(pattern, line)
-            if match:
-                found[-1][key] = {
-                    "used": int(match.group(2)),
-                    "limit": None if match.group(1) == "N" else int(match.group(1)),
-                }
-        fields = dict(word.partition("=")[::2] for word in line.split())
-        if "ParentAccount" in fields:
-            found[-1]["parent"] = fields["ParentAccount"].partition("(")[0]
-        if "MaxTRESPJ" in fields:
-            found[-1]["job_tres"] = parse_tres(fields["MaxTRESPJ"])
-        for key, name in (
-            ("max_jobs", "MaxJobs"),
-            ("max_submitted", "MaxSubmitJobs"),
-            ("max_minutes", "MaxWallPJ"),
-        ):
-            # With what is used of it in brackets.
-            if fields.get(name):
-                found[-1][key] = _number(name, fields[name].partition("(")[0], line)
+            found.append(_unused(*match.groups()))
+        if found:
+            _read_usage(line, found[-1])
     if not found:
         raise ParseError("expected lines that begin with ClusterName=: %.160r" % text.strip())
     for entry in found:
@@ -973,6 +1124,44 @@ def parse_usage(text):
         }
         entry["group_tres"] = {name: limit for name, limit in limits.items() if limit is not None}
     return found
+
+
+def _unused(cluster: str, account: str, user: str) -> Entry:
+    """Return an association that uses nothing and has no limits."""
+    return {
+        "cluster": cluster,
+        "account": account,
+        "user": user,
+        **{key: {"used": 0, "limit": None} for key in _USAGE},
+        "parent": "",
+        "group_tres": {},
+        "job_tres": {},
+        "max_jobs": None,
+        "max_submitted": None,
+        "max_minutes": None,
+        "qos": [],
+    }
+
+
+def _read_usage(line: str, entry: Entry) -> None:
+    """Write into an association of P(parse_usage) what a line of its output says."""
+    for key, pattern in _USAGE.items():
+        match = re.match(pattern, line)
+        if match:
+            limit = None if match.group(1) == "N" else int(match.group(1))
+            entry[key] = {"used": int(match.group(2)), "limit": limit}
+    fields: Values = {}
+    for word in line.split():
+        name, dummy, value = word.partition("=")
+        fields[name] = value
+    if "ParentAccount" in fields:
+        entry["parent"] = fields["ParentAccount"].partition("(")[0]
+    if "MaxTRESPJ" in fields:
+        entry["job_tres"] = parse_tres(fields["MaxTRESPJ"])
+    for key, name in _MAXIMA.items():
+        # With what is used of it in brackets.
+        if fields.get(name):
+            entry[key] = _number(name, fields[name].partition("(")[0], line)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------------
@@ -1035,7 +1224,7 @@ FIXES = {
 }
 
 
-def why_no_answer(rc, stdout, stderr):
+def why_no_answer(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
     """Return (cause, the line that shows it) of a command that failed."""
     lines = [line.strip() for line in (stderr + "\n" + stdout).split("\n") if line.strip()]
     for cause, pattern in _CAUSES:
@@ -1045,7 +1234,7 @@ def why_no_answer(rc, stdout, stderr):
     return "failed", lines[-1][:400] if lines else "exit code %d and no output" % rc
 
 
-def credential_fault(text):
+def credential_fault(text: str) -> str:
     """Return auth_key, auth_clock or empty for the output of unmunge, which decoded a new credential of the controller."""
     match = re.search(
         r"^(?:STATUS:|unmunge: Error:) +(.*?) *(?:\([0-9]+\))?$", text[:4000], re.MULTILINE
@@ -1056,31 +1245,29 @@ def credential_fault(text):
     return "auth_key" if re.search(r"Invalid credential", status) else ""
 
 
-def controllers_of(text):
+def controllers_of(text: str) -> tuple[list[str], int]:
     """Return ([host names or addresses], port) of the controllers in a slurm.conf."""
-    hosts, port = [], 6817
+    hosts: list[str] = []
+    port = 6817
     for line in text.split("\n"):
         match = re.match(r"\s*(SlurmctldHost|SlurmctldPort)\s*=\s*([^\s#]+)", line, re.IGNORECASE)
         if match and match.group(1).lower() == "slurmctldhost":
             name, dummy, address = match.group(2).rstrip(")").partition("(")
             hosts.append(address or name)
-        elif match and re.match(r"[0-9]{1,5}", match.group(2)):
+        elif match:
             # Several controllers' daemons may use a range.
-            port = int(re.match(r"[0-9]{1,5}", match.group(2)).group(0))
+            first = re.match(r"[0-9]{1,5}", match.group(2))
+            port = int(first.group(0)) if first else port
     return hosts, port
 
 
 # --- drain and resume -------------------------------------------------------------------------------------------------------
 
 
-def reason_of(text):
+def reason_of(text: str) -> str:
     """Return the reason with our prefix, in one line, and not longer than MAX_REASON. Empty if there is no text."""
     # A finding may quote a whole log.
-    words = " ".join(
-        "".join(
-            character if character.isprintable() else " " for character in text[: 10 * MAX_REASON]
-        ).split()
-    )
+    words = " ".join(printable(text[: 10 * MAX_REASON], instead=" ").split())
     if words.startswith(REASON_PREFIX.strip()):
         words = words[len(REASON_PREFIX.strip()) :].strip()
     if not words:
@@ -1089,39 +1276,46 @@ def reason_of(text):
     return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 3].rstrip() + "..."
 
 
-def is_ours(reason):
+def is_ours(reason: str) -> bool:
+    """Return whether a reason is one of this collection."""
     return reason.startswith(REASON_PREFIX.strip())
 
 
-def node_state_plan(found, names, state, reason, only_ours):
+def node_state_plan(
+    found: Iterable[Node], names: Iterable[str], state: str, reason: str, only_ours: bool
+) -> dict[str, str]:
     """Return what slurm_node_state does with each node: {name: drain, resume, unchanged or kept}. C(found) is from parse_nodes."""
     nodes = {node["name"]: node for node in found}
-    plan = {}
+    plan: dict[str, str] = {}
     for name in dict.fromkeys(names):
-        node = nodes[name]
-        foreign = only_ours and node["reason"] != "" and not is_ours(node["reason"])
         if state == "drain":
-            if "drain" in node["states"]:
-                plan[name] = (
-                    "unchanged" if node["reason"] == reason else "kept" if foreign else "drain"
-                )
-            else:
-                # Slurm itself sets nodes down that do not respond. They must not return to service by themselves before the finding is cleared. A person's
-                # reason for a node that is down stays.
-                person = (
-                    foreign
-                    and node["reason_user"] != SLURM_USER
-                    and node["states"][0] in ("down", "error")
-                )
-                plan[name] = "kept" if person else "drain"
-        elif not {"drain", "down", "fail", "error"} & set(node["states"]):
-            plan[name] = "unchanged"
+            plan[name] = _drain_action(nodes[name], reason, only_ours)
         else:
-            plan[name] = "resume" if not only_ours or is_ours(node["reason"]) else "kept"
+            plan[name] = _resume_action(nodes[name], only_ours)
     return plan
 
 
-def state_word(node, action):
+def _drain_action(node: Node, reason: str, only_ours: bool) -> str:
+    """Return drain, unchanged or kept for a node that is to be drained."""
+    foreign = only_ours and node["reason"] != "" and not is_ours(node["reason"])
+    if "drain" in node["states"]:
+        if node["reason"] == reason:
+            return "unchanged"
+        return "kept" if foreign else "drain"
+    # Slurm itself sets nodes down that do not respond. They must not return to service by themselves before the finding is cleared. A person's
+    # reason for a node that is down stays.
+    is_down = node["states"][0] in ("down", "error")
+    return "kept" if foreign and node["reason_user"] != SLURM_USER and is_down else "drain"
+
+
+def _resume_action(node: Node, only_ours: bool) -> str:
+    """Return resume, unchanged or kept for a node that is to be resumed."""
+    if not {"drain", "down", "fail", "error"} & set(node["states"]):
+        return "unchanged"
+    return "resume" if not only_ours or is_ours(node["reason"]) else "kept"
+
+
+def state_word(node: Node, action: str) -> str:
     """Return the state for C(scontrol update) that does the action with the node."""
     # Slurm refuses RESUME for a node that has not registered since the controller was first started.
     return "undrain" if action == "resume" and node["states"][0] == "unknown" else action

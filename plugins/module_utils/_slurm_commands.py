@@ -11,8 +11,14 @@ import socket
 import time
 import uuid
 
+from typing import Any, Callable, Iterable, Sequence, TypeVar
+
 from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_timeout, run_tool
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
+    Run,
+    check_timeout,
+    run_tool,
+)
 
 # Where slurm.conf is. slurmd and sackd keep what they fetched in the last two.
 CONFIGURATIONS = [
@@ -28,16 +34,27 @@ NAMED = 10
 PROBE = 3
 
 
+Parsed = TypeVar("Parsed")
+
+
 class NoAnswer(Exception):
     """Slurm did not answer; the text says what was found and what to do."""
 
-    def __init__(self, cause, text):
+    def __init__(self, cause: str, text: str) -> None:
         super().__init__(text)
         self.cause = cause
 
 
+def _name_of(job: _slurm.Job) -> str:
+    """Return what a message says of a job that runs."""
+    until = ", until %s at most" % job["end_time"] if job["end_time"] else ""
+    return "job %d of %s on %s%s" % (job["id"], job["user"], ", ".join(job["nodes"]), until)
+
+
 class Slurm:
-    def __init__(self, module):
+    """Slurm's commands for an AnsibleModule, all of them within its option C(timeout)."""
+
+    def __init__(self, module: Any) -> None:
         self.module = module
         check_timeout(module)
         self.deadline = time.monotonic() + module.params["timeout"]
@@ -45,7 +62,7 @@ class Slurm:
         os.environ.clear()
         os.environ.update(environment)
 
-    def run(self, command):
+    def run(self, command: list[str]) -> str:
         """Return the output of a command. Raises NoAnswer if it failed."""
         left = self.deadline - time.monotonic()
         shown = command[0] if command[0] in ("squeue", "sacct") else " ".join(command[:6])
@@ -55,16 +72,13 @@ class Slurm:
                 shown,
                 "no time was left for it, of %d seconds" % self.module.params["timeout"],
             )
-        run = run_tool(self.module, command, max(1, int(left + 0.5)))
+        run: Run = run_tool(self.module, command, max(1, int(left + 0.5)))
         if not run.cause and run.rc == 0:
             return run.stdout
         if run.cause == "timeout":
-            cause, evidence = (
-                "timeout",
-                "no answer within %d seconds" % self.module.params["timeout"],
-            )
+            evidence = "no answer within %d seconds" % self.module.params["timeout"]
             # Slurm's commands try again for minutes. That the controller cannot be reached is the more useful cause.
-            cause = self._probe() or cause
+            cause = self._probe() or "timeout"
         elif run.cause:
             cause, evidence = run.cause, run.evidence
         else:
@@ -75,7 +89,7 @@ class Slurm:
                 cause = self._credential() or cause
         raise self._no_answer(cause, shown, evidence)
 
-    def read(self, command, parse):
+    def read(self, command: list[str], parse: Callable[[str], Parsed]) -> Parsed:
         """Return what the parser reads in the output. Fails the module if it cannot."""
         try:
             return parse(self.run(command))
@@ -84,13 +98,17 @@ class Slurm:
                 msg="%s: the output has an unexpected format: %s. Run the command on the host, and report its output if it is complete"
                 % (command[0] if command[0] == "squeue" else " ".join(command), error)
             )
+            raise
 
-    def jobs(self):
+    def jobs(self) -> list[_slurm.Job]:
+        """Return the jobs of the queue."""
         # Made now, so no name or comment contains it.
         mark = "|%s|" % uuid.uuid4().hex
         return self.read(_slurm.jobs_command(mark), lambda text: _slurm.parse_jobs(text, mark))
 
-    def wait_for_jobs(self, nodes, wait, reservation=""):
+    def wait_for_jobs(
+        self, nodes: Iterable[str], wait: int, reservation: str = ""
+    ) -> tuple[list[_slurm.Job], int]:
         """Wait C(wait) seconds until no job runs on the nodes, but for those of the reservation. Returns the jobs that still run, and the seconds waited.
 
         The time limit of the commands does not include it.
@@ -109,33 +127,34 @@ class Slurm:
                 return jobs, waited
             time.sleep(min(PAUSE, max(wait - waited, 1)))
 
-    def fail_for_jobs(self, jobs, waited, end):
+    def fail_for_jobs(self, jobs: Sequence[_slurm.Job], waited: int, end: str) -> None:
         """Fail the module with the jobs in the way; C(end) says what was done about the nodes."""
-        told = [
-            "job %d of %s on %s%s"
-            % (
-                job["id"],
-                job["user"],
-                ", ".join(job["nodes"]),
-                ", until %s at most" % job["end_time"] if job["end_time"] else "",
-            )
-            for job in jobs[:NAMED]
-        ] + (["and %d more" % (len(jobs) - NAMED)] if len(jobs) > NAMED else [])
+        names = [_name_of(job) for job in jobs[:NAMED]]
+        names += ["and %d more" % (len(jobs) - NAMED)] if len(jobs) > NAMED else []
+        rows = [
+            {
+                "id": job["id"],
+                "user": job["user"],
+                "nodes": job["nodes"],
+                "end_time": job["end_time"],
+            }
+            for job in jobs
+        ]
         self.module.fail_json(
             msg="Jobs run on the nodes%s: %s. Expected none. Wait until they have ended, or cancel them (scancel ID). %s"
-            % (" after %d s" % waited if waited else "", "; ".join(told), end),
-            jobs=[{key: job[key] for key in ("id", "user", "nodes", "end_time")} for job in jobs],
+            % (" after %d s" % waited if waited else "", "; ".join(names), end),
+            jobs=rows,
         )
 
     @staticmethod
-    def _no_answer(cause, command, evidence):
+    def _no_answer(cause: str, command: str, evidence: str) -> NoAnswer:
         return NoAnswer(
             cause,
             "'%s' gave no answer: '%s'. %s"
             % (command, evidence, _slurm.FIXES[cause][0].upper() + _slurm.FIXES[cause][1:]),
         )
 
-    def _probe(self):
+    def _probe(self) -> str:
         """controller_down, controller_unreachable, or empty if a controller accepts a connection or the configuration is not known."""
         for path in [os.environ.get("SLURM_CONF", "")] + CONFIGURATIONS:
             try:
@@ -157,7 +176,8 @@ class Slurm:
                 found = found or "controller_unreachable"
         return found
 
-    def _credential(self):
+    def _credential(self) -> str:
+        """Return auth_key, auth_clock or empty, by what this host's MUNGE says of the module's option C(credential)."""
         unmunge = self.module.get_bin_path("unmunge")
         if not unmunge:
             return ""

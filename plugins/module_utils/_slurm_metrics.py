@@ -11,11 +11,13 @@ import time
 
 from collections import Counter
 
+from typing import Any, Sequence
+
 try:
     from ansible_collections.trainyard.gpu.plugins.module_utils._metrics import Family
 except ImportError:
     # Role host_library copies these files to hosts, into one folder.
-    from _metrics import Family
+    from _metrics import Family  # type: ignore[import-not-found,no-redef]
 
 __all__ = ["queue_families", "seconds_of", "up_family", "waiting"]
 
@@ -56,11 +58,12 @@ def seconds_of(text: str | None) -> float | None:
 
 
 def _age(text: str | None, now: float) -> float | None:
+    """Return the seconds since a time of the parsers, None for no time."""
     begun = seconds_of(text)
     return None if begun is None else max(0.0, now - begun)
 
 
-def _gauge(name: str, text: str, samples: list) -> Family:
+def _gauge(name: str, text: str, samples: Sequence[tuple[dict[str, str], float | None]]) -> Family:
     return Family("trainyard_slurm_" + name, "gauge", text, samples)
 
 
@@ -73,14 +76,18 @@ def up_family(answers: dict[str, bool]) -> Family:
     )
 
 
-def _job_state(job: dict) -> str:
+def _job_state(job: dict[str, Any]) -> str:
+    """Return pending, running or other."""
     if job["state"] == "pending":
         return "pending"
     return "running" if job["state"] in _RUNS else "other"
 
 
-def _job_families(jobs: list[dict], now: float) -> list[Family]:
-    count, gpus, waits, people = Counter(), Counter(), {}, []
+def _job_families(jobs: list[dict[str, Any]], now: float) -> list[Family]:
+    count: Counter[tuple[str, str, str]] = Counter()
+    gpus: Counter[tuple[str, str]] = Counter()
+    waits: dict[tuple[str, str], float] = {}
+    people: list[tuple[dict[str, str], float]] = []
     for job in jobs:
         place = (job["account"], job["partition"])
         state = _job_state(job)
@@ -124,7 +131,7 @@ def _job_families(jobs: list[dict], now: float) -> list[Family]:
     ]
 
 
-def _quota_families(usage: list[dict]) -> list[Family]:
+def _quota_families(usage: list[dict[str, Any]]) -> list[Family]:
     accounts = [entry for entry in usage if not entry["user"]]
     return [
         _gauge(
@@ -140,7 +147,7 @@ def _quota_families(usage: list[dict]) -> list[Family]:
     ]
 
 
-def node_state(node: dict) -> str:
+def node_state(node: dict[str, Any]) -> str:
     """Return the one state of a node that decides whether it runs jobs."""
     states = set(node["states"])
     if node["states"][0] in ("down", "error") or "not_responding" in states:
@@ -150,13 +157,14 @@ def node_state(node: dict) -> str:
     return "maintenance" if "maintenance" in states else node["states"][0]
 
 
-def _by(node: dict) -> str:
+def _by(node: dict[str, Any]) -> str:
+    """Return who has set the reason of a node: trainyard, slurm or operator."""
     if node["reason"].startswith("trainyard:"):
         return "trainyard"
     return "slurm" if node["reason_user"] == "slurm" else "operator"
 
 
-def _node_families(nodes: list[dict], now: float) -> list[Family]:
+def _node_families(nodes: list[dict[str, Any]], now: float) -> list[Family]:
     reasons = [
         (
             {"node": node["name"], "by": _by(node), "reason": node["reason"]},
@@ -190,7 +198,7 @@ def _node_families(nodes: list[dict], now: float) -> list[Family]:
     ]
 
 
-def waiting(jobs: list[dict]) -> list[dict]:
+def waiting(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the jobs that wait in the order in which Slurm looks at them, without anything that names a person, a group or a job.
 
     C(jobs) are of P(_slurm.parse_jobs). One that is held has no place.
@@ -204,7 +212,7 @@ def waiting(jobs: list[dict]) -> list[dict]:
 
 
 def queue_families(
-    nodes: list[dict], jobs: list[dict], usage: list[dict], now: float
+    nodes: list[dict[str, Any]], jobs: list[dict[str, Any]], usage: list[dict[str, Any]], now: float
 ) -> list[Family]:
     """Return the families of the queue, from what the parsers of C(_slurm) return, and the time in seconds since 1970."""
     return _job_families(jobs, now) + _quota_families(usage) + _node_families(nodes, now)

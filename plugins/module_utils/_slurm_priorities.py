@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from typing import Any, Mapping, Sequence
+
 __all__ = ["MOST", "NAME", "NAMES", "priority_faults"]
 
 # sacctmgr folds names to lower case. It accepts any character, and its own output is ambiguous with some.
@@ -16,10 +18,10 @@ NAMES = "lower-case letters, digits, _ and -, at most 40, beginning with a lette
 MOST = 1000000
 
 
-def _circle(preempts):
+def _circle(preempts: Mapping[str, list[str]]) -> list[str]:
     """Return the names of priorities that preempt each other in a circle, in its order, [] if there is none."""
 
-    def walk(name, path):
+    def walk(name: str, path: list[str]) -> list[str]:
         if name in path:
             return path[path.index(name) :] + [name]
         for other in preempts.get(name, ()):
@@ -35,9 +37,11 @@ def _circle(preempts):
     return []
 
 
-def priority_faults(priorities):
+def priority_faults(priorities: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what is wrong with entries of C(name), C(priority) and C(preempts), one sentence each. The caller names the variable before each of them."""
-    found, names, preempts = [], [str(entry.get("name", "")) for entry in priorities], {}
+    found: list[str] = []
+    preempts: dict[str, list[str]] = {}
+    names = [str(entry.get("name", "")) for entry in priorities]
     for entry, name in zip(priorities, names):
         if not NAME.fullmatch(name):
             found.append("'%s' is not a valid name; use %s" % (name, NAMES))

@@ -13,6 +13,9 @@ import json
 import re
 import statistics
 
+from typing import Any, Dict, Iterable, Mapping, Sequence, TypedDict
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._messages import printable
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 __all__ = [
@@ -23,8 +26,8 @@ __all__ = [
     "mesh_members",
     "mesh_problems",
     "parse_logins",
+    "one_line",
     "parse_record",
-    "printable",
     "seconds",
     "without_comment",
 ]
@@ -35,7 +38,60 @@ KINDS = {
 }
 
 
-def without_comment(public_key):
+#: A member of the cluster with its keys, as in cluster.json. What M(ssh_mesh_keys) and M(ssh_mesh_info) return of a host.
+Host = Dict[str, Any]
+Answer = Mapping[str, Any]
+
+
+class ChangedKey(TypedDict):
+    """A key that differs from the one on record. C(found) and C(recorded) are fingerprints."""
+
+    name: str
+    kind: str
+    found: str
+    recorded: str
+    recorded_on: str
+    problem: str
+
+
+class Members(TypedDict):
+    """What P(mesh_members) returns."""
+
+    hosts: list[Host]
+    kept: list[str]
+    unknown: list[str]
+    changed: list[ChangedKey]
+    behind: list[str]
+
+
+class Login(TypedDict):
+    """The output of a login. Times are in seconds since 1970, None if the container's date did not tell them."""
+
+    rc: int
+    stdout: str
+    stderr: str
+    began: float | None
+    ended: float | None
+
+
+class MeshFinding(TypedDict):
+    """What is wrong between hosts. C(about) is container, login, way_back, session or memlock."""
+
+    hosts: list[str]
+    about: str
+    problem: str
+
+
+class MeshProblems(TypedDict):
+    """What P(mesh_problems) returns."""
+
+    problems: list[str]
+    findings: list[MeshFinding]
+    absent: list[str]
+    clocks: dict[str, dict[str, float]]
+
+
+def without_comment(public_key: str) -> str:
     """Return type and key of a public key, which identify it."""
     words = public_key.split()
     if len(words) < 2:
@@ -43,7 +99,7 @@ def without_comment(public_key):
     return " ".join(words[:2])
 
 
-def fingerprint(public_key):
+def fingerprint(public_key: str) -> str:
     """Return the fingerprint of a public key as ssh-keygen -l prints it."""
     try:
         blob = base64.b64decode(without_comment(public_key).split()[1], validate=True)
@@ -52,12 +108,12 @@ def fingerprint(public_key):
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def parse_record(text):
+def parse_record(text: str) -> dict[str, Any]:
     """Return the content of cluster.json; {} if the file is empty."""
     if not text.strip():
         return {}
     try:
-        record = json.loads(text)
+        record: dict[str, Any] = json.loads(text)
         # Every later step needs these.
         {entry["name"]: (entry["host_key"], entry["public_key"]) for entry in record["hosts"]}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -65,14 +121,16 @@ def parse_record(text):
     return record
 
 
-def _recorded(answer, name):
-    for entry in (answer.get("recorded") or {}).get("hosts", []):
+def _recorded(answer: Answer, name: str) -> Host:
+    """Return what the record of a host has of another one, nothing if it does not know it."""
+    recorded: list[Host] = (answer.get("recorded") or {}).get("hosts", [])
+    for entry in recorded:
         if entry["name"] == name:
             return entry
     return {}
 
 
-def changed_key(name, kind, found, recorded, holder):
+def changed_key(name: str, kind: str, found: str, recorded: str, holder: str) -> ChangedKey:
     """Return the entry of a key that differs from the one on record, which C(holder) has."""
     return {
         "name": name,
@@ -85,23 +143,26 @@ def changed_key(name, kind, found, recorded, holder):
     }
 
 
-def _known_keys(name, answer, records):
+def _known_keys(
+    name: str, answer: Answer, records: Iterable[tuple[str, Host]]
+) -> tuple[dict[str, str | None], list[ChangedKey]]:
     """Return ({kind: key or None} of a member, its keys that are not those on record although nobody asked to rotate them).
 
     C(records) are (holder, entry) of the hosts that know it, its own first.
     """
-    known, changed = {}, []
+    known: dict[str, str | None] = {}
+    changed: list[ChangedKey] = []
     for kind in KINDS:
         on_record = [(holder, entry[kind]) for holder, entry in records if entry.get(kind)]
         holder, recorded = on_record[0] if on_record else ("", None)
-        known[kind] = answer.get(kind) or recorded
-        if recorded and known[kind] != recorded and not answer.get("rotated"):
-            prints = fingerprint(known[kind]), fingerprint(recorded)
+        key = known[kind] = answer.get(kind) or recorded
+        if recorded and key and key != recorded and not answer.get("rotated"):
+            prints = fingerprint(key), fingerprint(recorded)
             changed.append(changed_key(name, kind, *prints, holder))
     return known, changed
 
 
-def mesh_members(members, answers):
+def mesh_members(members: Sequence[Host], answers: Mapping[str, Answer]) -> Members:
     """Merge the members' keys.
 
     C(members) is the cluster in rank order, C(answers) has for each host that was asked what M(ssh_mesh_keys) returned. Returns
@@ -113,12 +174,15 @@ def mesh_members(members, answers):
 
     What a host has on its own record counts; where it has none (it is new, or was replaced), what the others have.
     """
-    hosts, kept, unknown, changed = [], [], [], []
+    hosts: list[Host] = []
+    kept: list[str] = []
+    unknown: list[str] = []
+    changed: list[ChangedKey] = []
     for member in members:
         name = member["name"]
         answer = answers.get(name, {})
         records = [(name, _recorded(answer, name))] + [
-            (other, _recorded(said, name)) for other, said in answers.items() if other != name
+            (other, _recorded(each, name)) for other, each in answers.items() if other != name
         ]
         known, changed_keys = _known_keys(name, answer, records)
         changed += changed_keys
@@ -127,7 +191,7 @@ def mesh_members(members, answers):
         elif not answer.get("host_key"):
             kept.append(name)
         # The interface of an absent host is unknown, and so are its slots if the inventory does not set them.
-        earlier = next((entry for dummy, entry in records if entry), {})
+        earlier: Host = next((entry for dummy, entry in records if entry), {})
         hosts.append(
             {
                 "name": name,
@@ -139,7 +203,7 @@ def mesh_members(members, answers):
             }
         )
 
-    def essence(entries):
+    def essence(entries: Iterable[Host]) -> list[tuple[str, str, str | None, str | None]]:
         return [
             (entry["name"], entry["address"], entry["host_key"], entry["public_key"])
             for entry in entries
@@ -228,27 +292,23 @@ _OF_TARGET = (
 ABSENT = ("connection_refused", "timeout", "unreachable")
 
 
-def printable(text):
+def one_line(text: str) -> str:
     """A text of a session, whose users may let it print anything, as one line of bounded length without control characters."""
-    return "".join(
-        character if character.isprintable() else " " for character in text[:_LONGEST]
-    ).strip()
+    return printable(text[:_LONGEST], instead=" ").strip()
 
 
-def judge_login(name, rc, stderr):
+def judge_login(name: str, rc: int, stderr: str) -> tuple[str, str, str]:
     """Return (cause, fix, evidence) of a login that ended with rc; empty for one that worked."""
     if rc == 0:
         return "", "", ""
     stages = [stage for stage, pattern in _STAGES if re.search(pattern, stderr)]
-    lines = [printable(line) for line in stderr.splitlines()]
-    said = [line for line in lines if line and not re.match(_VERBOSE, line)]
-    cause = next(
-        (cause for cause, pattern in _CAUSES if re.search(pattern, "\n".join(said))), "unknown"
-    )
-    evidence = said[-1] if said else "exit code %d" % rc
+    messages = _messages_of(stderr)
+    cause = _cause_of("\n".join(messages))
+    evidence = messages[-1] if messages else "exit code %d" % rc
     if "authenticated" in stages and rc < _OF_SSH and rc not in _ENDED_BY_LIMIT:
-        # What it says is of programs of the session.
-        cause, evidence = "session_ends", "%s (exit code %d)" % (evidence, rc) if said else evidence
+        # The messages are of programs of the session.
+        cause = "session_ends"
+        evidence += " (exit code %d)" % rc if messages else ""
     elif rc in _ENDED_BY_LIMIT or cause in ("unknown", "timeout"):
         cause, evidence = _hung(cause, evidence, stages, rc)
     if cause == "host_key_changed":
@@ -257,7 +317,21 @@ def judge_login(name, rc, stderr):
     return cause, _FIXES[cause].format(name=name), evidence
 
 
-def _hung(cause, evidence, stages, rc):
+def _messages_of(stderr: str) -> list[str]:
+    """Return the lines that ssh would also print without -v."""
+    lines = [one_line(line) for line in stderr.splitlines()]
+    return [line for line in lines if line and not re.match(_VERBOSE, line)]
+
+
+def _cause_of(messages: str) -> str:
+    """Return the first cause that messages of ssh show."""
+    for cause, pattern in _CAUSES:
+        if re.search(pattern, messages):
+            return cause
+    return "unknown"
+
+
+def _hung(cause: str, evidence: str, stages: Sequence[str], rc: int) -> tuple[str, str]:
     """Return (cause, evidence) of a login that ended without a reason, by the last stage that it has reached."""
     if "authenticated" in stages:
         # A command that ended with another exit code has not hung.
@@ -271,19 +345,20 @@ def _hung(cause, evidence, stages, rc):
     return "timeout" if rc in _ENDED_BY_LIMIT else cause, evidence
 
 
-def seconds(text):
+def seconds(text: str) -> float | None:
     """Return a time printed by C(date +%s.%N); null for other text (not every date supports %N)."""
     return float(text) if re.match(r"[0-9]+(\.[0-9]+)?$", text) else None
 
 
-def clock_ahead(login, clock):
-    """Return bounds of how far a clock, read during the login, is ahead of this host's; null if one of them is unknown."""
-    if None in (clock, login["began"], login["ended"]):
+def clock_ahead(login: Login, clock: float | None) -> list[float] | None:
+    """Return bounds in seconds of how far a clock, read during the login, is ahead of this host's; null if one of them is unknown."""
+    began, ended = login["began"], login["ended"]
+    if clock is None or began is None or ended is None:
         return None
-    return [round(clock - login["ended"], 3), round(clock - login["began"], 3)]
+    return [round(clock - ended, 3), round(clock - began, 3)]
 
 
-def clocks(proofs):
+def clocks(proofs: Mapping[str, Answer]) -> dict[str, dict[str, float]]:
     """Return, for each host, how far its clock is ahead of the median of all, and the uncertainty.
 
     Uses the simultaneous logins of one host. With two median clocks, the one nearer to that host's clock counts.
@@ -304,12 +379,12 @@ def clocks(proofs):
     return {}
 
 
-def parse_logins(text, token):
+def parse_logins(text: str, token: str) -> list[Login]:
     """Parse the output of the script in the container: rc, stdout and stderr of each peer, and the times when the login C(began) and C(ended).
 
     Each peer's part is C(<token> <rc> <began> <ended>), then its lines, each with C(o ) or C(e ) before it. A clock that wasn't told is null.
     """
-    logins = []
+    logins: list[Login] = []
     # Other characters that end a line in Python are of the session.
     for line in text.split("\n"):
         if line.startswith(token + " "):
@@ -323,14 +398,18 @@ def parse_logins(text, token):
                     "ended": seconds(ended),
                 }
             )
-        elif logins and line[:2] in ("o ", "e "):
-            logins[-1]["stdout" if line[0] == "o" else "stderr"] += line[2:] + "\n"
+        elif logins and line.startswith("o "):
+            logins[-1]["stdout"] += line[2:] + "\n"
+        elif logins and line.startswith("e "):
+            logins[-1]["stderr"] += line[2:] + "\n"
         elif line.strip():
             raise ParseError("unexpected line: %s" % line)
     return logins
 
 
-def mesh_problems(proofs, members, hosts):
+def mesh_problems(
+    proofs: Mapping[str, Answer], members: Iterable[Host], hosts: Iterable[Host]
+) -> MeshProblems:
     """Return the problems of the mesh.
 
     C(proofs) has for each host in play what M(ssh_mesh_info) returned, C(hosts) is what P(mesh_members) made. Returns
@@ -340,12 +419,13 @@ def mesh_problems(proofs, members, hosts):
     - C(absent): members that are not in play and don't answer, which --limit allows;
     - C(clocks): see P(clocks).
     """
-    findings, absent = [], []
+    findings: list[MeshFinding] = []
+    absent: list[str] = []
     expected = {host["name"]: host["host_key"] for host in hosts}
     in_play = {member["name"] for member in members if member["in_play"]}
 
-    def find(about, problem, *those):
-        findings.append({"hosts": list(dict.fromkeys(those)), "about": about, "problem": problem})
+    def find(about: str, problem: str, *names: str) -> None:
+        findings.append({"hosts": list(dict.fromkeys(names)), "about": about, "problem": problem})
 
     for source, proof in proofs.items():
         if proof["cause"]:
@@ -393,7 +473,7 @@ def mesh_problems(proofs, members, hosts):
     }
 
 
-def _results(proofs):
+def _results(proofs: Mapping[str, Answer]) -> dict[tuple[str, str], bool]:
     """Return {(host, target): whether the login worked}."""
     return {
         (host, login["name"]): not login["cause"]
@@ -402,7 +482,7 @@ def _results(proofs):
     }
 
 
-def _at_fault(source, target, cause, proofs):
+def _at_fault(source: str, target: str, cause: str, proofs: Mapping[str, Answer]) -> list[str]:
     """Return the hosts to name for a failed login: the side that does not answer, or both ends if the logins do not show which it is.
 
     A login to oneself does not use the network. So a host that fails there is at fault, and so is one that all others fail to reach, or that reaches no other.
@@ -413,9 +493,8 @@ def _at_fault(source, target, cause, proofs):
     if target not in proofs:
         return [source, target]
     results = _results(proofs)
-    between = {ends: good for ends, good in results.items() if ends[0] != ends[1]}
-    into = [good for (host, name), good in between.items() if name == target]
-    out = [good for (host, name), good in between.items() if host == source]
+    into = _with_others(results, 1, target)
+    out = _with_others(results, 0, source)
     if results.get((target, target)) is False or cause in _OF_TARGET and not any(into):
         return [target]
     if results.get((source, source)) is False:
@@ -428,17 +507,24 @@ def _at_fault(source, target, cause, proofs):
     return [source, target]
 
 
-def _has(name, found, wanted):
+def _with_others(results: Mapping[tuple[str, str], bool], end: int, name: str) -> list[bool]:
+    """Return whether each login between a host and another one worked: those from the host (C(end) 0) or to it (1)."""
+    return [good for ends, good in results.items() if ends[0] != ends[1] and ends[end] == name]
+
+
+def _has(name: str, found: str, expected: str) -> bool:
     """Whether a session's variable matches the container's. A login may extend LD_LIBRARY_PATH: NGC's images add CUDA's compatibility folder."""
     entries = iter(found.split(":"))
-    return found == wanted or (
+    return found == expected or (
         name == "LD_LIBRARY_PATH"
-        and wanted != ""
-        and all(entry in entries for entry in wanted.split(":"))
+        and expected != ""
+        and all(entry in entries for entry in expected.split(":"))
     )
 
 
-def _differences(source, target, session, container):
+def _differences(
+    source: str, target: str, session: Answer, container: Answer
+) -> list[tuple[str, str]]:
     """Differences between a session and Docker's data of the container at the other end."""
     if session["container_id"] != container["id"]:
         return [

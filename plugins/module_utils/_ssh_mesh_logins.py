@@ -10,15 +10,45 @@ import json
 import socket
 import time
 
+from typing import Any, Dict, Iterable, Mapping, TypedDict
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import (
     PASSING,
+    Login,
     clock_ahead,
     judge_login,
     parse_logins,
-    printable,
+    one_line,
     seconds,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import Run, run_tool
+
+#: Options of module ssh_mesh_info.
+Params = Mapping[str, Any]
+#: What C(docker inspect) prints of a container.
+Inspected = Mapping[str, Any]
+#: The result of module ssh_mesh_info.
+Result = Dict[str, Any]
+
+
+class ContainerSettings(TypedDict):
+    """What sessions are compared with. C(memlock) is in KiB or unlimited, None for the engine's default."""
+
+    id: str
+    memlock: str | None
+    environment: dict[str, str]
+
+
+class LoginResult(TypedDict):
+    """A login for a role. C(cause), C(fix) and C(evidence) are empty for one that worked, C(session) is for one that failed."""
+
+    name: str
+    ok: bool
+    cause: str
+    fix: str
+    evidence: str
+    session: dict[str, Any]
+
 
 #: Options of a login other than the container, the peers and the address.
 LOGIN_OPTIONS = {
@@ -93,13 +123,14 @@ except OSError as error:
 ASKED = "a "
 
 
-def settings_of(found, names):
+def settings_of(found: Inspected, names: Iterable[str]) -> ContainerSettings:
     """What sessions are compared with, from C(docker inspect): the container's ID, its limit of locked memory, and these variables."""
     limits = {limit["Name"]: limit["Hard"] for limit in found["HostConfig"].get("Ulimits") or []}
-    memlock = limits.get("memlock")
-    if memlock is not None:
-        memlock = "unlimited" if memlock == -1 else str(memlock // 1024)
-    environment = dict(
+    limit = limits.get("memlock")
+    memlock = None
+    if limit is not None:
+        memlock = "unlimited" if limit == -1 else str(limit // 1024)
+    environment: dict[str, str] = dict(
         entry.split("=", 1) for entry in found["Config"]["Env"] or [] if "=" in entry
     )
     return {
@@ -109,8 +140,8 @@ def settings_of(found, names):
     }
 
 
-def own_container(module, params):
-    """Docker's data of the container, or None with the cause."""
+def own_container(module: Any, params: Params) -> tuple[Inspected | None, str, str]:
+    """Return (Docker's data of the container, '', ''), or (None, cause, evidence)."""
     # This is not a login: an engine on a busy host may take longer.
     run = run_tool(
         module,
@@ -124,24 +155,29 @@ def own_container(module, params):
             "container_not_running" if missing else "engine_unavailable",
             run.evidence or run.stderr.strip(),
         )
-    return json.loads(run.stdout)[0], "", ""
+    container: Inspected = json.loads(run.stdout)[0]
+    return container, "", ""
 
 
-def session_of(login):
-    values = dict(line.split("=", 1) for line in login["stdout"].split("\n") if "=" in line)
+def session_of(login: Login) -> dict[str, Any]:
+    """Return what the program in a session has printed."""
+    lines = login["stdout"].split("\n")
+    values: dict[str, str] = dict(line.split("=", 1) for line in lines if "=" in line)
     return {
-        "hostname": printable(values.pop("hostname", "")),
-        "container_id": printable(values.pop("container_id", "")),
-        "memlock": printable(values.pop("memlock", "")),
+        "hostname": one_line(values.pop("hostname", "")),
+        "container_id": one_line(values.pop("container_id", "")),
+        "memlock": one_line(values.pop("memlock", "")),
         "clock_ahead_s": clock_ahead(login, seconds(values.pop("clock", ""))),
-        "way_back": printable(values.pop("way_back", "")),
+        "way_back": one_line(values.pop("way_back", "")),
         "environment": {
             name[1:]: value for name, value in values.items() if name.startswith("$") and value
         },
     }
 
 
-def log_in(module, params, peers, ask=""):
+def log_in(
+    module: Any, params: Params, peers: list[str], ask: str = ""
+) -> tuple[list[LoginResult] | None, Run, str]:
     """Try all peers once. Returns the logins, or None with the run that failed, and what the shell commands C(ask) print in the container before that."""
     probe = [PROBE] + [
         "printf '$%s=%%s\\n' \"$%s\"" % (name, name) for name in params["environment"]
@@ -168,12 +204,12 @@ def log_in(module, params, peers, ask=""):
             container=params["container"],
         )
     lines = run.stdout.split("\n")
-    said = "".join(line[len(ASKED) :] + "\n" for line in lines if line.startswith(ASKED))
+    answer = "".join(line[len(ASKED) :] + "\n" for line in lines if line.startswith(ASKED))
     if run.cause or run.rc != 0:
-        return None, run, said
-    logins = []
-    told = "\n".join(line for line in lines if not line.startswith(ASKED))
-    for name, login in zip(peers, parse_logins(told, TOKEN)):
+        return None, run, answer
+    logins: list[LoginResult] = []
+    rest = "\n".join(line for line in lines if not line.startswith(ASKED))
+    for name, login in zip(peers, parse_logins(rest, TOKEN)):
         cause, fix, evidence = judge_login(name, login["rc"], login["stderr"])
         logins.append(
             {
@@ -185,25 +221,26 @@ def log_in(module, params, peers, ask=""):
                 "session": {} if cause else session_of(login),
             }
         )
-    return logins, run, said
+    return logins, run, answer
 
 
-def failure(run):
+def failure(run: Run) -> dict[str, str]:
     """Why there are no logins."""
     why = run.evidence or run.stderr.strip()
     return {"cause": run.cause or "unknown", "fix": "run training_environment.yml: %s" % why}
 
 
-def try_logins(module, params: dict, wait: float) -> dict:
+def try_logins(module: Any, params: Params, wait: float) -> Result:
     """Log in to all peers, for up to C(wait) seconds while an sshd is starting. Returns the result of ssh_mesh_info. ParseError for other output."""
-    result = {"available": False, "container": {}, "logins": []}
+    result: Result = {"available": False, "container": {}, "logins": []}
     found, cause, evidence = own_container(module, params)
-    if cause:
+    if found is None:
         return dict(result, cause=cause, fix="run training_environment.yml: %s" % evidence)
     result["container"] = settings_of(found, params["environment"])
 
     deadline = time.monotonic() + wait
-    done, left = {}, params["peers"]
+    done: dict[str, LoginResult] = {}
+    left = params["peers"]
     while left:
         logins, run, dummy = log_in(module, params, left)
         if logins is None:
@@ -217,17 +254,19 @@ def try_logins(module, params: dict, wait: float) -> dict:
     return dict(result, cause="", fix="")
 
 
-def ask_and_try_logins(module, params: dict, found: dict, ask: str) -> tuple[dict, str]:
+def ask_and_try_logins(
+    module: Any, params: Params, found: Inspected, ask: str
+) -> tuple[Result, str]:
     """Log in to all peers once from a container of which C(docker inspect) is known. Returns the result of ssh_mesh_info, and what C(ask) has printed there.
 
     In one docker exec, because that takes longer than either. ParseError for other output.
     """
-    result = {
+    result: Result = {
         "available": False,
         "container": settings_of(found, params["environment"]),
         "logins": [],
     }
-    logins, run, said = log_in(module, params, params["peers"], ask)
+    logins, run, answer = log_in(module, params, params["peers"], ask)
     if logins is None:
-        return dict(result, **failure(run)), said
-    return dict(result, available=True, logins=logins, cause="", fix=""), said
+        return dict(result, **failure(run)), answer
+    return dict(result, available=True, logins=logins, cause="", fix=""), answer

@@ -7,7 +7,10 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
+
+from typing import Callable, Iterable, List, Mapping
 
 __all__ = [
     "config_with",
@@ -33,16 +36,19 @@ _OF_LOGIN = (
 # sshd accepts name value, name=value and name = value, in any case.
 _LINE = re.compile(r"\s*([A-Za-z0-9]+)(?:\s*=\s*|\s+)(\S.*?)\s*\Z")
 _WORD = re.compile(r'"([^"]*)"|(#.*)|(\S+)')
+#: Words of all lines of an option, by its name in lower case, as P(parse_effective) returns them.
+Effective = Mapping[str, List[str]]
 
 
-def _option(line):
+def _option(line: str) -> tuple[str, str]:
     """Return (name in lower case, value) of a line, ('', '') of a comment or an empty line."""
     found = _LINE.match(line)
     return (found.group(1).lower(), found.group(2)) if found else ("", "")
 
 
-def _words(value):
-    words = []
+def _words(value: str) -> list[str]:
+    """Return the words of a value, without quotes and without a comment."""
+    words: list[str] = []
     for quoted, comment, plain in _WORD.findall(value):
         if comment:
             break
@@ -50,24 +56,26 @@ def _words(value):
     return words
 
 
-def includes(text):
+def includes(text: str) -> list[str]:
     """Return the patterns of all Include lines, relative ones completed as sshd does it."""
-    options = [_option(line) for line in text.splitlines()]
-    return [
-        word if word.startswith("/") else "/etc/ssh/" + word
-        for name, value in options
-        if name == "include"
-        for word in _words(value)
-    ]
+    patterns: list[str] = []
+    for name, value in map(_option, text.splitlines()):
+        if name == "include":
+            # An absolute one replaces the folder.
+            patterns += [os.path.join("/etc/ssh", word) for word in _words(value)]
+    return patterns
 
 
-def config_with(text, expand, path, replacement=None):
+def config_with(
+    text: str, expand: Callable[[str], list[str]], path: str, replacement: str | None = None
+) -> tuple[str, bool]:
     """Return (sshd_config with C(replacement) in place of the file C(path) of a folder that it includes, whether it includes that file for all connections).
 
     sshd itself then judges the new file before it goes live. Without a replacement, the result is the configuration as if there was no such file.
     C(expand) returns the existing files of a pattern.
     """
-    lines, is_included, in_block = [], False, False
+    lines: list[str] = []
+    is_included = in_block = False
     for line in text.splitlines():
         name, value = _option(line)
         in_block = in_block or name == "match"
@@ -76,17 +84,24 @@ def config_with(text, expand, path, replacement=None):
             lines.append(line)
             continue
         is_included = is_included or not in_block
-        files = []
+        files: list[str] = []
         for pattern in patterns:
-            its = [file for file in expand(pattern) if file != path]
-            if replacement and fnmatch.fnmatchcase(path, pattern):
-                its.append(path)
-            files += [replacement if file == path else file for file in sorted(its)]
+            files += _included(pattern, expand, path, replacement)
         lines += ["Include %s" % " ".join('"%s"' % file for file in files)] if files else []
     return "\n".join(lines) + "\n", is_included
 
 
-def is_judged_by_user(texts):
+def _included(
+    pattern: str, expand: Callable[[str], list[str]], path: str, replacement: str | None
+) -> list[str]:
+    """Return the files of a pattern in sshd's order, with C(replacement) in the place of C(path)."""
+    files = {file: file for file in expand(pattern) if file != path}
+    if replacement and fnmatch.fnmatchcase(path, pattern):
+        files[path] = replacement
+    return [files[name] for name in sorted(files)]
+
+
+def is_judged_by_user(texts: Iterable[str]) -> bool:
     """Whether a Match block of one of these files decides about logins. sshd is then asked about each user."""
     for text in texts:
         in_block = False
@@ -98,7 +113,7 @@ def is_judged_by_user(texts):
     return False
 
 
-def lost_quotes(texts):
+def lost_quotes(texts: Iterable[str]) -> bool:
     """Whether AuthorizedKeysFile has a name with a blank in one of these files. sshd -T prints it without its quotes."""
     options = [_option(line) for text in texts for line in text.splitlines()]
     return any(
@@ -107,16 +122,16 @@ def lost_quotes(texts):
     )
 
 
-def parse_effective(text):
+def parse_effective(text: str) -> dict[str, list[str]]:
     """Return {name: [words of all lines]} of the output of sshd -T."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for line in text.splitlines():
         name, dummy, value = line.partition(" ")
         found.setdefault(name.lower(), []).extend(value.split())
     return found
 
 
-def files_of_keys(effective, path):
+def files_of_keys(effective: Effective, path: str) -> list[str]:
     """Return AuthorizedKeysFile with one more file: what the site has, and C(path)."""
     return [
         name
@@ -125,7 +140,7 @@ def files_of_keys(effective, path):
     ] + [path]
 
 
-def drop_in(files):
+def drop_in(files: Iterable[str]) -> str:
     """Return the text of our file in sshd's folder."""
     return (
         "# Written by role trainyard.gpu.shared_storage. The last file has the keys of shared_storage_users.\n"
@@ -134,11 +149,12 @@ def drop_in(files):
     )
 
 
-def _matches(name, pattern):
+def _matches(name: str, pattern: str) -> bool:
+    """Return whether a name matches a pattern of sshd, which knows * and ? only."""
     return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
-def hinders(effective, path, name="", groups=()):
+def hinders(effective: Effective, path: str, name: str = "", groups: Iterable[str] = ()) -> str:
     """Return why sshd would not accept the key of a user, or without a name of any user; empty if it would."""
     if effective.get("usepam", ["yes"]) == ["no"]:
         return "UsePAM is no, and sshd then rejects accounts without a password"
@@ -157,7 +173,7 @@ def hinders(effective, path, name="", groups=()):
     return _refused(effective, name, groups) if name else ""
 
 
-def _refused(effective, name, groups):
+def _refused(effective: Effective, name: str, groups: Iterable[str]) -> str:
     """Return which list of users or groups keeps a user out; empty if none does."""
     users = {
         kind: effective.get(kind, [])

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 
+from typing import Any
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._files import read_existing
 from ansible_collections.trainyard.gpu.plugins.module_utils._pem import certificates
 
 __all__ = [
@@ -16,7 +19,6 @@ __all__ = [
     "SYSTEM_BUNDLE",
     "file_name",
     "files_in",
-    "read",
     "trusts",
     "trusts_requested",
 ]
@@ -26,20 +28,11 @@ SYSTEM_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 PREFIX = "trainyard-"
 
 
-def read(path: str) -> str:
-    """Return the text of a file, empty if it does not exist."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except FileNotFoundError:
-        return ""
-
-
 def files_in(directory: str, prefix: str) -> dict[str, str]:
     """Return our files with certificates in a folder, by name."""
     names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     return {
-        name: read(os.path.join(directory, name))
+        name: read_existing(os.path.join(directory, name))
         for name in names
         if name.startswith(prefix) and name.endswith(".crt")
     }
@@ -58,15 +51,15 @@ def trusts(
     prefix: str = PREFIX,
 ) -> bool:
     """Return whether module trusted_certificates would change nothing for these certificates and this copy of the system's bundle."""
-    text = read(system_bundle)
+    text = read_existing(system_bundle)
     held = certificates(text, strict=False)
-    if not fingerprints or not set(fingerprints) <= set(held) or read(bundle) != text:
+    if not fingerprints or not set(fingerprints) <= set(held) or read_existing(bundle) != text:
         return False
-    asked = {file_name(prefix, fingerprint): held[fingerprint] for fingerprint in fingerprints}
-    ours = files_in(directory, prefix)
-    return all(asked.get(name) == pem for name, pem in ours.items())
+    requested = {file_name(prefix, each): held[each] for each in fingerprints}
+    found = files_in(directory, prefix)
+    return all(requested.get(name) == pem for name, pem in found.items())
 
 
-def trusts_requested(options: dict | None) -> bool:
+def trusts_requested(options: dict[str, Any] | None) -> bool:
     """Return P(trusts) for option C(trusted) of module host_info, false without it."""
-    return bool(options) and trusts(**options)
+    return trusts(**options) if options else False

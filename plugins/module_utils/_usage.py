@@ -17,7 +17,13 @@ import html
 import io
 import re
 
-from typing import Iterable
+from typing import Any, Iterable
+
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._messages import printable
+except ImportError:
+    # Role host_library copies these files to hosts, into one folder.
+    from _messages import printable  # type: ignore[import-not-found,no-redef]
 
 __all__ = [
     "COLUMNS",
@@ -67,7 +73,7 @@ COLUMNS = tuple(HEADS)
 # --- the use of one job ---
 
 
-def measured(rows: list[dict]) -> dict:
+def measured(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what was measured of a job, from the sums of each of its GPUs.
 
     :param rows: for each GPU C(measured_seconds_total), C(use_seconds_total), C(busy_seconds_total), C(energy_joules_total) and C(memory_max_bytes). One
@@ -89,7 +95,7 @@ def measured(rows: list[dict]) -> dict:
     )
 
 
-def summary_text(gpus: int, found: dict, stopped: int = 0) -> str:
+def summary_text(gpus: int, found: dict[str, Any], stopped: int = 0) -> str:
     """Return the AdminComment of a job.
 
     :param gpus: number of GPUs that it had.
@@ -111,10 +117,11 @@ def summary_text(gpus: int, found: dict, stopped: int = 0) -> str:
 
 
 def is_summary(text: str | None) -> bool:
+    """Return whether an AdminComment begins like one of P(summary_text)."""
     return (text or "").startswith(_MARK)
 
 
-def parse_summary(text: str | None) -> dict | None:
+def parse_summary(text: str | None) -> dict[str, Any] | None:
     """Return the values of an AdminComment, None if it is not one of P(summary_text). An administrator may have written any text."""
     if text is None or not text.startswith(_MARK):
         return None
@@ -126,7 +133,7 @@ def parse_summary(text: str | None) -> dict | None:
     return values if set(needed[: 7 if values.get("seen") else 2]) <= set(values) else None
 
 
-def words(values: dict) -> str:
+def words(values: dict[str, Any]) -> str:
     """Return how well a job has used its GPUs, in words.
 
     :param values: what P(parse_summary) returns.
@@ -146,7 +153,7 @@ def words(values: dict) -> str:
     return ", ".join(parts)
 
 
-def notes(values: dict) -> list[str]:
+def notes(values: dict[str, Any]) -> list[str]:
     """Return what the person of a job could do better. Empty if nothing is known."""
     found = []
     if values.get("stopped"):
@@ -226,7 +233,7 @@ class _Sums:
         self.allocated = self.measured = self.used = self.idle = self.energy = 0.0
         self.waits: list[float] = []
 
-    def add(self, job: dict, begin: float, end: float) -> None:
+    def add(self, job: dict[str, Any], begin: float, end: float) -> None:
         """Add the part of a job that is in the month. One that runs still counts until C(end)."""
         start, stop = _moment(job["start_time"]), _moment(job["end_time"])
         if start is None:
@@ -253,7 +260,8 @@ class _Sums:
             self.used += hours * known["use"]
             self.idle += hours * known["idle"]
 
-    def row(self) -> dict:
+    def row(self) -> dict[str, Any]:
+        """Return the sums with the keys of HEADS, but for account and user."""
         return {
             "jobs": self.jobs,
             "failed": self.failed,
@@ -267,14 +275,16 @@ class _Sums:
         }
 
 
-def usage_rows(jobs: Iterable[dict], begin: float, end: float, by_person: bool = True) -> list:
+def usage_rows(
+    jobs: Iterable[dict[str, Any]], begin: float, end: float, by_person: bool = True
+) -> list[dict[str, Any]]:
     """Return the use of GPUs by account and person, or by account only, with the key C(user) as empty text.
 
     :param jobs: what P(_slurm.parse_finished) returns, with C(admin_comment).
     :param begin: begin of the time, in seconds since 1970. Of a job only the part inside counts.
     :param end: its end, or now if that is earlier.
     """
-    sums: dict[tuple, _Sums] = {}
+    sums: dict[tuple[str, str], _Sums] = {}
     for job in jobs:
         key = (job["account"], job["user"] if by_person else "")
         sums.setdefault(key, _Sums()).add(job, begin, end)
@@ -288,7 +298,7 @@ def usage_rows(jobs: Iterable[dict], begin: float, end: float, by_person: bool =
 # --- how rows are shown ---
 
 
-def cells(row: dict) -> dict[str, str]:
+def cells(row: dict[str, Any]) -> dict[str, str]:
     """Return the texts of a row: C(-) for what is not known."""
     found = {}
     for key in COLUMNS:
@@ -302,12 +312,10 @@ def cells(row: dict) -> dict[str, str]:
     return found
 
 
-def as_lines(rows: list[dict]) -> list[str]:
+def as_lines(rows: list[dict[str, Any]]) -> list[str]:
     """Return a table. Characters that a terminal would obey are replaced."""
     texts = [list(HEADS.values())] + [list(cells(row).values()) for row in rows]
-    shown = [
-        ["".join(c if c.isprintable() else "?" for c in text) for text in row] for row in texts
-    ]
+    shown = [[printable(text) for text in row] for row in texts]
     widths = [max(len(row[at]) for row in shown) for at in range(len(COLUMNS))]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
 
@@ -319,7 +327,8 @@ def _safe(value: object) -> object:
     return "" if value is None else value
 
 
-def as_csv(rows: list[dict], columns: tuple = COLUMNS) -> str:
+def as_csv(rows: list[dict[str, Any]], columns: tuple[str, ...] = COLUMNS) -> str:
+    """Return rows as CSV, with the keys as heads."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -335,7 +344,8 @@ _STYLE = (
 )
 
 
-def _table(title: str, rows: list[dict]) -> str:
+def _table(title: str, rows: list[dict[str, Any]]) -> str:
+    """Return a title and a table in HTML."""
     heads = "".join("<th>%s</th>" % html.escape(head.capitalize()) for head in HEADS.values())
     lines = [
         "<tr>%s</tr>" % "".join("<td>%s</td>" % html.escape(cell) for cell in cells(row).values())
@@ -344,7 +354,7 @@ def _table(title: str, rows: list[dict]) -> str:
     return "<h2>%s</h2>\n<table><tr>%s</tr>\n%s\n</table>\n" % (title, heads, "\n".join(lines))
 
 
-def as_html(month: str, accounts: list[dict], rows: list[dict]) -> str:
+def as_html(month: str, accounts: list[dict[str, Any]], rows: list[dict[str, Any]]) -> str:
     """Return a page with the sums of accounts, and with the rows of people."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>GPU usage %s</title><style>%s</style></head><body>\n'

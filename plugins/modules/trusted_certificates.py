@@ -111,6 +111,7 @@ import os
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._files import read_existing
 from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import (
     ENTRY,
     ManagedFiles,
@@ -126,7 +127,6 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._trust_store import 
     SYSTEM_BUNDLE,
     file_name,
     files_in,
-    read,
 )
 
 
@@ -156,7 +156,7 @@ def asked_for(module):
 
 def held_by(path):
     """The system's bundle may contain other text besides certificates."""
-    return certificates(read(path), strict=False)
+    return certificates(read_existing(path), strict=False)
 
 
 def update_store(module, files, placed, removed):
@@ -206,9 +206,9 @@ def copy_bundle(module, is_asked: bool, updated: bool) -> bool:
     bundle = module.params["bundle"]
     if bundle is None:
         return False
-    text = read(module.params["system_bundle"]) if is_asked else ""
+    text = read_existing(module.params["system_bundle"]) if is_asked else ""
     # In check mode the system's bundle is unchanged.
-    copied = text != read(bundle) or (updated and module.check_mode and is_asked)
+    copied = text != read_existing(bundle) or (updated and module.check_mode and is_asked)
     if copied and not module.check_mode:
         if is_asked:
             write(module, bundle, text)

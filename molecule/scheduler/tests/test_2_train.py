@@ -19,8 +19,8 @@ PROGRAM = (
     "roles/train/files/_job_hang.py",
     "roles/train/files/_job_watch.py",
     "roles/train/files/_job_result.py",
-    "roles/host_library/files/_files.py",
-    "roles/host_library/files/_messages.py",
+    "plugins/module_utils/_files.py",
+    "plugins/module_utils/_messages.py",
     "plugins/module_utils/_bandwidth.py",
     "plugins/module_utils/_launchers.py",
 )

@@ -242,3 +242,16 @@ def test_several_findings_in_one_file():
     assert [
         severity for severity, _text in found({"log-driver": "nope", "bip": "x", "mtu": 1})
     ] == ["warn", "fail", "warn"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"storage-driver": ["overlay2"], "storage-opts": ["overlay2.size=1G"]},
+        {"log-driver": {"type": "local"}, "log-opts": {"max-size": "10m"}},
+        {"features": ["buildkit"], "storage-driver": "overlay2"},
+    ],
+)
+def test_an_option_of_another_type_is_left_to_dockerd(options):
+    """What it rejects itself is no reason for the judges of other options to end with an error."""
+    assert value_findings(options) == []

@@ -105,3 +105,13 @@ def test_a_job_on_other_gpus():
 def test_a_gpu_without_a_device_number():
     answer = vector(({"instance": "a", "minor": "", "uuid": "GPU-1"}, 7))
     assert proof.marked_gpus(answer) == {7: {("a", "GPU-1")}}
+
+
+def test_a_job_with_a_gpu_without_a_device_number():
+    """Beside one that has a number: numbers and UUIDs of a host have no order of their own."""
+    found = marked((7, "a", 10), (7, "a", 2))
+    found[7].add(("a", "GPU-1"))
+    given = {7: {("a", 0), ("a", 2), ("a", 10)}}
+    assert proof.wrong_jobs(found, [job(7, gpus=3)], given, NOW + 3600) == [
+        "job 7 has the device numbers a: 0, 2, 10, and metrics of a: 2, 10, GPU-1"
+    ]

@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files as programs on hosts read and write them. It imports only what is quick to load: prologs wait for it."""
+"""Files as modules and programs on hosts read and write them. It imports only what is quick to load: prologs wait for it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ def read_bytes(path: str, size: int | None = None) -> bytes:
 def read(path: str, size: int | None = None) -> str:
     """Return the text of a file as P(read_bytes) returns its content."""
     return read_bytes(path, size).decode("utf-8", "replace")
+
+
+def read_existing(path: str) -> str:
+    """Return the text of a file, nothing if it does not exist. OSError says why it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return ""
 
 
 def read_json(path: str) -> object:

@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What programs on hosts tell people: lines of a log, and why something is not done."""
+"""What modules and programs on hosts tell people: texts that can be printed, lines of a log, and why something is not done."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Refused(Exception):
     """What was requested cannot be done. The message is for the person, and ends the program."""
 
 
-def printable(text: str) -> str:
-    """Return a text of people or hosts for a terminal, a table or a mail: with C(?) for each character that cannot be printed, such as a line break."""
+def printable(text: str, instead: str = "?") -> str:
+    """Return a text of people or hosts for a terminal, a table or a mail: with C(instead) for each character that cannot be printed, such as a line break."""
     strange = {letter for letter in text if not letter.isprintable()}
-    return text.translate({ord(letter): "?" for letter in strange})
+    return text.translate({ord(letter): instead for letter in strange})
 
 
 def say(text: object, descriptor: int = 1) -> None:
