@@ -9,11 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import os
-
 from typing import Any, Dict
 
 __all__ = ["DamagedRecord", "Record", "parse", "recorded"]
-
 
 #: What a record has is of the module that writes it.
 Content = Dict[str, Any]
@@ -87,6 +85,6 @@ class Record:
         os.rename(unfinished, self.path)
 
 
-def recorded(slurped):
+def recorded(slurped: Dict[str, str]) -> Content:
     """Return the record that M(ansible.builtin.slurp) has read, {} if the file is empty. Raises DamagedRecord, which names its C(source)."""
     return parse(base64.b64decode(slurped["content"]), slurped["source"])
