@@ -6,12 +6,36 @@
 
 from __future__ import annotations
 
-__all__ = ["VERDICTS", "finding"]
+from typing import TypedDict
+
+__all__ = ["VERDICTS", "Finding", "finding"]
 
 VERDICTS = ("pass", "warn", "fail", "skipped", "not_evaluated")
 
 
-def finding(check_id, host, verdict, expected="", found="", source="", fix="", seconds=0.0):
+class Finding(TypedDict):
+    """The result of one check. C(verdict) is one of VERDICTS."""
+
+    id: str
+    host: str
+    verdict: str
+    expected: str
+    found: str
+    source: str
+    seconds: float
+    fix: str
+
+
+def finding(
+    check_id: str,
+    host: str,
+    verdict: str,
+    expected: str = "",
+    found: str = "",
+    source: str = "",
+    fix: str = "",
+    seconds: float = 0.0,
+) -> Finding:
     """Return one finding.
 
     C(source) is what was asked: a variable's name for input, a tool or a file for what a host says.
