@@ -139,6 +139,7 @@ def _has_several(options: Iterable[str], words: Sequence[str]) -> bool:
 
 
 def are_exclusive(options: Iterable[str], sets: Iterable[Sequence[str]]) -> bool:
+    """Return whether no set has more than one option present."""
     return contradictions(options, sets) == []
 
 
