@@ -14,14 +14,23 @@ from __future__ import annotations
 
 import re
 
+from typing import TypedDict
 
-def parse_mountinfo(text: str) -> list[dict]:
-    """Return the mounts in their order.
 
-    A mount has C(path), C(source), C(type), the options of its mount point (C(own_options)) and of its file system (C(system_options)), and both together
-    (C(options)).
-    """
-    mounts = []
+class Mount(TypedDict):
+    """A mount. C(options) are those of its mount point (C(own_options)) and of its file system (C(system_options)) together."""
+
+    path: str
+    source: str
+    type: str
+    own_options: list[str]
+    system_options: list[str]
+    options: list[str]
+
+
+def parse_mountinfo(text: str) -> list[Mount]:
+    """Return the mounts in their order."""
+    mounts: list[Mount] = []
     for line in text.split("\n"):
         before, _dash, after = line.partition(" - ")
         fields, rest = before.split(" "), after.split(" ")
@@ -42,12 +51,12 @@ def parse_mountinfo(text: str) -> list[dict]:
     return mounts
 
 
-def mount_of(path: str, mounts: list[dict]) -> dict:
+def mount_of(path: str, mounts: list[Mount]) -> Mount:
     """Return the mount of a path (without links): the longest matching one, and of these the last, which covers the earlier ones.
 
     Without any, its texts and lists are empty.
     """
-    best = {
+    best: Mount = {
         "path": "",
         "source": "",
         "type": "",
