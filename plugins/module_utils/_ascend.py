@@ -137,10 +137,12 @@ def npu_nodes(folder: str = "/dev") -> list[int]:
 
 
 def control_nodes() -> list[str]:
+    """The existing device nodes of CONTROL_NODES."""
     return [path for path in CONTROL_NODES if os.path.exists(path)]
 
 
 def driver_paths() -> list[str]:
+    """The existing paths of DRIVER_PATHS."""
     return [path for path in DRIVER_PATHS if os.path.exists(path)]
 
 

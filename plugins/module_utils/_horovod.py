@@ -257,10 +257,14 @@ def why_no_table(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
         return "truncated", last
     # The table goes to stdout. Libraries log to stderr, which does not count.
     if not stdout.strip():
-        return "no_output", f"exit code {rc}" + (f", last line on stderr: {last}" if lines else "")
+        return "no_output", _silence(rc, last)
     raise ParseError(
         f"line 1 of {len(lines)}: '{lines[0]}' is not the output of horovodrun --check-build"
     )
+
+
+def _silence(rc: int, last: str) -> str:
+    return f"exit code {rc}" + (f", last line on stderr: {last}" if last else "")
 
 
 def _is_ended_by_exception(lines: list[str]) -> bool:

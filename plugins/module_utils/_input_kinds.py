@@ -17,7 +17,7 @@ import re
 import shlex
 import unicodedata
 
-from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Tuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import (
@@ -397,6 +397,7 @@ def is_plain_text(text: str, tabs: bool = False) -> bool:
 
 
 def is_command(value: Any) -> bool:
+    """A text that a shell reads as one or more words."""
     try:
         return is_text(value) and "\0" not in str(value) and shlex.split(str(value)) != []
     except ValueError:
@@ -404,10 +405,12 @@ def is_command(value: Any) -> bool:
 
 
 def is_text(value: Any) -> bool:
+    """A text or a whole number, which YAML makes of digits without quotes."""
     return isinstance(value, (str, int)) and not isinstance(value, bool)
 
 
 def matches(value: Any, regex: str) -> bool:
+    """Return whether the whole of a text or a number matches a regular expression, of ASCII."""
     return is_text(value) and re.fullmatch(regex, str(value), re.ASCII) is not None
 
 
@@ -481,6 +484,7 @@ _PATH_MAX, _NAME_MAX = 4096, 255
 
 
 def is_absolute(value: Any) -> bool:
+    """An absolute path of one line, without .. and within Linux's limits. It may be / itself."""
     parts = str(value).split("/")
     return (
         is_text(value)
@@ -493,6 +497,7 @@ def is_absolute(value: Any) -> bool:
 
 
 def is_path(value: Any) -> bool:
+    """The same without /."""
     return is_absolute(value) and normal_path(str(value)) != "/"
 
 
@@ -747,6 +752,7 @@ _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 
 
 def is_ip(value: Any, version: int | None = None) -> bool:
+    """An address of IPv4 (C(version) 4), IPv6 (6), or either (None)."""
     try:
         return (
             isinstance(value, str)
@@ -768,6 +774,7 @@ def is_address(value: Any, kind: object = True) -> bool:
 
 
 def is_network(value: Any) -> bool:
+    """An IPv4 network with a prefix of 4 or more, such as 10.0.0.0/24."""
     try:
         network = (
             ipaddress.IPv4Network(value)
@@ -817,6 +824,7 @@ def is_server(value: Any) -> bool:
 
 
 def is_host(value: Any) -> bool:
+    """The name or the address of a host."""
     return is_hostname(value) or is_ip(value)
 
 
@@ -864,6 +872,7 @@ _OPTIONS = {"mount": MOUNT, "export": EXPORT}
 
 
 def is_nfs_option(value: Any, kind: str) -> bool:
+    """kind mount or export: an option of it, with a valid value."""
     return isinstance(value, str) and is_option(value, _OPTIONS[kind])
 
 
@@ -916,6 +925,7 @@ def _is_port(text: str) -> bool:
 
 
 def is_proxy(value: object) -> bool:
+    """The URL of a proxy by http or https, which may have credentials, and has no path."""
     url = split_url(value)
     return (
         url is not None

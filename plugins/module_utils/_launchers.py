@@ -65,6 +65,7 @@ def first_rank(job: Job, index: int) -> int:
 
 
 def connect_seconds(job: Job) -> int:
+    """Return the seconds in which all ranks must connect."""
     return int(job.get("seconds") or CONNECT_SECONDS)
 
 
@@ -74,6 +75,7 @@ def host_text(entries: List[Dict[str, Any]]) -> str:
 
 
 def master(job: Job) -> str:
+    """Return the address of the rendezvous."""
     return str(job.get("master_address") or job["entries"][0]["address"])
 
 
@@ -84,6 +86,7 @@ def release(version: Optional[str]) -> Optional[Tuple[int, int]]:
 
 
 def assignments(environment: Mapping[str, str]) -> List[str]:
+    """Return NAME=VALUE of each variable, sorted by name."""
     return ["%s=%s" % pair for pair in sorted(environment.items())]
 
 
@@ -188,6 +191,7 @@ def horovodrun(job: Job, arguments: List[str]) -> List[str]:
 
 
 def horovodrun_environment(job: Job) -> Dict[str, str]:
+    """Return the variables of horovodrun: how long a rank waits for its peers."""
     return {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(GLOO_SECONDS, connect_seconds(job)))}
 
 
@@ -230,6 +234,7 @@ def _as_root(job: Job) -> List[str]:
 
 
 def mpirun_environment(_job: Job) -> Dict[str, str]:
+    """Return the variables of mpirun."""
     # A Horovod without MPI then ends at once, and does not train one model for each rank.
     return {"HOROVOD_CONTROLLER": "mpi"}
 
@@ -268,6 +273,7 @@ def mindspore(job: Job, arguments: List[str]) -> List[str]:
 
 
 def mindspore_environment(job: Job) -> Dict[str, str]:
+    """Return the variables of trainyard-launch: the job's description."""
     return {"TRAINYARD_LAUNCH_JOB": job["description"]}
 
 
@@ -288,6 +294,7 @@ def msrun(job: Job, folder: str, program: List[str]) -> List[str]:
 
 
 def no_variables(_job: Job) -> Dict[str, str]:
+    """Return no variables, for launchers that need none."""
     return {}
 
 

@@ -461,6 +461,7 @@ def parse_conf(text: str) -> dict[int, Address]:
 
 
 def is_address(text: str) -> bool:
+    """Whether a text is an address of IPv4 or IPv6."""
     try:
         return bool(ipaddress.ip_address(text))
     except ValueError:

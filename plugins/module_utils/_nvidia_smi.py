@@ -727,6 +727,7 @@ def _clock_problems(gpu: Gpu) -> list[Problem]:
 
 
 def fabric_of(gpus: list[Gpu]) -> Fabric:
+    """The NVLink fabric that the GPUs of a host are part of."""
     joined = [gpu for gpu in gpus if gpu["fabric_state"] is not None]
     bad = [
         gpu

@@ -101,6 +101,7 @@ def check_names(module: Module, *options: str) -> None:
 
 
 def check_timeout(module: Module) -> None:
+    """End the module if its option C(timeout) is less than a second."""
     if module.params["timeout"] < 1:
         module.fail_json(
             msg=f"timeout: '{module.params['timeout']}' is too short; set 1 second or more"
