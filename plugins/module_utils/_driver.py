@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 
-from typing import Iterable, Mapping, Sequence, TypedDict
+from typing import Any, Iterable, Mapping, Sequence, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
-    Repository,
     foreign_pin,
     upstream,
     version_key,
@@ -243,7 +242,7 @@ def _is_whole(family: Family, offers: Mapping[str, Sequence[str]], strict: bool)
 PIN_PACKAGES = "Package: *nvidia* cuda-drivers* libcuda1* libcudadebugger1* libnvcuvid1* libnvoptix1* libxnvctrl0* libnvsdm* nvsdm*\n"
 
 
-def keep_out(sources: Iterable[Repository]) -> str:
+def keep_out(sources: Iterable[Mapping[str, Any]]) -> str:
     """Apt preferences that block driver packages from these repositories, if they can be distinguished by origin; else empty."""
     pins = dict.fromkeys(foreign_pin(source) for source in sources if foreign_pin(source))
     why = "Explanation: Managed by trainyard.gpu, role nvidia_driver. No driver is taken from this apt source.\n"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import binascii
 import re
 
-from typing import Dict, Iterable, Mapping, Set, Tuple, TypedDict
+from typing import Any, Dict, Iterable, Mapping, Set, Tuple, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
@@ -99,13 +99,6 @@ class Source(TypedDict):
     uri: str
     suites: list[str]
     signed_by: str
-
-
-class Repository(TypedDict):
-    """A repository with the origin of its Release file. C(own_origin) tells whether no other repository in use has the same one."""
-
-    origin: str
-    own_origin: bool
 
 
 class Policy(TypedDict):
@@ -295,15 +288,17 @@ def parse_driver_offers(text: str) -> dict[str, list[str]]:
     return found
 
 
-def foreign_pin(source: Repository) -> str:
+def foreign_pin(source: Mapping[str, Any]) -> str:
     """Origin of a repository for apt preferences. Empty if it has none, or if another repository in use has the same one.
+
+    C(source) has C(origin) of its Release file, and C(own_origin), whether no other repository in use has that.
 
     The host is no name for it: a mirror may serve the distribution beside it.
     """
     return "release o=%s" % source["origin"] if source["origin"] and source["own_origin"] else ""
 
 
-def is_kept_out(source: Repository, preferences: Mapping[str, str]) -> bool:
+def is_kept_out(source: Mapping[str, Any], preferences: Mapping[str, str]) -> bool:
     """Whether apt preferences block the driver's packages of a repository. C(preferences) has the text of apt's files by path."""
     if not foreign_pin(source):
         return False

@@ -126,7 +126,7 @@ def _by_flavor(options: Iterable[str]) -> list[list[str]]:
     return parts
 
 
-def contradictions(options: Iterable[str], sets: Iterable[Sequence[str]]) -> list[Sequence[str]]:
+def contradictions(options: Iterable[str], sets: Iterable[list[str]]) -> list[list[str]]:
     """Return the sets with more than one option present. A word that ends in = matches all of its values."""
     parts = _by_flavor(options)
     return [words for words in sets if any(_has_several(part, words) for part in parts)]
@@ -138,7 +138,7 @@ def _has_several(options: Iterable[str], words: Sequence[str]) -> bool:
     return len(found) > 1
 
 
-def are_exclusive(options: Iterable[str], sets: Iterable[Sequence[str]]) -> bool:
+def are_exclusive(options: Iterable[str], sets: Iterable[list[str]]) -> bool:
     """Return whether no set has more than one option present."""
     return contradictions(options, sets) == []
 
