@@ -86,7 +86,7 @@ def all_reduce_perf(
     try:
         return answer(
             str(log),
-            **check_bounds(expected_ranks, expected_hosts, min_busbw_gb_s, judge_from_bytes),
+            bounds=check_bounds(expected_ranks, expected_hosts, min_busbw_gb_s, judge_from_bytes),
         )
     except ValueError as error:
         raise AnsibleFilterError("all_reduce_perf: %s" % error) from error

@@ -26,8 +26,7 @@ import math
 import re
 
 from collections import Counter
-from typing import NamedTuple
-
+from typing import Any, Dict, List, Literal, NamedTuple, Tuple, TypedDict
 from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import IN_GOOD_RUNS
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import (
     rdma_connections,
@@ -35,7 +34,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import (
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._log_causes import find_errors
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
-from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import Around, remarks
+from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import (
+    Around,
+    Remark,
+    remarks,
+)
 
 # Bytes per element. For an unknown type, only the order of the sizes can be checked.
 _WIDTHS = {
@@ -113,6 +116,14 @@ _NCCL_LINE = re.compile(r"NCCL (?:INFO|WARN|TRACE|version) ")
 _NRANKS = re.compile(r"\bn[rR]anks (\d{1,9})\b[^\n]{0,200}? Init COMPLETE")
 # Names of networks contain blanks; a number after them is the adapter's. Concurrent writers truncate lines, so kinds of P2P and SHM are a list.
 
+#: The two halves of a row.
+Place = Literal["out_of_place", "in_place"]
+PLACES: tuple[Place, Place] = ("out_of_place", "in_place")
+#: A printed number with half a unit of its last digit.
+Figure = Tuple[float, float]
+#: Time, algbw and busbw of the two halves of a row.
+Exact = Dict[str, Dict[str, Figure]]
+
 
 class Settings(NamedTuple):
     """The options of all_reduce_perf, as it prints them."""
@@ -126,40 +137,150 @@ class Settings(NamedTuple):
     checked: bool | None
 
 
+class Device(TypedDict):
+    """A GPU of a rank. C(bus_id) is in lower case."""
+
+    rank: int
+    group: int
+    host: str
+    device: int
+    bus_id: str
+    name: str
+
+
+class _Measured(TypedDict):
+    """Time in microseconds, bandwidths in GB/s, and number of wrong values, None if they were not checked."""
+
+    time_us: float
+    algbw_gb_s: float
+    busbw_gb_s: float
+    wrong: int | None
+
+
+class Placement(_Measured, total=False):
+    """One half of a row. C(error) is the largest difference, which versions until NCCL 2.13 print."""
+
+    error: float
+
+
+class _RowHead(TypedDict):
+    size_bytes: int
+    count: int
+    type: str
+    redop: str | None
+    root: int | None
+
+
+class Row(_RowHead):
+    """A row of the table."""
+
+    out_of_place: Placement
+    in_place: Placement
+
+
+class OutOfBounds(TypedDict):
+    """Number of wrong values that the summary tells, and its verdict. None without a summary."""
+
+    count: int | None
+    ok: bool | None
+
+
+class Reason(TypedDict):
+    """Why a run does not pass. C(source) names where a known error is described, C(line) is the line that shows it."""
+
+    id: str
+    cause: str
+    fix: str
+    source: str | None
+    line: str | None
+
+
+class Bounds(TypedDict, total=False):
+    """The requirements on a run. A missing or null one does not count."""
+
+    expected_ranks: int | None
+    expected_hosts: int | None
+    min_busbw_gb_s: float | None
+    judge_from_bytes: int | None
+
+
+class _Told(TypedDict):
+    rows: list[Row]
+    avg_busbw_gb_s: float | None
+    max_busbw_gb_s: float | None
+    out_of_bounds: OutOfBounds
+
+
+class Other(_Told):
+    """A section of a log that is not judged."""
+
+    name: str
+    complete: bool
+
+
+class _Participants(TypedDict):
+    ranks: int | None
+    hosts: int | None
+    gpus: int | None
+    devices: list[dict[str, Any]]
+
+
+class Answer(_Told, _Participants):
+    """The data of a run and its verdict."""
+
+    judged_busbw_gb_s: float | None
+    nccl_version: str | None
+    transports: list[str]
+    over_rdma: dict[str, Any]
+    complete: bool
+    passed: bool
+    judged: list[str]
+    reasons: list[Reason]
+    remarks: list[Remark]
+    other_collectives: list[Other]
+
+
 class _Section:
     """One run of one test, or the mixed output of several concurrent runs."""
 
-    def __init__(self, begin):
+    def __init__(self, begin: int) -> None:
         self.begin, self.end = begin, begin
         self.heads = dict.fromkeys(("version", "starting", "config", "rank", "header"), 0)
-        (
-            self.name,
-            self.command,
-            self.concluded,
-            self.settings,
-            self.max_bytes,
-            self.nccl_version,
-        ) = "", "", "", None, None, None
-        self.devices, self.unlisted, self.said = [], 1, ""
-        self.columns, self.milliseconds, self.cpu_time, self.has_operation = (
-            None,
-            False,
-            False,
-            False,
-        )
+        self.name, self.command, self.concluded = "", "", ""
+        self.settings: Settings | None = None
+        self.max_bytes: int | None = None
+        self.nccl_version: str | None = None
+        self.devices: list[Device] = []
+        self.unlisted, self.said = 1, ""
+        # None without a header that can be parsed.
+        self.columns: list[str] | None = None
+        self.milliseconds, self.cpu_time, self.has_operation = False, False, False
         # Lines below the header that are not rows.
-        self.around = None
-        # Each row with half a unit of the last digit of its figures, and with its line.
-        self.rows, self.damaged, self.precision = [], [], []
-        self.out_of_bounds, self.averages = [], []
+        self.around: Around | None = None
+        self.rows: list[Row] = []
+        self.damaged: list[str] = []
+        # Of each row its figures with half a unit of their last digit, and its line.
+        self.precision: list[tuple[Exact, str]] = []
+        self.out_of_bounds: list[OutOfBounds] = []
+        # The printed number, and OK or FAILED if it was compared.
+        self.averages: list[tuple[str, str | None]] = []
         # Parts of another run's head below the table's header; rows after the summary; a summary that may be truncated.
         self.mixed, self.late, self.cut = False, False, False
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         return len(self.averages) >= max(1, self.heads["config"], self.heads["header"])
 
-    def takes(self, kind):
+    @property
+    def average(self) -> Figure | None:
+        """The first printed average, None without one or if it is not a number."""
+        return _value(self.averages[0][0]) if self.averages else None
+
+    def placements(self) -> list[Placement]:
+        """Both halves of all rows."""
+        return [row[place] for row in self.rows for place in PLACES]
+
+    def takes(self, kind: str) -> bool:
         """Whether a line of a test's head belongs to this run and not to a concurrent process."""
         if self.closed:
             return False
@@ -176,7 +297,7 @@ class _Section:
         )
 
 
-def _value(word):
+def _value(word: str) -> Figure | None:
     """A printed number with half a unit of its last digit. None for N/A and everything that is not a finite number."""
     found = _NUMBER.match(word)
     if not found:
@@ -185,9 +306,8 @@ def _value(word):
     return number, 0.5 * 10.0 ** (int(found.group(2) or 0) - len(found.group(1) or ""))
 
 
-def _version(code):
+def _version(code: int) -> str:
     """NCCL's version from its number: 2804 is 2.8.4, 22902 is 2.29.2."""
-    code = int(code)
     parts = (
         (code // 1000, code % 1000 // 100, code % 100)
         if code < 10000
@@ -196,23 +316,27 @@ def _version(code):
     return ".".join(str(part) for part in parts)
 
 
-def _sections(text):
+def _sections(text: str) -> list[_Section]:
     """Split the text into one section per test, in their order."""
     reader = _Reader(len(text))
     for raw in text.split("\n"):
         reader.take(raw)
     commands = [(found.start(), found.group(0)) for found in _COMMAND.finditer(text)]
-    for section, after in zip(reader.sections, reader.sections[1:] + [None]):
-        section.end = after.begin if after else len(text)
+    ends = [section.begin for section in reader.sections[1:]] + [len(text)]
+    for section, end in zip(reader.sections, ends):
+        section.end = end
         section.command = ([""] + [name for at, name in commands if at < section.begin])[-1]
     return reader.sections
 
 
 class _Reader:
-    def __init__(self, length):
-        self.sections, self.length, self.at = [], length, 0
+    """Assigns the lines of a text of C(length) characters to sections."""
 
-    def section(self, kind=None, name=""):
+    def __init__(self, length: int) -> None:
+        self.sections: list[_Section] = []
+        self.length, self.at = length, 0
+
+    def section(self, kind: str = "", name: str = "") -> _Section:
         """The section that a line belongs to; a line of a test's head may open a new one."""
         last = self.sections[-1] if self.sections else None
         if last is None or kind and not last.takes(kind) or name and last.name not in ("", name):
@@ -223,18 +347,16 @@ class _Reader:
             last.mixed = last.mixed or kind in ("config", "rank") and last.heads["header"] > 0
         return last
 
-    def take(self, raw):
+    def take(self, raw: str) -> None:
         """Assign one line to a section."""
         line = raw[:_TOO_LONG]
         if not line.isprintable():
             line = _CONTROL.sub("", line.replace("\t", "    "))
         if "(), " in line:
             line = _SOURCE_LINE.sub(" ", line)
-        around, ended, row = (
-            self.sections[-1].around if self.sections else None,
-            bool(self.sections and self.sections[-1].averages),
-            None,
-        )
+        around = self.sections[-1].around if self.sections else None
+        ended = bool(self.sections and self.sections[-1].averages)
+        row = None
         if "NCCL INFO" not in line and "NCCL TRACE" not in line:
             if "]" in line and "NCCL " not in line:
                 line = _TAG_INSIDE.sub("", line)
@@ -248,10 +370,22 @@ class _Reader:
             around.add(line[: row.start()] if row else line, ended, bool(row))
         self.at += len(raw) + 1
 
-    def _take_comment(self, line, is_last):
+    def _take_comment(self, line: str, is_last: bool) -> None:
+        self._take_options(line)
+        self._take_devices(line)
+        found = _REDUCING.search(line)
+        if found:
+            self.section().max_bytes = int(found.group(1))
+        found = _HEADER.search(line)
+        if found:
+            self._take_header(line, found)
+        self._take_summary(line, is_last)
+
+    def _take_options(self, line: str) -> None:
+        """Take the lines before the list of devices."""
         found = _LIBRARY.search(line)
         if found:
-            self.section("version").nccl_version = _version(found.group(1))
+            self.section("version").nccl_version = _version(int(found.group(1)))
         found = _STARTING.search(line)
         if found:
             self.section("starting", found.group(1)).name = found.group(1)
@@ -263,6 +397,8 @@ class _Reader:
             section.settings = section.settings or Settings(
                 threads, gpus, least, most, step, found.group(6) == "factor", checked
             )
+
+    def _take_devices(self, line: str) -> None:
         for found in _RANK.finditer(line):
             rank, group, host, device, bus, name = found.groups()
             self.section("rank").devices.append(
@@ -275,30 +411,24 @@ class _Reader:
                     "name": name.strip(),
                 }
             )
-        found = _REDUCING.search(line)
-        if found:
-            self.section().max_bytes = int(found.group(1))
-        found = _HEADER.search(line)
-        if found:
-            section = self.section("header")
-            words = found.group(0).split()
-            section.columns, section.has_operation = (
-                _columns(words),
-                bool({"redop", "op"} & set(words)),
-            )
-            section.around = section.around or Around(line[: found.start()])
-            # The names from 2015 to 2018, when times were in milliseconds.
-            section.milliseconds, section.cpu_time = (
-                found.group(0).startswith("bytes"),
-                "cputime" in found.group(0),
-            )
+
+    def _take_header(self, line: str, found: re.Match[str]) -> None:
+        section = self.section("header")
+        words = found.group(0).split()
+        section.columns = _columns(words)
+        section.has_operation = bool({"redop", "op"} & set(words))
+        section.around = section.around or Around(line[: found.start()])
+        # The names from 2015 to 2018, when times were in milliseconds.
+        section.milliseconds = found.group(0).startswith("bytes")
+        section.cpu_time = "cputime" in found.group(0)
+
+    def _take_summary(self, line: str, is_last: bool) -> None:
+        """Take the lines below the table."""
         found = _OUT_OF_BOUNDS.search(line)
         if found:
+            count = int(found.group(1))
             self.section().out_of_bounds.append(
-                {
-                    "count": int(found.group(1)),
-                    "ok": found.group(2) == "OK" and int(found.group(1)) == 0,
-                }
+                {"count": count, "ok": found.group(2) == "OK" and count == 0}
             )
         found = _AVERAGE.search(line)
         if found:
@@ -315,7 +445,7 @@ class _Reader:
             self.sections[-1].concluded = found.group(1)
 
 
-def _columns(words):
+def _columns(words: list[str]) -> list[str] | None:
     """Names of the columns that a header has for each of the two placements. None if it cannot be parsed."""
     names = [_COLUMNS.get(word, word.lstrip("#")) for word in words]
     if names[-1] == "timestamp":
@@ -334,7 +464,8 @@ def _columns(words):
     return right[:half]
 
 
-def _take_row(found, line, section):
+def _take_row(found: re.Match[str], line: str, section: _Section) -> None:
+    """Take a row of the table, which C(found) has found in the line."""
     section.late = section.late or section.closed
     if not section.columns:
         section.damaged.append(line)
@@ -343,37 +474,41 @@ def _take_row(found, line, section):
     words = _TIMESTAMP.sub("", rest).split()
     names = section.columns
     left, right = words[: -2 * len(names)], words[-2 * len(names) :]
-    placements = [dict(zip(names, right[: len(names)])), dict(zip(names, right[len(names) :]))]
     # Collectives without an operation or a root leave these columns blank.
     redop = next((word for word in left if not _NUMBER.match(word)), None)
     root = next((int(word) for word in left if re.match(r"-?\d+$", word)), None)
-    # All-reduce has an operation. A row without it has lost an unknown field.
-    lost = (
-        redop in (None, "none") and section.has_operation and section.name.startswith("all_reduce")
+    head: _RowHead = {
+        "size_bytes": int(size),
+        "count": int(count),
+        "type": kind,
+        "redop": redop,
+        "root": root,
+    }
+    is_complete = len(right) >= 2 * len(names) and len(left) == (redop is not None) + (
+        root is not None
     )
-    uneven = section.name.startswith("all_reduce") and not _is_whole(int(size), int(count), kind)
-    if (
-        lost
-        or uneven
-        or len(right) < 2 * len(names)
-        or len(left) > 2
-        or len(left) != (redop is not None) + (root is not None)
-    ):
+    if not is_complete or _is_damaged(head, section):
         section.damaged.append(line)
         return
-    row = {"size_bytes": int(size), "count": int(count), "type": kind, "redop": redop, "root": root}
-    exact = {}
-    for name, placement in zip(("out_of_place", "in_place"), placements):
-        taken = _placement(placement, kind, section.milliseconds)
-        if taken is None:
-            section.damaged.append(line)
-            return
-        row[name], exact[name] = taken
-    section.rows.append(row)
-    section.precision.append((exact, line))
+    one = _placement(dict(zip(names, right)), kind, section.milliseconds)
+    other = _placement(dict(zip(names, right[len(names) :])), kind, section.milliseconds)
+    if one is None or other is None:
+        section.damaged.append(line)
+        return
+    section.rows.append({**head, "out_of_place": one[0], "in_place": other[0]})
+    section.precision.append(({"out_of_place": one[1], "in_place": other[1]}, line))
 
 
-def _is_whole(size, count, kind):
+def _is_damaged(head: _RowHead, section: _Section) -> bool:
+    """Whether a row of an all-reduce has lost a field or a digit."""
+    if not section.name.startswith("all_reduce"):
+        return False
+    # All-reduce has an operation. A row without it has lost an unknown field.
+    is_lost = head["redop"] in (None, "none") and section.has_operation
+    return is_lost or not _is_whole(head["size_bytes"], head["count"], head["type"])
+
+
+def _is_whole(size: int, count: int, kind: str) -> bool:
     """Whether that many elements have that many bytes."""
     return (
         count * _WIDTHS[kind] == size
@@ -382,42 +517,52 @@ def _is_whole(size, count, kind):
     )
 
 
-def _placement(words, kind, milliseconds):
+def _placement(
+    words: dict[str, str], kind: str, milliseconds: bool
+) -> tuple[Placement, dict[str, Figure]] | None:
     """One half of a row, and its figures with half a unit of their last digit. None if one is not a valid number."""
-    values = {name: _value(words[name]) for name in ("time", "algbw", "busbw")}
+    values = {}
+    for name in ("time", "algbw", "busbw"):
+        value = _value(words[name])
+        if value is None:
+            return None
+        values[name] = value
     # A time of 0 is not possible.
-    if None in values.values() or values["time"][0] <= 0:
+    if values["time"][0] <= 0:
         return None
     if milliseconds:
-        values["time"] = tuple(1000.0 * part for part in values["time"])
-    word = words.get("wrong", words.get("error"))
-    is_marked = word.endswith("*")
-    word = word.rstrip("*")
-    found = _value(word)
-    if found is None and word != "N/A":
+        time, half = values["time"]
+        values["time"] = 1000.0 * time, 1000.0 * half
+    word = words.get("wrong", words.get("error", ""))
+    if not _is_result(word.rstrip("*"), "error" in words):
         return None
-    wrong, error = None, None
-    if found and "error" in words:
-        if not _DIFFERENCE.match(word):
-            return None
-        error = found[0]
-        wrong = int(is_marked or not 0 <= error <= _DELTAS.get(kind, 0.0))
-    elif found:
-        if not _WHOLE.match(word) or found[0] != int(found[0]):
-            return None
-        wrong = int(found[0])
-    placement = {
+    placement: Placement = {
         "time_us": values["time"][0],
         "algbw_gb_s": values["algbw"][0],
         "busbw_gb_s": values["busbw"][0],
-        "wrong": wrong,
+        "wrong": None,
     }
-    if error is not None:
-        placement["error"] = error
+    found = _value(word.rstrip("*"))
+    if found and "error" in words:
+        is_small = 0 <= found[0] <= _DELTAS.get(kind, 0.0)
+        placement["wrong"] = int(word.endswith("*") or not is_small)
+        placement["error"] = found[0]
+    elif found:
+        placement["wrong"] = int(found[0])
     return placement, values
 
 
-def _is_all_reduce(section):
+def _is_result(word: str, is_error: bool) -> bool:
+    """Whether a word has the form of the largest difference, or of the number of wrong values; N/A if they were not checked."""
+    found = _value(word)
+    if found is None:
+        return word == "N/A"
+    if is_error:
+        return _DIFFERENCE.match(word) is not None
+    return _WHOLE.match(word) is not None and found[0] == int(found[0])
+
+
+def _is_all_reduce(section: _Section) -> bool | None:
     """Whether it is this collective; None if unknown, as in a run that ended before its table."""
     if section.name:
         return section.name.startswith("all_reduce")
@@ -432,13 +577,13 @@ def _is_all_reduce(section):
     )
 
 
-def _document(text):
+def _document(text: str) -> _Section | None:
     """The one section of the tool's JSON (option -J); None if the text is not such a document, or is truncated."""
     try:
         told = json.loads(text)
         section, config = _Section(0), told["config"]
         section.name = section.concluded = re.split(r"[/\\]", told["args"][0])[-1]
-        section.nccl_version = _version(told["nccl_version"])
+        section.nccl_version = _version(int(told["nccl_version"]))
         # The document has the requested largest size, and not the one that fits the GPUs' memory.
         section.settings = Settings(
             config["nthreads"],
@@ -462,7 +607,8 @@ def _document(text):
             )
         # Each process lists its first GPU only.
         section.unlisted = config["nthreads"] * config["ngpus"]
-        section.heads["header"], section.columns = 1, True
+        # Rows are not read by columns.
+        section.heads["header"], section.columns = 1, ["size"]
         for result in told.get("results", []):
             _take_result(result, section)
         # The first versions misspelt two keys.
@@ -493,51 +639,53 @@ def _document(text):
         return None
 
 
-def _plain(number):
+def _plain(number: float) -> str:
     """A number of the document in the form of the text output."""
     return "%d" % number if number == int(number) else "%r" % number
 
 
-def _take_result(result, section):
+def _take_result(result: dict[str, Any], section: _Section) -> None:
     """Read a row of the document. An aborted run leaves out values."""
-    row, exact = (
-        {
-            "size_bytes": result["size"],
-            "count": result["count"],
-            "type": result["type"],
-            "redop": result["redop"],
-            "root": int(result["root"]),
-        },
-        {},
-    )
-    for name in ("out_of_place", "in_place"):
-        placement = result.get(name) or {}
-        section.cpu_time = section.cpu_time or "cpu_time" in placement
-        figures = {
-            "time": placement.get("time", placement.get("cpu_time")),
-            "algbw": placement.get("alg_bw"),
-            "busbw": placement.get("bus_bw"),
-        }
-        words = {
-            key: "N/A" if value is None else "%.6f" % float(value) for key, value in figures.items()
-        }
-        taken = _placement(
-            dict(
-                words,
-                wrong="N/A" if placement.get("nwrong") is None else _plain(placement["nwrong"]),
-            ),
-            row["type"],
-            False,
-        )
-        if taken is None:
-            section.damaged.append("size %d" % row["size_bytes"])
+    head: _RowHead = {
+        "size_bytes": result["size"],
+        "count": result["count"],
+        "type": result["type"],
+        "redop": result["redop"],
+        "root": int(result["root"]),
+    }
+    taken = []
+    for place in PLACES:
+        found = result.get(place) or {}
+        section.cpu_time = section.cpu_time or "cpu_time" in found
+        half = _placement(_words_of(found), head["type"], False)
+        if half is None:
+            section.damaged.append("size %d" % head["size_bytes"])
             return
-        row[name], exact[name] = taken
-    section.rows.append(row)
-    section.precision.append((exact, "size %d" % row["size_bytes"]))
+        taken.append(half)
+    (out_of_place, one), (in_place, other) = taken
+    section.rows.append({**head, "out_of_place": out_of_place, "in_place": in_place})
+    section.precision.append(
+        ({"out_of_place": one, "in_place": other}, "size %d" % head["size_bytes"])
+    )
 
 
-def _reason(name, cause, fix, line=None):
+def _words_of(placement: dict[str, Any]) -> dict[str, str]:
+    """The figures of a half of a row of the document, in the form of the text output."""
+    figures = {
+        "time": placement.get("time", placement.get("cpu_time")),
+        "algbw": placement.get("alg_bw"),
+        "busbw": placement.get("bus_bw"),
+    }
+    words = dict.fromkeys(figures, "N/A")
+    words.update(
+        (key, "%.6f" % float(value)) for key, value in figures.items() if value is not None
+    )
+    wrong = placement.get("nwrong")
+    words["wrong"] = "N/A" if wrong is None else _plain(wrong)
+    return words
+
+
+def _reason(name: str, cause: str, fix: str, line: str | None = None) -> Reason:
     return {
         "id": name,
         "cause": cause,
@@ -547,26 +695,32 @@ def _reason(name, cause, fix, line=None):
     }
 
 
-def _known(text):
+def _known(text: str) -> list[Reason]:
     """Known errors in the text as reasons, each once, in the order of find_errors. Good runs have lines of some, too."""
-    found = {}
+    found: dict[str, Reason] = {}
     for error in find_errors(text):
         if error["id"] not in IN_GOOD_RUNS:
             reason = _reason(error["id"], error["cause"], error["fix_operator"], error["line"])
-            found.setdefault(error["id"], dict(reason, source=error["source"]))
+            reason["source"] = error["source"]
+            found.setdefault(error["id"], reason)
     return list(found.values())
 
 
 AGAIN = "run it again, and keep its complete output"
 
 
-def _asked_sizes(section, sizes, width):
-    """The sizes that this run prints, at most one more than it has. Sizes are whole numbers of elements."""
-    settings = section.settings
-    most = section.max_bytes or settings.max_bytes
-    size, asked = min(settings.min_bytes, most or settings.min_bytes), []
-    while (most is None or size <= most) and len(asked) <= len(sizes):
-        asked.append(size - size % width)
+def _requested_sizes(
+    settings: Settings, max_bytes: int | None, sizes: list[int], width: int
+) -> list[int]:
+    """The sizes that a run prints, at most one more than it has. Sizes are whole numbers of elements.
+
+    C(max_bytes) is the largest size that fits the GPUs' memory, if it is less than the requested one.
+    """
+    most = max_bytes or settings.max_bytes
+    size = min(settings.min_bytes, most or settings.min_bytes)
+    requested: list[int] = []
+    while (most is None or size <= most) and len(requested) <= len(sizes):
+        requested.append(size - size % width)
         after = size * settings.step if settings.by_factor else size + settings.step
         if after <= size:
             break
@@ -575,10 +729,10 @@ def _asked_sizes(section, sizes, width):
     cycle = next(
         (number for number in range(1, len(sizes)) if sizes[number] < sizes[number - 1]), len(sizes)
     )
-    return asked if most is not None else asked[:cycle]
+    return requested if most is not None else requested[:cycle]
 
 
-def _regular(sizes, width):
+def _regular(sizes: list[int], width: int) -> bool:
     """Whether sizes grow by one factor or one step, except for rounding to whole elements."""
     if len(sizes) < 2:
         return True
@@ -590,9 +744,13 @@ def _regular(sizes, width):
     )
 
 
-def _uneven(tables):
+#: The sizes of the rows by type, operation and root.
+_Tables = Dict[Tuple[str, "str | None", "int | None"], List[int]]
+
+
+def _uneven(tables: _Tables) -> bool:
     """Whether the tables of a run without a list of its options differ: all types have the same operations and as many rows."""
-    kinds = {}
+    kinds: dict[str, set[tuple[str | None, int | None]]] = {}
     for kind, redop, root in tables:
         kinds.setdefault(kind, set()).add((redop, root))
     return len({len(sizes) for sizes in tables.values()}) > 1 or any(
@@ -600,9 +758,9 @@ def _uneven(tables):
     )
 
 
-def _missing_size(section):
+def _missing_size(section: _Section) -> str | None:
     """What is wrong with the sequence of sizes as text; None if nothing is."""
-    tables = {}
+    tables: _Tables = {}
     for row in section.rows:
         tables.setdefault((row["type"], row["redop"], row["root"]), []).append(row["size_bytes"])
     if not section.settings and _uneven(tables):
@@ -610,71 +768,77 @@ def _missing_size(section):
     for (kind, _redop, _root), sizes in tables.items():
         width = _WIDTHS.get(kind)
         if section.settings and width:
-            asked = _asked_sizes(section, sizes, width)
-            if sizes != asked * (len(sizes) // max(len(asked), 1)):
-                missing = next((size for size in asked if size not in sizes), None)
-                return (
-                    "the sizes differ from the requested ones"
-                    if missing is None
-                    else "the row of %d bytes is missing" % missing
-                )
-        elif (
-            not _regular([size for size in sizes if size], width or 8)
-            or 0 in sizes[sizes.count(0) :]
-        ):
+            told = _missing_requested(section.settings, section.max_bytes, sizes, width)
+            if told:
+                return told
+        elif not _is_growing(sizes, width or 8):
             return "the sizes do not grow evenly from row to row"
     return None
 
 
-def _misfit(section, ranks):
+def _missing_requested(
+    settings: Settings, max_bytes: int | None, sizes: list[int], width: int
+) -> str | None:
+    """How the sizes of a table differ from the requested ones as text; None if they do not."""
+    requested = _requested_sizes(settings, max_bytes, sizes, width)
+    if sizes == requested * (len(sizes) // max(len(requested), 1)):
+        return None
+    missing = next((size for size in requested if size not in sizes), None)
+    if missing is None:
+        return "the sizes differ from the requested ones"
+    return "the row of %d bytes is missing" % missing
+
+
+def _is_growing(sizes: list[int], width: int) -> bool:
+    """Whether sizes grow evenly. Only the first ones may be 0."""
+    is_regular = _regular([size for size in sizes if size], width)
+    return is_regular and 0 not in sizes[sizes.count(0) :]
+
+
+def _misfit(section: _Section, ranks: int | None) -> str | None:
     """The line of the first row whose figures contradict each other, or the number of ranks."""
+    # The limits of busbw / algbw that all rows so far have in common.
     least, most = 0.0, 2.0
     for row, (exact, line) in zip(section.rows, section.precision):
-        if row["size_bytes"] < row["count"] or row["count"] * _WIDTHS.get(row["type"], 0) not in (
-            0,
-            row["size_bytes"],
-        ):
+        width = _WIDTHS.get(row["type"], 0)
+        if row["size_bytes"] < row["count"] or row["count"] * width not in (0, row["size_bytes"]):
             return line
-        for (time, time_half), (algbw, algbw_half), (busbw, busbw_half) in (
-            tuple(exact[name][key] for key in ("time", "algbw", "busbw"))
-            for name in ("out_of_place", "in_place")
-        ):
-            if min(time, algbw, busbw) < 0:
+        for place in PLACES:
+            time, algbw, busbw = (exact[place][key] for key in ("time", "algbw", "busbw"))
+            if min(time[0], algbw[0], busbw[0]) < 0:
                 return line
-            fastest = row["size_bytes"] / 1e3 / (time - time_half) if time > time_half else math.inf
-            slowest = row["size_bytes"] / 1e3 / (time + time_half) if time else 0.0
-            if (
-                not section.cpu_time
-                and not slowest * 0.999 - algbw_half <= algbw <= fastest * 1.001 + algbw_half
-            ):
+            if not section.cpu_time and not _fits_time(row["size_bytes"], time, algbw):
                 return line
-            if algbw > algbw_half:
-                least, most = (
-                    max(least, (busbw - busbw_half) / (algbw + algbw_half)),
-                    min(most, (busbw + busbw_half) / (algbw - algbw_half)),
-                )
-            factor = 2.0 * (ranks - 1) / ranks if ranks else None
-            if (
-                least > most + 1e-6
-                or factor is not None
-                and not least - 1e-6 <= factor <= most + 1e-6
-            ):
+            if algbw[0] > algbw[1]:
+                least = max(least, (busbw[0] - busbw[1]) / (algbw[0] + algbw[1]))
+                most = min(most, (busbw[0] + busbw[1]) / (algbw[0] - algbw[1]))
+            if not _fits_ranks(least, most, ranks):
                 return line
     return None
 
 
-def _mean(section):
+def _fits_time(size: int, time: Figure, algbw: Figure) -> bool:
+    """Whether a bandwidth follows from a size in bytes and a time in microseconds."""
+    fastest = size / 1e3 / (time[0] - time[1]) if time[0] > time[1] else math.inf
+    slowest = size / 1e3 / (time[0] + time[1]) if time[0] else 0.0
+    return slowest * 0.999 - algbw[1] <= algbw[0] <= fastest * 1.001 + algbw[1]
+
+
+def _fits_ranks(least: float, most: float, ranks: int | None) -> bool:
+    """Whether there is a factor between two limits, and it is the one of an all-reduce of so many ranks, if that is known."""
+    if least > most + 1e-6:
+        return False
+    return not ranks or least - 1e-6 <= 2.0 * (ranks - 1) / ranks <= most + 1e-6
+
+
+def _mean(section: _Section) -> tuple[float, float, float]:
     """The average of the rows, the maximum loss by rounding, and the usual loss by rounding."""
-    halves = [
-        exact[name]["busbw"]
-        for exact, _line in section.precision
-        for name in ("out_of_place", "in_place")
-    ]
+    halves = [exact[place]["busbw"] for exact, _line in section.precision for place in PLACES]
     mean, half = (sum(column) / len(halves) for column in zip(*halves))
     return mean, half, math.sqrt(sum(part * part / 3 for _figure, part in halves)) / len(halves)
 
 
-def _is_whole_average(section):
+def _is_whole_average(section: _Section) -> bool:
     """Whether the last word of the log, which may be truncated, matches the average of the rows like a complete one."""
     word = section.averages[0][0]
     mean, half, deviation = _mean(section)
@@ -684,7 +848,7 @@ def _is_whole_average(section):
     ) + 1e-5 * abs(mean)
 
 
-def _mixed(section):
+def _mixed(section: _Section) -> list[Reason]:
     """Whether several runs wrote at the same time, as reasons."""
     copies = Counter(device["rank"] for device in section.devices)
     runs = max(
@@ -715,7 +879,7 @@ def _mixed(section):
     ]
 
 
-def _damaged(section, ranks):
+def _damaged(section: _Section, ranks: int | None) -> list[Reason]:
     """Rows that cannot be used, as reasons."""
     if section.damaged or section.late:
         line = section.damaged[0] if section.damaged else None
@@ -732,28 +896,26 @@ def _damaged(section, ranks):
     ]
 
 
-def _has_summary(section):
+def _has_summary(section: _Section) -> bool:
     """Whether the run has printed its whole summary, once."""
-    average = _value(section.averages[0][0]) if section.averages else None
     is_cut = section.cut and not _is_whole_average(section)
     is_of_other = section.concluded not in ("", section.name or section.concluded)
-    return (
-        len(section.out_of_bounds) == 1 and average is not None and not is_cut and not is_of_other
-    )
+    is_there = len(section.out_of_bounds) == 1 and section.average is not None
+    return is_there and not is_cut and not is_of_other
 
 
-def _missing_rows(section):
+def _missing_rows(section: _Section) -> list[Reason]:
     """Which rows of a run with a summary are missing, as reasons."""
     missing = _missing_size(section)
-    average = _value(section.averages[0][0])[0]
     mean, half, deviation = _mean(section)
     lost = min(half, 4 * deviation) + 1e-5 * abs(mean) + 1e-6
-    if not missing and abs(mean - average) > lost:
-        missing = "the average is %g GB/s, but that of the rows is %.6g" % (average, mean)
+    if not missing and section.average and abs(mean - section.average[0]) > lost:
+        told = "the average is %g GB/s, but that of the rows is %.6g"
+        missing = told % (section.average[0], mean)
     return [_reason("rows_missing", "rows are missing: %s" % missing, AGAIN)] if missing else []
 
 
-def _incomplete(section, ranks):
+def _incomplete(section: _Section, ranks: int | None) -> list[Reason]:
     """Why it is not a whole run, as reasons."""
     found = _mixed(section)
     if not section.columns or not section.rows:
@@ -774,30 +936,9 @@ def _incomplete(section, ranks):
     return found or _missing_rows(section)
 
 
-def _incorrect(section, ranks):
+def _incorrect(section: _Section, ranks: int | None) -> list[Reason]:
     """Why its results are no proof, as reasons."""
-    found = []
-    cells = [
-        (row, row[name]["wrong"]) for row in section.rows for name in ("out_of_place", "in_place")
-    ]
-    unchecked = [row for row, wrong in cells if wrong is None]
-    if unchecked or section.settings and section.settings.checked is False:
-        found.append(
-            _reason(
-                "not_checked",
-                "the results were not checked (-c 0), so '0 OK' is meaningless",
-                "run it with -c 1",
-            )
-        )
-    wrong = [row["size_bytes"] for row, wrong in cells if wrong]
-    if wrong or any(not bounds["ok"] for bounds in section.out_of_bounds):
-        found.append(
-            _reason(
-                "wrong_values",
-                "results are wrong" + (", from %d bytes on" % wrong[0] if wrong else ""),
-                "don't train on these GPUs: test each host alone, then pairs, to find the GPU, link or adapter that damages data",
-            )
-        )
+    found = _not_checked(section) + _wrong_values(section)
     if any(verdict == "FAILED" for _average, verdict in section.averages):
         found.append(
             _reason(
@@ -809,15 +950,45 @@ def _incorrect(section, ranks):
     return found + _unmoved(section, ranks)
 
 
-def _has_value(section, key):
-    """Whether a row has a value other than 0."""
-    return any(row[name][key] for row in section.rows for name in ("out_of_place", "in_place"))
+def _not_checked(section: _Section) -> list[Reason]:
+    """Whether the values were not compared with the expected ones, as reasons."""
+    is_off = section.settings is not None and section.settings.checked is False
+    if not is_off and all(half["wrong"] is not None for half in section.placements()):
+        return []
+    return [
+        _reason(
+            "not_checked",
+            "the results were not checked (-c 0), so '0 OK' is meaningless",
+            "run it with -c 1",
+        )
+    ]
 
 
-def _unmoved(section, ranks):
+def _wrong_values(section: _Section) -> list[Reason]:
+    """Whether the rows or the summary have wrong values, as reasons."""
+    wrong = [row["size_bytes"] for row in section.rows for place in PLACES if row[place]["wrong"]]
+    if not wrong and all(bounds["ok"] for bounds in section.out_of_bounds):
+        return []
+    return [
+        _reason(
+            "wrong_values",
+            "results are wrong" + (", from %d bytes on" % wrong[0] if wrong else ""),
+            "don't train on these GPUs: test each host alone, then pairs, to find the GPU, link or adapter that damages data",
+        )
+    ]
+
+
+def _moved(section: _Section, is_bus: bool) -> bool:
+    """Whether a row has a bandwidth other than 0: of the bus, or of the algorithm."""
+    if is_bus:
+        return any(half["busbw_gb_s"] for half in section.placements())
+    return any(half["algbw_gb_s"] for half in section.placements())
+
+
+def _unmoved(section: _Section, ranks: int | None) -> list[Reason]:
     """Why almost nothing was moved between GPUs, as reasons."""
-    busbw = _has_value(section, "busbw_gb_s")
-    if ranks == 1 or not ranks and not busbw and _has_value(section, "algbw_gb_s"):
+    busbw = _moved(section, is_bus=True)
+    if ranks == 1 or not ranks and not busbw and _moved(section, is_bus=False):
         return [
             _reason(
                 "one_rank",
@@ -836,20 +1007,19 @@ def _unmoved(section, ranks):
     ]
 
 
-def _devices(section):
+def _devices(section: _Section) -> list[Device]:
     """GPUs of the ranks that take part: all, unless NCCL_TESTS_SPLIT has made groups."""
     group = next((device["group"] for device in section.devices if device["rank"] == 0), 0)
     return [device for device in section.devices if device["group"] == group]
 
 
-def _gpu(device):
-    """Key of a GPU. A bus id without domain may be ambiguous."""
-    return (device["host"], device["bus_id"]) + (
-        () if ":" in device["bus_id"] else (device["device"],)
-    )
+def _gpu(device: Device) -> tuple[str, ...]:
+    """Key of a GPU: its host and its bus id. One without domain may be ambiguous, then also its number on the host."""
+    key = device["host"], device["bus_id"]
+    return key if ":" in device["bus_id"] else (*key, str(device["device"]))
 
 
-def _count_ranks(section, words):
+def _count_ranks(section: _Section, words: str) -> int | None:
     """Number of ranks that take part; None if unknown, or if the list has gaps."""
     if section.unlisted > 1:
         return len(section.devices) * section.unlisted
@@ -865,26 +1035,26 @@ def _count_ranks(section, words):
     return int(said.pop()) if len(said) == 1 else None
 
 
-def _told(section):
+def _told(section: _Section) -> _Told:
     """The data of a section, without a verdict."""
-    cells = [
-        row[name]["busbw_gb_s"] for row in section.rows for name in ("out_of_place", "in_place")
-    ]
-    average = _value(section.averages[0][0]) if section.averages else None
+    cells = [half["busbw_gb_s"] for half in section.placements()]
+    nothing: OutOfBounds = {"count": None, "ok": None}
     return {
         "rows": section.rows,
-        "avg_busbw_gb_s": average[0] if average else None,
+        "avg_busbw_gb_s": section.average[0] if section.average else None,
         "max_busbw_gb_s": max(cells) if cells else None,
-        "out_of_bounds": section.out_of_bounds[0]
-        if section.out_of_bounds
-        else {"count": None, "ok": None},
+        "out_of_bounds": section.out_of_bounds[0] if section.out_of_bounds else nothing,
     }
 
 
-def _other(section):
+def _other(section: _Section) -> Other:
     """A section that is not judged."""
     if _is_all_reduce(section) is not False:
-        return dict(_told(section), name="all_reduce_perf", complete=not _incomplete(section, None))
+        return {
+            **_told(section),
+            "name": "all_reduce_perf",
+            "complete": not _incomplete(section, None),
+        }
     name = (
         section.name
         or (section.command if section.command != "all_reduce_perf" else "")
@@ -898,10 +1068,10 @@ def _other(section):
         and len(section.averages) == len(section.out_of_bounds) == 1
         and not section.cut
     )
-    return dict(_told(section), name=name, complete=whole)
+    return {**_told(section), "name": name, "complete": whole}
 
 
-def parse_size(value, name):
+def parse_size(value: object, name: str) -> int:
     """Bytes of a size in nccl-tests' notation: 8, 512K, 1G. ValueError names the option."""
     found = re.match(r"(\d+(?:\.\d+)?) *([KMG]?)$", str(value).strip().upper())
     size = int(float(found.group(1)) * 1024 ** " KMG".index(found.group(2) or " ")) if found else 0
@@ -913,26 +1083,31 @@ def parse_size(value, name):
     return size
 
 
+def _whole_number(value: Any, name: str, least: int) -> int | None:
+    """A requirement as a number, None without one. ValueError names it if it is not a whole number of at least C(least)."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not re.match(r"\d+$", str(value)) or int(value) < least:
+        raise ValueError(
+            "%s: '%s' is not valid. Give a whole number, %d or more" % (name, value, least)
+        )
+    return int(value)
+
+
 def check_bounds(
-    expected_ranks=None, expected_hosts=None, min_busbw_gb_s=None, judge_from_bytes=None
-):
-    """The requirements as numbers for answer(). ValueError names an invalid value and the valid ones."""
-    bounds = {
+    expected_ranks: object = None,
+    expected_hosts: object = None,
+    min_busbw_gb_s: Any = None,
+    judge_from_bytes: object = None,
+) -> Bounds:
+    """The requirements as numbers for answer(), from numbers and texts of users. ValueError names an invalid value and the valid ones."""
+    bounds: Bounds = {
         "judge_from_bytes": None
         if judge_from_bytes in (None, "")
-        else parse_size(judge_from_bytes, "judge_from_bytes")
+        else parse_size(judge_from_bytes, "judge_from_bytes"),
+        "expected_ranks": _whole_number(expected_ranks, "expected_ranks", 2),
+        "expected_hosts": _whole_number(expected_hosts, "expected_hosts", 1),
     }
-    for name, value, least in (
-        ("expected_ranks", expected_ranks, 2),
-        ("expected_hosts", expected_hosts, 1),
-    ):
-        if value is not None and (
-            isinstance(value, bool) or not re.match(r"\d+$", str(value)) or int(value) < least
-        ):
-            raise ValueError(
-                "%s: '%s' is not valid. Give a whole number, %d or more" % (name, value, least)
-            )
-        bounds[name] = None if value is None else int(value)
     try:
         threshold = None if min_busbw_gb_s is None else float(min_busbw_gb_s)
     except (TypeError, ValueError):
@@ -946,7 +1121,7 @@ def check_bounds(
     return bounds
 
 
-def _read(text):
+def _read(text: str) -> tuple[list[_Section], str]:
     """Sections of the text, and the text. ParseError if it is other text."""
     # Web pages have no-break spaces, and Windows files begin with a byte order mark.
     text = re.sub(r"\r\n?", "\n", text).replace("\u00a0", " ").lstrip("\ufeff")
@@ -961,7 +1136,7 @@ def _read(text):
     return _sections(text), text
 
 
-def _nothing(sections, text, rc):
+def _nothing(sections: list[_Section], text: str, rc: int | None) -> list[Reason]:
     """Why there is no run of all_reduce_perf, as reasons. ParseError if it is other text, and not the output of a failed command."""
     if not sections and not rc and not _known(text) and not _NCCL_LINE.search(text):
         line = next((line.strip() for line in text.split("\n") if line.strip()), "")
@@ -981,7 +1156,7 @@ def _nothing(sections, text, rc):
     ]
 
 
-def _take_document(section, document):
+def _take_document(section: _Section, document: str) -> None:
     """Replace the rounded rows of the text by those of the document if both are of the same complete run."""
     exact = _document(document) if document.strip() else None
     if (
@@ -1003,7 +1178,7 @@ def _take_document(section, document):
         )
 
 
-def _unexpected(sections):
+def _unexpected(sections: list[_Section]) -> list[Reason]:
     """Whether a log without an exit code has a whole table, but is not that of a whole run."""
     found = [
         section.around.unexpected(section is not sections[-1])
@@ -1030,7 +1205,8 @@ def _unexpected(sections):
     )
 
 
-def _shared(devices):
+def _shared(devices: list[Device]) -> list[Reason]:
+    """Whether several ranks used one GPU, as reasons."""
     counts = Counter(_gpu(device) for device in devices)
     names = ", ".join(sorted("%s (%s)" % gpu[:2] for gpu, ranks in counts.items() if ranks > 1))
     return (
@@ -1046,21 +1222,25 @@ def _shared(devices):
     )
 
 
-def _too_few(name, asked, found):
-    if asked is None or found == asked:
+def _too_few(name: str, requested: int | None, found: int | None) -> list[Reason]:
+    """Whether another number of ranks or hosts took part than requested, as reasons."""
+    if requested is None or found == requested:
         return []
     return [
         _reason(
             name,
             "%d %s are requested, and %s took part"
-            % (asked, name, "an unknown number" if found is None else found),
+            % (requested, name, "an unknown number" if found is None else found),
             "check which are missing in 'devices', and give the launcher all hosts with all their slots",
         )
     ]
 
 
-def _too_slow(asked, found, judge_from_bytes):
-    if asked is None or found is not None and found >= asked:
+def _too_slow(
+    requested: float | None, found: float | None, judge_from_bytes: int | None
+) -> list[Reason]:
+    """Whether the bandwidth in GB/s is below the requested one, or unknown, as reasons."""
+    if requested is None or found is not None and found >= requested:
         return []
     if found is None:
         return [
@@ -1074,13 +1254,13 @@ def _too_slow(asked, found, judge_from_bytes):
     return [
         _reason(
             "bandwidth",
-            "the bus bandwidth is %.6g GB/s, at least %g are requested" % (found, asked),
+            "the bus bandwidth is %.6g GB/s, at least %g are requested" % (found, requested),
             "check 'transports' and the links between the hosts; measure hosts alone and in pairs to find the slow one",
         )
     ]
 
 
-def _reasons_of(ours, ranks):
+def _reasons_of(ours: list[_Section], ranks: int | None) -> tuple[list[Reason], list[Reason]]:
     """Why the first of the runs of all_reduce_perf was not complete, and all reasons, with those of its later runs."""
     first = ours[0]
     missing = _incomplete(first, ranks)
@@ -1098,29 +1278,32 @@ def _reasons_of(ours, ranks):
     return missing, reasons
 
 
-def _judged(rows, judge_from_bytes):
-    """The average bus bandwidth of the judged rows, None without one."""
+def _judged(rows: list[Row], judge_from_bytes: int | None) -> float | None:
+    """The average bus bandwidth of the judged rows in GB/s, None without one."""
     largest = max([row["size_bytes"] for row in rows], default=0)
     least = largest if judge_from_bytes is None else judge_from_bytes
-    cells = [
-        row[name]["busbw_gb_s"]
-        for row in rows
-        for name in ("out_of_place", "in_place")
-        if row["size_bytes"] >= least
-    ]
+    judged = [row for row in rows if row["size_bytes"] >= least]
+    cells = [row[place]["busbw_gb_s"] for row in judged for place in PLACES]
     return sum(cells) / len(cells) if cells else None
 
 
-def _judged_by(asked):
-    """What the verdict is of, from the requested values by name."""
-    return ["complete", "correct"] + [name for name in asked if asked[name] is not None]
+def _judged_by(bounds: Bounds) -> list[str]:
+    """What the verdict is of."""
+    requested = {
+        "ranks": bounds.get("expected_ranks"),
+        "hosts": bounds.get("expected_hosts"),
+        "bandwidth": bounds.get("min_busbw_gb_s"),
+    }
+    return ["complete", "correct"] + [
+        name for name, value in requested.items() if value is not None
+    ]
 
 
-def _nccl_version(section, words):
+def _nccl_version(section: _Section, words: str) -> str | None:
     return section.nccl_version or next(iter(_NCCL_VERSION.findall(words)), None)
 
 
-def _participants(section, words):
+def _participants(section: _Section, words: str) -> _Participants:
     """C(ranks), C(hosts) and C(gpus) of a run, None if unknown, and its C(devices). C(words) are its lines and those before it."""
     ranks, devices = _count_ranks(section, words), _devices(section)
     # A list with gaps does not show all participants.
@@ -1130,36 +1313,36 @@ def _participants(section, words):
         "hosts": len({device["host"] for device in listed}) or None,
         "gpus": len({_gpu(device) for device in listed}) * section.unlisted or None,
         "devices": [
-            {key: device[key] for key in ("rank", "host", "device", "bus_id", "name")}
-            for device in devices
+            {key: value for key, value in device.items() if key != "group"} for device in devices
         ],
     }
 
 
+def _span(ours: list[_Section], sections: list[_Section], length: int) -> tuple[int, int]:
+    """Where the text of the first of the runs begins and ends in a log of C(length) characters. Without a run it is all of it."""
+    if not ours:
+        return 0, length
+    # Lines of NCCL before the first test belong to it, too.
+    return 0 if ours[0] is sections[0] else ours[0].begin, ours[0].end
+
+
 def answer(
-    text,
-    document="",
-    rc=None,
-    expected_ranks=None,
-    expected_hosts=None,
-    min_busbw_gb_s=None,
-    judge_from_bytes=None,
-):
+    text: str, document: str = "", rc: int | None = None, bounds: Bounds | None = None
+) -> Answer:
     """The data of a log and its verdict. C(document) is the tool's JSON of the same run. C(rc) is the command's exit code. It is None for a log, whose lines
-    then must show that nothing was aborted. ParseError if it is other text."""
+    then must show that nothing was aborted. C(bounds) are the requirements. ParseError if it is other text."""
+    bounds = bounds or {}
     sections, text = _read(text)
     ours = [section for section in sections if _is_all_reduce(section) is not False]
     first = ours[0] if ours else _Section(0)
     _take_document(first, document)
-    begin, end = 0, len(text)
-    if ours:
-        # Lines of NCCL before the first test belong to it, too.
-        begin, end = 0 if first is sections[0] else first.begin, first.end
+    begin, end = _span(ours, sections, len(text))
     words = text[begin:end]
     taken = _participants(first, words)
-    missing, reasons = (
-        _reasons_of(ours, taken["ranks"]) if ours else [_nothing(sections, text, rc)] * 2
-    )
+    if ours:
+        missing, reasons = _reasons_of(ours, taken["ranks"])
+    else:
+        missing = reasons = _nothing(sections, text, rc)
     # An error before a whole run does not concern that run.
     reasons = _known(text[begin if missing else first.begin : end]) + reasons
     if rc is None and not reasons:
@@ -1168,24 +1351,24 @@ def answer(
         reasons.append(
             _reason("exit_code", "the command ended with exit code %d" % rc, "read its output")
         )
+    judge_from_bytes = bounds.get("judge_from_bytes")
     bandwidth = _judged(first.rows, judge_from_bytes)
-    asked = {"ranks": expected_ranks, "hosts": expected_hosts, "bandwidth": min_busbw_gb_s}
     reasons += (
-        _too_few("ranks", expected_ranks, taken["ranks"])
-        + _too_few("hosts", expected_hosts, taken["hosts"])
-        + _too_slow(min_busbw_gb_s, bandwidth, judge_from_bytes)
+        _too_few("ranks", bounds.get("expected_ranks"), taken["ranks"])
+        + _too_few("hosts", bounds.get("expected_hosts"), taken["hosts"])
+        + _too_slow(bounds.get("min_busbw_gb_s"), bandwidth, judge_from_bytes)
     )
-    return dict(
-        _told(first),
-        judged_busbw_gb_s=None if bandwidth is None else round(bandwidth, 3),
-        nccl_version=_nccl_version(first, words),
-        transports=transports(words),
-        over_rdma=rdma_connections(words),
-        complete=not missing,
-        passed=not reasons,
-        judged=_judged_by(asked),
-        reasons=reasons,
-        remarks=remarks(text[first.begin if ours else 0 : end]),
-        other_collectives=[_other(section) for section in sections if section is not first],
+    return {
+        **_told(first),
+        "judged_busbw_gb_s": None if bandwidth is None else round(bandwidth, 3),
+        "nccl_version": _nccl_version(first, words),
+        "transports": transports(words),
+        "over_rdma": rdma_connections(words),
+        "complete": not missing,
+        "passed": not reasons,
+        "judged": _judged_by(bounds),
+        "reasons": reasons,
+        "remarks": remarks(text[first.begin : end]),
+        "other_collectives": [_other(section) for section in sections if section is not first],
         **taken,
-    )
+    }

@@ -10,6 +10,7 @@ The image build uses it too: Python 3.6 with nothing but the standard library.
 """
 
 import re
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 __all__ = ["entries", "list_prefix", "location", "stanzas", "without"]
 
@@ -19,8 +20,15 @@ _LINE = re.compile(
 _PORTS = {"http": "80", "https": "443", "ftp": "21"}
 _SWITCHED_OFF = ("no", "false", "without", "off", "disable", "0")
 
+#: A line or a paragraph, as P(stanzas) returns it.
+Stanza = Dict[str, Any]
+#: A repository, as P(entries) returns it.
+Entry = Dict[str, str]
+#: Whether an entry is unwanted.
+Judge = Callable[[Entry], bool]
 
-def location(uri, suite="", architecture=""):
+
+def location(uri: str, suite: str = "", architecture: str = "") -> str:
     """Normalized location of a repository: without scheme, its port, credentials and trailing slashes; with the suite if that is a path."""
     text = uri + ("/" + suite if suite.endswith("/") else "")
     scheme = text.partition(":")[0].lower().rpartition("+")[2]
@@ -33,7 +41,7 @@ def location(uri, suite="", architecture=""):
     return "/".join([host.lower()] + [part for part in path.split("/") if part not in ("", ".")])
 
 
-def list_prefix(uri, suite):
+def list_prefix(uri: str, suite: str) -> str:
     """Prefix of the names of a suite's files in /var/lib/apt/lists, followed by InRelease or …_Packages."""
     text = re.sub(r"^[a-z+]+:/*(?:[^/@]*@)?", "", uri.rstrip("/") + "/")
     if uri.startswith(("file:", "copy:")):
@@ -44,7 +52,7 @@ def list_prefix(uri, suite):
     ).replace("/", "_")
 
 
-def _fields(paragraph):
+def _fields(paragraph: str) -> Dict[str, str]:
     """Fields of one paragraph, names in lower case. Comments may be between the lines of a value."""
     text = "\n".join(line for line in paragraph.splitlines() if not line.startswith("#"))
     return {
@@ -53,25 +61,21 @@ def _fields(paragraph):
     }
 
 
-def _paragraphs(text):
+def _paragraphs(text: str) -> List[str]:
     """The text in parts: paragraphs at even indexes, separators at odd ones."""
     return re.split(r"(\n(?:[ \t]*\n)+)", text)
 
 
-def _of_paragraph(paragraph):
+def _of_paragraph(paragraph: str) -> Optional[Stanza]:
     fields = _fields(paragraph)
     if fields.get("enabled", "yes").lower() in _SWITCHED_OFF:
         return None
-    return dict(
-        {
-            name: fields.get(name, "").split()
-            for name in ("types", "uris", "suites", "components", "architectures")
-        },
-        signed_by=fields.get("signed-by", ""),
-    )
+    names = ("types", "uris", "suites", "components", "architectures")
+    found: Stanza = {name: fields.get(name, "").split() for name in names}
+    return dict(found, signed_by=fields.get("signed-by", ""))
 
 
-def _of_line(line):
+def _of_line(line: str) -> Optional[Stanza]:
     match = _LINE.match(line)
     if not match:
         return None
@@ -86,7 +90,7 @@ def _of_line(line):
     }
 
 
-def stanzas(path, text):
+def stanzas(path: str, text: str) -> List[Stanza]:
     """A file's lines or paragraphs: C(types), C(uris), C(suites), C(components) and C(architectures), as lists, and C(signed_by), empty if none is named.
 
     Disabled entries are left out.
@@ -98,29 +102,29 @@ def stanzas(path, text):
     return [stanza for stanza in found if stanza]
 
 
-def _entries_of(stanza, architecture):
-    return (
-        [
-            {
-                "uri": uri,
-                "suite": suite,
-                "location": location(uri, suite, architecture),
-                "signed_by": stanza["signed_by"],
-            }
-            for uri in stanza["uris"]
-            for suite in stanza["suites"]
-        ]
-        if stanza
-        else []
-    )
+def _entries_of(stanza: Optional[Stanza], architecture: str) -> List[Entry]:
+    if not stanza:
+        return []
+    return [
+        {
+            "uri": uri,
+            "suite": suite,
+            "location": location(uri, suite, architecture),
+            "signed_by": stanza["signed_by"],
+        }
+        for uri in stanza["uris"]
+        for suite in stanza["suites"]
+    ]
 
 
-def entries(path, text, architecture=""):
+def entries(path: str, text: str, architecture: str = "") -> List[Entry]:
     """The repositories that a file names: C(uri), C(suite), C(location), and C(signed_by), empty if none is named. Disabled entries are left out."""
     return [entry for stanza in stanzas(path, text) for entry in _entries_of(stanza, architecture)]
 
 
-def _paragraph_without(paragraph, architecture, unwanted):
+def _paragraph_without(
+    paragraph: str, architecture: str, unwanted: Judge
+) -> Tuple[Optional[str], List[str]]:
     """The remaining paragraph, None if it is empty, and the removed URIs."""
     found = _entries_of(_of_paragraph(paragraph), architecture)
     gone = list(dict.fromkeys(entry["uri"] for entry in found if unwanted(entry)))
@@ -137,9 +141,10 @@ def _paragraph_without(paragraph, architecture, unwanted):
     ), gone
 
 
-def without(path, text, unwanted, architecture=""):
+def without(path: str, text: str, unwanted: Judge, architecture: str = "") -> Dict[str, Any]:
     """The file without the entries for which C(unwanted(entry)) is true: C(text), C(gone) (their URIs), C(empty), whether no repository is left."""
-    gone, rest = [], []
+    gone: List[str] = []
+    rest: List[str] = []
     if path.endswith(".sources"):
         parts = _paragraphs(text)
         for number in range(0, len(parts), 2):

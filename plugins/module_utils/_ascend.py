@@ -12,9 +12,12 @@ import json
 import os
 import re
 
+from typing import Any, Iterable, Iterator, TypedDict
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._npu_smi import ParseError, parse_info
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+from ansible_collections.trainyard.gpu.plugins.module_utils._npu_smi import parse_info
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import Module, run_tool
 
 __all__ = [
     "CONTROL_NODES",
@@ -108,28 +111,42 @@ _CANN_DONE = re.compile(r"\b(un)?install success", re.IGNORECASE)
 _PLAIN = re.compile(r"[A-Za-z0-9._+/-]+")
 
 
-def npu_nodes(folder="/dev"):
+class Step(TypedDict):
+    """A successful step of an installer. C(at) is its time as YYYY-MM-DD HH:MM:SS, C(what) is driver, firmware or cann, C(action) install or uninstall."""
+
+    at: str
+    what: str
+    action: str
+
+
+class Order(TypedDict):
+    """Whether the log shows an order of installations, and what is wrong with it."""
+
+    judged: bool
+    problems: list[str]
+
+
+def npu_nodes(folder: str = "/dev") -> list[int]:
     """Numbers of the device nodes /dev/davinciN."""
     try:
         names = os.listdir(folder)
     except OSError:
         return []
-    return sorted(
-        int(match.group(1))
-        for match in (re.fullmatch("davinci([0-9]{1,4})", name) for name in names)
-        if match
-    )
+    matches = (re.fullmatch("davinci([0-9]{1,4})", name) for name in names)
+    return sorted(int(match.group(1)) for match in matches if match)
 
 
-def control_nodes():
+def control_nodes() -> list[str]:
+    """The existing device nodes of CONTROL_NODES."""
     return [path for path in CONTROL_NODES if os.path.exists(path)]
 
 
-def driver_paths():
+def driver_paths() -> list[str]:
+    """The existing paths of DRIVER_PATHS."""
     return [path for path in DRIVER_PATHS if os.path.exists(path)]
 
 
-def chip_names(module, numbers, timeout=30):
+def chip_names(module: Module, numbers: list[int], timeout: int = 30) -> dict[int, str]:
     """Names of the chips by number of the device node, as npu-smi has them. Empty without an answer, and for numbers that it does not tell."""
     if not numbers:
         return {}
@@ -138,17 +155,25 @@ def chip_names(module, numbers, timeout=30):
         table = parse_info(run.stdout) if not run.cause else None
     except ParseError:
         table = None
-    chips = [chip for npu in (table.npus if table else []) for chip in npu["chips"]]
-    names = {chip["name"] for chip in chips}
+    if not table:
+        return {}
+    known = _names_by_number([chip for npu in table.npus for chip in npu["chips"]], numbers)
+    found = ((number, known.get(number)) for number in numbers)
+    return {number: name for number, name in found if name}
+
+
+def _names_by_number(chips: list[dict[str, Any]], numbers: list[int]) -> dict[int, str | None]:
+    """Names by the chips' own numbers. Without those, all chips have one name, or there are as many chips as device nodes."""
     known = {chip["phy_id"]: chip["name"] for chip in chips if chip["phy_id"] is not None}
-    if not known and len(names) == 1:
-        known = dict.fromkeys(numbers, names.pop())
-    elif not known and len(chips) == len(numbers):
-        known = dict(zip(numbers, (chip["name"] for chip in chips)))
-    return {number: known[number] for number in numbers if known.get(number)}
+    names = [chip["name"] for chip in chips]
+    if known:
+        return known
+    if len(set(names)) == 1:
+        return dict.fromkeys(numbers, names[0])
+    return dict(zip(numbers, names)) if len(names) == len(numbers) else {}
 
 
-def split_groups(numbers, names):
+def split_groups(numbers: list[int], names: dict[int, str]) -> list[list[int]]:
     """Groups of device numbers within which a job must stay, unless it has all devices. Empty for chips without such groups."""
     if (
         not numbers
@@ -156,17 +181,14 @@ def split_groups(numbers, names):
         or not all(RINGS.fullmatch(names.get(number, "")) for number in numbers)
     ):
         return []
-    return [
-        group
-        for group in (
-            [number for number in numbers if number // RING == ring]
-            for ring in range(max(numbers) // RING + 1)
-        )
-        if group
+    rings = [
+        [number for number in numbers if number // RING == ring]
+        for ring in range(max(numbers) // RING + 1)
     ]
+    return [ring for ring in rings if ring]
 
 
-def parse_settings(text):
+def parse_settings(text: str) -> dict[str, str]:
     """Values of a file with lines KEY=VALUE, by key in lower case."""
     pairs = (
         line.partition("=")
@@ -176,7 +198,7 @@ def parse_settings(text):
     return {key.strip().lower(): value.strip() for key, _equal, value in pairs}
 
 
-def version_in(text):
+def version_in(text: str) -> str:
     """The version that a file of the vendor names, as text; empty if it names none."""
     settings = parse_settings(text)
     if settings.get("version"):
@@ -186,14 +208,15 @@ def version_in(text):
     return listed.strip("[]").rpartition(":")[2]
 
 
-def driver_folder(text):
+def driver_folder(text: str) -> str:
     """Folder of the driver, from the content of /etc/ascend_install.info."""
     return (parse_settings(text).get("driver_install_path_param") or BASE).rstrip("/") + "/driver"
 
 
-def cann_home(asked="", base=BASE):
+def cann_home(requested: str = "", base: str = BASE) -> str:
     """Folder of CANN: the requested one, or the first that has operators or libraries; empty without CANN."""
-    for folder in [asked] if asked else [os.path.join(base, name).rstrip("/") for name in HOMES]:
+    usual = [os.path.join(base, name).rstrip("/") for name in HOMES]
+    for folder in [requested] if requested else usual:
         if any(
             os.path.isdir(os.path.join(folder, inner)) for inner in ("opp", "fwkacllib", "lib64")
         ):
@@ -201,19 +224,20 @@ def cann_home(asked="", base=BASE):
     return ""
 
 
-def cann_version(home, machine):
-    texts = (
-        (
-            read_text(os.path.join(home, name % machine if "%s" in name else name))
-            for name in VERSIONS
-        )
-        if home
-        else ()
-    )
+def cann_version(home: str, machine: str) -> str:
+    """Version of CANN in its folder; empty if none is named. C(machine) is the processor as C(uname -m) names it."""
+    if not home:
+        return ""
+    texts = (read_text(path) for path in _below(home, VERSIONS, machine))
     return next((version for version in map(version_in, texts) if version), "")
 
 
-def mindspore_version(patterns=SITE_PACKAGES):
+def _below(folder: str, names: Iterable[str], machine: str) -> list[str]:
+    """Paths in a folder, with the processor in names that have a place for it."""
+    return [os.path.join(folder, name.replace("%s", machine)) for name in names]
+
+
+def mindspore_version(patterns: Iterable[str] = SITE_PACKAGES) -> str:
     """The newest version of MindSpore in the host's own Python folders; empty without one."""
     found = [
         re.search(
@@ -232,29 +256,22 @@ def mindspore_version(patterns=SITE_PACKAGES):
     )
 
 
-def environment(home, driver, machine, base=BASE):
+def environment(
+    home: str, driver: str, machine: str, base: str = BASE
+) -> dict[str, list[str] | str]:
     """Variables of CANN and the driver: lists of existing folders, and paths. Only plain paths, as the values become a file that shells read."""
-    found = {}
+    found: dict[str, list[str] | str] = {}
     for name, folders in FOLDERS.items():
-        paths = (
-            [
-                os.path.join(home, folder % machine if "%s" in folder else folder)
-                for folder in folders
-            ]
-            if home
-            else []
-        )
-        paths += (
-            [os.path.join(driver, folder) for folder in OF_DRIVER]
-            if name == "LD_LIBRARY_PATH"
-            else []
-        )
+        paths = _below(home, folders, machine) if home else []
+        if name == "LD_LIBRARY_PATH":
+            paths += _below(driver, OF_DRIVER, machine)
         found[name] = [
             path for path in dict.fromkeys(paths) if os.path.isdir(path) and _PLAIN.fullmatch(path)
         ]
     if home and _PLAIN.fullmatch(home):
         opp = os.path.join(home, "opp")
-        found.update({"ASCEND_OPP_PATH": opp} if os.path.isdir(opp) else {})
+        if os.path.isdir(opp):
+            found["ASCEND_OPP_PATH"] = opp
         found.update(
             ASCEND_HOME=base,
             ASCEND_HOME_PATH=home,
@@ -267,67 +284,90 @@ def environment(home, driver, machine, base=BASE):
 # --- the order of installations ---------------------------------------------------------------------------------------------
 
 
-def install_steps(driver_log, cann_log=""):
-    """Successful steps of the installers, oldest first: C(at), C(what) (driver, firmware, cann) and C(action) (install, uninstall).
+def install_steps(driver_log: str, cann_log: str = "") -> list[Step]:
+    """Successful steps of the installers, oldest first.
 
     C(driver_log) is /var/log/ascend_seclog/ascend_install.log, C(cann_log) the log of CANN's installer beside it.
     """
-    steps = []
-    for text, pattern in ((driver_log, _DONE), (cann_log, _CANN_DONE)):
-        for line in text.splitlines():
-            match = _STEP.match(line.strip())
-            done = pattern.search(match.group(6)) if match else None
-            what = "cann" if pattern is _CANN_DONE else match.group(1).lower() if match else ""
-            if done and what in ("driver", "firmware", "cann"):
-                steps.append(
-                    {
-                        "at": "%s-%s-%s %s" % match.group(2, 3, 4, 5),
-                        "what": what,
-                        "action": "uninstall" if done.group(1) else "install",
-                    }
-                )
-    return sorted(steps, key=lambda step: step["at"])
+    found = [_driver_step(line.strip()) for line in driver_log.splitlines()]
+    found += [_cann_step(line.strip()) for line in cann_log.splitlines()]
+    return sorted((step for step in found if step), key=lambda step: step["at"])
 
 
-def install_order(steps):
+def _driver_step(line: str) -> Step | None:
+    match = _STEP.match(line)
+    what = match.group(1).lower() if match else ""
+    return _step(match, what, _DONE) if match and what in ("driver", "firmware", "cann") else None
+
+
+def _cann_step(line: str) -> Step | None:
+    match = _STEP.match(line)
+    return _step(match, "cann", _CANN_DONE) if match else None
+
+
+def _step(match: re.Match[str], what: str, pattern: re.Pattern[str]) -> Step | None:
+    """The step of a line of a log, None unless its message reports a success."""
+    done = pattern.search(match.group(6))
+    if not done:
+        return None
+    return {
+        "at": "%s-%s-%s %s" % match.group(2, 3, 4, 5),
+        "what": what,
+        "action": "uninstall" if done.group(1) else "install",
+    }
+
+
+def install_order(steps: list[Step]) -> Order:
     """Whether the log shows an order, and what is wrong with it.
 
     On a new host the driver comes before the firmware, and CANN after the driver. If both are there already, the firmware comes before the driver. Two steps
     within a day belong together. A later pair in the right order corrects an earlier one.
     """
-    present, wrong, last = set(), {}, None
+    present: set[str] = set()
+    problems: dict[str, str] = {}
+    # The first step of a pair that may follow.
+    last: Step | None = None
     for step in steps:
-        what, at = step["what"], step["at"]
+        what = step["what"]
         if step["action"] == "uninstall":
             present.discard(what)
             last = None
             continue
-        if what == "cann":
-            if "driver" not in present:
-                wrong["cann"] = "CANN was installed at %s, before the driver" % at
-        elif {"driver", "firmware"} <= present:
-            together = last is not None and last["what"] != what and _within_a_day(last["at"], at)
-            if together and what == "driver":
-                wrong.pop("pair", None)
-            elif together:
-                wrong["pair"] = "the driver was upgraded at %s, before the firmware at %s" % (
-                    last["at"],
-                    at,
-                )
-            last = None if together else step
-        elif what == "firmware" and not present:
-            wrong["pair"] = "the firmware was installed at %s, before the driver" % at
+        if what == "cann" and "driver" not in present:
+            problems["cann"] = "CANN was installed at %s, before the driver" % step["at"]
+        elif what != "cann" and {"driver", "firmware"} <= present:
+            last = _judge_upgrade(last, step, problems)
         elif what == "firmware":
-            wrong.pop("pair", None)
+            _judge_first_firmware(step, present, problems)
         present.add(what)
     seen = {step["what"] for step in steps if step["action"] == "install"}
     return {
         "judged": {"driver", "firmware"} <= seen,
-        "problems": [wrong[key] for key in ("pair", "cann") if key in wrong],
+        "problems": [problems[key] for key in ("pair", "cann") if key in problems],
     }
 
 
-def _within_a_day(first, second):
+def _judge_upgrade(last: Step | None, step: Step, problems: dict[str, str]) -> Step | None:
+    """Judge an upgrade of the driver or the firmware, and return the step if it may be the first of a pair."""
+    if last is None or last["what"] == step["what"] or not _within_a_day(last["at"], step["at"]):
+        return step
+    problems.pop("pair", None)
+    if step["what"] == "firmware":
+        problems["pair"] = "the driver was upgraded at %s, before the firmware at %s" % (
+            last["at"],
+            step["at"],
+        )
+    return None
+
+
+def _judge_first_firmware(step: Step, present: set[str], problems: dict[str, str]) -> None:
+    """Judge the installation of the firmware on a host that does not have both."""
+    problems.pop("pair", None)
+    if not present:
+        problems["pair"] = "the firmware was installed at %s, before the driver" % step["at"]
+
+
+def _within_a_day(first: str, second: str) -> bool:
     try:
         times = [datetime.datetime.strptime(text, "%Y-%m-%d %H:%M:%S") for text in (first, second)]
     except ValueError:
@@ -339,7 +379,7 @@ def _within_a_day(first, second):
 # --- rank tables that exist -------------------------------------------------------------------------------------------------
 
 
-def table_facts(text):
+def table_facts(text: str) -> dict[str, str]:
     """Format of a rank table (legacy, 1.0, 1.2; empty for anything else), its status, and the place of the first value that is not a text."""
     try:
         table = json.loads(text)
@@ -347,25 +387,23 @@ def table_facts(text):
         table = None
     if not isinstance(table, dict):
         return {"format": "", "status": "", "number": ""}
-    version = str(table.get("version") or "")
-    supernode = version == "1.2" or "super_pod_list" in table or '"super_device_id"' in text
-    found = (
-        "1.2"
-        if supernode
-        else "legacy"
-        if "group_list" in table and not version
-        else version
-        if "server_list" in table
-        else ""
-    )
     return {
-        "format": found,
+        "format": _table_format(table, text),
         "status": str(table.get("status") or ""),
         "number": next(_not_texts(table, ""), ""),
     }
 
 
-def _not_texts(value, place):
+def _table_format(table: dict[str, Any], text: str) -> str:
+    version = str(table.get("version") or "")
+    if version == "1.2" or "super_pod_list" in table or '"super_device_id"' in text:
+        return "1.2"
+    if "group_list" in table and not version:
+        return "legacy"
+    return version if "server_list" in table else ""
+
+
+def _not_texts(value: Any, place: str) -> Iterator[str]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _not_texts(inner, "%s.%s" % (place, key) if place else key)

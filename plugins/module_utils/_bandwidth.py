@@ -22,6 +22,7 @@ bound by PCIe, and other hosts and earlier runs are what they are compared with.
 
 import re
 import statistics
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 __all__ = [
     "BROKE_OFF",
@@ -94,49 +95,77 @@ GLOO_PIECE = 1 << 20
 _NO_P2P = ("CNS", "GNS", "TNS", "NS", "DR")
 
 
+#: A network card, as P(card) returns it.
+Card = Dict[str, Any]
+#: The links of a GPU, as P(gpus) returns them.
+Gpu = Dict[str, Any]
+#: A host: C(name), C(cards), C(gpus), and if they are known C(p2p), C(nics) and C(alone). P(_prepared) adds what it is compared by.
+Host = Dict[str, Any]
+#: A row of a measurement, as P(row) returns it.
+Row = Dict[str, Any]
+#: A measurement: C(id), C(hosts), C(rows) and C(errors), with its verdict after P(judge_runs).
+Run = Dict[str, Any]
+#: What the compatibility data says of GPUs, by their name.
+Models = Mapping[str, Dict[str, Any]]
+#: A bandwidth in GB/s, the kind of part that limits it, and an explanation.
+Bound = Tuple[float, str, str]
+
+
 class ParseError(ValueError):
     """Unexpected output of a tool; the message names the line."""
 
 
-def card(name, rate_gbit_s, rdma=False, link_speed="", link_width="", model=""):
+def card(
+    name: str,
+    rate_gbit_s: Union[str, float],
+    rdma: bool = False,
+    link_speed: str = "",
+    link_width: str = "",
+    model: str = "",
+) -> Card:
     """A network card: its name, and the bandwidths of its line and of its slot (0.0 if unknown).
 
     C(rate_gbit_s) is a number, or the text of sysfs' speed or rate ('100000' are Mbit/s, '200 Gb/sec (4X HDR)'); C(link_speed) and C(link_width) are the texts
     of current_link_speed and current_link_width ('16.0 GT/s PCIe', '16'); C(model) is the PCI vendor and device ('15b3:1021').
     """
-    if isinstance(rate_gbit_s, str):
-        text = rate_gbit_s.strip()
-        match = re.match(r"([0-9.]+) Gb/sec\b", text)
-        if match:
-            rate_gbit_s = float(match.group(1))
-        elif re.match(r"-?[0-9]+$", text):
-            rate_gbit_s = max(0, int(text)) / 1000.0
-        elif text:
-            raise ParseError("not a rate of a network card: %r" % text)
-        # 2^32 - 1 is -1 of older drivers: unknown.
-        rate_gbit_s = 0.0 if not text or rate_gbit_s > 4e6 else rate_gbit_s
+    rate = _card_rate(rate_gbit_s) if isinstance(rate_gbit_s, str) else rate_gbit_s
     lane = re.match(r"([0-9.]+) GT/s", link_speed)
     pcie = (
         LANES.get(float(lane.group(1)), 0.0) * int(link_width)
         if lane and link_width.strip().isdigit()
         else 0.0
     )
-    found = {"name": name, "rdma": bool(rdma), "line": rate_gbit_s / 8.0, "pcie": pcie}
+    found = {"name": name, "rdma": bool(rdma), "line": rate / 8.0, "pcie": pcie}
     return dict(found, model=model) if model else found
 
 
-def nvlinks(status):
+def _card_rate(text: str) -> float:
+    """Gbit/s of a card from the text of sysfs' speed or rate, 0.0 if it is unknown."""
+    text = text.strip()
+    rate = 0.0
+    match = re.match(r"([0-9.]+) Gb/sec\b", text)
+    if match:
+        rate = float(match.group(1))
+    elif re.match(r"-?[0-9]+$", text):
+        rate = max(0, int(text)) / 1000.0
+    elif text:
+        raise ParseError("not a rate of a network card: %r" % text)
+    # 2^32 - 1 is -1 of older drivers: unknown.
+    return 0.0 if rate > 4e6 else rate
+
+
+def nvlinks(status: str) -> List[Dict[str, Any]]:
     """What C(nvidia-smi nvlink --status) says of each GPU, in its order: C(name), C(uuid), C(speeds) and C(said).
 
     C(speeds) are the links' in GB/s, 0.0 of an inactive one. Without a list of links, they are empty if all are inactive or there are none, and None if that
     is unknown, as in MIG mode or after an error. C(said) is the text in place of the list.
     """
-    found = []
+    found: List[Dict[str, Any]] = []
     for line in status.splitlines():
         head = re.match(r"GPU \d+:(.*)$", line)
         if head:
             name, _mark, rest = head.group(1).partition("(UUID:")
-            uuid = re.match(r"\s*([\w-]*)", rest).group(1)
+            uuid = re.findall(r"^\s*([\w-]*)", rest)[0]
             found.append({"name": name.strip(), "uuid": uuid, "speeds": None, "said": ""})
             continue
         link = re.match(r"\s+Link \d+: (?:(\d+(?:\.\d+)?) GB/s|<inactive>)$", line.rstrip())
@@ -153,9 +182,9 @@ def nvlinks(status):
     return found
 
 
-def peer_to_peer(matrix):
+def peer_to_peer(matrix: str) -> Optional[bool]:
     """Whether all GPUs can read each other's memory, from the output of C(nvidia-smi topo -p2p r). None if it does not say so, as for one GPU."""
-    states = []
+    states: List[str] = []
     for line in matrix.splitlines():
         words = re.sub("\x1b\\[[0-9;]*m", "", line).split()
         if len(words) > 1 and re.match(r"GPU\d+$", words[0]) and words[1][:3] != "GPU":
@@ -165,7 +194,7 @@ def peer_to_peer(matrix):
     return True if states and set(states) == {"OK"} else None
 
 
-def gpus(nvlink_status, pcie_query):
+def gpus(nvlink_status: str, pcie_query: str) -> List[Gpu]:
     """Bandwidths of each GPU's links to the others: C(nvlink) and C(pcie), 0.0 if it has none or does not report it; and C(model), if it is named.
 
     The arguments are the outputs of C(nvidia-smi nvlink --status) and of C(nvidia-smi --query-gpu=pcie.link.gen.max,pcie.link.width.current
@@ -181,7 +210,8 @@ def gpus(nvlink_status, pcie_query):
             raise ParseError("not generation and width of a PCIe link: %r" % line)
         generation, width, width_max, name = match.groups()
         lane = GENERATIONS.get(int(generation), 0.0) if generation.isdigit() else 0.0
-        its = links[number] if number < len(links) else {"name": "", "speeds": None, "said": ""}
+        nothing: Dict[str, Any] = {"name": "", "speeds": None, "said": ""}
+        its = links[number] if number < len(links) else nothing
         gpu = {
             "nvlink": round(sum(its["speeds"] or []), 3),
             "pcie": lane * int(width) if width.isdigit() else 0.0,
@@ -196,24 +226,24 @@ def gpus(nvlink_status, pcie_query):
     return found
 
 
-def _together(values):
+def _together(values: List[float]) -> float:
     """Bandwidth of several cards: those in use all work at the pace of the slowest of them, so a slow one is left out or slows the others down."""
     return max(value * count for count, value in enumerate(sorted(values, reverse=True), 1))
 
 
-def _model(gpu, models):
-    name = gpu.get("model", "")
+def _model(gpu: Gpu, models: Models) -> str:
+    name: str = gpu.get("model", "")
     # NVLinks of such a card need a bridge to another one, and not every card has a bridge.
     needs_bridge = models.get(name, {}).get("bridge") and not gpu["nvlink"]
     return name + " without a bridge" if needs_bridge else name
 
 
-def _gpu_kind(host, models):
+def _gpu_kind(host: Host, models: Models) -> List[str]:
     """Hosts with the same models and number of GPUs are compared. Without a name, as in older results, every GPU is of one model."""
     return sorted(_model(gpu, models) for gpu in host["gpus"])
 
 
-def _card_kind(host):
+def _card_kind(host: Host) -> Set[str]:
     """The models of a host's cards. All RDMA devices count if they are known, because those without an active port do not carry data."""
     # The bus tells cards of unknown models apart from virtual interfaces.
     models = host.get("nics") or [
@@ -223,12 +253,18 @@ def _card_kind(host):
     return set(models)
 
 
-def _card_bounds(host):
+def _line_share(entry: Card) -> float:
+    """What a card's line can carry in GB/s."""
+    line: float = entry["line"]
+    return line * (RDMA_SHARE if entry["rdma"] else TCP_SHARE)
+
+
+def _card_bounds(host: Host) -> List[Bound]:
     cards = host["cards"]
     names = ", ".join("%s %g Gb/s" % (entry["name"], entry["line"] * 8) for entry in cards)
     bounds = []
     if cards and all(entry["line"] for entry in cards):
-        shares = [entry["line"] * (RDMA_SHARE if entry["rdma"] else TCP_SHARE) for entry in cards]
+        shares = [_line_share(entry) for entry in cards]
         way = "RDMA" if all(entry["rdma"] for entry in cards) else "TCP"
         bounds.append((_together(shares), "nic", "%s by %s" % (names, way)))
         if all(entry["pcie"] for entry in cards):
@@ -238,20 +274,22 @@ def _card_bounds(host):
     return bounds
 
 
-def _lanes(members):
+def _lanes(members: List[Gpu]) -> float:
     """What the GPUs of one model carry over PCIe: a GPU with less lanes than it can use counts like the best one."""
-    best = max(gpu["pcie"] for gpu in members)
-    return min(
-        gpu["pcie"] if gpu["pcie"] and gpu["pcie"] >= gpu.get("pcie_max", float("inf")) else best
+    best: float = max(gpu["pcie"] for gpu in members)
+    with_all_lanes = [
+        gpu["pcie"]
         for gpu in members
-    )
+        if gpu["pcie"] and gpu["pcie"] >= gpu.get("pcie_max", float("inf"))
+    ]
+    return min(with_all_lanes, default=best)
 
 
-def _gpu_bounds(host, models):
+def _gpu_bounds(host: Host, models: Models) -> List[Bound]:
     """The bound of the GPUs among themselves: by NVLink if each model has it, else by PCIe."""
     if len(host["gpus"]) < 2:
         return []
-    members = {}
+    members: Dict[str, List[Gpu]] = {}
     for gpu in host["gpus"]:
         members.setdefault(_model(gpu, models), []).append(gpu)
     links = min(max(gpu["nvlink"] for gpu in each) for each in members.values())
@@ -263,7 +301,7 @@ def _gpu_bounds(host, models):
     return []
 
 
-def _as_made(host, models):
+def _as_made(host: Host, models: Models) -> Host:
     """The host with the NVLinks that its model has by the compatibility data, for a host without others to compare it with."""
     known = [
         dict(gpu, nvlink=max(gpu["nvlink"], models.get(gpu.get("model"), {}).get("nvlink", 0.0)))
@@ -272,26 +310,27 @@ def _as_made(host, models):
     return dict(host, gpus=known)
 
 
-def _prepared(hosts, models):
+def _prepared(hosts: Sequence[Host], models: Models) -> List[Host]:
     """The hosts with what they are compared by, which is the same for all runs: kinds, and bounds of their own cards and GPUs."""
-    return [
-        host
-        if "kind" in host
-        else dict(
-            host,
-            kind=_gpu_kind(host, models),
-            card_kind=_card_kind(host),
-            by_cards=_card_bounds(host),
-            by_gpus=_gpu_bounds(host, models),
-            as_made=_gpu_bounds(_as_made(host, models), models),
-        )
-        for host in hosts
-    ]
+    return [_prepared_host(host, models) for host in hosts]
 
 
-def _best(host, others, key, others_key):
+def _prepared_host(host: Host, models: Models) -> Host:
+    if "kind" in host:
+        return host
+    return dict(
+        host,
+        kind=_gpu_kind(host, models),
+        card_kind=_card_kind(host),
+        by_cards=_card_bounds(host),
+        by_gpus=_gpu_bounds(host, models),
+        as_made=_gpu_bounds(_as_made(host, models), models),
+    )
+
+
+def _best(host: Host, others: List[Host], key: str, others_key: str) -> Dict[str, Bound]:
     """Bounds of a host as the best host with the same hardware has them, itself included."""
-    best = {}
+    best: Dict[str, Bound] = {}
     for each in [host] + others:
         for value, bound, told in each[others_key if others else key]:
             if bound not in best or value > best[bound][0]:
@@ -302,18 +341,18 @@ def _best(host, others, key, others_key):
     return best
 
 
-def _others(host, among):
+def _others(host: Host, among: Sequence[Host]) -> List[Host]:
     """The other hosts with the same GPUs."""
     return [other for other in among if other is not host and other["kind"] == host["kind"]]
 
 
-def _can_read_peers(hosts):
+def _can_read_peers(hosts: Sequence[Host]) -> bool:
     """Whether GPUs of this kind of host have P2P: if one host has. Hosts of which it is unknown do not count."""
     known = [host["p2p"] for host in hosts if host.get("p2p") is not None]
     return any(known) or not known
 
 
-def _within(host, among):
+def _within(host: Host, among: Sequence[Host]) -> List[Bound]:
     """Bounds of the GPUs of a host among themselves. What GPUs without P2P do is not known before it was measured."""
     others = _others(host, among)
     best = _best(host, others, "as_made", "by_gpus")
@@ -327,7 +366,7 @@ def _within(host, among):
     return []
 
 
-def has_nvlink(name, facts):
+def has_nvlink(name: str, facts: Mapping[str, Host]) -> bool:
     """Whether all GPUs of a host have NVLinks where its hardware works, from P(judge_runs)' facts of all hosts."""
     among = _prepared([dict(its, name=host) for host, its in facts.items()], {})
     (host,) = [each for each in among if each["name"] == name]
@@ -336,7 +375,7 @@ def has_nvlink(name, facts):
     return any(bound == "nvlink" for _value, bound, _told in _within(host, among))
 
 
-def _across(host, among, collective):
+def _across(host: Host, among: Sequence[Host], collective: str) -> List[Bound]:
     """(GB/s, bound, explanation) of one of several hosts: the bandwidth of all cards together, and of the GPUs among themselves."""
     alike = [other for other in _others(host, among) if other["card_kind"] == host["card_kind"]]
     cards = list(_best(host, alike, "by_cards", "by_cards").values())
@@ -346,14 +385,17 @@ def _across(host, among, collective):
     return cards + _within(host, among)
 
 
-def _limit(host, among, collective):
+def _limit(host: Host, among: Sequence[Host], collective: str) -> Bound:
     """The lowest of the bounds of a host among several. It is the same for all runs."""
     if "limit" not in host:
         host["limit"] = min(_across(host, among, collective))
-    return host["limit"]
+    limit: Bound = host["limit"]
+    return limit
 
 
-def _by_hardware(hosts, among, collective):
+def _by_hardware(
+    hosts: Sequence[Host], among: Sequence[Host], collective: str
+) -> Tuple[Optional[float], Optional[str], str]:
     """(GB/s, bound, explanation) of the part that limits a run; None and the reason if it is unknown."""
     if len(hosts) < 2:
         # What the host itself has just done is no measure.
@@ -365,7 +407,14 @@ def _by_hardware(hosts, among, collective):
     return min(_limit(host, among, collective) for host in hosts)
 
 
-def expected(hosts, collective, asked, earlier=None, peers=None, among=()):
+def expected(
+    hosts: Sequence[Host],
+    collective: str,
+    asked: Dict[str, Any],
+    earlier: Optional[float] = None,
+    peers: Optional[float] = None,
+    among: Sequence[Host] = (),
+) -> Dict[str, Any]:
     """Expected values of a run: busbw_gb_s, bound, from, required_gb_s, history_gb_s; None if unknown.
 
     C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)), and p2p if it is known; C(among) has all hosts to compare them with,
@@ -400,12 +449,12 @@ def expected(hosts, collective, asked, earlier=None, peers=None, among=()):
     }
 
 
-def sizes(largest):
+def sizes(largest: int) -> List[int]:
     """Five message sizes in bytes up to the largest: the beginning of a curve, and the judged part."""
     return [largest >> shift for shift in (8, 6, 4, 2, 0)]
 
 
-def row(size_bytes, seconds, ranks, wrong):
+def row(size_bytes: int, seconds: float, ranks: int, wrong: int) -> Row:
     """A row in the format of nccl_all_reduce. The collective works in place, so the out-of-place figures are null."""
     algbw = size_bytes / seconds / 1e9
     # To a kilobyte per second, so that the smallest message on a slow network is not 0.
@@ -426,21 +475,30 @@ def row(size_bytes, seconds, ranks, wrong):
     }
 
 
-def _busbw(entry):
-    return (entry["out_of_place"] or entry["in_place"])["busbw_gb_s"]
+def _busbw(entry: Row) -> float:
+    busbw: float = (entry["out_of_place"] or entry["in_place"])["busbw_gb_s"]
+    return busbw
 
 
-def judged_busbw(rows, wanted=None):
+def judged_busbw(rows: List[Row], wanted: Optional[Sequence[int]] = None) -> Optional[float]:
     """The best row among those of at least a sixteenth of the largest size. Latency dominates below that, and noise only lowers a bandwidth.
 
     With C(wanted), only those sizes count. None where no row is left.
     """
     rows = [entry for entry in rows if wanted is None or entry["size_bytes"] in wanted]
     largest = max([entry["size_bytes"] for entry in rows] or [0])
-    return max([_busbw(entry) for entry in rows if entry["size_bytes"] * 16 >= largest] or [None])
+    return max(
+        [_busbw(entry) for entry in rows if entry["size_bytes"] * 16 >= largest], default=None
+    )
 
 
-def history(packs, collective, run_id, hosts, wanted):
+def history(
+    packs: Iterable[Optional[Dict[str, Any]]],
+    collective: str,
+    run_id: str,
+    hosts: List[str],
+    wanted: Optional[Sequence[int]],
+) -> Optional[float]:
     """The median of earlier results of a run: same run, same hosts, same collective, same sizes. None without such a run.
 
     C(packs) are the C(bandwidth) of earlier reports. What failed then is no measure for now.
@@ -452,26 +510,26 @@ def history(packs, collective, run_id, hosts, wanted):
         for run in pack["runs"]
         if run["id"] == run_id and run["hosts"] == hosts and run["passed"]
     ]
-    found = [value for value in found if value is not None]
-    return statistics.median(found) if found else None
+    measured = [value for value in found if value is not None]
+    return statistics.median(measured) if measured else None
 
 
-def wrong_values(rows):
+def wrong_values(rows: List[Row]) -> int:
     """Number of wrong values of the sums in all of these rows."""
     return sum((entry["out_of_place"] or entry["in_place"])["wrong"] for entry in rows)
 
 
-def better(former, run):
+def better(former: Run, run: Run) -> Run:
     """The faster of two measurements of a group, with its missing rows. A row with wrong values stays, whatever the other measurement is."""
     slower, faster = sorted([former, run], key=lambda each: judged_busbw(each["rows"]) or 0)
-    rows = {}
+    rows: Dict[int, Row] = {}
     for entry in slower["rows"] + faster["rows"]:
         if not wrong_values([rows[entry["size_bytes"]]] if entry["size_bytes"] in rows else []):
             rows[entry["size_bytes"]] = entry
     return dict(faster, rows=[rows[size] for size in sorted(rows)])
 
 
-def verdict(run, bound):
+def verdict(run: Run, bound: Dict[str, Any]) -> Dict[str, Any]:
     """C(passed), C(reasons) and other results of a run, from its rows and the expected values."""
     reasons = list(run["errors"])
     wrong = wrong_values(run["rows"])
@@ -498,11 +556,17 @@ def verdict(run, bound):
     }
 
 
-def _used_host_memory(run):
+def _used_host_memory(run: Run) -> bool:
     return any(name.startswith("SHM/") for name in run.get("transports") or [])
 
 
-def judge_runs(runs, facts, carrier, asked, earlier):
+def judge_runs(
+    runs: List[Run],
+    facts: Mapping[str, Host],
+    carrier: str,
+    asked: Dict[str, Any],
+    earlier: Mapping[str, Optional[float]],
+) -> List[Run]:
     """Runs with their expected bandwidths and verdicts. Runs of one host also have C(compared): whether there is anything to compare the host with.
 
     C(facts) are the hosts' cards and GPUs, C(carrier) what moves the data (nccl or gloo), C(earlier) what the same runs did before, by their id.
@@ -519,7 +583,7 @@ def judge_runs(runs, facts, carrier, asked, earlier):
     among = _prepared(among, models)
     of_name = {host["name"]: host for host in among}
 
-    def peers_of(host):
+    def peers_of(host: Host) -> Optional[float]:
         """What the other hosts with the same GPUs do alone. A host with a threshold of its own is not like the others."""
         found = sorted(
             other["alone"] or 0.0
@@ -529,7 +593,7 @@ def judge_runs(runs, facts, carrier, asked, earlier):
         # With two hosts the other one; with many the median.
         return found[len(found) // 2] if found else None
 
-    def judged(run):
+    def judged(run: Run) -> Run:
         hosts = [of_name[host] for host in run["hosts"]]
         if len(hosts) > 1:
             before = earlier.get("cluster") if run["id"] == "cluster" else None
@@ -547,7 +611,7 @@ def judge_runs(runs, facts, carrier, asked, earlier):
     return [judged(run) for run in runs]
 
 
-def watched_size(largest, collective, ranks):
+def watched_size(largest: int, collective: str, ranks: int) -> int:
     """The largest message up to C(largest) whose all-reduce has a known traffic.
 
     With more than two pieces per rank, older versions of Gloo send some unnecessarily.
@@ -555,12 +619,12 @@ def watched_size(largest, collective, ranks):
     return min(largest, 2 * ranks * GLOO_PIECE) if collective == "gloo" else largest
 
 
-def must_move(size_bytes, iterations, ranks):
+def must_move(size_bytes: int, iterations: int, ranks: int) -> float:
     """Bytes that a ring over C(ranks) sends out of each host, and receives there: the ring enters and leaves a host once, for any number of ranks."""
     return 2.0 * (ranks - 1) / ranks * size_bytes * iterations
 
 
-def may_move(least_bytes, most_bytes):
+def may_move(least_bytes: float, most_bytes: float) -> Tuple[float, float]:
     """The minimum and the maximum of bytes that each of several hosts sends, and receives, for messages of this total size, for all algorithms of NCCL.
 
     A host's part of a sum has to leave it, or the sum itself does, and one of the two has to arrive: each value once at least. A ring moves it twice, less a
@@ -569,9 +633,9 @@ def may_move(least_bytes, most_bytes):
     return 1.0 * least_bytes, 2.0 * most_bytes
 
 
-def counted(texts):
+def counted(texts: Mapping[str, str]) -> List[Optional[int]]:
     """Bytes that an interface or port has sent and received; None if unknown. C(texts) has the existing files of P(COUNTER_FILES)."""
-    found = []
+    found: List[Optional[int]] = []
     for names in _COUNTERS:
         there = [
             (texts[path].strip(), factor)
@@ -584,13 +648,13 @@ def counted(texts):
     return found
 
 
-def grown(before, after):
+def grown(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:
     """How much the counters of _job_watch.losses have grown.
 
     One that is smaller now has started anew, as after a reload of the driver. Then its value counts.
     """
 
-    def more(then, now):
+    def more(then: int, now: int) -> int:
         return now - then if now >= then else now
 
     return {
@@ -603,12 +667,14 @@ def grown(before, after):
     }
 
 
-def moved_by_card(before, after):
+def moved_by_card(
+    before: Mapping[str, Optional[List[int]]], after: Mapping[str, Optional[List[int]]]
+) -> Dict[str, Optional[int]]:
     """Bytes that each card has moved, in both directions together, between two readings of _job_watch.card_counters.
 
     None for a card whose counters are not known, or have started anew, as after a reload of the driver.
     """
-    found = {}
+    found: Dict[str, Optional[int]] = {}
     for name, late in after.items():
         early = before.get(name)
         grown = [now - then for now, then in zip(late, early)] if late and early else [-1]
@@ -616,20 +682,22 @@ def moved_by_card(before, after):
     return found
 
 
-def transports(text):
+def transports(text: str) -> List[str]:
     """Return the kinds of connections between ranks in NCCL's log (NCCL_DEBUG=INFO). The line "Using network" does not count, as it names a candidate."""
-    return sorted(
-        {"SHM/direct" if name == "direct shared memory" else name for name in _VIA.findall(text)}
-    )
+    names = set(_VIA.findall(text))
+    if "direct shared memory" in names:
+        names.remove("direct shared memory")
+        names.add("SHM/direct")
+    return sorted(names)
 
 
-def rdma_connections(text):
+def rdma_connections(text: str) -> Dict[str, Dict[str, Any]]:
     """Return what NCCL's log names of the connections over InfiniBand or RoCE, by host.
 
     C(gpudirect) is whether any of them reads the memory of GPUs directly (GDRDMA), C(devices) are the numbers that NCCL has given to the network devices in
     use. The name of the host is as in the log, and empty for lines without it. A host without such a connection is not named.
     """
-    found = {}
+    found: Dict[str, Dict[str, Any]] = {}
     for match in _VIA_IB.finditer(text):
         host = found.setdefault(match.group(1) or "", {"gpudirect": False, "devices": []})
         host["gpudirect"] = host["gpudirect"] or bool(match.group(4))
@@ -637,7 +705,7 @@ def rdma_connections(text):
     return found
 
 
-def usage(text, most=3):
+def usage(text: str, most: int = 3) -> List[List[Optional[int]]]:
     """Percent of each GPU, and MiB of its memory used and in all; None if unknown.
 
     C(text) is of C(nvidia-smi --query-gpu=utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits). With C(most) 4, it may have
@@ -645,23 +713,26 @@ def usage(text, most=3):
     """
     found = []
     for line in text.splitlines():
-        matches = [
-            re.match(r"\s*(?:(\d{1,9})(?: %| MiB)?|\[[^\]]+\])\s*$", field)
-            for field in line.split(",")
-        ]
-        if line.strip() and (not 3 <= len(matches) <= most or None in matches):
+        if not line.strip():
+            continue
+        values: List[Optional[int]] = []
+        for field in line.split(","):
+            match = re.match(r"\s*(?:(\d{1,9})(?: %| MiB)?|\[[^\]]+\])\s*$", field)
+            if not match:
+                raise ParseError("not the utilization and memory of a GPU: %r" % line)
+            values.append(int(match.group(1)) if match.group(1) else None)
+        if not 3 <= len(values) <= most:
             raise ParseError("not the utilization and memory of a GPU: %r" % line)
-        if line.strip():
-            found.append([int(match.group(1)) if match.group(1) else None for match in matches])
+        found.append(values)
     return found
 
 
-def peaks(text):
+def peaks(text: str) -> List[Optional[int]]:
     """The highest utilization of each GPU in percent, None if unknown.
 
     C(text) is of C(nvidia-smi --query-gpu=index,utilization.gpu --format=csv,noheader,nounits -lms 200), which goes on until it is ended.
     """
-    found = {}
+    found: Dict[int, List[Optional[int]]] = {}
     # Text after the last line end is truncated.
     for line in text.split("\n")[:-1]:
         match = re.match(r"\s*(\d{1,3})\s*,\s*(?:(\d{1,3})(?: %)?|\[[^\]]+\])\s*$", line)

@@ -14,30 +14,42 @@ measured in rounds by the circle method, n-1 of them for an even number of hosts
 """
 
 import statistics
+from typing import Any, Dict, Generator, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 __all__ = ["circle", "search"]
+
+#: Names of hosts that are measured together, in the order of the search's hosts.
+Group = Tuple[str, ...]
+#: A culprit: its C(kind) (host or link), its C(names), and the C(evidence) in words.
+Blame = Dict[str, Any]
+#: Bus bandwidth in GB/s of the groups of a round, None of one that failed.
+Measured = Mapping[Group, Optional[float]]
+#: Yields rounds of groups, and is sent what was measured.
+Rounds = Generator[List[Group], Measured, None]
+Search = Generator[List[Group], Measured, Dict[str, Any]]
 
 #: With fewer hosts all pairs are measured, which takes no more rounds than halving.
 BISECT_FROM = 8
 
 
-def circle(hosts):
+def circle(hosts: Sequence[str]) -> List[List[Group]]:
     """All pairs in rounds of disjoint pairs: one host stays, the others move by one position per round."""
-    places = list(hosts) + [None] * (len(hosts) % 2)
+    places: List[Optional[str]] = list(hosts) + [None] * (len(hosts) % 2)
     rounds = []
-    for dummy in range(len(places) - 1):
+    for _round in range(len(places) - 1):
         half = len(places) // 2
-        pairs = zip(places[:half], reversed(places[half:]))
-        rounds.append(
-            [(one, other) for one, other in pairs if one is not None and other is not None]
-        )
+        pairs: List[Group] = []
+        for one, other in zip(places[:half], reversed(places[half:])):
+            if one is not None and other is not None:
+                pairs.append((one, other))
+        rounds.append(pairs)
         places = places[:1] + places[-1:] + places[1:-1]
     return rounds
 
 
-def _in_rounds(groups, at_once):
+def _in_rounds(groups: Iterable[Group], at_once: int) -> List[List[Group]]:
     """Groups in rounds of disjoint groups, at most at_once in each (0: no limit), in the given order."""
-    rounds = []
+    rounds: List[Tuple[Set[str], List[Group]]] = []
     for group in groups:
         for taken, members in rounds:
             if not taken.intersection(group) and not 0 < at_once <= len(members):
@@ -47,31 +59,31 @@ def _in_rounds(groups, at_once):
             rounds.append((taken, members))
         taken.update(group)
         members.append(group)
-    return [members for dummy, members in rounds]
+    return [members for _taken, members in rounds]
 
 
-def _halves(groups):
+def _halves(groups: List[Group]) -> List[Tuple[Group, Group]]:
     """The two halves of each group of more than three hosts."""
     large = [group for group in groups if len(group) > 3]
     return [(group[: len(group) // 2], group[len(group) // 2 :]) for group in large]
 
 
-def _pairs_in(groups):
+def _pairs_in(groups: List[Group]) -> List[Group]:
     """All pairs of hosts within each group of up to three."""
     small = [group for group in groups if len(group) <= 3]
     return [pair for group in small for members in circle(group) for pair in members]
 
 
-def _crossings(halves, slow):
+def _crossings(halves: List[Tuple[Group, Group]], slow: List[Group]) -> List[Group]:
     """Pairs between two halves that are not slow: an all-reduce uses a ring, which crosses between them at two links."""
-    pairs = []
+    pairs: List[Group] = []
     for one, other in halves:
         if one not in slow and other not in slow:
             pairs += [(one[-1], other[0]), (one[0], other[-1])]
     return pairs
 
 
-def _proving_pairs(suspects, witnesses):
+def _proving_pairs(suspects: List[str], witnesses: List[str]) -> List[Group]:
     """Pairs of each suspect and two other hosts, which show which of a pair it is, because one of them may have a bad link itself."""
     return [
         (host, witnesses[(2 * place + which) % len(witnesses)])
@@ -83,19 +95,27 @@ def _proving_pairs(suspects, witnesses):
 class _Search(object):
     """Best measurement by group so far, because noise only lowers a bandwidth."""
 
-    def __init__(self, hosts, required, alone, at_once, share, errors):
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        required: float,
+        alone: Mapping[str, float],
+        at_once: int,
+        share: float,
+        errors: Mapping[str, str],
+    ) -> None:
         self.hosts = list(hosts)
         self.required = required
         self.at_once = at_once
         self.share = share
         self.errors = errors
-        self.best = {(host,): alone[host] for host in hosts if host in alone}
+        self.best: Dict[Group, float] = {(host,): alone[host] for host in hosts if host in alone}
         self.rounds = 0
 
-    def key(self, group):
+    def key(self, group: Sequence[str]) -> Group:
         return tuple(sorted(group, key=self.hosts.index))
 
-    def measure(self, groups):
+    def measure(self, groups: Iterable[Group]) -> Rounds:
         for members in _in_rounds([self.key(group) for group in groups], self.at_once):
             self.rounds += 1
             answer = yield members
@@ -103,47 +123,61 @@ class _Search(object):
                 # An incomplete measurement has no bandwidth.
                 self.best[group] = max(self.best.get(group, 0.0), answer.get(group) or 0.0)
 
-    def limit(self, values):
+    def limit(self, values: List[float]) -> float:
         """Limit below which a group is slow. If no group reaches the requirement, only outliers count, because all others share the same problem."""
-        values = list(values)
-        return (
-            self.required
-            if len(values) == 1 or max(values) >= self.required
-            else self.share * max(values)
-        )
+        best = max(values)
+        is_enough = len(values) == 1 or best >= self.required
+        return self.required if is_enough else self.share * best
 
-    def slow(self, groups):
-        groups = [self.key(group) for group in groups]
-        limit = self.limit(self.best[group] for group in groups) if groups else 0
-        return [group for group in groups if self.best[group] < limit]
+    def slow(self, groups: Iterable[Group]) -> List[Group]:
+        keys = [self.key(group) for group in groups]
+        limit = self.limit([self.best[group] for group in keys]) if keys else 0
+        return [group for group in keys if self.best[group] < limit]
 
-    def slow_alone(self):
-        """Hosts that are slower alone than the others, because of their CPU, memory, PCIe or GPUs. Each is measured once more."""
-        for again in (False, True):
-            alone = {group: value for group, value in self.best.items() if len(group) == 1}
-            # With two hosts the faster one.
-            usual = statistics.median_high(alone.values()) if len(alone) > 1 else 0
-            slow = [group for group, value in alone.items() if value < self.share * usual]
-            if slow and not again:
-                yield from self.measure(slow)
+    def slow_alone(self) -> Generator[List[Group], Measured, Tuple[List[str], float]]:
+        """Hosts that are slower alone than the others, because of their CPU, memory, PCIe or GPUs, and what is usual. Each is measured once more."""
+        slow, usual = self._slow_alone()
+        yield from self.measure(slow)
+        slow, usual = self._slow_alone()
         return [group[0] for group in slow], usual
 
-    def measure_twice(self, pairs):
+    def _slow_alone(self) -> Tuple[List[Group], float]:
+        alone = {group: value for group, value in self.best.items() if len(group) == 1}
+        # With two hosts the faster one.
+        usual = statistics.median_high(alone.values()) if len(alone) > 1 else 0
+        return [group for group, value in alone.items() if value < self.share * usual], usual
+
+    def measure_twice(self, pairs: List[Group]) -> Rounds:
         """Each pair that was not measured yet, then slow ones once more, except for hosts that were slow with three or more others."""
         yield from self.measure(pair for pair in pairs if self.key(pair) not in self.best)
-        pairs = {self.key(pair) for pair in pairs}
-        slow = self.slow(sorted(pairs))
+        keys = {self.key(pair) for pair in pairs}
+        slow = self.slow(sorted(keys))
         found = {
             host
             for host in self.hosts
             if len([pair for pair in slow if host in pair]) > 2
-            and not any(host in pair for pair in pairs.difference(slow))
+            and not any(host in pair for pair in keys.difference(slow))
         }
         yield from self.measure(pair for pair in slow if not found.intersection(pair))
 
-    def narrow(self, hosts):
+    def narrow(self, hosts: Sequence[str]) -> Generator[List[Group], Measured, List[Group]]:
         """Pairs that identify the culprits by halving. There is no result if no half or every half is slow."""
-        groups, pairs, witnesses = [self.key(hosts)], [], []
+        pairs, witnesses = yield from self._halve(hosts)
+        yield from self.measure_twice(pairs)
+        slow = [pair for pair in pairs if self.best[self.key(pair)] < self.required]
+        suspects = list(dict.fromkeys(host for pair in slow for host in pair))
+        witnesses = [host for host in witnesses if host not in suspects]
+        proving = _proving_pairs(suspects, witnesses)
+        yield from self.measure_twice(proving)
+        return list(dict.fromkeys(self.key(pair) for pair in pairs + proving)) if witnesses else []
+
+    def _halve(
+        self, hosts: Sequence[str]
+    ) -> Generator[List[Group], Measured, Tuple[List[Group], List[str]]]:
+        """Pairs of which one may be slow, and the hosts of halves that are not slow."""
+        groups = [self.key(hosts)]
+        pairs: List[Group] = []
+        witnesses: List[str] = []
         while groups:
             halves = _halves(groups)
             pairs += _pairs_in(groups)
@@ -152,21 +186,17 @@ class _Search(object):
             groups = [half for half in both if self.best[half] < self.required]
             witnesses += [host for half in both if half not in groups for host in half]
             pairs += _crossings(halves, groups)
-        yield from self.measure_twice(pairs)
-        slow = [pair for pair in pairs if self.best[self.key(pair)] < self.required]
-        suspects = list(dict.fromkeys(host for pair in slow for host in pair))
-        witnesses = [host for host in witnesses if host not in suspects]
-        asked = _proving_pairs(suspects, witnesses)
-        yield from self.measure_twice(asked)
-        return list(dict.fromkeys(self.key(pair) for pair in pairs + asked)) if witnesses else []
+        return pairs, witnesses
 
-    def reached(self, busbw, most=""):
+    def reached(self, busbw: float, most: str = "") -> str:
         """What a measurement reached, as a text."""
         if not busbw:
             return "measured nothing, because the measurement failed"
         return "reaches %s%s GB/s (required: %s)" % (most, _figure(busbw), _figure(self.required))
 
-    def host_entry(self, worst, links, pairs, slow):
+    def host_entry(
+        self, worst: str, links: List[Group], pairs: List[Group], slow: List[Group]
+    ) -> Blame:
         """The blame of a host, all of whose C(links) to hosts without blame are slow."""
         own = [self.best[pair] for pair in links]
         others = [self.best[pair] for pair in pairs if worst not in pair and pair not in slow]
@@ -184,7 +214,7 @@ class _Search(object):
         )
         return {"kind": "host", "names": [worst], "evidence": evidence}
 
-    def link_entry(self, pair, pairs, slow):
+    def link_entry(self, pair: Group, pairs: List[Group], slow: List[Group]) -> Blame:
         """The blame of a slow link."""
         others = {
             host: [self.best[other] for other in pairs if host in other and other not in slow]
@@ -199,21 +229,22 @@ class _Search(object):
         evidence = "this pair %s%s" % (self.reached(self.best[pair]), told)
         return {"kind": "link", "names": list(pair), "evidence": evidence}
 
-    def good(self, pairs):
+    def good(self, pairs: List[Group]) -> Set[str]:
         """Hosts of any fast group. They are no culprits, even if their later partners were."""
-        limit = self.limit(self.best[pair] for pair in pairs) if pairs else 0
+        limit = self.limit([self.best[pair] for pair in pairs]) if pairs else 0
         groups = [group for group, value in self.best.items() if len(group) > 1 and value >= limit]
         return {host for group in groups for host in group}
 
-    def culprits(self, hosts, pairs):
+    def culprits(self, hosts: List[str], pairs: List[Group]) -> List[Blame]:
         """Hosts whose links are all slow, then the slow links between the others."""
-        slow, blame, left = self.slow(pairs), [], list(hosts)
+        slow, left = self.slow(pairs), list(hosts)
+        blame: List[Blame] = []
         good = self.good(pairs)
 
-        def links(host):
+        def links(host: str) -> List[Group]:
             return [pair for pair in pairs if host in pair and set(pair) <= set(left)]
 
-        def is_bad(host):
+        def is_bad(host: str) -> bool:
             own = links(host) if host not in good else []
             return len(own) > 1 and set(own) <= set(slow)
 
@@ -225,56 +256,57 @@ class _Search(object):
         blame += [self.link_entry(pair, pairs, slow) for pair in slow if set(pair) <= set(left)]
         return blame
 
-    def run(self):
-        blame, suspect = [], []
+    def run(self) -> Search:
+        """Find the culprits, one group after the other, until the rest is as it should be or nobody stands out."""
+        blame: List[Blame] = []
         slow, usual = yield from self.slow_alone()
         for host in slow:
-            blame.append(
-                {
-                    "kind": "host",
-                    "names": [host],
-                    "evidence": self.why_alone(host, usual),
-                }
-            )
-            suspect.append(host)
-        whole = False
+            evidence = self.why_alone(host, usual)
+            blame.append({"kind": "host", "names": [host], "evidence": evidence})
+        suspect = list(slow)
+        is_whole = False
         while True:
             left = [host for host in self.hosts if host not in suspect]
             if len(left) < 2:
                 note = "" if blame else "one host alone has no link"
                 break
-            yield from self.measure([left])
+            yield from self.measure([tuple(left)])
             together = self.best[tuple(left)]
             if together >= self.required:
-                note = (
-                    ""
-                    if blame
-                    else "in a second measurement the cluster reached %s GB/s: the first one was disturbed"
-                    % _figure(together)
-                )
+                note = "" if blame else self.why_disturbed(together)
                 break
-            pairs = []
-            if len(left) >= BISECT_FROM and not whole:
-                pairs = yield from self.narrow(left)
-            found = self.culprits(left, pairs)
-            if not found:
-                pairs = [self.key(pair) for members in circle(left) for pair in members]
-                yield from self.measure_twice(pairs)
-                found = self.culprits(left, pairs)
-                whole = True
+            by_halves = len(left) >= BISECT_FROM and not is_whole
+            found, pairs, is_whole = yield from self.blamed(left, by_halves)
             if not found:
                 note = self.why_none(left, pairs, together)
                 break
             blame += found
             # One end of a link is enough. The head, which is the first host, launches the jobs.
-            suspect += [
-                host
-                for host in dict.fromkeys(entry["names"][-1] for entry in found)
-                if host not in suspect
-            ]
+            ends = dict.fromkeys(entry["names"][-1] for entry in found)
+            suspect += [host for host in ends if host not in suspect]
         return {"blame": blame, "suspect": suspect, "note": note, "rounds": self.rounds}
 
-    def why_alone(self, host, usual):
+    def blamed(
+        self, hosts: List[str], by_halves: bool
+    ) -> Generator[List[Group], Measured, Tuple[List[Blame], List[Group], bool]]:
+        """The culprits, the measured pairs, and whether these are all pairs of the hosts, as they are where halves tell nothing."""
+        if by_halves:
+            pairs = yield from self.narrow(hosts)
+            found = self.culprits(hosts, pairs)
+            if found:
+                return found, pairs, False
+        pairs = [self.key(pair) for members in circle(hosts) for pair in members]
+        yield from self.measure_twice(pairs)
+        return self.culprits(hosts, pairs), pairs, True
+
+    def why_disturbed(self, together: float) -> str:
+        """The note of a search that finds no fault."""
+        return (
+            "in a second measurement the cluster reached %s GB/s: the first one was disturbed"
+            % _figure(together)
+        )
+
+    def why_alone(self, host: str, usual: float) -> str:
         """A measurement that failed has no bandwidth, which says nothing of the hardware."""
         if not self.best[(host,)]:
             told = "its measurement alone, without the network, failed%s, while the others reach %s GB/s"
@@ -285,7 +317,7 @@ class _Search(object):
             % (_figure(self.best[(host,)]), _figure(usual))
         )
 
-    def why_none(self, hosts, pairs, together):
+    def why_none(self, hosts: List[str], pairs: List[Group], together: float) -> str:
         values = [self.best[self.key(pair)] for pair in pairs]
         told = "%d hosts together reach %s GB/s (required: %s), each pair of them %s to %s" % (
             len(hosts),
@@ -305,11 +337,18 @@ class _Search(object):
         )
 
 
-def _figure(value):
+def _figure(value: float) -> str:
     return "%.3g" % value
 
 
-def search(hosts, required, alone=None, at_once=0, share=0.6, errors=None):
+def search(
+    hosts: Sequence[str],
+    required: float,
+    alone: Optional[Mapping[str, float]] = None,
+    at_once: int = 0,
+    share: float = 0.6,
+    errors: Optional[Mapping[str, str]] = None,
+) -> Search:
     """Find the hosts and links that keep the hosts below the required bus bandwidth (GB/s).
 
     C(alone) is what each host does by itself, as far as it was measured (0 if that failed, with the reason in C(errors)); C(at_once) limits the groups of a

@@ -14,13 +14,13 @@ import collections
 import json
 import re
 import statistics
-from collections.abc import Callable
+from typing import Any, Callable, Dict, Tuple, TypedDict
 
 try:
-    from ansible_collections.trainyard.gpu.plugins.module_utils._finding import finding
+    from ansible_collections.trainyard.gpu.plugins.module_utils._finding import Finding, finding
 except ImportError:
     # Role host_library copies these files to hosts, into one folder.
-    from _finding import finding
+    from _finding import Finding, finding  # type: ignore[import-not-found, no-redef]
 
 SCHEMA_VERSION = 1
 RESULTS, SPEED, ERRORS = "burn-in-results", "burn-in-speed", "burn-in-errors"
@@ -58,6 +58,100 @@ COUNTED = (
 )
 #: One finding for a host, if so large a share of several GPUs of it is slow.
 MOST_OF_HOST = 0.75
+
+
+#: What was read on a host, as P(devices) describes it.
+Told = Dict[str, Any]
+#: Kind, model, software and test of devices that are compared.
+Key = Tuple[str, str, str, str]
+#: Names of hosts that were measured together.
+Pair = Tuple[str, ...]
+#: Results of earlier burn-ins by serial number, newest last, as P(filed_result) returns them.
+Filed = Dict[str, "list[dict[str, Any]]"]
+#: Returns the published rates of a model by test.
+Figures = Callable[[str], Dict[str, float]]
+
+
+class Rate(TypedDict):
+    """A rate in GB/s or TFLOP/s, as a share of the median of its peers (None without peers), why it is slow, and whether it was compared with anything."""
+
+    value: float
+    relative: float | None
+    slow: list[str]
+    below: str
+    compared: bool
+
+
+class _OfHosts(TypedDict, total=False):
+    """C(remarks) are what other tools warn of. Only the host itself has them."""
+
+    remarks: list[str]
+
+
+class _Named(_OfHosts):
+    """C(wrong) are numbers of wrong values by test, C(grown) is what counters and logs have gained."""
+
+    kind: str
+    serial: str
+    uuid: str
+    index: int
+    model: str
+    wrong: dict[str, int]
+    error: str
+    grown: list[str]
+    state: dict[str, Any]
+
+
+class _Measured(_Named):
+    """A device without its host. C(rates) are the samples of each test."""
+
+    rates: dict[str, list[float]]
+
+
+class Device(_Measured):
+    """A device of a host, and the software that it was measured with."""
+
+    host: str
+    software: str
+
+
+class Judged(_Named):
+    """A device with what its rates were compared with."""
+
+    host: str
+    software: str
+    rates: dict[str, Rate]
+
+
+class Shown(TypedDict):
+    """A device for the report and its file."""
+
+    kind: str
+    serial: str
+    host: str
+    index: int
+    model: str
+    software: str
+    verdict: str
+    wrong: int
+    rates: dict[str, float]
+    relative: dict[str, float]
+    state: dict[str, Any]
+
+
+class Verdict(TypedDict):
+    """The judged devices and the findings."""
+
+    devices: list[Shown]
+    checks: list[Finding]
+
+
+class Document(TypedDict, total=False):
+    """The file of a device. P(read_document) leaves out C(schema_version)."""
+
+    schema_version: int
+    serial: str
+    results: list[dict[str, Any]]
 
 
 def score(samples: list[float]) -> float | None:
@@ -98,11 +192,11 @@ def file_name(serial: str) -> str:
 # --- what hosts say -----------------------------------------------------------------------------------------------------------
 
 
-def of_hosts(told: dict[str, dict]) -> list[dict]:
+def of_hosts(told: dict[str, Told]) -> list[Device]:
     """Return the devices of all hosts. A serial number that several hosts have, such as those of virtual machines, is none."""
     serials = {host: str(its.get("serial") or "").strip() for host, its in told.items()}
     counts = collections.Counter(serials.values())
-    found = []
+    found: list[Device] = []
     for host, its in told.items():
         own = serials[host] if _is_serial(serials[host], counts) else ""
         try:
@@ -114,18 +208,17 @@ def of_hosts(told: dict[str, dict]) -> list[dict]:
     return _told_apart(found)
 
 
-def _told_apart(found: list[dict]) -> list[dict]:
+def _told_apart(found: list[Device]) -> list[Device]:
     """Return the devices, each with a serial number of its own: GPUs of one board may have that of the board."""
     counts = collections.Counter(device["serial"] for device in found)
-    return [
-        device
-        if counts[device["serial"]] == 1
-        else dict(device, serial=device["uuid"] or "%(host)s-%(kind)s-%(index)d" % device)
-        for device in found
-    ]
+    for device in found:
+        if counts[device["serial"]] > 1:
+            number = "%(host)s-%(kind)s-%(index)d" % device
+            device["serial"] = device["uuid"] or number
+    return found
 
 
-def _is_serial(text: str, counts: collections.Counter) -> bool:
+def _is_serial(text: str, counts: dict[str, int]) -> bool:
     return counts[text] == 1 and text.lower() not in NO_SERIAL and len(text) > 3
 
 
@@ -134,7 +227,7 @@ def _lines(found: object) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-def answer_of(run: dict) -> dict:
+def answer_of(run: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of the program, from the result of its task: the last line, as libraries may print anything before it."""
     lines = _lines(run.get("stdout_lines"))
     try:
@@ -148,28 +241,31 @@ def answer_of(run: dict) -> dict:
     return {"error": "the program did not end well: %s" % why[:300]}
 
 
-def devices(host: str, told: dict) -> list[dict]:
+def devices(host: str, told: Told) -> list[Device]:
     """Return the devices of a host from what was read there.
 
     C(told) has C(run), the result of the program's task, C(serial) of the host, the results of M(trainyard.gpu.nvidia_smi_info#module) C(before), C(during) and
     C(after), the errors of the kernel's log C(errors_before) and C(errors_after), and C(vendor), the text for P(vendor_findings).
     """
     answer = answer_of(told.get("run") or {})
-    by_uuid = {
-        moment: {gpu.get("uuid"): gpu for gpu in (told.get(moment) or {}).get("gpus") or []}
-        for moment in ("before", "during", "after")
-    }
+    by_uuid = {moment: _by_uuid(told.get(moment)) for moment in ("before", "during", "after")}
     own = str(told.get("serial") or "").strip() or host
     driver = (told.get("before") or {}).get("driver_version")
     software = str(answer.get("software") or "") + (", driver %s" % driver if driver else "")
     found = []
     for rank in answer.get("ranks") or []:
         cards = {moment: by_uuid[moment].get(rank.get("uuid")) or {} for moment in by_uuid}
-        found.append(dict(_rank_device(own, rank, cards), host=host, software=software))
-    return [*found, dict(_host_device(own, told, answer), host=host, software=software)]
+        found.append(_rank_device(own, rank, cards))
+    found.append(_host_device(own, told, answer))
+    return [{**device, "host": host, "software": software} for device in found]
 
 
-def _rank_device(own: str, rank: dict, cards: dict) -> dict:
+def _by_uuid(read: dict[str, Any] | None) -> dict[Any, dict[str, Any]]:
+    """Return the GPUs of a result of nvidia_smi_info."""
+    return {gpu.get("uuid"): gpu for gpu in (read or {}).get("gpus") or []}
+
+
+def _rank_device(own: str, rank: dict[str, Any], cards: dict[str, dict[str, Any]]) -> _Measured:
     """Return a GPU or a rank on a CPU. C(own) is the serial number of the host, C(cards) what nvidia-smi has said of the GPU at each moment."""
     card = cards["after"] or cards["before"]
     serial = card.get("serial") or rank.get("uuid") or "%s-cpu-%s" % (own, rank.get("index"))
@@ -188,7 +284,7 @@ def _rank_device(own: str, rank: dict, cards: dict) -> dict:
     }
 
 
-def _host_device(own: str, told: dict, answer: dict) -> dict:
+def _host_device(own: str, told: Told, answer: dict[str, Any]) -> _Measured:
     """Return the host itself: its disks, its CPUs, the kernel's log, and what other tools say."""
     part = answer.get("host") or {}
     faults, remarks = vendor_findings(str(told.get("vendor") or ""))
@@ -208,7 +304,7 @@ def _host_device(own: str, told: dict, answer: dict) -> dict:
     }
 
 
-def _counts(wrong: dict | None) -> dict[str, int]:
+def _counts(wrong: dict[Any, Any] | None) -> dict[str, int]:
     return {str(test): int(count) for test, count in (wrong or {}).items()}
 
 
@@ -217,7 +313,8 @@ def vendor_findings(text: str) -> tuple[list[str], list[str]]:
 
     Each part begins with a line C(== NAME) and ends with C(== exit CODE). A tool that gives no result, because its daemon is stopped, is a remark.
     """
-    faults, remarks = [], []
+    faults: list[str] = []
+    remarks: list[str] = []
     for name, said, code in re.findall(
         r"^== (dcgmi|nhc)\n(.*?)^== exit (\d+)$", text, re.MULTILINE | re.DOTALL
     ):
@@ -236,7 +333,10 @@ def vendor_findings(text: str) -> tuple[list[str], list[str]]:
 
 def _dcgm_results(said: str) -> tuple[list[str], list[str]]:
     """Return the tests of C(dcgmi diag --json) that failed, and those that warn. DCGM 4 has another name for the document and for a GPU than DCGM 3."""
-    nothing = [], ["dcgmi diag gave no result: %s" % " ".join(said.split())[-200:]]
+    nothing: tuple[list[str], list[str]] = (
+        [],
+        ["dcgmi diag gave no result: %s" % " ".join(said.split())[-200:]],
+    )
     try:
         # Messages may stand before the document, and after it.
         document, _end = json.JSONDecoder().raw_decode(said[said.index("{") :])
@@ -260,14 +360,14 @@ def _dcgm_warning(entry: object) -> str:
     return str(entry.get("warning") if isinstance(entry, dict) else entry)
 
 
-def _dcgm_row(name: str, result: dict) -> str:
+def _dcgm_row(name: str, result: dict[str, Any]) -> str:
     number = result.get("entity_id", result.get("gpu_id", result.get("gpu_ids")))
     why = "; ".join(_dcgm_warning(entry) for entry in result.get("warnings") or [])
     place = "" if number is None else " of GPU %s" % number
     return ("dcgmi diag: %s%s: %s" % (name, place, why or result["status"]))[:300]
 
 
-def _numbers(rates: dict | None) -> dict[str, list[float]]:
+def _numbers(rates: dict[Any, Any] | None) -> dict[str, list[float]]:
     found = {}
     for test, samples in (rates or {}).items():
         found[str(test)] = [float(value) for value in samples if _is_number(value)]
@@ -279,7 +379,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
 
 
-def _grown(before: dict, after: dict) -> list[str]:
+def _grown(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return what the GPU's counters have gained, and what nvidia-smi holds against the GPU only since."""
     if not after:
         return ["nvidia-smi does not show it any more"] if before else []
@@ -297,14 +397,16 @@ def _grown(before: dict, after: dict) -> list[str]:
     return found
 
 
-def _counted(card: dict, span: str, kind: str) -> int:
-    return (card.get("ecc_errors") or {}).get(span, {}).get(kind) or 0
+def _counted(card: dict[str, Any], span: str, kind: str) -> int:
+    return int((card.get("ecc_errors") or {}).get(span, {}).get(kind) or 0)
 
 
-def _new_errors(before: list | None, after: list | None) -> list[str]:
+def _new_errors(
+    before: list[dict[str, Any]] | None, after: list[dict[str, Any]] | None
+) -> list[str]:
     """Return the GPU errors of the kernel's log that are new, or more than before."""
 
-    def counts(errors: list | None) -> dict:
+    def counts(errors: list[dict[str, Any]] | None) -> dict[tuple[Any, ...], dict[str, Any]]:
         return {
             (entry.get("kind"), entry.get("device"), entry.get("code")): entry
             for entry in errors or []
@@ -325,7 +427,7 @@ def _new_errors(before: list | None, after: list | None) -> list[str]:
     ]
 
 
-def _state(card: dict) -> dict:
+def _state(card: dict[str, Any]) -> dict[str, Any]:
     """Return what the GPU said of itself while it worked."""
     keys = ("temperature_c", "power_draw_w", "power_limit_w", "throttle_reasons")
     state = {key: card.get(key) for key in keys if card.get(key) is not None}
@@ -343,45 +445,47 @@ def _state(card: dict) -> dict:
 # --- the verdict --------------------------------------------------------------------------------------------------------------
 
 
-def judge(found: list[dict], filed: dict, figures: list[dict] | tuple = ()) -> dict:
+def judge(found: list[Device], filed: Filed, figures: Figures) -> Verdict:
     """Return the judged devices and the findings.
 
     C(found) are the devices of P(devices) of all hosts of the run, C(filed) the earlier results by serial number, newest last. C(figures) returns the published
     rates of a model.
     """
-    scores = {
-        device["serial"]: {test: score(samples) for test, samples in device["rates"].items()}
-        for device in found
-    }
+    scores = {device["serial"]: _scores(device) for device in found}
     peers = _peers(found, scores, filed)
-    judged = []
+    judged: list[Judged] = []
     for device in found:
         rates = {
             test: _rate(device, test, value, peers, filed, figures)
             for test, value in scores[device["serial"]].items()
-            if value is not None
         }
-        judged.append(dict(device, rates=rates))
+        judged.append({**device, "rates": rates})
     return {"devices": [_shown(device) for device in judged], "checks": _checks(judged)}
 
 
-def _kind(device: dict, test: str) -> tuple:
+def _scores(device: Device) -> dict[str, float]:
+    scores = {test: score(samples) for test, samples in device["rates"].items()}
+    return {test: value for test, value in scores.items() if value is not None}
+
+
+def _key(device: Device | dict[str, Any], test: str) -> Key:
     return device["kind"], device["model"], device["software"], test
 
 
-def _peers(found: list[dict], scores: dict, filed: dict) -> dict:
+def _peers(
+    found: list[Device], scores: dict[str, dict[str, float]], filed: Filed
+) -> dict[Key, list[float]]:
     """Return the scores of equal devices: of this run, and of the last good burn-in of those that are not part of it."""
-    peers = {}
+    peers: dict[Key, list[float]] = {}
     for device in found:
         for test, value in scores[device["serial"]].items():
-            if value is not None:
-                peers.setdefault(_kind(device, test), []).append(value)
+            peers.setdefault(_key(device, test), []).append(value)
     for serial, results in filed.items():
         good = [result for result in results if result["verdict"] == "pass"]
         if serial in scores or not good:
             continue
         for test, rate in good[-1]["rates"].items():
-            key = _kind(good[-1], test)
+            key = _key(good[-1], test)
             # Another model, or one that is only in a drawer.
             if key in peers:
                 peers[key].append(rate)
@@ -389,15 +493,20 @@ def _peers(found: list[dict], scores: dict, filed: dict) -> dict:
 
 
 def _rate(
-    device: dict, test: str, value: float, peers: dict, filed: dict, figures: Callable
-) -> dict:
+    device: Device,
+    test: str,
+    value: float,
+    peers: dict[Key, list[float]],
+    filed: Filed,
+    figures: Figures,
+) -> Rate:
     """Return a device's rate in one test, what it was compared with, and why it is slow."""
     allowed = tolerance(device["kind"], test)
-    among = peers[_kind(device, test)]
-    rate = {"value": value, "relative": None, "slow": [], "below": "", "compared": False}
+    among = peers[_key(device, test)]
+    rate: Rate = {"value": value, "relative": None, "slow": [], "below": "", "compared": False}
     if len(among) > 1:
         middle, share = limit(among, allowed)
-        rate.update(relative=value / middle, compared=True)
+        rate["relative"], rate["compared"] = value / middle, True
         if value < middle * share:
             rate["slow"].append(
                 "%s, %.1f %% less than the median of %d such (%s)"
@@ -435,7 +544,7 @@ def _unit(test: str, value: float) -> str:
     return "%.4g %s" % (value, "TFLOP/s" if test.startswith("matmul") else "GB/s")
 
 
-def _name(device: dict) -> str:
+def _name(device: Judged) -> str:
     if device["kind"] == "host":
         return "the host"
     return "%s %d (%s, serial %s)" % (
@@ -446,7 +555,7 @@ def _name(device: dict) -> str:
     )
 
 
-def _slow(device: dict) -> list[str]:
+def _slow(device: Judged) -> list[str]:
     """Return why a device is slow, and what it says of itself."""
     told = [
         "%s: %s" % (test, text) for test, rate in device["rates"].items() for text in rate["slow"]
@@ -467,7 +576,7 @@ def _slow(device: dict) -> list[str]:
     ]
 
 
-def _checks(judged: list[dict]) -> list[dict]:
+def _checks(judged: list[Judged]) -> list[Finding]:
     """Return the findings, for each host one of each check."""
     checks = []
     for host in dict.fromkeys(device["host"] for device in judged):
@@ -476,7 +585,7 @@ def _checks(judged: list[dict]) -> list[dict]:
     return checks
 
 
-def _results_check(host: str, own: list[dict]) -> dict:
+def _results_check(host: str, own: list[Judged]) -> Finding:
     bad = [
         "%s: %d wrong values in %s" % (_name(device), count, test)
         for device in own
@@ -517,7 +626,7 @@ def _told_tolerance(kind: str) -> str:
     return "%d %% (CPUs)" % (100 * TOLERANCE[kind])
 
 
-def _speed_check(host: str, own: list[dict]) -> dict:
+def _speed_check(host: str, own: list[Judged]) -> Finding:
     slow, disks = _slow_parts(own)
     kind = "gpu" if any(device["kind"] == "gpu" for device in own) else "cpu"
     rows = (
@@ -540,7 +649,7 @@ def _speed_check(host: str, own: list[dict]) -> dict:
     )
 
 
-def _slow_parts(own: list[dict]) -> tuple[list[str], list[str]]:
+def _slow_parts(own: list[Judged]) -> tuple[list[str], list[str]]:
     """Return in words the devices that are slow, and the disks: one is measured once, and others may use the share. 49 % less was seen on a healthy host."""
     slow = [text for device in own if device["kind"] != "host" for text in _slow(device)]
     disks = [text for device in own if device["kind"] == "host" for text in _slow(device)]
@@ -550,7 +659,7 @@ def _slow_parts(own: list[dict]) -> tuple[list[str], list[str]]:
     return slow, disks
 
 
-def _below(own: list[dict]) -> list[str]:
+def _below(own: list[Judged]) -> list[str]:
     return [
         "%s: %s: %s" % (_name(device), test, rate["below"])
         for device in own
@@ -559,7 +668,7 @@ def _below(own: list[dict]) -> list[str]:
     ]
 
 
-def _incomparable(own: list[dict]) -> list[str]:
+def _incomparable(own: list[Judged]) -> list[str]:
     """Return in words which devices have no peers, no past and no data sheet. Empty if all have something."""
     alone = [
         _name(device)
@@ -578,7 +687,7 @@ _ERRORS = {
 }
 
 
-def _errors_check(host: str, own: list[dict]) -> dict:
+def _errors_check(host: str, own: list[Judged]) -> Finding:
     grown = ["%s: %s" % (_name(device), text) for device in own for text in device["grown"]]
     slowed = [text for device in own for text in device["state"].get("slowed") or []]
     remarks = [text for device in own for text in device.get("remarks") or []]
@@ -599,13 +708,13 @@ def _errors_check(host: str, own: list[dict]) -> dict:
     )
 
 
-def _verdict(device: dict) -> str:
+def _verdict(device: Judged) -> str:
     is_slow = device["kind"] != "host" and _slow(device)
     is_bad = device["error"] or any(device["wrong"].values()) or device["grown"] or is_slow
     return "fail" if is_bad else "pass"
 
 
-def _shown(device: dict) -> dict:
+def _shown(device: Judged) -> Shown:
     """Return a device for the report and its file."""
     return {
         "kind": device["kind"],
@@ -629,7 +738,7 @@ def _shown(device: dict) -> dict:
 # --- between hosts ------------------------------------------------------------------------------------------------------------
 
 
-def _slow_pairs(speeds: dict, allowed: float) -> dict:
+def _slow_pairs(speeds: dict[Pair, float], allowed: float) -> dict[Pair, str]:
     """Return the pairs that are slower than the others, in words. Of fewer than three nobody knows."""
     good = [speed for speed in speeds.values() if speed > 0]
     if len(good) < 3:
@@ -643,7 +752,7 @@ def _slow_pairs(speeds: dict, allowed: float) -> dict:
     }
 
 
-def _slow_with_all(hosts: list[str], pairs: set, slow: set) -> list[str]:
+def _slow_with_all(hosts: list[str], pairs: set[Pair], slow: set[Pair]) -> list[str]:
     """Return the hosts that are slow with each other host: a card, cable or port. Else it is the way between two."""
     its = {host: {pair for pair in pairs if host in pair} for host in hosts}
     return [
@@ -653,13 +762,13 @@ def _slow_with_all(hosts: list[str], pairs: set, slow: set) -> list[str]:
     ]
 
 
-def link_check(runs: list[dict], collective: str, hosts: list[str]) -> dict:
+def link_check(runs: list[dict[str, Any]], collective: str, hosts: list[str]) -> Finding:
     """Return the finding about the pairs of hosts, of which each was measured once: runs of the bandwidth job with the ID C(pair:...)."""
     pairs = [run for run in runs if run["id"].startswith("pair:")]
     speeds = {tuple(run["hosts"]): run["judged_busbw_gb_s"] or 0.0 for run in pairs}
     broken = [" - ".join(run["hosts"]) for run in pairs if not run["passed"]]
     slow = _slow_pairs(speeds, LINK_TOLERANCE.get(collective, COPY_TOLERANCE))
-    told = [slow[pair] for pair in sorted(slow, key=speeds.get)]
+    told = [slow[pair] for pair in sorted(slow, key=lambda pair: speeds[pair])]
     parts = _slow_with_all(hosts, set(speeds), set(slow))
     parts += ["too slow or failed: %s" % ", ".join(broken[:4])] * bool(broken) + told[:4]
     return finding(
@@ -678,15 +787,16 @@ def link_check(runs: list[dict], collective: str, hosts: list[str]) -> dict:
 # --- the files ----------------------------------------------------------------------------------------------------------------
 
 
-def filed_result(device: dict, generated: str) -> dict:
+def filed_result(device: Shown, generated: str) -> dict[str, Any]:
     """Return what the file of a device keeps of this run."""
     keys = ("kind", "model", "host", "index", "software", "verdict", "wrong", "rates", "state")
-    return dict({key: device[key] for key in keys}, generated=generated)
+    found: dict[str, Any] = dict(device)
+    return dict({key: found[key] for key in keys}, generated=generated)
 
 
-def with_result(document: dict | None, device: dict, generated: str) -> dict:
+def with_result(document: Document | None, device: Shown, generated: str) -> Document:
     """Return the document of a device's file with the result of this run. The oldest results leave it."""
-    results = list((document or {}).get("results") or [])
+    results = document.get("results") or [] if document else []
     return {
         "schema_version": SCHEMA_VERSION,
         "serial": device["serial"],
@@ -694,7 +804,7 @@ def with_result(document: dict | None, device: dict, generated: str) -> dict:
     }
 
 
-def read_document(document: object) -> dict | None:
+def read_document(document: object) -> Document | None:
     """Return the serial number and the usable results of a file; None if it is not such a file."""
     if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
         return None

@@ -15,6 +15,8 @@ import os
 import re
 import stat
 
+from typing import Tuple
+
 __all__ = ["FOLDERS", "changed_in_layers", "parse_diff"]
 
 FOLDERS = ("bin", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr")
@@ -26,25 +28,29 @@ _HARMLESS = re.compile(
 MOST = 20
 
 
-def _is_whiteout(found):
+#: A path, and whether it was modified or deleted.
+_Change = Tuple[str, str]
+
+
+def _is_whiteout(found: os.stat_result) -> bool:
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
 
 
-def _is_opaque(path):
+def _is_opaque(path: str) -> bool:
     try:
         return os.getxattr(path, "trusted.overlay.opaque", follow_symlinks=False) == b"y"
     except OSError:
         return False
 
 
-def _lstat(path):
+def _lstat(path: str) -> os.stat_result | None:
     try:
         return os.lstat(path)
     except OSError:
         return None
 
 
-def _below(lowers, name):
+def _below(lowers: list[str], name: str) -> str:
     """The image's path of that name, empty if it has none. C(lowers) are the image's layers, the last one first."""
     steps = name.split("/")
     for lower in lowers:
@@ -64,7 +70,7 @@ def _below(lowers, name):
     return ""
 
 
-def _same(one, other):
+def _same(one: str, other: str) -> bool:
     """Whether a written file has its former content and permissions."""
     first, second = os.lstat(one), os.lstat(other)
     if stat.S_IFMT(first.st_mode) != stat.S_IFMT(second.st_mode):
@@ -80,22 +86,13 @@ def _same(one, other):
     )
 
 
-def _walk(upper, lowers, name, found):
+def _walk(upper: str, lowers: list[str], name: str, found: list[_Change]) -> None:
     """C(name) is a folder that both the container's layer and the image have."""
     folder = upper + "/" + name
-    entries = {entry.name: entry for entry in os.scandir(folder)}
+    entries = sorted(entry.name for entry in os.scandir(folder))
     if _is_opaque(folder):
-        # The folder was deleted and created again, so files that it lacks were deleted.
-        for lower in lowers:
-            if os.path.isdir(lower + "/" + name):
-                found += [
-                    (name + "/" + inner, "deleted")
-                    for inner in sorted(os.listdir(lower + "/" + name))
-                    if inner not in entries
-                    and _below(lowers, name + "/" + inner)
-                    and not _HARMLESS.search(name + "/" + inner)
-                ]
-    for inner in sorted(entries):
+        found += _lost_with_folder(lowers, name, entries)
+    for inner in entries:
         if len(found) >= MOST:
             return
         path = name + "/" + inner
@@ -114,9 +111,23 @@ def _walk(upper, lowers, name, found):
             found.append((path, "modified"))
 
 
-def changed_in_layers(upper, lowers):
-    """[(path, V(modified) or V(deleted))] of a container on overlayfs, from the folders of its own layer and of its image's layers."""
+def _lost_with_folder(lowers: list[str], name: str, entries: list[str]) -> list[_Change]:
+    """What a folder that was deleted and created again has lost."""
     found = []
+    for lower in lowers:
+        folder = lower + "/" + name
+        former = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        for inner in former:
+            path = name + "/" + inner
+            is_lost = inner not in entries and _below(lowers, path)
+            if is_lost and not _HARMLESS.search(path):
+                found.append((path, "deleted"))
+    return found
+
+
+def changed_in_layers(upper: str, lowers: list[str]) -> list[_Change]:
+    """[(path, V(modified) or V(deleted))] of a container on overlayfs, from the folders of its own layer and of its image's layers."""
+    found: list[_Change] = []
     for name in FOLDERS:
         here = _lstat(upper + "/" + name)
         if here is None or not _below(lowers, name):
@@ -128,7 +139,7 @@ def changed_in_layers(upper, lowers):
     return [("/" + path, how) for path, how in list(dict.fromkeys(found))[:MOST]]
 
 
-def parse_diff(text):
+def parse_diff(text: str) -> list[_Change]:
     """The same from the output of C(docker diff). It also lists folders whose content has changed, and files that were only touched."""
     rows = [(line[0], line[2:].lstrip("/")) for line in text.splitlines() if line[1:3] == " /"]
     parents = {os.path.dirname(path) for _kind, path in rows}

@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import re
 
+from typing import Any, TypedDict
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
+    Mount,
     mount_of,
     parse_mountinfo,
 )
@@ -64,6 +67,13 @@ OUR_SSHD = re.compile(
 SUPERVISOR = "/etc/trainyard/services/supervisor.py"
 
 
+class Group(TypedDict):
+    """A control group, and its limits in words."""
+
+    group: str
+    limits: list[str]
+
+
 def in_words(size: int) -> str:
     """A size in bytes with the largest unit in which it is 1 or more."""
     for unit, factor in UNITS:
@@ -72,7 +82,7 @@ def in_words(size: int) -> str:
     return "%d bytes" % size
 
 
-def limited(settings: dict) -> list[str]:
+def limited(settings: dict[str, Any]) -> list[str]:
     """Limits that C(docker inspect) has in HostConfig, and that can be changed while the container runs."""
     found = []
     if (settings.get("Memory") or 0) > 0:
@@ -101,7 +111,9 @@ def parse_limits(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def limit_faults(ours: dict, of_sshd: dict) -> list[str]:
+def limit_faults(
+    ours: dict[str, tuple[str, str]], of_sshd: dict[str, tuple[str, str]]
+) -> list[str]:
     """Limits of the container's first process that its sshd lost, whose sessions have those of sshd."""
     return [
         "sshd in the container has the limit %s %s:%s, the container %s:%s"
@@ -120,13 +132,13 @@ def size_of(options: list[str]) -> int | None:
     return None
 
 
-def has_own_shm(settings: dict) -> bool:
+def has_own_shm(settings: dict[str, Any]) -> bool:
     """Whether /dev/shm is the container's own, which Docker mounts, and not a folder of the host."""
     targets = [(mount.get("Target") or "").rstrip("/") for mount in settings.get("Mounts") or []]
     return settings.get("IpcMode") in ("private", "shareable") and SHM not in targets
 
 
-def shm_faults(settings: dict, inside: list[dict]) -> list[str]:
+def shm_faults(settings: dict[str, Any], inside: list[Mount]) -> list[str]:
     """Whether /dev/shm has the size that Docker has set."""
     if not has_own_shm(settings):
         return []
@@ -158,7 +170,7 @@ def resolved(root: str, path: str) -> str:
     return done or "/"
 
 
-def share_faults(share: str, root: str, inside: list[dict], outside: list[dict]) -> list[str]:
+def share_faults(share: str, root: str, inside: list[Mount], outside: list[Mount]) -> list[str]:
     """Whether the container sees the share that the host sees."""
     there = mount_of(os.path.realpath(share), outside)
     here = mount_of(resolved(root, share), inside)
@@ -170,7 +182,7 @@ def share_faults(share: str, root: str, inside: list[dict], outside: list[dict])
 
 
 def mount_faults(
-    settings: dict, root: str, inside: list[dict], outside: list[dict], share: str
+    settings: dict[str, Any], root: str, inside: list[Mount], outside: list[Mount], share: str
 ) -> list[str]:
     """Mounts of the container's settings that it lost, or that are read-only in it alone."""
     found = []
@@ -214,11 +226,16 @@ def variable_faults(written: str | None, variables: str) -> list[str]:
     found = {line for line in written.split("\n") if line}
     # Some shells pass on variables with other names.
     lines = (found ^ wanted) - {entry for entry in entries if not NAMED.match(entry)}
-    named = {NAMED.match(line) for line in lines}
-    names = sorted({match.group(1) if match else "(a line without a name)" for match in named})
+    names = sorted({name_in(line) for line in lines})
     return [
         "%s in the container sets %s otherwise than the container" % (OF_SESSIONS, ", ".join(names))
     ] * bool(names)
+
+
+def name_in(line: str) -> str:
+    """The name of the variable that a line sets."""
+    match = NAMED.match(line)
+    return match.group(1) if match else "(a line without a name)"
 
 
 def bound(text: str) -> float | None:
@@ -240,7 +257,7 @@ def group_limits(folder: str) -> list[str]:
 
 def groups_of(cgroup: str, root: str = GROUPS) -> dict[str, list[str]]:
     """Limits of a process's control groups by path, its own first. C(cgroup) is the text of /proc/PID/cgroup. Groups without a limit are left out."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for line in cgroup.splitlines():
         _number, controllers, path = (line.split(":", 2) + ["", ""])[:3]
         for controller in {"memory", "cpu", ""} & set(controllers.split(",")):
@@ -258,7 +275,9 @@ def own_group(cgroup: str, container: str) -> str:
     return next((path for path in paths if container and container in path.rpartition("/")[2]), "")
 
 
-def group_faults(settings: dict, cgroup: str, container: str, root: str = GROUPS) -> list[str]:
+def group_faults(
+    settings: dict[str, Any], cgroup: str, container: str, root: str = GROUPS
+) -> list[str]:
     """Limits of the container's own control group that Docker has not set. Docker makes a new group at each start."""
     limits = groups_of(cgroup, root).get(own_group(cgroup, container), [])
     return [
@@ -267,7 +286,7 @@ def group_faults(settings: dict, cgroup: str, container: str, root: str = GROUPS
     ] * bool(limits and not limited(settings))
 
 
-def groups_above(cgroup: str, container: str, root: str = GROUPS) -> list[dict]:
+def groups_above(cgroup: str, container: str, root: str = GROUPS) -> list[Group]:
     """Limited control groups above the container's own, each with C(group) and C(limits). The container does not see them."""
     own = own_group(cgroup, container)
     return [
@@ -303,8 +322,9 @@ def parent_of(process: int) -> int:
 
 def command_of(process: int) -> str:
     """The command line of a process, or the title that it has given itself, as far as it can be printed."""
-    text = read_text("/proc/%d/cmdline" % process).replace("\0", " ").strip()
-    return "".join(character if character.isprintable() else " " for character in text[:200])
+    text = read_text("/proc/%d/cmdline" % process).replace("\0", " ").strip()[:200]
+    strange = {character for character in text if not character.isprintable()}
+    return text.translate(dict.fromkeys(map(ord, strange), " "))
 
 
 def other_sshd(command: str, above: list[str]) -> bool:
@@ -338,7 +358,8 @@ def sshd_faults(first: int) -> list[str]:
 
     C(first) is the container's first process. Where it shares the processes of the host, only those below it are the container's.
     """
-    namespace, found = namespace_of(first), set()
+    namespace = namespace_of(first)
+    found: set[str] = set()
     is_shared = namespace == namespace_of(os.getpid())
     for name in os.listdir("/proc") if namespace else []:
         if not name.isdigit() or namespace_of(int(name)) != namespace:
@@ -350,7 +371,7 @@ def sshd_faults(first: int) -> list[str]:
     return sorted(found)
 
 
-def departures(found: dict, share: str = "") -> list[str]:
+def departures(found: dict[str, Any], share: str = "") -> list[str]:
     """How a running container differs from its settings. C(found) is its entry of C(docker inspect). Reads below /proc of this host."""
     first = found["State"].get("Pid", 0)
     text = read_text("/proc/%d/mountinfo" % first) if first else ""

@@ -10,7 +10,7 @@ import copy
 import json
 import re
 
-from typing import Any, NamedTuple
+from typing import Any, Collection, Dict, Iterator, NamedTuple, NoReturn, Tuple, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
@@ -39,12 +39,27 @@ _VERSION = re.compile(
 _UPSTREAM = re.compile(r"v?(?:\d+:)?(\d+(?:\.\d+)*(?:[-~](?:rc|beta)[.\d]*)?)")
 
 
-def parse_daemon_config(text):
+#: Options of a daemon.json.
+Options = Dict[str, Any]
+#: Keys of an option, from the outermost.
+Path = Tuple[str, ...]
+
+
+class AptPackage(TypedDict):
+    """A package of apt. C(origin) is that of the installed version, C(versions) are those that apt knows, and texts are empty if there is none."""
+
+    installed: str
+    candidate: str
+    origin: str
+    versions: list[str]
+
+
+def parse_daemon_config(text: str) -> Options:
     """Options of a daemon.json. An empty file means no options, as in newer versions of dockerd."""
     if not text.strip():
         return {}
 
-    def constant(name):
+    def constant(name: str) -> NoReturn:
         raise ParseError(f"{name} is not a JSON value")
 
     try:
@@ -59,7 +74,7 @@ def parse_daemon_config(text):
     return options
 
 
-def dump_daemon_config(options, like=""):
+def dump_daemon_config(options: Options, like: str = "") -> str:
     """The text of a daemon.json, with the indentation of the former one."""
     indent = re.search(r"^([ \t]+)\S", like, re.MULTILINE)
     return json.dumps(options, indent=indent.group(1) if indent else 2, ensure_ascii=False) + "\n"
@@ -68,15 +83,15 @@ def dump_daemon_config(options, like=""):
 class Merge(NamedTuple):
     """C(placed) are the values that the collection has set, with the former ones; C(kept) the user's values that stay."""
 
-    options: dict
-    placed: list
-    kept: list
+    options: Options
+    placed: list[dict[str, Any]]
+    kept: list[dict[str, Any]]
 
 
 _ABSENT = object()
 
 
-def _get(options, path):
+def _get(options: Any, path: Path) -> Any:
     for key in path:
         if not isinstance(options, dict) or key not in options:
             return _ABSENT
@@ -84,13 +99,13 @@ def _get(options, path):
     return options
 
 
-def _set(options, path, value):
+def _set(options: Any, path: Path, value: Any) -> None:
     for key in path[:-1]:
         options = options.setdefault(key, {})
     options[path[-1]] = copy.deepcopy(value)
 
 
-def _delete(options, path):
+def _delete(options: Options, path: Path) -> None:
     """Remove a value, and enclosing objects that become empty."""
     del _get(options, path[:-1])[path[-1]]
     for length in range(len(path) - 1, 0, -1):
@@ -99,7 +114,7 @@ def _delete(options, path):
         del _get(options, path[: length - 1])[path[length - 1]]
 
 
-def _leaves(wanted, current, path=()):
+def _leaves(wanted: Options, current: Options, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """(path, value) of the requested options, down to values that can be set independently."""
     for key, value in wanted.items():
         here = path + (key,)
@@ -110,12 +125,17 @@ def _leaves(wanted, current, path=()):
             yield here, value
 
 
-def _same(one, other):
+def _same(one: Any, other: Any) -> bool:
     # 1 == True in Python, but not in JSON.
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def merge(current: dict, wanted: dict, placed: list, override: Any = ()) -> Merge:
+def merge(
+    current: Options,
+    wanted: Options,
+    placed: list[dict[str, Any]],
+    override: Collection[str] = (),
+) -> Merge:
     """Merge requested options into existing ones.
 
     A value that an earlier merge placed is ours: it follows what is asked, and goes, or gives way to the former one, when it
@@ -124,26 +144,24 @@ def merge(current: dict, wanted: dict, placed: list, override: Any = ()) -> Merg
     """
     options = copy.deepcopy(current)
     entries = {tuple(entry["path"]): entry for entry in placed}
-    asked = dict(_leaves(wanted, current))
-    result, kept = [], []
-
+    requested = dict(_leaves(wanted, current))
+    result: list[dict[str, Any]] = []
+    kept: list[dict[str, Any]] = []
     for path, entry in entries.items():
-        if path not in asked and _same_as(options, path, entry["value"]):
+        if path not in requested and _same_as(options, path, entry["value"]):
             if "former" in entry:
                 _set(options, path, entry["former"])
             else:
                 _delete(options, path)
-
-    for path, value in asked.items():
-        there, entry = _get(options, path), entries.get(path)
-        is_ours = entry is not None and there is not _ABSENT and _same(there, entry["value"])
+    for path, value in requested.items():
+        there, former_entry = _get(options, path), entries.get(path)
         if there is _ABSENT:
             new = {"path": list(path), "value": value}
-        elif is_ours:
-            new = dict(entry, value=value)
+        elif former_entry is not None and _same(there, former_entry["value"]):
+            new = dict(former_entry, value=value)
         elif _same(there, value):
             continue
-        elif any(".".join(path[:length]) in override for length in range(1, len(path) + 1)):
+        elif _is_overridden(path, override):
             new = {"path": list(path), "value": value, "former": there}
         else:
             kept.append({"option": ".".join(path), "value": there, "asked": value})
@@ -153,12 +171,17 @@ def merge(current: dict, wanted: dict, placed: list, override: Any = ()) -> Merg
     return Merge(options, result, kept)
 
 
-def _same_as(options, path, value):
+def _is_overridden(path: Path, override: Collection[str]) -> bool:
+    """Whether an option, or one above it, is in the list."""
+    return any(".".join(path[:length]) in override for length in range(1, len(path) + 1))
+
+
+def _same_as(options: Options, path: Path, value: Any) -> bool:
     there = _get(options, path)
     return there is not _ABSENT and _same(there, value)
 
 
-def changed_options(before, after):
+def changed_options(before: Options, after: Options) -> list[str]:
     """Names of the top-level options that differ."""
     return sorted(
         key
@@ -167,26 +190,27 @@ def changed_options(before, after):
     )
 
 
-def tool_version(text):
+def tool_version(text: str) -> str:
     """Version in the output of C(dockerd --version) and similar commands; empty if there is none."""
     found = _VERSION.search(text)
     return found.group(1) if found else ""
 
 
-def upstream_version(version):
+def upstream_version(version: str) -> str:
     """C(20.10.24) of C(20.10.24+dfsg1), C(28.5.1) of C(5:28.5.1-1~debian.12~bookworm)."""
     found = _UPSTREAM.match(version)
     return found.group(1) if found else ""
 
 
-def numbers(version):
+def numbers(version: str) -> list[int]:
+    """The numbers of a version, for comparisons: [20, 10, 24]. Empty for an empty text."""
     return [
         int(part)
         for part in re.findall(r"\d+", upstream_version(version).split("-")[0].split("~")[0])
     ]
 
 
-def cli_needs_buildx(version):
+def cli_needs_buildx(version: str) -> bool:
     """From 23.0 on the client runs BuildKit builds with the plugin buildx and fails without it."""
     return bool(version) and numbers(version) >= [23]
 
@@ -195,43 +219,44 @@ def cli_needs_buildx(version):
 DPKG_FORMAT = "${Package} ${Version} ${db:Status-Status}\\n"
 
 
-def parse_installed(text):
+def parse_installed(text: str) -> dict[str, AptPackage]:
     """Like parse_policy, from dpkg-query with C(DPKG_FORMAT): only the installed versions."""
     rows = [line.split(" ") for line in text.splitlines()]
-    return {
-        row[0]: {"installed": row[1], "candidate": "", "origin": "", "versions": []}
-        for row in rows
-        if row[2:] == ["installed"]
-    }
+    return {row[0]: _package(row[1]) for row in rows if row[2:] == ["installed"]}
 
 
-def parse_policy(text):
-    """{package: {installed, candidate, origin, versions}} from C(apt-cache policy); origin is that of the installed version."""
-    packages, name, version = {}, None, None
+def parse_policy(text: str) -> dict[str, AptPackage]:
+    """Packages by name from C(apt-cache policy)."""
+    packages: dict[str, AptPackage] = {}
+    package: AptPackage | None = None
+    version = None
     for line in text.splitlines():
         if line and not line[0].isspace():
-            name, version = line.rstrip(":"), None
-            packages[name] = {"installed": "", "candidate": "", "origin": "", "versions": []}
+            package, version = _package(), None
+            packages[line.rstrip(":")] = package
             continue
-        if name is None:
+        if package is None:
             continue
         field = re.match(r"  (Installed|Candidate): (\S+)", line)
         row = re.match(r" (\*\*\*|   ) (\S+) -?\d+(?: \(phased \d+%\))?$", line)
         source = re.match(r" {8} *-?\d+ (.+)$", line)
         if field:
-            packages[name][field.group(1).lower()] = (
-                "" if field.group(2) == "(none)" else field.group(2)
-            )
+            value = "" if field.group(2) == "(none)" else field.group(2)
+            package["installed" if field.group(1) == "Installed" else "candidate"] = value
         elif row:
             version = row.group(2)
-            packages[name]["versions"].append(version)
-        elif source and version == packages[name]["installed"] and not packages[name]["origin"]:
+            package["versions"].append(version)
+        elif source and version == package["installed"] and not package["origin"]:
             if not source.group(1).startswith("/var/lib/dpkg/status"):
-                packages[name]["origin"] = source.group(1)
+                package["origin"] = source.group(1)
     return packages
 
 
-def failure_reason(journal):
+def _package(installed: str = "") -> AptPackage:
+    return {"installed": installed, "candidate": "", "origin": "", "versions": []}
+
+
+def failure_reason(journal: str) -> str:
     """The lines of a unit's journal that show why dockerd did not start."""
     lines = [line.strip() for line in journal.splitlines() if line.strip()]
     telling = [

@@ -19,6 +19,8 @@ import glob
 import json
 import re
 
+from typing import Any, Dict, Iterable, Mapping, TypedDict
+
 __all__ = [
     "CDI_FOLDERS",
     "DeviceError",
@@ -49,6 +51,26 @@ LIST = "positions"
 WAY_OUT = "run playbook scheduler, which writes the list of Slurm and that of the host"
 
 
+#: C(gpus) of config.json of role job_container: C(positions), C(nodes) and C(cdi).
+Kinds = Dict[str, Any]
+
+
+class Card(TypedDict):
+    """What the driver says of a GPU: the number of its device node, and its PCI address as C(bus)."""
+
+    minor: int
+    model: str
+    uuid: str
+    bus: str
+
+
+class Host(TypedDict):
+    """C(nodes) are the numbers of the device nodes, C(driver) is what the driver says of each of them, if it is loaded."""
+
+    nodes: list[int]
+    driver: list[Card]
+
+
 class DeviceError(ValueError):
     """The devices of a job cannot be told. The message says why, and what the operator has to do."""
 
@@ -56,9 +78,9 @@ class DeviceError(ValueError):
 # --- pure functions ---
 
 
-def numbers_of(text):
+def numbers_of(text: str) -> list[int]:
     """Return the numbers of 0,2-3. Names (UUIDs) are left out. DeviceError: a number that no GPU has."""
-    found = []
+    found: list[int] = []
     for part in text.split(","):
         match = re.match(r"(\d+)(?:-(\d+))?$", part.strip())
         if not match:
@@ -70,8 +92,8 @@ def numbers_of(text):
     return found
 
 
-def parse_information(text):
-    """Return C(minor), C(model), C(uuid) and C(bus) of a file /proc/driver/nvidia/gpus/*/information, None if it names no device node."""
+def parse_information(text: str) -> Card | None:
+    """Return a file /proc/driver/nvidia/gpus/*/information, None if it names no device node."""
     values = dict(re.findall(r"^([A-Z][A-Za-z ]*?):[ \t]*(\S.*?)[ \t]*$", text, re.M))
     minor = values.get("Device Minor", "")
     if not re.match(r"\d{1,4}$", minor):
@@ -84,7 +106,7 @@ def parse_information(text):
     }
 
 
-def positions_of(environment, constrained):
+def positions_of(environment: Mapping[str, str], constrained: bool) -> list[int]:
     """Return the positions of the task's GPUs in Slurm's list of this host.
 
     SLURM_STEP_GPUS has those of the step, and of a task that is bound to some of them only these. SLURM_JOB_GPUS has those of the job: in its batch script, and
@@ -102,15 +124,15 @@ def positions_of(environment, constrained):
     )
 
 
-def _words(numbers):
+def _words(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers)) or "none"
 
 
-def _path(kinds, number):
-    return (kinds.get("nodes") or NODES) % number
+def _path(kinds: Kinds, number: int) -> str:
+    return str(kinds.get("nodes") or NODES) % number
 
 
-def _unlisted_fault(host):
+def _unlisted_fault(host: Host) -> str:
     """Return why the list of a host cannot be known, or empty: without a list only 0, 1, 2 and so on of one model have the order of Slurm's."""
     models = sorted({card["model"] for card in host["driver"]})
     if host["nodes"] == list(range(len(host["nodes"]))) and len(models) < 2:
@@ -121,7 +143,7 @@ def _unlisted_fault(host):
     )
 
 
-def devices_of(positions, kinds, host):
+def devices_of(positions: list[int], kinds: Kinds, host: Host) -> list[int]:
     """Return the device numbers at some positions. DeviceError: the host differs from the list, or has none and needs one.
 
     slurmd leaves out a file that does not exist when it starts. Later ones then have another position, so that nothing before may be missing either.
@@ -163,7 +185,7 @@ def devices_of(positions, kinds, host):
     return found
 
 
-def list_fault(kinds, host, only_missing=False):
+def list_fault(kinds: Kinds, host: Host, only_missing: bool = False) -> str:
     """Return how the list of a host differs from its devices, or empty. If the driver is loaded, only what it knows counts.
 
     :param only_missing: whether a device that is not in the list is no fault: no job gets it.
@@ -181,24 +203,25 @@ def list_fault(kinds, host, only_missing=False):
     )
 
 
-def _bus(card):
+def _bus(card: Card) -> list[int]:
     """Return the PCI address as numbers, whatever the length of its domain."""
     return [int(part, 16) for part in re.findall(r"[0-9A-Fa-f]+", card["bus"])]
 
 
-def by_address(cards):
+def by_address(cards: Iterable[Card]) -> list[Card]:
     """Return what the driver says of GPUs in the order of their PCI addresses, which is that of nvidia-smi."""
     return sorted(cards, key=_bus)
 
 
-def indexes(devices, kinds, host):
+def indexes(devices: list[int], kinds: Kinds, host: Host) -> list[int]:
     """Return the indexes by which nvidia-smi knows devices: the order of their PCI addresses, without the driver that of the device numbers."""
     order = [card["minor"] for card in by_address(host["driver"])]
     order = order or sorted(kinds.get(LIST) or host["nodes"])
-    return [order.index(number) if number in order else number for number in devices]
+    places = {number: order.index(number) for number in order}
+    return [places.get(number, number) for number in devices]
 
 
-def of_uuids(devices, text, host):
+def of_uuids(devices: list[int], text: str, host: Host) -> list[int]:
     """Return the devices that CUDA_VISIBLE_DEVICES names by UUID, which may be shortened. All of them if it names none that is known here."""
     names = [part.strip() for part in text.split(",") if part.strip().startswith("GPU-")]
     uuids = {card["minor"]: card["uuid"] for card in host["driver"]}
@@ -210,7 +233,7 @@ def of_uuids(devices, text, host):
     return found or devices
 
 
-def of_task(environment, config, host):
+def of_task(environment: Mapping[str, str], config: dict[str, Any], host: Host) -> list[int]:
     """Return the device numbers of a task on this host, in the order of Slurm.
 
     :param config: the content of config.json.
@@ -221,7 +244,7 @@ def of_task(environment, config, host):
     return of_uuids(found, environment.get("CUDA_VISIBLE_DEVICES") or "", host)
 
 
-def cdi_kind(text):
+def cdi_kind(text: str) -> str:
     """Return the kind of a CDI specification in JSON or YAML, such as nvidia.com/gpu. It is empty if there is none."""
     found = re.search(
         r"""^[\s{,]*["']?kind["']?\s*:\s*["']?([\w.-]+/[\w.-]+)""", text, re.M
@@ -229,32 +252,33 @@ def cdi_kind(text):
     return found.group(1) if found else ""
 
 
-def _json_devices(document):
-    return {
-        str(device.get("name")): [
-            node.get("path")
-            for node in (device.get("containerEdits") or {}).get("deviceNodes") or []
-        ]
-        for device in document.get("devices") or []
-    }
+def _json_devices(document: Any) -> dict[str, list[str]]:
+    """Return the paths of the nodes of each device of a CDI specification. AttributeError and TypeError: it has another form."""
+    found = {}
+    for device in document.get("devices") or []:
+        nodes = (device.get("containerEdits") or {}).get("deviceNodes") or []
+        found[str(device.get("name"))] = [node.get("path") for node in nodes]
+    return found
 
 
-def _yaml_devices(text):
+def _yaml_devices(text: str) -> dict[str, list[str]]:
     """Return what P(_json_devices) returns, of YAML as nvidia-ctk writes it: one key per line."""
     section = re.search(r"^devices:[^\n]*\n((?:[ -][^\n]*\n|\n)*)", text + "\n", re.M)
     if not section:
         return {}
-    indent = re.match(" *", section.group(1)).group()
+    lines = section.group(1)
+    indent = lines[: len(lines) - len(lines.lstrip(" "))]
     found = {}
-    for item in re.split("^%s- " % indent, section.group(1), flags=re.M)[1:]:
+    for item in re.split("^%s- " % indent, lines, flags=re.M)[1:]:
         keys = "%s  %s" % (indent, item)
         name = re.search(r"""^%s  name: *["']?([^"'\n]*)""" % indent, keys, re.M)
-        paths = re.findall(r"""^[ -]*path: *["']?([^"'\s]+)""", keys, re.M)
-        found.update({name.group(1).strip(): paths} if name else {})
+        if name:
+            paths = re.findall(r"""^[ -]*path: *["']?([^"'\s]+)""", keys, re.M)
+            found[name.group(1).strip()] = paths
     return found
 
 
-def cdi_devices(text):
+def cdi_devices(text: str) -> dict[str, list[str]]:
     """Return the paths of the device nodes of each device of a CDI specification, by the name of the device. Empty if it cannot be read."""
     try:
         return _json_devices(json.loads(text))
@@ -264,7 +288,9 @@ def cdi_devices(text):
         return {}
 
 
-def cdi_names(devices, kinds, host, specifications):
+def cdi_names(
+    devices: list[int], kinds: Kinds, host: Host, specifications: Iterable[str]
+) -> list[str]:
     """Return the names by which CDI knows devices. nvidia-ctk names them by index or by UUID, and role job_container by device number.
 
     The name is looked up by the device node in the specifications. If these name no node of a GPU, the index of nvidia-smi is the name. DeviceError: they name
@@ -272,29 +298,36 @@ def cdi_names(devices, kinds, host, specifications):
 
     :param specifications: the texts of all specifications of the host.
     """
-    names = {}
-    for text in specifications:
-        told = cdi_devices(text) if cdi_kind(text) == kinds["cdi"] else {}
-        for name, paths in told.items():
-            numbers = [path for path in paths if re.match(r"/dev/\w+?\d+$", str(path))]
-            # Not one of all GPUs, and not a part of one (MIG).
-            if len(numbers) == 1 and name != "all" and not re.search("^MIG-|:", name):
-                names.setdefault(numbers[0], name)
+    names = _names_by_path(kinds["cdi"], specifications)
     if not names:
         return [str(index) for index in indexes(devices, kinds, host)]
-    missing = [_path(kinds, number) for number in devices if _path(kinds, number) not in names]
+    paths = [_path(kinds, number) for number in devices]
+    missing = [path for path in paths if path not in names]
     if missing:
         raise DeviceError(
             "no CDI specification describes %s. Tell the operator to run playbooks gpu_stack and scheduler"
             % ", ".join(missing)
         )
-    return [names[_path(kinds, number)] for number in devices]
+    return [names[path] for path in paths]
+
+
+def _names_by_path(kind: str, specifications: Iterable[str]) -> dict[str, str]:
+    """Return the names of devices of a kind that have one node with a number, by the path of this node."""
+    names: dict[str, str] = {}
+    for text in specifications:
+        found = cdi_devices(text) if cdi_kind(text) == kind else {}
+        for name, paths in found.items():
+            numbered = [path for path in paths if re.match(r"/dev/\w+?\d+$", str(path))]
+            # Not one of all GPUs, and not a part of one (MIG).
+            if len(numbered) == 1 and name != "all" and not re.search("^MIG-|:", name):
+                names.setdefault(numbered[0], name)
+    return names
 
 
 # --- the host ---
 
 
-def _read(path):
+def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read()
@@ -302,25 +335,22 @@ def _read(path):
         return ""
 
 
-def read_host(kinds, driver=DRIVER):
-    """Return C(nodes), the numbers of the device nodes, and C(driver), what the driver of NVIDIA says of each of them, if it is loaded.
+def read_host(kinds: Kinds, driver: str = DRIVER) -> Host:
+    """Return the numbers of the device nodes, and what the driver of NVIDIA says of each of them, if it is loaded.
 
     A host that is a container sees all GPUs of the driver, and has nodes of its own only.
     """
     pattern = kinds.get("nodes") or NODES
     head = pattern.replace("%d", "")
     ends = [path[len(head) :] for path in glob.glob(head + "[0-9]*")]
-    told = [parse_information(_read(path)) for path in glob.glob(driver + "/*/information")]
     nodes = sorted(int(end) for end in ends if end.isdigit())
-    return {
-        "nodes": nodes,
-        "driver": [card for card in told if card and card["minor"] in nodes]
-        if pattern == NODES
-        else [],
-    }
+    if pattern != NODES:
+        return {"nodes": nodes, "driver": []}
+    told = [parse_information(_read(path)) for path in glob.glob(driver + "/*/information")]
+    return {"nodes": nodes, "driver": [card for card in told if card and card["minor"] in nodes]}
 
 
-def read_specifications(folders=CDI_FOLDERS):
+def read_specifications(folders: Iterable[str] = CDI_FOLDERS) -> list[str]:
     """Return the texts of the CDI specifications of this host."""
     paths = [path for folder in folders for path in sorted(glob.glob(folder + "/*"))]
     return [_read(path) for path in paths if path.endswith((".json", ".yaml"))]

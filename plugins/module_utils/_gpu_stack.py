@@ -13,14 +13,16 @@ from __future__ import annotations
 import binascii
 import re
 
+from typing import Any, Dict, Iterable, Mapping, Set, Tuple, TypedDict
+
 from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
-    ParseError,
     dpkg_rows,
     is_of,
     madison_rows,
     whole_lines,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 # Debian adds the branch's name to the module's ('nvidia-current'), Ubuntu the branch ('nvidia-535-server').
 _DKMS = re.compile(
@@ -53,7 +55,72 @@ _OF_NVIDIA_FOR_UBUNTU = re.compile(r"\S+-[01]ubuntu1")
 _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)$")
 
 
-def version_key(version):
+class Loaded(TypedDict):
+    """Version of the loaded module, and whether it is the open one."""
+
+    version: str
+    open: bool
+
+
+class Dkms(TypedDict):
+    """A DKMS module. C(kernel) and C(arch) are empty if it was only added, C(differs) tells whether the installed module is from a different build."""
+
+    module: str
+    version: str
+    kernel: str
+    arch: str
+    state: str
+    differs: bool
+
+
+class Package(TypedDict):
+    """An installed package. C(by_nvidia) tells whether its maintainer is NVIDIA, C(leads_to) is the package that a transitional, empty one depends on.
+
+    C(broken) is one that is half installed.
+    """
+
+    version: str
+    held: bool
+    broken: bool
+    by_nvidia: bool
+    leads_to: str
+
+
+class PlacedPackage(Package):
+    """The same with its origin, one of C(ORIGINS)."""
+
+    origin: str
+
+
+class Source(TypedDict):
+    """An apt source of NVIDIA. C(signed_by) is empty if no key is named."""
+
+    path: str
+    uri: str
+    suites: list[str]
+    signed_by: str
+
+
+class Policy(TypedDict):
+    """Installed and candidate version of a package, empty if there is none."""
+
+    installed: str
+    candidate: str
+
+
+class Difference(TypedDict):
+    """A version that differs from the requested one."""
+
+    name: str
+    asked: str
+    found: str
+
+
+#: Origins that offer a version, by name and version of a package.
+Offers = Dict[Tuple[str, str], Set[str]]
+
+
+def version_key(version: str | None) -> tuple[int, ...]:
     """For comparisons: dotted numbers field by field, 470.239.06 above 470.57.02. Epoch and distribution suffix are ignored."""
     numbers = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version or "")
     if not numbers:
@@ -61,7 +128,7 @@ def version_key(version):
     return tuple(int(part) for part in numbers.group(1).split("."))
 
 
-def upstream(version):
+def upstream(version: str | None) -> str:
     """NVIDIA's own version in a package's: 535.183.01 of 535.183.01-1~deb12u1 and of 1:535.183.01-0ubuntu1."""
     numbers = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version or "")
     return numbers.group(1) if numbers else ""
@@ -70,8 +137,8 @@ def upstream(version):
 # --- output of the tools ---------------------------------------------------------------------------------------------------
 
 
-def parse_nvrm(text):
-    """The loaded module from /proc/driver/nvidia/version: version, and whether it is the open one. None without such a file."""
+def parse_nvrm(text: str) -> Loaded | None:
+    """The loaded module from /proc/driver/nvidia/version. None without such a file."""
     if not text.strip():
         return None
     match = _NVRM.search(text)
@@ -80,9 +147,9 @@ def parse_nvrm(text):
     return {"version": match.group("version"), "open": bool(match.group("open"))}
 
 
-def parse_dkms_status(text):
-    """DKMS modules: module, version, kernel and arch (empty if it was only added), state, and whether the installed module is from a different build."""
-    found = []
+def parse_dkms_status(text: str) -> list[Dkms]:
+    """The modules of C(dkms status)."""
+    found: list[Dkms] = []
     for line in whole_lines(text, "dkms status"):
         if not line.strip() or line.startswith(("Error!", "Deprecated feature", "Warning")):
             continue
@@ -102,7 +169,7 @@ def parse_dkms_status(text):
     return found
 
 
-def parse_nvcc(text):
+def parse_nvcc(text: str) -> dict[str, str] | None:
     """Release and version of nvcc, None for other text. Outputs of several hosts in one text must agree."""
     found = set(_NVCC.findall(text))
     if len(found) > 1:
@@ -115,13 +182,9 @@ def parse_nvcc(text):
     return None
 
 
-def parse_packages(text):
-    """Installed packages by name, of dpkg-query's C(PACKAGES_FORMAT).
-
-    C(version), whether it is C(held), whether its maintainer is NVIDIA (C(by_nvidia)), and C(leads_to), the package that a transitional, empty one depends on.
-    One that is half installed or has only its settings left is none; C(broken) tells of the former.
-    """
-    found = {}
+def parse_packages(text: str) -> dict[str, Package]:
+    """Installed packages by name, of dpkg-query's C(PACKAGES_FORMAT). One that has only its settings left is none."""
+    found: dict[str, Package] = {}
     for name, version, status, maintainer, section, depends in dpkg_rows(text, 6):
         if status[1] not in "nc":
             name = name.partition(":")[0]
@@ -135,12 +198,12 @@ def parse_packages(text):
     return found
 
 
-def leads_to(name, section, depends):
+def leads_to(name: str, section: str, depends: str) -> str:
     """The package that a transitional package has become; empty if it has content of its own.
 
     Ubuntu moves the packages of an old driver branch to section oldlibs, or lets them depend on the same package of another branch.
     """
-    needed = re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)", depends)
+    needed: list[str] = re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)", depends)
     own = _BRANCHED.fullmatch(name)
     for other in needed:
         theirs = _BRANCHED.fullmatch(other)
@@ -149,7 +212,7 @@ def leads_to(name, section, depends):
     return needed[0] if needed and section.rpartition("/")[2] == "oldlibs" else ""
 
 
-def parse_transitional(text):
+def parse_transitional(text: str) -> dict[tuple[str, str], str]:
     """The package that each transitional package leads to, by name and version, of `apt-cache show`."""
     found = {}
     for paragraph in re.split(r"\n\n+", text):
@@ -167,7 +230,7 @@ def parse_transitional(text):
     return found
 
 
-def parse_sources(text, path):
+def parse_sources(text: str, path: str) -> list[Source]:
     """NVIDIA repositories in one of apt's files, in both formats: C(path), C(uri), C(suites), C(signed_by), empty if none is named.
 
     Entries that are switched off count for nothing. What apt itself would refuse is left out: apt says so better.
@@ -184,20 +247,20 @@ def parse_sources(text, path):
     ]
 
 
-def _looks_like_nvidia(uri):
+def _looks_like_nvidia(uri: str) -> bool:
     # Launchpad has PPAs with that word in their names.
     return ("nvidia" in uri.lower() or "/compute/cuda/repos" in uri) and not re.search(
         r"\bppa\b", uri.lower()
     )
 
 
-def parse_release(text):
+def parse_release(text: str) -> str:
     """Origin in the header of a Release or InRelease file; empty if it has none."""
     match = re.search(r"^Origin:[ \t]*(\S.*?)[ \t]*$", text, re.MULTILINE)
     return match.group(1) if match else ""
 
 
-def is_foreign(path, uri, origin):
+def is_foreign(path: str, uri: str, origin: str) -> bool:
     """Whether a repository is not the distribution's (or a mirror of it), NVIDIA's, or declared by the site."""
     return (
         path != DECLARED_SOURCES
@@ -206,20 +269,18 @@ def is_foreign(path, uri, origin):
     )
 
 
-def is_nvidias(path, uri, origin):
+def is_nvidias(path: str, uri: str, origin: str) -> bool:
     """Whether a repository is NVIDIA's, or a mirror of it."""
     by_url = _looks_like_nvidia(uri) and not _DISTRIBUTION.fullmatch(origin)
     return bool(_NVIDIA_SOURCES.fullmatch(path)) or origin == "NVIDIA" or by_url
 
 
-def parse_driver_offers(text):
+def parse_driver_offers(text: str) -> dict[str, list[str]]:
     """Versions of the driver's packages in a Packages file, by name. Fields of other packages are not parsed."""
-    found = {}
-    for paragraph in (
-        re.split(r"\n\n+", text)
-        if re.search(r"^Package: (.*nvidia|cuda-drivers|libcuda1)", text, re.MULTILINE)
-        else []
-    ):
+    found: dict[str, list[str]] = {}
+    if not re.search(r"^Package: (.*nvidia|cuda-drivers|libcuda1)", text, re.MULTILINE):
+        return found
+    for paragraph in re.split(r"\n\n+", text):
         name = re.search(r"^Package: (\S+)$", paragraph, re.MULTILINE)
         version = re.search(r"^Version: (\S+)$", paragraph, re.MULTILINE)
         if name and version and _DRIVER.match(name.group(1)):
@@ -227,15 +288,17 @@ def parse_driver_offers(text):
     return found
 
 
-def foreign_pin(source):
+def foreign_pin(source: Mapping[str, Any]) -> str:
     """Origin of a repository for apt preferences. Empty if it has none, or if another repository in use has the same one.
+
+    C(source) has C(origin) of its Release file, and C(own_origin), whether no other repository in use has that.
 
     The host is no name for it: a mirror may serve the distribution beside it.
     """
     return "release o=%s" % source["origin"] if source["origin"] and source["own_origin"] else ""
 
 
-def is_kept_out(source, preferences):
+def is_kept_out(source: Mapping[str, Any], preferences: Mapping[str, str]) -> bool:
     """Whether apt preferences block the driver's packages of a repository. C(preferences) has the text of apt's files by path."""
     if not foreign_pin(source):
         return False
@@ -252,7 +315,7 @@ def is_kept_out(source, preferences):
     return False
 
 
-def holds_old_key(content):
+def holds_old_key(content: bytes) -> bool:
     """Whether a keyring, in bytes, has NVIDIA's signing key from before April 2022. The self-signature of a key contains its id."""
     for block in re.findall(
         rb"-----BEGIN PGP PUBLIC KEY BLOCK-----[^\n]*\n(.*?)-----END", content, re.DOTALL
@@ -270,22 +333,26 @@ def holds_old_key(content):
     return _OLD_KEY in content
 
 
-def parse_policy(text):
+def parse_policy(text: str) -> dict[str, Policy]:
     """Parse `apt-cache policy`: installed and candidate version by package, empty if there is none."""
-    found, package = {}, None
+    found: dict[str, Policy] = {}
+    package: Policy | None = None
     for line in whole_lines(text, "apt-cache policy"):
         heading = re.fullmatch(r"(\S+):", line)
         value = re.fullmatch(r"  (Installed|Candidate): (\S+)", line)
         if heading:
-            package = found.setdefault(
-                heading.group(1).partition(":")[0], {"installed": "", "candidate": ""}
-            )
+            name = heading.group(1).partition(":")[0]
+            package = found.setdefault(name, {"installed": "", "candidate": ""})
         elif value and package is not None:
-            package[value.group(1).lower()] = "" if value.group(2) == "(none)" else value.group(2)
+            version = "" if value.group(2) == "(none)" else value.group(2)
+            if value.group(1) == "Installed":
+                package["installed"] = version
+            else:
+                package["candidate"] = version
     return found
 
 
-def parse_module_name(text):
+def parse_module_name(text: str) -> str:
     """The module in an install command of modprobe, from `modprobe --show-depends nvidia`; empty if there is none.
 
     Debian's module has another name on disk, because several branches can be installed in parallel.
@@ -299,7 +366,7 @@ def parse_module_name(text):
     return ""
 
 
-def parse_modinfo(text):
+def parse_modinfo(text: str) -> str:
     """Output of `modinfo --field version` for one module; empty if there is no such module."""
     versions = sorted(set(whole_lines(text, "modinfo")))
     if len(versions) > 1 or versions and not re.fullmatch(r"\d+(\.\d+)+", versions[0]):
@@ -307,7 +374,7 @@ def parse_modinfo(text):
     return versions[0] if versions else ""
 
 
-def parse_library_path(text):
+def parse_library_path(text: str) -> str:
     """Path of the driver's library, from `ldconfig --print-cache`; empty if the loader does not find it."""
     for line in whole_lines(text, "ldconfig"):
         match = re.fullmatch(r"\s*libnvidia-ml\.so\.1 \(\S*(?:x86-64|AArch64)\S*\) => (\S.*)", line)
@@ -316,25 +383,26 @@ def parse_library_path(text):
     return ""
 
 
-def library_version(path):
+def library_version(path: str) -> str:
     """Version of the driver's library, from the target of libnvidia-ml.so.1; empty if it has none."""
     match = _LIBRARY.search(path)
     return match.group(1) if match else ""
 
 
-def parse_nccl_header(text):
+def parse_nccl_header(text: str) -> str:
     """Version in nccl.h; empty if it has none."""
-    parts = [
+    found = (
         re.search(r"^#define NCCL_%s (\d+)\s" % name, text, re.MULTILINE)
         for name in ("MAJOR", "MINOR", "PATCH")
-    ]
-    return ".".join(part.group(1) for part in parts) if all(parts) else ""
+    )
+    parts = [match.group(1) for match in found if match]
+    return ".".join(parts) if len(parts) == 3 else ""
 
 
-def grub_default(settings, environment):
+def grub_default(settings: str, environment: str) -> str:
     """The kernel configured in GRUB, if it is named: by GRUB_DEFAULT of /etc/default/grub, or saved by grub-set-default or grub-reboot."""
 
-    def value(text, name):
+    def value(text: str, name: str) -> str:
         found = re.findall(r"^\s*%s=(.*)$" % name, text, re.MULTILINE)
         return found[-1].strip().strip("\"'") if found else ""
 
@@ -348,12 +416,14 @@ def grub_default(settings, environment):
     return (match.group(1) or match.group(2)) if match else ""
 
 
-def parse_origins(text, places=None):
+def parse_origins(
+    text: str, places: Mapping[str, Iterable[tuple[str, str]]] | None = None
+) -> Offers:
     """Origins that offer a version, by name and version, from `apt-cache madison`.
 
     C(places) are repositories as URL and suite, by their origin. One that is not among them is judged by its URL.
     """
-    found = {}
+    found: Offers = {}
     for name, version, words in madison_rows(text):
         known = [
             origin
@@ -365,23 +435,26 @@ def parse_origins(text, places=None):
     return found
 
 
-def package_origins(packages, offers, noted=None):
+def package_origins(
+    packages: Mapping[str, Package], offers: Offers, noted: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Origin of each installed package of the driver by name, one of C(ORIGINS).
 
     C(offers) are the origins that offer each name and version, of parse_origins. C(noted) has those that a role has installed, by name.
     Neither the maintainer nor the form of a version tells NVIDIA's driver for Ubuntu from Ubuntu's own: both are the same. They count only if no
     repository has the version any more.
     """
-    found = {}
+    found: dict[str, str] = {}
+    noted = noted or {}
     for name, package in packages.items():
         those = set(offers.get((name, package["version"]), ())) - {"other_repository"}
         only_foreign = not those and (name, package["version"]) in offers
-        if (noted or {}).get(name):
+        if noted.get(name):
             found[name] = noted[name]
         elif len(those) == 1 or only_foreign:
             found[name] = (those or {"other_repository"}).pop()
     # Packages of one build are from one repository.
-    builds = {}
+    builds: dict[str, set[str]] = {}
     for name, origin in found.items():
         builds.setdefault(packages[name]["version"], set()).add(origin)
     for name, package in packages.items():
@@ -393,7 +466,7 @@ def package_origins(packages, offers, noted=None):
     return found
 
 
-def _guess(package, packages, offered):
+def _guess(package: Package, packages: Mapping[str, Package], offered: bool) -> str:
     """Origin of a version that no repository has (C(offered)), or that several have. NVIDIA is the maintainer of the metapackages of its driver."""
     number = upstream(package["version"])
     metapackage = any(
@@ -405,7 +478,7 @@ def _guess(package, packages, offered):
     return "nvidia_repository" if package["by_nvidia"] or like_nvidias else "distribution"
 
 
-def driver_sources(packages, runfile):
+def driver_sources(packages: Mapping[str, PlacedPackage], runfile: bool) -> list[str]:
     """Origins of the installed driver: C(distribution), C(nvidia_repository), C(other_repository), C(runfile).
 
     More than one is a driver that doesn't fit itself. C(packages) have their C(origin). Transitional packages contain no driver.
@@ -418,12 +491,12 @@ def driver_sources(packages, runfile):
     return [source for source in ORIGINS if source in driver] + (["runfile"] if runfile else [])
 
 
-def is_of_driver(name):
+def is_of_driver(name: str) -> bool:
     """Whether a package's origin is the driver's. Those of container tools and CUDA may be others."""
     return bool(_DRIVER.match(name))
 
 
-def driver_pinned(packages, preferences):
+def driver_pinned(packages: Mapping[str, Package], preferences: Mapping[str, str]) -> str:
     """What pins the driver's version; empty if nothing does. C(preferences) has the text of apt preferences by path."""
     pinning = sorted(name for name in packages if name.startswith("nvidia-driver-pinning-"))
     if pinning:
@@ -448,20 +521,28 @@ def driver_pinned(packages, preferences):
 # --- conclusions ----------------------------------------------------------------------------------------------------------
 
 
-def next_kernel(kernels, default=""):
+def next_kernel(kernels: Iterable[str], default: str = "") -> str:
     """The kernel that boots next: the configured one, else the newest in GRUB's order."""
     if default in kernels:
         return default
-    return max(
-        kernels,
-        key=lambda kernel: [
-            int(part) if part.isdecimal() else -1 for part in re.split(r"[.\-+~_]", kernel)
-        ],
-        default="",
-    )
+    return max(kernels, key=_grub_key, default="")
 
 
-def reboot_required_reason(loaded, modules, library, running, boots_next, has_gpu=True):
+def _grub_key(kernel: str) -> list[int]:
+    key = []
+    for part in re.split(r"[.\-+~_]", kernel):
+        key.append(int(part) if part.isdecimal() else -1)
+    return key
+
+
+def reboot_required_reason(
+    loaded: str,
+    modules: Mapping[str, str],
+    library: str,
+    running: str,
+    boots_next: str,
+    has_gpu: bool = True,
+) -> str:
     """Why a reboot is needed to load the driver on disk; empty if none is needed.
 
     C(loaded) is the loaded module's version (empty: none), C(modules) the version on disk by kernel, C(library) that of the libraries.
@@ -487,7 +568,13 @@ def reboot_required_reason(loaded, modules, library, running, boots_next, has_gp
     return ""
 
 
-def will_break_on_next_boot(modules, library, boots_next, headers=(), has_gpu=True):
+def will_break_on_next_boot(
+    modules: Mapping[str, str],
+    library: str,
+    boots_next: str,
+    headers: Iterable[str] = (),
+    has_gpu: bool = True,
+) -> str:
     """Why the driver will not work after the next boot; empty if it will, or if there is none at all."""
     if not has_gpu or not boots_next or not (library or any(modules.values())):
         return ""
@@ -508,21 +595,22 @@ def will_break_on_next_boot(modules, library, boots_next, headers=(), has_gpu=Tr
     return ""
 
 
-def drift(asked, found):
-    """Differences: name, asked, found. C(asked) has a version or V(absent) by name. A version matches all that begin with it, field by field."""
-    differences = []
+def drift(asked: Mapping[str, str], found: Mapping[str, str | None]) -> list[Difference]:
+    """Versions that differ. C(asked) has a version or V(absent) by name. A version matches all that begin with it, field by field."""
+    differences: list[Difference] = []
     for name in sorted(asked):
         want, have = asked[name], found.get(name) or ""
-        if want == "absent":
-            same = not have
-        else:
-            same = bool(have) and (
-                have == want
-                or (
-                    re.fullmatch(r"\d+(\.\d+)*", want)
-                    and version_key(have)[: len(version_key(want))] == version_key(want)
-                )
-            )
-        if not same:
+        if not _is_as_requested(want, have):
             differences.append({"name": name, "asked": want, "found": have or "absent"})
     return differences
+
+
+def _is_as_requested(requested: str, version: str) -> bool:
+    if requested == "absent" or not version:
+        return requested == "absent" and not version
+    if version == requested:
+        return True
+    if not re.fullmatch(r"\d+(\.\d+)*", requested):
+        return False
+    key = version_key(requested)
+    return version_key(version)[: len(key)] == key

@@ -27,8 +27,7 @@ from __future__ import annotations
 
 import re
 
-from typing import NamedTuple
-
+from typing import Iterator, List, NamedTuple, Tuple
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 # Label of an entry -> key. MLSL was renamed to CCL in Horovod 0.19.
@@ -128,9 +127,11 @@ class Build(NamedTuple):
 
 # No line of a table or of an exception's name is longer. The patterns below backtrack in lines.
 _TOO_LONG = 1000
+#: Lines with their numbers.
+_Lines = List[Tuple[int, str]]
 
 
-def _lines(text):
+def _lines(text: str) -> Iterator[tuple[int, str]]:
     """(number, content) of each line. The text left and right of a pane's frame counts as separate lines."""
     for number, line in enumerate(re.split(r"\r?\n|\r", text), start=1):
         for part in _FRAME.split(_CONTROL.sub("", line)):
@@ -138,7 +139,7 @@ def _lines(text):
             yield number, part if len(part) <= _TOO_LONG else part[:_TOO_LONG] + " (cut)"
 
 
-def _section(line):
+def _section(line: str) -> str | None:
     """The key of the section of a heading, "" for an unknown section, None if the line is not a heading."""
     found = _HEADING.search(line)
     if not found:
@@ -149,29 +150,11 @@ def _section(line):
 
 def parse_check_build(text: str) -> Build | None:
     """The last table in the text, or None if there is none. ParseError if a table is truncated or cannot be parsed."""
-    headless, tables = [], []
-    for number, line in _lines(text):
-        found = _VERSION.search(line)
-        if found:
-            tables.append((found.group(1), []))
-        elif tables:
-            tables[-1][1].append((number, line))
-        elif _section(line):
-            headless.append((number, line))
-    if (
-        len(tables) > 1
-        and re.match(r"\W*Available\b", " ".join(line for _number, line in tables[-1][1] if line))
-        and not any(_section(line) for _number, line in tables[-1][1])
-    ):
-        raise ParseError(
-            f"the last table, of Horovod {tables[-1][0]}, is truncated: no section follows its line 'Horovod v{tables[-1][0]}:'"
-        )
+    headless, tables = _tables(text)
+    if len(tables) > 1:
+        _refuse_cut_begin(*tables[-1])
     # A version line alone is not a table, because a log may name the version elsewhere too.
-    tables = [
-        (version, lines)
-        for version, lines in tables
-        if any(_section(line) for _number, line in lines)
-    ]
+    tables = [(version, lines) for version, lines in tables if _has_section(lines)]
     if tables:
         return _build(*tables[-1])
     if headless:
@@ -182,8 +165,58 @@ def parse_check_build(text: str) -> Build | None:
     return None
 
 
-def _build(version, lines):
-    ticks = {section: {} for section in SECTIONS}
+def _tables(text: str) -> tuple[_Lines, list[tuple[str, _Lines]]]:
+    """Headings of sections before any version, and each version with the lines below it."""
+    headless: _Lines = []
+    tables: list[tuple[str, _Lines]] = []
+    for number, line in _lines(text):
+        found = _VERSION.search(line)
+        if found:
+            tables.append((found.group(1), []))
+        elif tables:
+            tables[-1][1].append((number, line))
+        elif _section(line):
+            headless.append((number, line))
+    return headless, tables
+
+
+def _has_section(lines: _Lines) -> bool:
+    return any(_section(line) for _number, line in lines)
+
+
+def _refuse_cut_begin(version: str, lines: _Lines) -> None:
+    """ParseError for the last of several tables, if it ends in the heading of its first section."""
+    words = " ".join(line for _number, line in lines if line)
+    if re.match(r"\W*Available\b", words) and not _has_section(lines):
+        raise ParseError(
+            f"the last table, of Horovod {version}, is truncated: no section follows its line 'Horovod v{version}:'"
+        )
+
+
+def _build(version: str, lines: _Lines) -> Build:
+    """The table of a version. ParseError if it is truncated or cannot be parsed."""
+    ticks, last = _ticks(lines)
+    for section, keys in KEYS.items():
+        known = {key for label, key in SECTIONS[section].items() if label in ticks[section]}
+        absent = [key for key in keys if key not in known]
+        if absent:
+            raise ParseError(
+                f"the table of Horovod {version} is truncated: {section} has no entry for {', '.join(absent)}; its last line is line {last}"
+            )
+    ticked = {
+        section: {key: _is_ticked(section, key, ticks[section]) for key in keys}
+        for section, keys in KEYS.items()
+    }
+    return Build(version, **ticked)
+
+
+def _is_ticked(section: str, key: str, ticks: dict[str, bool]) -> bool:
+    return any(ticks.get(label, False) for label, to in SECTIONS[section].items() if to == key)
+
+
+def _ticks(lines: _Lines) -> tuple[dict[str, dict[str, bool]], int]:
+    """The ticks by section and label, and the number of the last line of the table."""
+    ticks: dict[str, dict[str, bool]] = {section: {} for section in SECTIONS}
     section, last = "", 0
     for number, line in lines:
         heading = _section(line)
@@ -194,8 +227,8 @@ def _build(version, lines):
             continue
         found = _ENTRY.search(line)
         if found:
-            ticked, label = bool(found.group(1)), found.group(2).lower()
-            if ticks[section].setdefault(label, ticked) != ticked:
+            is_ticked, label = bool(found.group(1)), found.group(2).lower()
+            if ticks[section].setdefault(label, is_ticked) != is_ticked:
                 raise ParseError(
                     f"line {number}: '{line}' contradicts an earlier line of the same section"
                 )
@@ -204,55 +237,50 @@ def _build(version, lines):
         found = _NO_TICK.search(line)
         if found and found.group(1).lower() in SECTIONS[section]:
             raise ParseError(f"line {number}: '{line}' is neither '[X] …' nor '[ ] …'")
-
-    for section, keys in KEYS.items():
-        known = {SECTIONS[section][label] for label in ticks[section] if label in SECTIONS[section]}
-        absent = [key for key in keys if key not in known]
-        if absent:
-            raise ParseError(
-                f"the table of Horovod {version} is truncated: {section} has no entry for {', '.join(absent)}; its last line is line {last}"
-            )
-    return Build(
-        version,
-        **{
-            section: {
-                key: any(
-                    ticks[section].get(label, False)
-                    for label, to in SECTIONS[section].items()
-                    if to == key
-                )
-                for key in keys
-            }
-            for section, keys in KEYS.items()
-        },
-    )
+    return ticks, last
 
 
 def why_no_table(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
     """(cause, the line that shows it) if the command ended without a table. ParseError if it is the output of another program."""
     lines = [line for _number, line in _lines(stdout + "\n" + stderr) if line]
-    text = "\n".join(lines)
+    last = lines[-1] if lines else ""
     usage = [line for line in lines if _USAGE.search(line)]
-    exceptions = [line for line in lines if _EXCEPTION.search(line)]
-    verbose = _VERBOSE.search(text)
-
     if usage:
         return "option_unsupported", usage[-1]
     # Before the exit codes, because the dynamic loader exits with 127 too.
-    if exceptions and (not verbose or _OWN_FRAME.search(text.rpartition(_TRACEBACK)[2])):
+    exceptions = [line for line in lines if _EXCEPTION.search(line)]
+    if exceptions and _is_ended_by_exception(lines):
         return "import_error", exceptions[-1]
     if rc in (126, 127):
-        return "not_installed", lines[-1] if lines else f"exit code {rc}"
-    if verbose or _TRACEBACK in text or any(_VERSION.search(line) for line in lines):
-        return "truncated", lines[-1]
+        return "not_installed", last or f"exit code {rc}"
+    if _has_begun(lines):
+        return "truncated", last
     # The table goes to stdout. Libraries log to stderr, which does not count.
     if not stdout.strip():
-        return "no_output", f"exit code {rc}" + (
-            f", last line on stderr: {lines[-1]}" if lines else ""
-        )
+        return "no_output", _silence(rc, last)
     raise ParseError(
         f"line 1 of {len(lines)}: '{lines[0]}' is not the output of horovodrun --check-build"
     )
+
+
+def _silence(rc: int, last: str) -> str:
+    return f"exit code {rc}" + (f", last line on stderr: {last}" if last else "")
+
+
+def _is_ended_by_exception(lines: list[str]) -> bool:
+    """Whether an exception has ended horovodrun itself, and not only the check of an extension."""
+    text = "\n".join(lines)
+    if not _VERBOSE.search(text):
+        return True
+    return _OWN_FRAME.search(text.rpartition(_TRACEBACK)[2]) is not None
+
+
+def _has_begun(lines: list[str]) -> bool:
+    """Whether horovodrun has printed something of its own."""
+    text = "\n".join(lines)
+    if _VERBOSE.search(text) or _TRACEBACK in text:
+        return True
+    return any(_VERSION.search(line) for line in lines)
 
 
 def check_build_command(executable: str, frameworks: list[str]) -> list[str]:

@@ -6,16 +6,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import (
     KEYS,
-    ParseError,
+    Build,
     check_build_command,
     missing,
     parse_check_build,
     split_imports,
     why_no_table,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
+    Login,
+    Module,
     Run,
     begin_tool,
     begun_tool,
@@ -75,23 +80,23 @@ CONTAINER_FIXES = {
 class UnreadableTable(Exception):
     """A table that is truncated or cannot be parsed. C(run) is the run that printed it."""
 
-    def __init__(self, message: str, run: Run):
+    def __init__(self, message: str, run: Run) -> None:
         super().__init__(message)
         self.run = run
 
 
-def place_of(params: dict) -> str:
+def place_of(params: dict[str, Any]) -> str:
     """Return where the check runs, as the end of a sentence."""
     if params["ssh_host"]:
-        return "behind ssh port {ssh_port} of {ssh_host}".format(**params)
+        return "behind ssh port %s of %s" % (params["ssh_port"], params["ssh_host"])
     if params["container"]:
-        return "in container " + params["container"]
+        return "in container %s" % params["container"]
     if params["image"]:
-        return "in image " + params["image"]
+        return "in image %s" % params["image"]
     return "on this host"
 
 
-def begin_check(module, options: dict | None) -> str:
+def begin_check(module: Module, options: dict[str, Any] | None) -> str:
     """Start the check of a container in the background, and return the value of option C(begun), empty if none was started. Without options there is none."""
     if not options:
         return ""
@@ -100,61 +105,73 @@ def begin_check(module, options: dict | None) -> str:
         check_build_command("horovodrun", options["frameworks"]),
         options["timeout"],
         options["container"],
-        ssh_host=options["ssh_host"],
-        ssh_port=options["ssh_port"],
+        _login(options),
     )
 
 
-def made_check(module, command: list[str], timeout: int, begun: str, params: dict) -> Run:
-    """Await the check that begin_check has started, or make one."""
-    place = {name: params[name] for name in ("container", "ssh_host", "ssh_port")}
-    run = begun_tool(module, begun, command, timeout, **place) if begun else None
+def _login(options: dict[str, Any]) -> Login | None:
+    return Login(options["ssh_host"], options["ssh_port"]) if options["ssh_host"] else None
+
+
+def made_check(module: Module, command: list[str], options: dict[str, Any]) -> Run:
+    """Await the check that begin_check has started, or make one. C(options) are those of module horovod_build_info."""
+    timeout, container, login = options["timeout"], options["container"], _login(options)
+    run = None
+    if options["begun"]:
+        run = begun_tool(module, options["begun"], command, timeout, container, login)
     # What failed while the hosts were read may have been repaired since, or the engine was restarted meanwhile.
     if not run or run.cause or run.rc != 0:
-        return run_tool(module, command, timeout, **params)
+        return run_tool(module, command, timeout, container, options["image"], login)
     return run
 
 
-def build_info(module, options: dict) -> dict:
+def build_info(module: Module, options: dict[str, Any]) -> dict[str, Any]:
     """Return the result of module horovod_build_info for its options. UnreadableTable for a table that is truncated or cannot be parsed."""
-    params = dict(options)
-    executable, timeout, requires, import_required, begun = (
-        params.pop(name)
-        for name in ("executable", "timeout", "requires", "import_required", "begun")
-    )
-    frameworks = (requires.get("frameworks") or []) if import_required else []
-    command = check_build_command(executable, frameworks)
-    run = made_check(module, command, timeout, begun, params)
+    requires = options["requires"]
+    frameworks = (requires.get("frameworks") or []) if options["import_required"] else []
+    command = check_build_command(options["executable"], frameworks)
+    run = made_check(module, command, options)
     stderr, import_errors = split_imports(run.stderr, frameworks)
     run = run._replace(stderr=stderr)
-    build, cause, evidence = None, run.cause, run.evidence
-    if not cause:
-        try:
-            build = parse_check_build(run.stdout) or parse_check_build(run.stderr)
-            if not build:
-                cause, evidence = why_no_table(run.rc, run.stdout, run.stderr)
-        except ParseError as exc:
-            raise UnreadableTable(
-                f"{executable} --check-build: {exc}. Run it in the same place. If its output is complete, report it as a fault of "
-                "the collection",
-                run,
-            ) from None
-
-    fixes = dict(FIXES, **CONTAINER_FIXES) if params["container"] else FIXES
-    sections = (
-        build._asdict()
-        if build
-        else {section: dict.fromkeys(keys, False) for section, keys in KEYS.items()}
-    )
+    build, cause, evidence = _read_build(run, options["executable"])
     return {
         "changed": False,
         "available": build is not None,
         "cause": cause or None,
-        "fix": fixes[cause].format(place=place_of(params), **params) + f". It said: {evidence}"
-        if cause
-        else None,
+        "fix": _fix(cause, evidence, options) if cause else None,
         "version": None,
         "missing": missing(requires, build, import_errors),
         "import_errors": import_errors,
-        **sections,
+        **_sections(build),
     }
+
+
+def _read_build(run: Run, executable: str) -> tuple[Build | None, str, str]:
+    """Return the table of a run, or why there is none: the cause, and the line that shows it."""
+    if run.cause:
+        return None, run.cause, run.evidence
+    try:
+        build = parse_check_build(run.stdout) or parse_check_build(run.stderr)
+        if build:
+            return build, "", ""
+        cause, evidence = why_no_table(run.rc, run.stdout, run.stderr)
+    except ParseError as exc:
+        raise UnreadableTable(
+            f"{executable} --check-build: {exc}. Run it in the same place. If its output is complete, report it as a fault of "
+            "the collection",
+            run,
+        ) from None
+    return None, cause, evidence
+
+
+def _fix(cause: str, evidence: str, options: dict[str, Any]) -> str:
+    fixes = dict(FIXES, **CONTAINER_FIXES) if options["container"] else FIXES
+    place = {name: options[name] for name in ("container", "image", "ssh_host", "ssh_port")}
+    return fixes[cause].format(place=place_of(options), **place) + f". It said: {evidence}"
+
+
+def _sections(build: Build | None) -> dict[str, Any]:
+    """Return the version and the sections of a table, or those of a Horovod without anything."""
+    if build:
+        return build._asdict()
+    return {section: dict.fromkeys(keys, False) for section, keys in KEYS.items()}

@@ -13,6 +13,8 @@ import ipaddress
 import json
 import re
 
+from typing import Any, Collection, TypedDict
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 __all__ = [
@@ -36,7 +38,24 @@ _VIRTUAL_INTERFACE = re.compile(
 _TCP_LISTEN = "0A"
 
 
-def parse_os_release(text):
+class Release(TypedDict):
+    """Values of an os-release file. Texts are empty if it lacks them."""
+
+    id: str
+    version_id: str
+    codename: str
+    id_like: list[str]
+
+
+class Socket(TypedDict):
+    """A listening socket."""
+
+    address: str
+    port: int
+    inode: str
+
+
+def parse_os_release(text: str) -> Release:
     """Return id, version_id, codename and id_like of an os-release file."""
     values = {}
     for line in text.splitlines():
@@ -51,7 +70,7 @@ def parse_os_release(text):
     }
 
 
-def is_virtual_interface(name):
+def is_virtual_interface(name: str) -> bool:
     """Return whether an interface belongs to a container engine or the like, or is the loopback."""
     return bool(_VIRTUAL_INTERFACE.match(name))
 
@@ -64,7 +83,7 @@ def is_virtual_machine(cpuinfo: str, dmi: str) -> bool:
     )
 
 
-def parse_ip_addresses(text):
+def parse_ip_addresses(text: str) -> list[dict[str, Any]]:
     """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up with a carrier, MTU in bytes.
 
     Temporary addresses of IPv6 are left out: the kernel replaces them every day.
@@ -90,7 +109,7 @@ def parse_ip_addresses(text):
     ]
 
 
-def default_interface(route, ipv6_route=""):
+def default_interface(route: str, ipv6_route: str = "") -> str:
     """Return the interface of the default route in /proc/net/route (else /proc/net/ipv6_route); '' if there is none."""
     candidates = []
     for line in route.splitlines()[1:]:
@@ -110,7 +129,7 @@ def default_interface(route, ipv6_route=""):
     return min(candidates)[1] if candidates else ""
 
 
-def memory_mib(meminfo):
+def memory_mib(meminfo: str) -> int:
     """Return MemTotal of /proc/meminfo in MiB."""
     match = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.M)
     if not match:
@@ -118,7 +137,7 @@ def memory_mib(meminfo):
     return int(match.group(1)) // 1024
 
 
-def _proc_address(text):
+def _proc_address(text: str) -> str:
     """Turn the kernel's hexadecimal address (host byte order by 32-bit word) into the usual form."""
     raw = bytes.fromhex(text)
     words = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
@@ -127,9 +146,9 @@ def _proc_address(text):
     return str(mapped or address)
 
 
-def listening_sockets(tcp, ports):
+def listening_sockets(tcp: str, ports: Collection[int]) -> list[Socket]:
     """Return address, port and inode of the listening sockets of /proc/net/tcp or tcp6 on the given ports."""
-    found = []
+    found: list[Socket] = []
     for line in tcp.splitlines()[1:]:
         fields = line.split()
         if len(fields) < 10 or fields[3] != _TCP_LISTEN:
@@ -142,12 +161,12 @@ def listening_sockets(tcp, ports):
     return found
 
 
-def own_name_addresses(hosts, hostname):
+def own_name_addresses(hosts: str, hostname: str) -> list[str]:
     """Return the addresses of the host's own name in /etc/hosts, in its order."""
     lines = [line.partition("#")[0].split() for line in hosts.splitlines()]
     return list(dict.fromkeys(words[0] for words in lines if hostname in words[1:]))
 
 
-def container_ids(cgroup):
+def container_ids(cgroup: str) -> list[str]:
     """Return the container ids in a /proc/PID/cgroup, outermost first, each once."""
     return list(dict.fromkeys(re.findall(r"\b[0-9a-f]{64}\b", cgroup)))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 
-from typing import Callable, NamedTuple
+from typing import Any, Callable, Dict, NamedTuple, TypedDict
 
 __all__ = [
     "ACTIONS",
@@ -36,6 +36,27 @@ __all__ = [
 CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/"
 #: What each reader does, the least first: nothing; tell it; name it in the result of the job that ran; give no new jobs to the host.
 ACTIONS = ("ignore", "warn", "stop_job", "drain")
+
+
+#: An error of a GPU or an NVSwitch, as P(parse_gpu_errors) returns it.
+GpuError = Dict[str, Any]
+
+
+class Meaning(TypedDict):
+    """What an error means: C(action) is one of ACTIONS, C(fix) is what to do, and C(signature) the title of a section in docs/errors.md."""
+
+    cause: str
+    action: str
+    fix: str
+    signature: str
+
+
+class FileSystem(TypedDict):
+    """Free bytes for an unprivileged user, number of files and free ones."""
+
+    free_bytes: int
+    inodes: int
+    inodes_free: int
 
 
 class Xid(NamedTuple):
@@ -84,7 +105,7 @@ ADVICE = {
 }
 
 
-def _each(codes: list[int], row: Xid) -> dict:
+def _each(codes: list[int], row: Xid) -> dict[int, Xid]:
     return dict.fromkeys(codes, row)
 
 
@@ -300,13 +321,14 @@ def device_of(bus_id: str) -> str:
     return "%04x:%s" % (int(match.group(1), 16), match.group(2)) if match else bare
 
 
-def meaning(kind: str, code: int, text: str) -> dict:
-    """Return what an error means and what to do: C(cause), C(action), C(fix) and C(signature). C(text) is what follows the code in its line."""
+def meaning(kind: str, code: int, text: str) -> Meaning:
+    """Return what an error means and what to do. C(text) is what follows the code in its line."""
     row = _SWITCH[text.startswith("Fatal")] if kind == "SXid" else XIDS.get(code, _UNKNOWN)
     action, fix = row.action, ADVICE[row.advice]
     if kind == "Xid" and code == 154:
         changed = _CHANGED.match(text)
-        action, fix = recovery(changed.group(changed.lastindex)) if changed else (action, fix)
+        if changed:
+            action, fix = recovery(changed.group(changed.lastindex or 0))
     if kind == "Xid" and 144 <= code <= 150 and _NONFATAL.match(text):
         action, fix = "warn", ADVICE["watch"]
     return {"cause": row.cause, "action": action, "fix": fix, "signature": row.signature}
@@ -316,9 +338,12 @@ class _Log:
     """The errors of a kernel log, with what has ended them. Lines are given in their order."""
 
     def __init__(self) -> None:
-        self.found: dict = {}
-        self.uuids: dict = {}
-        self.lost, self.lost_at, self.seconds = "", 0, None
+        self.found: dict[tuple[str, str, int], GpuError] = {}
+        # Devices by the UUID of their GPU.
+        self.uuids: dict[str, str] = {}
+        self.lost, self.lost_at = "", 0
+        # Since the boot, of the last line with a time.
+        self.seconds: float | None = None
         self.loads = False
 
     def read(self, line: str, number: int, at: int, is_message: bool) -> None:
@@ -340,7 +365,7 @@ class _Log:
         elif is_message:
             self.read_end(line)
 
-    def add(self, kind: str, device: str, code: int, text: str, at: int) -> dict:
+    def add(self, kind: str, device: str, code: int, text: str, at: int) -> GpuError:
         key = (kind, device.lower(), code)
         told = dict(meaning(kind, code, text), text=text, at=at)
         is_none = kind == "Xid" and code == 154 and told["action"] == "ignore"
@@ -367,7 +392,7 @@ class _Log:
         entry.update(count=entry["count"] + 1, last_s=self.seconds, ended=is_none, unprobed=False)
         return entry
 
-    def end(self, is_over: Callable[[dict], bool]) -> None:
+    def end(self, is_over: Callable[[GpuError], bool]) -> None:
         for entry in self.found.values():
             entry["ended"] = entry["ended"] or is_over(entry)
 
@@ -400,7 +425,7 @@ class _Log:
             self.end(lambda entry: _same(entry, device))
 
 
-def _same(entry: dict, device: str) -> bool:
+def _same(entry: GpuError, device: str) -> bool:
     return device_of(entry["device"]) == device_of(device)
 
 
@@ -418,7 +443,7 @@ def _read(text: str, is_mixed: bool = False) -> _Log:
 _PUBLIC = ("kind", "device", "code", "text", "count", "first_s", "last_s")
 
 
-def parse_gpu_errors(text: str) -> list[dict]:
+def parse_gpu_errors(text: str) -> list[GpuError]:
     """Return the errors that NVIDIA's drivers have written into the kernel log, one entry for each device and code, in the order of their first line.
 
     An entry has C(kind) (Xid of a GPU, SXid of an NVSwitch), C(device), C(code), C(count), and C(first_s) and C(last_s), which are seconds since the boot.
@@ -429,7 +454,7 @@ def parse_gpu_errors(text: str) -> list[dict]:
     return [{name: entry[name] for name in names} for entry in _read(text).found.values()]
 
 
-def told_lines(text: str) -> list[tuple[int, dict]]:
+def told_lines(text: str) -> list[tuple[int, GpuError]]:
     """Return the errors of GPUs that a reader of logs tells, with the position of each in the text: those that have not ended and that are not ignored."""
     if "Xid (" not in text and _LOST not in text:
         return []
@@ -440,7 +465,9 @@ def told_lines(text: str) -> list[tuple[int, dict]]:
     ]
 
 
-def judged(errors: list[dict], gpus: list[dict], driver: str | None) -> list[dict]:
+def judged(
+    errors: list[GpuError], gpus: list[dict[str, Any]], driver: str | None
+) -> list[GpuError]:
     """Return the errors that count now: not those that have ended or are ignored, each with the C(action) that is left beside the state of the card.
 
     C(gpus) are those of nvidia-smi, and C(driver) is the version of the loaded driver. The state of the card is newer than the log: an error that the
@@ -458,7 +485,7 @@ def judged(errors: list[dict], gpus: list[dict], driver: str | None) -> list[dic
 MOST_BOOTS = 2
 
 
-def _repeated(error: dict) -> dict:
+def _repeated(error: GpuError) -> GpuError:
     boots = error.get("earlier_boots") or 0
     if boots < MOST_BOOTS or error["action"] != "drain":
         return error
@@ -471,7 +498,7 @@ def _repeated(error: dict) -> dict:
 
 def boots_of(text: str) -> dict[str, str]:
     """Return the kernel's lines by ID of the boot, from C(journalctl --output=json). A message that is not UTF-8 is left out."""
-    found: dict = {}
+    found: dict[str, list[str]] = {}
     for line in text.splitlines():
         try:
             entry = json.loads(line)
@@ -483,7 +510,7 @@ def boots_of(text: str) -> dict[str, str]:
     return {boot: "\n".join(lines) for boot, lines in found.items()}
 
 
-def with_boots(errors: list[dict], boots: dict[str, str], now: str) -> list[dict]:
+def with_boots(errors: list[GpuError], boots: dict[str, str], now: str) -> list[GpuError]:
     """Return the errors with C(earlier_boots), the number of boots before this one, whose ID is C(now), in which the same device had the same error."""
     seen = [
         {(kind, device_of(device), code) for kind, device, code in _read(text).found}
@@ -491,14 +518,14 @@ def with_boots(errors: list[dict], boots: dict[str, str], now: str) -> list[dict
         if boot != now.replace("-", "")
     ]
 
-    def count(error: dict) -> int:
+    def count(error: GpuError) -> int:
         key = (error["kind"], device_of(error["device"]), error["code"])
         return sum(key in found for found in seen)
 
     return [dict(error, earlier_boots=count(error)) for error in errors]
 
 
-def _beside(error: dict, gpu: dict | None, driver: str | None) -> dict:
+def _beside(error: GpuError, gpu: dict[str, Any] | None, driver: str | None) -> GpuError:
     row = XIDS.get(error["code"]) if error["kind"] == "Xid" else None
     if error["action"] != "drain" or row is None or gpu is None:
         return error
@@ -518,7 +545,7 @@ def _beside(error: dict, gpu: dict | None, driver: str | None) -> dict:
     )
 
 
-def remember(record: dict, boot: str, text: str) -> tuple[str, dict]:
+def remember(record: dict[str, Any], boot: str, text: str) -> tuple[str, dict[str, Any]]:
     """Return the kernel log with what its buffer has forgotten, and the record for the next call.
 
     C(record) is what the last call has returned, C(boot) the id of the boot, and C(text) what dmesg has now. The record has the lines of errors that have
@@ -540,7 +567,7 @@ def remember(record: dict, boot: str, text: str) -> tuple[str, dict]:
     return whole, {"boot": boot, "last": last, "named": named, "open": opened}
 
 
-def with_record(record: dict, boot: str, text: str) -> str:
+def with_record(record: dict[str, Any], boot: str, text: str) -> str:
     """Return a kernel log with the errors that it lacks, from the record that P(remember) has made in this boot."""
     if record.get("boot") != boot:
         return text
@@ -552,13 +579,13 @@ def with_record(record: dict, boot: str, text: str) -> str:
     return "\n".join([*named, *lacking, text])
 
 
-def _line(entry: dict) -> str:
+def _line(entry: GpuError) -> str:
     if entry["kind"] == "SXid":
         return "nvidia-nvswitch0: SXid (PCI:%(device)s): %(code)d, %(text)s" % entry
     return "NVRM: Xid (PCI:%(device)s): %(code)d, %(text)s" % entry
 
 
-def parse_timedatectl(text):
+def parse_timedatectl(text: str) -> bool:
     """Return whether the clock is synchronized, from C(timedatectl show --property=NTPSynchronized)."""
     said = text.strip()
     if said not in ("NTPSynchronized=yes", "NTPSynchronized=no"):
@@ -566,7 +593,7 @@ def parse_timedatectl(text):
     return said.endswith("yes")
 
 
-def parse_chronyc(text):
+def parse_chronyc(text: str) -> bool:
     """Return whether the clock is synchronized, from C(chronyc -c tracking), whose last field is the leap status."""
     fields = text.strip().split(",")
     if len(fields) < 14:
@@ -574,8 +601,8 @@ def parse_chronyc(text):
     return fields[-1] != "Not synchronised"
 
 
-def parse_stat(text):
-    """Parse C(stat --file-system --format='%S %a %c %d'): free bytes for an unprivileged user, number of files and free ones."""
+def parse_stat(text: str) -> FileSystem:
+    """Parse C(stat --file-system --format='%S %a %c %d')."""
     match = re.match(r"(\d+) (\d+) (\d+) (\d+)$", text.strip())
     if not match:
         raise ParseError("stat --file-system: not its four numbers: %.80r" % text.strip())

@@ -14,6 +14,21 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    TypedDict,
+    TypeVar,
+    Union,
+)
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 __all__ = [
@@ -107,21 +122,46 @@ _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 _REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+[vs]f\d+")
 
 
+_Value = TypeVar("_Value")
+#: A device or a port by the keys of module infiniband_info.
+Device = Dict[str, Any]
+Port = Dict[str, Any]
+Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
+#: Texts by their paths in sysfs.
+Texts = Dict[str, str]
+#: Texts of each device, and the error lines of the tool.
+Listed = Tuple[Dict[str, Texts], List[str]]
+
+
+class Gid(TypedDict):
+    """An entry in use. C(ndev) is its interface, C(address) is None for InfiniBand."""
+
+    index: int
+    gid: str
+    type: str | None
+    ndev: str | None
+    address: str | None
+
+
 # --- a device -----------------------------------------------------------------------------------------------
-
-
 class _Reader:
     """Values by the names of sysfs. A null value has its reason in C(unavailable)."""
 
-    def __init__(self, texts, errors, absent, folder=""):
+    def __init__(
+        self,
+        texts: Mapping[str, str],
+        errors: Mapping[str, str],
+        absent: str,
+        folder: str = "",
+    ) -> None:
         self.texts, self.errors, self.absent, self.folder = texts, errors, absent, folder
-        self.unavailable = {}
+        self.unavailable: dict[str, str] = {}
 
-    def words(self, path):
+    def words(self, path: str) -> str | None:
         text = self.texts.get(self.folder + path)
         return None if text is None else " ".join(text.split())
 
-    def why_not(self, path):
+    def why_not(self, path: str) -> str:
         words = self.words(path)
         return (
             self.errors.get(self.folder + path) or self.absent
@@ -129,7 +169,7 @@ class _Reader:
             else words or "empty"
         )
 
-    def value(self, key, path, form):
+    def value(self, key: str, path: str, form: Callable[[str], Optional[_Value]]) -> _Value | None:
         """The value that C(form) parses from the text, None if it does not match."""
         words = self.words(path)
         found = form(words) if words is not None else None
@@ -139,7 +179,7 @@ class _Reader:
             )
         return found
 
-    def below(self, folder):
+    def below(self, folder: str) -> set[str]:
         """Names of entries directly in a folder, or further below."""
         beginning = self.folder + folder + "/"
         return {
@@ -149,20 +189,20 @@ class _Reader:
         }
 
 
-def _text(words):
+def _text(words: str) -> str | None:
     return words or None
 
 
-def _number(words):
+def _number(words: str) -> int | None:
     return int(words) if re.fullmatch(r"[0-9]{1,20}", words) else None
 
 
-def _local_id(words):
+def _local_id(words: str) -> int | None:
     """'0x33bf', '13247'."""
     return int(words, 16) if re.fullmatch(r"0x[0-9a-f]{1,8}", words) else _number(words)
 
 
-def _guid(words):
+def _guid(words: str) -> str | None:
     match = _GUID.fullmatch(words.lower())
     return (
         ":".join(match.groups())
@@ -171,13 +211,15 @@ def _guid(words):
     )
 
 
-def _guid_of_port(words):
+def _guid_of_port(words: str) -> str | None:
     """Its own text, or the lower half of its first GID, which the tools use."""
     return _guid(words[20:] if _GID.fullmatch(words.lower()) else words)
 
 
-def _one_of(names):
-    def form(words):
+def _one_of(names: Mapping[str, str]) -> Callable[[str], Optional[str]]:
+    """A form for words of a table, in the notations of sysfs and the tools."""
+
+    def form(words: str) -> str | None:
         """'4: ACTIVE', 'Active', 'PORT_ACTIVE (4)'."""
         plain = re.sub(r"^\d+: ?|^PORT_| ?\(\d+\)$", "", words)
         return names.get(re.sub(r"[ _]", "", plain).lower())
@@ -185,26 +227,32 @@ def _one_of(names):
     return form
 
 
-def _speed_of_lanes(words):
+def _speed_of_lanes(words: str) -> float | None:
     """'16.0 GT/s PCIe'; 'Unknown' without a link."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) GT/s.*", words)
     return float(match.group(1)) if match else None
 
 
-def _bus_id(words):
+def _bus_id(words: str) -> str | None:
     return words if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", words) else None
 
 
-def _lanes(words):
+def _lanes(words: str) -> int | None:
     # 0 and 255 mean no link.
     return _number(words) if words not in ("0", "255") else None
 
 
-def describe_device(name, texts, errors=None, absent=ABSENT, networks=()):
+def describe_device(
+    name: str,
+    texts: Mapping[str, str],
+    errors: Mapping[str, str] | None = None,
+    absent: str = ABSENT,
+    networks: Sequence[Network] = (),
+) -> Device:
     """A device. C(errors) has the reasons for unreadable files; C(networks) are those of the fabric, for ports with several addresses."""
     errors = errors or {}
     read = _Reader(texts, errors, absent)
-    device = {
+    device: Device = {
         "name": name,
         "hca_type": read.value("hca_type", "hca_type", _text),
         "firmware": read.value("firmware", "fw_ver", _text),
@@ -240,46 +288,28 @@ def describe_device(name, texts, errors=None, absent=ABSENT, networks=()):
     return device
 
 
-def _port(number, device, read, networks):
-    rate = _RATE.fullmatch(read.words("rate") or "")
-    port = {
+#: Transports of Ethernet by the type of the node.
+_ETHERNET = {"1: CA": "roce", "4: RNIC": "iwarp"}
+
+
+def _port(number: int, device: _Reader, read: _Reader, networks: Sequence[Network]) -> Port:
+    port: Port = {
         "port": number,
         "link_layer": read.value("link_layer", "link_layer", _one_of(LINK_LAYERS)),
         "state": read.value("state", "state", _one_of(STATES)),
         "physical_state": read.value("physical_state", "phys_state", _one_of(PHYSICAL_STATES)),
-        "rate_gb_s": float(rate.group(1)) if rate else None,
-        "width": int(rate.group(2)) if rate and rate.group(2) else None,
-        "speed": rate.group(3) if rate else None,
+        **_rate(read),
         "lid": read.value("lid", "lid", _local_id),
         "sm_lid": read.value("sm_lid", "sm_lid", _local_id),
     }
     for key in ("rate_gb_s", "width", "speed"):
         if port[key] is None:
             read.unavailable[key] = read.why_not("rate")
-    # Ethernet has RoCE on channel adapters, and iWARP or a vendor's own protocol on others.
-    kind = device.words("node_type") or device.absent
-    port["transport"] = (
-        port["link_layer"]
-        if port["link_layer"] == "infiniband"
-        else {"1: CA": "roce", "4: RNIC": "iwarp"}.get(kind)
-        if port["link_layer"] == "ethernet"
-        else None
-    )
-    if port["transport"] is None:
-        read.unavailable["transport"] = (
-            "node type: " + kind if port["link_layer"] else read.why_not("link_layer")
-        )
-
+    port["transport"] = _transport(port["link_layer"], device, read)
     port["unavailable"] = read.unavailable
     port["gids"] = _gids(read, port["transport"])
-    port["port_guid"] = read.value(
-        "port_guid",
-        next(
-            (path for path in ("port_guid", "default_gid") if read.words(path) is not None),
-            "gids/0",
-        ),
-        _guid_of_port,
-    )
+    of_guid = [path for path in ("port_guid", "default_gid") if read.words(path) is not None]
+    port["port_guid"] = read.value("port_guid", [*of_guid, "gids/0"][0], _guid_of_port)
     port["netdev"] = _netdev(number, port, device, read)
     port["netdev_state"], port["bond_members"] = _netdev_state(port["netdev"], device, read)
     port["nccl_gid_index"], reason = _nccl_gid_index(port, networks)
@@ -294,23 +324,43 @@ def _port(number, device, read, networks):
 # --- addresses ----------------------------------------------------------------------------------------------------------------
 
 
-def _gids(read, transport):
+def _rate(read: _Reader) -> dict[str, Any]:
+    """C(rate_gb_s) in Gb/s, number of lanes as C(width), and C(speed), the name of a lane's rate, such as HDR."""
+    rate, width, speed = None, None, None
+    match = _RATE.fullmatch(read.words("rate") or "")
+    if match:
+        rate, speed = float(match.group(1)), match.group(3)
+        width = int(match.group(2)) if match.group(2) else None
+    return {"rate_gb_s": rate, "width": width, "speed": speed}
+
+
+def _transport(link_layer: str | None, device: _Reader, read: _Reader) -> str | None:
+    """What carries RDMA. Ethernet has RoCE on channel adapters, and iWARP or a vendor's own protocol on others."""
+    if link_layer == "infiniband":
+        return link_layer
+    kind = device.words("node_type") or device.absent
+    if link_layer == "ethernet" and kind in _ETHERNET:
+        return _ETHERNET[kind]
+    read.unavailable["transport"] = (
+        "node type: " + kind if link_layer else read.why_not("link_layer")
+    )
+    return None
+
+
+def _gids(read: _Reader, transport: str | None) -> list[Gid] | None:
     """The entries in use, in order. The kernel reports 'IB/RoCE v1' for both InfiniBand and RoCE v1."""
     names = read.below("gids")
     if not names:
         read.unavailable["gids"] = read.absent
         return None
-    gids = []
+    gids: list[Gid] = []
     for index in sorted(int(name) for name in names if re.fullmatch(r"[0-9]{1,5}", name)):
         words = (read.words("gids/%d" % index) or "").lower()
         if not _GID.fullmatch(words):
             read.unavailable["gids.%d" % index] = read.why_not("gids/%d" % index)
         elif words.replace(":", "").strip("0"):
             said = read.words("gid_attrs/types/%d" % index)
-            kind = {
-                "IB/RoCE v1": {"infiniband": "IB", "roce": "RoCE v1"}.get(transport),
-                "RoCE v2": "RoCE v2",
-            }.get(said)
+            kind = _kind_of_gid(said, transport)
             if kind is None:
                 read.unavailable["gids.%d.type" % index] = read.why_not(
                     "gid_attrs/types/%d" % index
@@ -328,10 +378,16 @@ def _gids(read, transport):
     return gids
 
 
-def _routable(port, networks):
+def _kind_of_gid(said: str | None, transport: str | None) -> str | None:
+    if said == "IB/RoCE v1":
+        return {"infiniband": "IB", "roce": "RoCE v1"}.get(transport or "")
+    return said if said == "RoCE v2" else None
+
+
+def _routable(port: Port, networks: Sequence[Network]) -> list[dict[str, Any]]:
     """The RoCE v2 GIDs of a port inside the networks, or without networks those of its own interface."""
     # In IPv4, 169.254/16 may be the fabric. In IPv6, every interface has a link-local address.
-    routable = [
+    routable: list[dict[str, Any]] = [
         gid
         for gid in port["gids"]
         if gid["type"] == "RoCE v2"
@@ -348,7 +404,7 @@ def _routable(port, networks):
     return [gid for gid in routable if "." in gid["address"]] or routable
 
 
-def _nccl_gid_index(port, networks):
+def _nccl_gid_index(port: Port, networks: Sequence[Network]) -> tuple[int | None, str]:
     """Index for NCCL_IB_GID_INDEX, or None and the reason."""
     if port["transport"] != "roce":
         return None, "only RoCE needs one"
@@ -371,7 +427,7 @@ def _nccl_gid_index(port, networks):
 # --- interfaces ---------------------------------------------------------------------------------------------------------------
 
 
-def _netdev(number, port, device, read):
+def _netdev(number: int, port: Port, device: _Reader, read: _Reader) -> str | None:
     """The port's interface, including a bond: by its GIDs for Ethernet, else by the port number of interfaces of the same card."""
     said = read.words("netdev")
     if said is not None:
@@ -385,7 +441,7 @@ def _netdev(number, port, device, read):
     )
     if by_gid:
         # The first entries are the default ones of the port's own interface. Those of VLANs follow.
-        return by_gid[0]
+        return str(by_gid[0])
     found = [
         name
         for name in sorted(device.below("device/net"))
@@ -399,7 +455,7 @@ def _netdev(number, port, device, read):
     return found[0]
 
 
-def _port_of(device, folder):
+def _port_of(device: _Reader, folder: str) -> int | None:
     """Port number of an interface; None for stacked interfaces, and for representors of virtual functions."""
     if device.words(folder + "parent") or _REPRESENTOR.fullmatch(
         device.words(folder + "phys_port_name") or ""
@@ -414,7 +470,9 @@ def _port_of(device, folder):
     return max(numbers) if numbers else None
 
 
-def _netdev_state(netdev, device, read):
+def _netdev_state(
+    netdev: str | None, device: _Reader, read: _Reader
+) -> tuple[str | None, list[str] | None]:
     """State in the kernel, up or down, and the members of a bond."""
     if netdev is None:
         read.unavailable.update(
@@ -434,7 +492,7 @@ def _netdev_state(netdev, device, read):
 # --- counters -----------------------------------------------------------------------------------------------------------------
 
 
-def _counters(read):
+def _counters(read: _Reader) -> dict[str, int | None]:
     values = {}
     for key, extended, plain, factor in COUNTERS:
         path = "counters_ext/" + extended
@@ -452,7 +510,7 @@ def _counters(read):
     return values
 
 
-def _numbers(read, folder, key, names):
+def _numbers(read: _Reader, folder: str, key: str, names: Iterable[str]) -> dict[str, int | None]:
     """The counters that the port has, which depend on the hardware."""
     there = read.below(folder)
     return {
@@ -468,8 +526,10 @@ def _numbers(read, folder, key, names):
 class _Listing:
     """Devices in one tool's output, by sysfs's names. C(remarks) are error lines of the tool."""
 
-    def __init__(self, text, tool):
-        self.tool, self.devices, self.remarks = tool, {}, []
+    def __init__(self, text: str, tool: str) -> None:
+        self.tool = tool
+        self.devices: dict[str, Texts] = {}
+        self.remarks: list[str] = []
         # Output copied from a terminal begins with the prompt.
         self.lines = [
             (number, line.strip())
@@ -477,20 +537,20 @@ class _Listing:
             if line.strip() and not re.match(r".*[#$] ?%s\b" % tool, line.strip())
         ]
 
-    def fault(self, number, line, why):
+    def fault(self, number: int, line: str, why: str) -> ParseError:
         return ParseError("line %d of %s: %s: %s" % (number, self.tool, why, line))
 
-    def device(self, number, line, name, may_exist=False):
+    def device(self, number: int, line: str, name: str, may_exist: bool = False) -> Texts:
         if name in self.devices and not may_exist:
             raise self.fault(number, line, "a second %s" % name)
         return self.devices.setdefault(name, {})
 
-    def note(self, number, line, texts, path, value):
+    def note(self, number: int, line: str, texts: Texts, path: str, value: str) -> None:
         if path in texts:
             raise self.fault(number, line, "repeated")
         texts[path] = value
 
-    def refuse_half(self, counted):
+    def refuse_half(self, counted: bool) -> None:
         """Each port ends with its link layer, so that truncation is detected, even in the middle of a value."""
         for name, texts in self.devices.items():
             ports = sorted(_Reader(texts, {}, ABSENT).below("ports"))
@@ -508,7 +568,7 @@ class _Listing:
                     )
 
 
-def _is_half(layer):
+def _is_half(layer: str) -> bool:
     """Return whether a link layer was cut off. A word that is not known, such as Unknown, is complete."""
     known = (*LINK_LAYERS, "unspecified", "unknown")
     return layer.lower() not in known and any(name.startswith(layer.lower()) for name in known)
@@ -555,9 +615,16 @@ _DEVINFO_PORT = {
 }
 
 
-def _sections(listing, device_line, port_line, of_device, of_port):
+def _sections(
+    listing: _Listing,
+    device_line: str,
+    port_line: str,
+    of_device: Mapping[str, str],
+    of_port: Mapping[str, str],
+) -> Listed:
     """Listings of 'key: value', a device's and then its ports'. Indentation is ignored, because copies have lost it."""
-    texts, folder = None, ""
+    texts: Texts | None = None
+    folder = ""
     for number, line in listing.lines:
         device, port = re.fullmatch(device_line, line), re.fullmatch(port_line, line)
         key, colon, value = (part.strip() for part in line.partition(":"))
@@ -579,7 +646,7 @@ def _sections(listing, device_line, port_line, of_device, of_port):
     return listing.devices, listing.remarks
 
 
-def parse_ibstat(text):
+def parse_ibstat(text: str) -> Listed:
     """Texts of each device by sysfs's names, and the tool's errors."""
     devices, remarks = _sections(
         _Listing(text, "ibstat"), r"CA '([^']+)'", r"Port (\d{1,3}):", _IBSTAT, _IBSTAT_PORT
@@ -588,7 +655,7 @@ def parse_ibstat(text):
     return {name: dict(texts, node_type="1: CA") for name, texts in devices.items()}, remarks
 
 
-def parse_ibv_devinfo(text):
+def parse_ibv_devinfo(text: str) -> Listed:
     """The same for ibv_devinfo, which reports the board but no rate."""
     if re.fullmatch(r"\s*No IB devices found\s*", text):
         return {}, []
@@ -601,25 +668,24 @@ def parse_ibv_devinfo(text):
     )
     kinds = {"InfiniBand (0)": "1: CA", "iWARP (1)": "4: RNIC"}
     return {
-        name: dict(texts, node_type=kinds.get(texts.get("node_type"), "unknown"))
+        name: dict(texts, node_type=kinds.get(texts.get("node_type", ""), "unknown"))
         for name, texts in devices.items()
     }, remarks
 
 
-def parse_ibstatus(text):
+def parse_ibstatus(text: str) -> Listed:
     """The same for ibstatus, which has a section per port, and reports the rate with width and speed."""
     listing = _Listing(text, "ibstatus")
-    texts, folder = None, ""
+    texts: Texts | None = None
+    folder = ""
     for number, line in listing.lines:
         begin = re.fullmatch(r"Infiniband device '([^']+)' port (\d{1,3}) status:", line)
         key, colon, value = (part.strip() for part in line.partition(":"))
         if line.startswith("Fatal error:"):
             listing.remarks.append(line)
         elif begin:
-            texts, folder = (
-                listing.device(number, line, begin.group(1), may_exist=True),
-                "ports/%d/" % int(begin.group(2)),
-            )
+            texts = listing.device(number, line, begin.group(1), may_exist=True)
+            folder = "ports/%d/" % int(begin.group(2))
             if any(path.startswith(folder) for path in texts):
                 raise listing.fault(number, line, "a second port %s" % begin.group(2))
         elif not colon or texts is None:
@@ -630,7 +696,7 @@ def parse_ibstatus(text):
     return listing.devices, listing.remarks
 
 
-def parse_ibdev2netdev(text):
+def parse_ibdev2netdev(text: str) -> Listed:
     """The interface of each port and its state, under keys that sysfs does not have."""
     listing = _Listing(text, "ibdev2netdev")
     for number, line in listing.lines:
@@ -653,20 +719,22 @@ def parse_ibdev2netdev(text):
 # --- kernel modules -----------------------------------------------------------------------------------------------------------
 
 
-def module_states(names, loaded, dependencies, builtin):
+def module_states(
+    names: Iterable[str], loaded: Iterable[str], dependencies: str, builtin: str
+) -> dict[str, str]:
     """V(loaded), V(available) or V(missing) by name, from the running kernel's modules.dep and modules.builtin."""
-    available, builtin = _modules_in(dependencies), _modules_in(builtin)
-    return {
-        name: "loaded"
-        if name in loaded or name in builtin
-        else "available"
-        if name in available
-        else "missing"
-        for name in names
-    }
+    states = dict.fromkeys(names, "missing")
+    present = set(loaded) | _modules_in(builtin)
+    available = _modules_in(dependencies)
+    for name in states:
+        if name in present:
+            states[name] = "loaded"
+        elif name in available:
+            states[name] = "available"
+    return states
 
 
-def _modules_in(text):
+def _modules_in(text: str) -> set[str]:
     return {
         match.replace("-", "_")
         for match in re.findall(

@@ -17,6 +17,8 @@ import re
 import shlex
 import unicodedata
 
+from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Tuple
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import (
     EXPORT,
@@ -27,6 +29,32 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import 
 __all__ = ["check_type", "describe", "is_plain_text", "mask", "normal", "normal_path", "show"]
 
 _MAX_SHOWN = 160
+
+#: An option of argument_specs: C(type), C(elements), C(choices), C(options), C(required).
+Spec = Dict[str, Any]
+#: Judges a value of any type.
+Judge = Callable[[Any], bool]
+
+
+class Problem(NamedTuple):
+    """What is wrong with a value. C(label) is its path within the variable, C(fix) is None for the usual one, C(shows) tells whether it shows a value."""
+
+    id: str
+    label: str
+    expected: str
+    found: str
+    fix: str | None
+    shows: bool
+
+
+class Url(NamedTuple):
+    """The parts of a URL, empty if they are not there. C(rest) is path, query and fragment."""
+
+    scheme: str
+    credentials: str
+    host: str
+    port: str
+    rest: str
 
 
 # --- showing values -------------------------------------------------------------------------------------------------------
@@ -49,27 +77,27 @@ _USER = re.compile(r"[^\s:/@'\"\[]{1,200}:(?!//)(?=\S)")
 _AT = re.compile(r"@(?!sha[0-9]+:)")
 
 
-def mask(text):
+def mask(text: str) -> str:
     """Return a text without possible secrets: keys, credentials, the part of a URL after ? or #, values with the name of a secret."""
     text = _BASE64.sub("***", _BLOCK.sub(r"-----BEGIN \1----- ***", text))
     # Up to the last @, because a password may contain unescaped blanks, / and @.
     ats = [found.start() for found in _AT.finditer(text)]
-    begin, user = _SCHEME.search(text), _USER.search(text)
-    if ats and begin and begin.end() <= ats[-1]:
-        text = text[: begin.end()] + "***" + text[ats[-1] :]
+    scheme, user = _SCHEME.search(text), _USER.search(text)
+    if ats and scheme and scheme.end() <= ats[-1]:
+        text = text[: scheme.end()] + "***" + text[ats[-1] :]
     elif ats and user and user.end() <= ats[-1]:
         text = text[: user.start()] + "***" + text[ats[-1] :]
-    begin = _SCHEME.search(text)
-    query = re.search("[?#]", text[begin.end() :]) if begin else None
+    scheme = _SCHEME.search(text)
+    query = re.compile("[?#]").search(text, scheme.end()) if scheme else None
     if query:
-        begin = begin.end() + query.start()
+        begin = query.start()
         text = text[:begin] + re.sub(r"([?&#;])([^?&#;]*)", _mask_part, text[begin:])
     text = re.sub(r"([?&#][\w.-]{1,64}=)[^\s&#'\"]+", r"\1***", text)
     text = _NAMED.sub(r"\1***", text)
     return re.sub(r"(?i)\b(bearer|basic) +[A-Za-z0-9+/=._~-]{8,}", r"\1 ***", text)
 
 
-def _mask_part(found):
+def _mask_part(found: re.Match[str]) -> str:
     """Return one name=value of a URL without the value. A value without a name is masked as a whole."""
     mark, part = found.groups()
     name, equals, value = part.partition("=")
@@ -78,41 +106,43 @@ def _mask_part(found):
     )
 
 
-def _mask_all(value):
+def _mask_all(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            _mask_all(key): "***"
-            if isinstance(key, str)
-            and inner
-            and _IS_SECRET.fullmatch(key)
-            and not isinstance(inner, (dict, list, tuple))
-            else _mask_all(inner)
-            for key, inner in value.items()
-        }
+        return {_mask_all(key): _mask_value(key, inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(_mask_all(inner) for inner in value)
     return _mask_part_of(value) if isinstance(value, str) else value
 
 
-def _mask_part_of(text):
+def _mask_value(key: Any, value: Any) -> Any:
+    """Return a value of a dictionary without secrets. One with the name of a secret is masked as a whole."""
+    is_secret = isinstance(key, str) and _IS_SECRET.fullmatch(key) is not None
+    if is_secret and value and not isinstance(value, (dict, list, tuple)):
+        return "***"
+    return _mask_all(value)
+
+
+def _mask_part_of(text: str) -> str:
     # Much longer than the shown part, because an @ after it may end credentials that begin in it.
     return mask(text[:1000] + ("@" if "@" in text[1000:] else ""))
 
 
-def show(value, most=_MAX_SHOWN):
+def show(value: Any, most: int = _MAX_SHOWN) -> str:
     """Return a value as one short line without secrets, of at most C(most) characters."""
     value = _mask_all(value)
     # A text of blanks would be invisible.
     text = value if isinstance(value, str) and value.strip() else repr(value)
-    text = "".join(
-        char if char.isprintable() else " " if char.isspace() else repr(char)[1:-1]
-        for char in str(text)[:4000]
-    )
-    text = " ".join(text.split())
+    text = " ".join("".join(map(_printable, str(text)[:4000])).split())
     return text if len(text) <= most else text[:most] + "..."
 
 
-def show_names(value):
+def _printable(char: str) -> str:
+    if char.isprintable():
+        return char
+    return " " if char.isspace() else repr(char)[1:-1]
+
+
+def show_names(value: Any) -> str:
     """Return a description of environment variables without their values, which may be secrets."""
     if not isinstance(value, dict):
         return "%s (not shown)" % _kind_of(value)
@@ -123,7 +153,7 @@ def show_names(value):
     )
 
 
-def show_key(value):
+def show_key(value: Any) -> str:
     """Return a description of a value that should be a key or the path of one."""
     text = str(value) if isinstance(value, str) else ""
     shown = _kind_of(value)
@@ -133,18 +163,18 @@ def show_key(value):
         and is_plain_text(text)
         and (text.startswith("/") or not re.search(r"[A-Za-z0-9+/=_-]{40,}", text))
     ):
-        shown, text = show(text), is_file(text) and _text_of(text) or ""
+        shown, text = show(text), (_text_of(text) or "" if is_file(text) else "")
         if "-----BEGIN " not in text:
             return shown
     blocks = re.findall(r"-----BEGIN ([A-Z0-9 ]{1,64})-----", text)
     return "%s %s" % (shown, "with %s" % show(" and ".join(blocks)) if blocks else "(not shown)")
 
 
-def _kind_of(value):
-    kinds = (
-        (bool, "true or false"),
-        (str, "a text"),
-        (dict, "a dictionary"),
+def _kind_of(value: Any) -> str:
+    kinds: tuple[tuple[tuple[type, ...], str], ...] = (
+        ((bool,), "true or false"),
+        ((str,), "a text"),
+        ((dict,), "a dictionary"),
         ((list, tuple), "a list"),
         ((int, float), "a number"),
     )
@@ -160,11 +190,11 @@ _TRUE = ("y", "yes", "on", "1", "true", "t")
 _FALSE = ("n", "no", "off", "0", "false", "f")
 
 
-def describe(spec):
+def describe(spec: Spec) -> str:
     """Return the expected type of an option of argument_specs as text."""
     if "choices" in spec:
         return "one of %s" % ", ".join(str(choice) for choice in spec["choices"])
-    kind = spec.get("type", "str")
+    kind: str = spec.get("type", "str")
     words = {
         "str": "text",
         "int": "an integer",
@@ -187,7 +217,7 @@ def describe(spec):
     return words
 
 
-def as_number(value, kind="int"):
+def as_number(value: Any, kind: str = "int") -> float | None:
     """Return a number, also one written as text; None for other values, including true and false."""
     if isinstance(value, bool):
         return None
@@ -210,7 +240,7 @@ def as_number(value, kind="int"):
     return float(value)
 
 
-def _scalar(spec, kind, value):
+def _scalar(spec: Spec, kind: str, value: Any) -> tuple[Any, Any, str | None]:
     """Return (value, found, fix). found is None for a valid value. Without fix, the usual one applies."""
     if kind in ("int", "float"):
         number = as_number(value, kind)
@@ -241,57 +271,55 @@ def _scalar(spec, kind, value):
     return value, None, None
 
 
-def check_type(spec, value, label=""):
+def check_type(spec: Spec, value: Any, label: str = "") -> tuple[Any, list[Problem]]:
     """Return (value, problems) of a value against an option of argument_specs.
 
-    Numbers in the value, also those written as text, have the type of the option. Each problem is
-    (id, label, expected, found, fix, whether it shows a value); label is the path within the variable.
+    Numbers in the value, also those written as text, have the type of the option. C(label) is the path of the value within the variable.
     """
-    problems = []
-    value = _check(spec, spec.get("type", "str"), value, label, problems)
-    return value, problems
+    problems: list[Problem] = []
+    return _check(spec, value, label, problems), problems
 
 
-def _check(spec, kind, value, label, problems):
+def _check(spec: Spec, value: Any, label: str, problems: list[Problem]) -> Any:
+    """Return a value with the type of the option, and add what is wrong with it to the problems."""
+
+    def refuse(found: str, fix: str | None = None, check: str = "input-type") -> None:
+        problems.append(Problem(check, label, describe(spec), found, fix, True))
+
+    kind = spec.get("type", "str")
     if kind == "raw":
         return value
+    if kind in ("list", "dict") and (value is None or value == ""):
+        # Ansible's default for a missing value.
+        return [] if kind == "list" else {}
     if kind == "list":
-        if value is None or value == "":
-            # Ansible's default for a missing value.
-            return []
         if not isinstance(value, (list, tuple)):
-            problems.append(("input-type", label, describe(spec), show(value), None, True))
+            refuse(show(value))
             return value
         inner = dict(spec, type=spec.get("elements", "raw"))
         return [
-            _check(inner, inner["type"], entry, "%s[%d]" % (label, number), problems)
+            _check(inner, entry, "%s[%d]" % (label, number), problems)
             for number, entry in enumerate(value)
         ]
     if kind == "dict":
-        if value is None or value == "":
-            return {}
         if not isinstance(value, dict):
-            problems.append(
-                ("input-type", label, describe(dict(spec, type="dict")), show(value), None, True)
-            )
+            refuse(show(value))
             return value
         return _check_keys(spec, value, label, problems)
     checked, found, fix = _scalar(spec, kind, value)
     if found is not None:
-        problems.append(
-            ("input-type", label, describe(dict(spec, type=kind)), show(found), fix, True)
-        )
+        refuse(show(found), fix)
         return value
     if "choices" in spec and checked not in spec["choices"]:
         # A number is valid as a text, and vice versa.
-        problems.append(("input-choice", label, describe(spec), show(checked), None, True))
+        refuse(show(checked), check="input-choice")
     return checked
 
 
 UNKNOWN_KEY = "an unknown key "
 
 
-def _meant_key(key, value, options):
+def _meant_key(key: str, value: Any, options: Mapping[str, Spec]) -> str:
     """Return the key of C(options) that C(key) misspells, '' if there is none: near enough for its length, and with a value of its type."""
     plain = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).replace("-", "_").lower()
     close = nearest(plain, options, 0 if len(plain) < 4 else 1 if len(plain) < 6 else 2)
@@ -299,60 +327,47 @@ def _meant_key(key, value, options):
     return close if close and not check_type(options[close], value)[1] else ""
 
 
-def _check_keys(spec, value, label, problems):
+def _check_keys(
+    spec: Spec, value: dict[Any, Any], label: str, problems: list[Problem]
+) -> dict[str, Any]:
     options = spec.get("options")
     if options is None:
         return {str(key): inner for key, inner in value.items()}
-    result = {}
+
+    def refuse(found: str, fix: str) -> None:
+        problems.append(Problem("input-type", label, describe(spec), found, fix, False))
+
+    result: dict[str, Any] = {}
     for key, inner in value.items():
-        where = "%s.%s" % (label, key)
         if key not in options:
             close = _meant_key(str(key), inner, options)
-            problems.append(
-                (
-                    "input-type",
-                    label,
-                    describe(dict(spec, type="dict")),
-                    UNKNOWN_KEY + show(str(key)),
-                    "did you mean %s?" % close if close else "remove the key",
-                    False,
-                )
-            )
+            fix = "did you mean %s?" % close if close else "remove the key"
+            refuse(UNKNOWN_KEY + show(str(key)), fix)
         elif inner is None and not options[key].get("required"):
             # Ansible treats it as not set.
             result[key] = None
         else:
-            result[key] = _check(
-                options[key], options[key].get("type", "str"), inner, where, problems
-            )
+            result[key] = _check(options[key], inner, "%s.%s" % (label, key), problems)
     for key, option in options.items():
         if option.get("required") and key not in value:
-            problems.append(
-                (
-                    "input-type",
-                    label,
-                    describe(dict(spec, type="dict")),
-                    "no key %s" % key,
-                    "add %s: %s" % (key, describe(option)),
-                    False,
-                )
-            )
+            refuse("no key %s" % key, "add %s: %s" % (key, describe(option)))
     return result
 
 
 # --- misspelt names ------------------------------------------------------------------------------------------
 
 
-def distance(one, other, most=2):
+def distance(one: str, other: str, most: int = 2) -> int:
     """Return the number of letters to add, drop, change or swap with their neighbour to convert one into the other; most + 1 if it is more."""
     if abs(len(one) - len(other)) > most:
         return most + 1
-    before, row = None, list(range(len(other) + 1))
+    before: list[int] = []
+    row = list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):
         older, before, row = before, row, [i]
         for j, its in enumerate(other, 1):
             cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != its))
-            if older is not None and j > 1 and letter == other[j - 2] and one[i - 2] == its:
+            if older and j > 1 and letter == other[j - 2] and one[i - 2] == its:
                 cost = min(cost, older[j - 2] + 1)
             row.append(cost)
         if min(row) > most:
@@ -360,7 +375,7 @@ def distance(one, other, most=2):
     return min(row[-1], most + 1)
 
 
-def nearest(name, known, most=2):
+def nearest(name: str, known: Iterable[str], most: int = 2) -> str:
     """Return the nearest known name, '' if none is near enough."""
     best, least = "", most + 1
     for other in sorted(known):
@@ -373,7 +388,7 @@ def nearest(name, known, most=2):
 # --- texts ----------------------------------------------------------------------------------------------------------------
 
 
-def is_plain_text(text, tabs=False):
+def is_plain_text(text: str, tabs: bool = False) -> bool:
     """Return whether a text is one line without control characters."""
     return not any(
         unicodedata.category(char) in ("Cc", "Zl", "Zp", "Cs") and not (tabs and char == "\t")
@@ -381,27 +396,30 @@ def is_plain_text(text, tabs=False):
     )
 
 
-def is_command(value):
+def is_command(value: Any) -> bool:
+    """A text that a shell reads as one or more words."""
     try:
         return is_text(value) and "\0" not in str(value) and shlex.split(str(value)) != []
     except ValueError:
         return False
 
 
-def is_text(value):
+def is_text(value: Any) -> bool:
+    """A text or a whole number, which YAML makes of digits without quotes."""
     return isinstance(value, (str, int)) and not isinstance(value, bool)
 
 
-def matches(value, regex):
+def matches(value: Any, regex: str) -> bool:
+    """Return whether the whole of a text or a number matches a regular expression, of ASCII."""
     return is_text(value) and re.fullmatch(regex, str(value), re.ASCII) is not None
 
 
-def is_environment(value, kind=True):
+def is_environment(value: Any, kind: object = True) -> bool:
     """Environment variables: valid shell names, no lists or dictionaries, one line each. kind unset: also null, which removes a variable, and line breaks."""
     return environment_faults(value, kind) == []
 
 
-def environment_faults(value, kind=True):
+def environment_faults(value: Any, kind: object = True) -> list[str]:
     """Return what is wrong with environment variables, without showing values."""
     if not isinstance(value, dict):
         return ["%s (not shown)" % _kind_of(value)]
@@ -429,7 +447,7 @@ _OF_TEXTS = frozenset(
 )
 
 
-def make_faults(value):
+def make_faults(value: Any) -> list[str]:
     """Return the names of variables of make, C(value), whose value could run a command: by a function of make, or in the shell of a rule that uses it."""
     faults = []
     for name, inner in value.items() if isinstance(value, dict) else ():
@@ -445,12 +463,12 @@ def make_faults(value):
 # --- folders --------------------------------------------------------------------------------------------------------------
 
 
-def normal_path(path):
+def normal_path(path: str) -> str:
     """Return a normalized absolute path: //a/./b/ is /a/b."""
     return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
-def normal(value):
+def normal(value: Any) -> Any:
     """Return the normal form of a value, for comparisons."""
     if isinstance(value, str) and value.startswith("/"):
         return normal_path(value)
@@ -465,7 +483,8 @@ def normal(value):
 _PATH_MAX, _NAME_MAX = 4096, 255
 
 
-def is_absolute(value):
+def is_absolute(value: Any) -> bool:
+    """An absolute path of one line, without .. and within Linux's limits. It may be / itself."""
     parts = str(value).split("/")
     return (
         is_text(value)
@@ -477,23 +496,25 @@ def is_absolute(value):
     )
 
 
-def is_path(value):
+def is_path(value: Any) -> bool:
+    """The same without /."""
     return is_absolute(value) and normal_path(str(value)) != "/"
 
 
-def is_plain_path(value, root=False):
+def is_plain_path(value: Any, root: bool = False) -> bool:
     """An absolute path of letters, digits and a few marks, which needs no quotes in shells, units and configuration files. root: also / itself.
 
     Each folder once: roles cut paths at their slashes and compare them as texts. Only a slash at the end is nothing to them.
     """
+    is_valid = is_absolute(value) if root else is_path(value)
     return (
-        (is_absolute if root else is_path)(value)
+        is_valid
         and all(char.isalpha() or char in "0123456789._/+@=~-" for char in str(value))
         and ((str(value).rstrip("/") or "/") == normal_path(str(value)))
     )
 
 
-def is_below(path, folder):
+def is_below(path: str, folder: str) -> bool:
     """Return whether a path is in a folder, at any depth."""
     return (
         normal_path(path).startswith(normal_path(folder).rstrip("/") + "/")
@@ -543,14 +564,14 @@ _OF_VAR = frozenset(
 _KEYS = frozenset((".ssh", ".gnupg"))
 
 
-def _parts_of(value):
+def _parts_of(value: Any) -> list[str]:
     """Return the folders of a path; /var/run is /run."""
     parts = normal_path(str(value)).split("/")[1:]
     parts[0] = parts[0].lower()
     return parts[1:] if parts[:2] == ["var", "run"] else parts
 
 
-def is_folder(value, use):
+def is_folder(value: Any, use: str) -> bool:
     """Return whether a role may use a folder in this way: share, export, mount, tree, data, prefix, program, reports, target, source, lent."""
     if not is_path(value):
         return False
@@ -574,7 +595,7 @@ def is_folder(value, use):
     return _is_shared_folder(parts, use)
 
 
-def _is_target(parts):
+def _is_target(parts: list[str]) -> bool:
     """Whether something can be mounted there in a container: single libraries may be replaced, but not kernel interfaces and whole system folders."""
     top = parts[0].lower()
     if parts == ["dev", "shm"]:
@@ -584,7 +605,7 @@ def _is_target(parts):
     return top not in ("proc", "sys", "dev")
 
 
-def _is_shared_folder(parts, use):
+def _is_shared_folder(parts: list[str], use: str) -> bool:
     """Whether a folder of a host can be a share, an export, a mount or a tree."""
     top, alone = parts[0].lower(), len(parts) == 1
     if top in _SYSTEM:
@@ -627,7 +648,7 @@ _CONTROL = frozenset(
 )
 
 
-def _is_source(parts):
+def _is_source(parts: list[str]) -> bool:
     """Paths of the host that a container may write to."""
     top, inner = parts[0], parts[1:]
     if not _KEYS.isdisjoint(parts):
@@ -653,7 +674,7 @@ def _is_source(parts):
     return top not in _SYSTEM - {"tmp"}
 
 
-def _is_source_of_var(inner):
+def _is_source_of_var(inner: list[str]) -> bool:
     """Whether a container may write to a path below /var."""
     if not inner or inner[0] in ("backups", "lock"):
         return False
@@ -664,7 +685,7 @@ def _is_source_of_var(inner):
     return inner[:2] not in (["spool", "cron"], ["spool", "anacron"])
 
 
-def _is_lent(parts):
+def _is_lent(parts: list[str]) -> bool:
     """Paths that may be mounted into a container at all: a request to a service of the host needs no write permission."""
     return parts[0] != "run" or (
         len(parts) > 1
@@ -673,14 +694,14 @@ def _is_lent(parts):
     )
 
 
-def _is_program(parts):
+def _is_program(parts: list[str]) -> bool:
     """Folders where CUDA, MPI and similar programs may be installed."""
     return parts[0] not in ("boot", "dev", "efi", "lost+found", "proc", "run", "sbin", "sys") and (
         parts[0] != "etc" or parts[1:2] == ["alternatives"]
     )
 
 
-def _is_for_reports(parts):
+def _is_for_reports(parts: list[str]) -> bool:
     """Folders that the controller may write to. The default is beside the inventory, which may be in /etc/ansible or in a home."""
     top, inner = parts[0], parts[1:]
     if top in (
@@ -715,7 +736,7 @@ _DISKS = re.compile(
 )
 
 
-def is_device(value):
+def is_device(value: Any) -> bool:
     """A device in /dev that may be passed to a container: not a disk or memory of the host."""
     return (
         is_path(value)
@@ -730,7 +751,8 @@ def is_device(value):
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 
 
-def is_ip(value, version=None):
+def is_ip(value: Any, version: int | None = None) -> bool:
+    """An address of IPv4 (C(version) 4), IPv6 (6), or either (None)."""
     try:
         return (
             isinstance(value, str)
@@ -741,7 +763,7 @@ def is_ip(value, version=None):
         return False
 
 
-def is_address(value, kind=True):
+def is_address(value: Any, kind: object = True) -> bool:
     """kind true: an IPv4 address that another host can reach; any: an address of a service in either family."""
     if not is_ip(value, 4 if kind is True else None):
         return False
@@ -751,7 +773,8 @@ def is_address(value, kind=True):
     return kind == "any" or not (address.is_loopback or address.is_reserved)
 
 
-def is_network(value):
+def is_network(value: Any) -> bool:
+    """An IPv4 network with a prefix of 4 or more, such as 10.0.0.0/24."""
     try:
         network = (
             ipaddress.IPv4Network(value)
@@ -767,7 +790,7 @@ def is_network(value):
     )
 
 
-def are_networks(value):
+def are_networks(value: Any) -> bool:
     """One network, or several in a list or with commas, none of which overlaps another one."""
     each = value.split(",") if isinstance(value, str) else value
     if not isinstance(each, (list, tuple)) or not each or not all(map(is_network, each)):
@@ -776,16 +799,15 @@ def are_networks(value):
     return not any(one.overlaps(other) for one, other in itertools.combinations(networks, 2))
 
 
-def is_inside(address, network):
+def is_inside(address: str, network: str) -> bool:
     """Return whether an address is a host address in this network, and not its network or broadcast address."""
-    address, network = ipaddress.IPv4Address(address), ipaddress.IPv4Network(network)
-    return address in network and (
-        network.prefixlen > 30
-        or address not in (network.network_address, network.broadcast_address)
-    )
+    host, around = ipaddress.IPv4Address(address), ipaddress.IPv4Network(network)
+    if host not in around:
+        return False
+    return around.prefixlen > 30 or host not in (around.network_address, around.broadcast_address)
 
 
-def is_hostname(value):
+def is_hostname(value: Any) -> bool:
     """Labels of RFC 1123, and the underscore, which inventories use."""
     if not isinstance(value, str) or len(value) > 253:
         return False
@@ -796,16 +818,17 @@ def is_hostname(value):
     )
 
 
-def is_server(value):
+def is_server(value: Any) -> bool:
     """A name or address of one host: not of many, all or no hosts."""
     return is_hostname(value) or is_address(value, "any")
 
 
-def is_host(value):
+def is_host(value: Any) -> bool:
+    """The name or the address of a host."""
     return is_hostname(value) or is_ip(value)
 
 
-def is_client(value):
+def is_client(value: Any) -> bool:
     """A client of an export: a host, or a network without host bits that is not the whole internet."""
     if not isinstance(value, str):
         return False
@@ -822,7 +845,7 @@ def is_client(value):
     return is_hostname(value) or is_address(value, "any")
 
 
-def is_no_proxy(value):
+def is_no_proxy(value: object) -> bool:
     """An entry of no_proxy: a host, an address, a network, .domain or *, each with or without a port."""
     if not isinstance(value, str) or value == "*":
         return value == "*"
@@ -848,11 +871,12 @@ def is_no_proxy(value):
 _OPTIONS = {"mount": MOUNT, "export": EXPORT}
 
 
-def is_nfs_option(value, kind):
+def is_nfs_option(value: Any, kind: str) -> bool:
+    """kind mount or export: an option of it, with a valid value."""
     return isinstance(value, str) and is_option(value, _OPTIONS[kind])
 
 
-def nearest_option(value, kind):
+def nearest_option(value: str, kind: str) -> str:
     """Return the valid option nearest to a misspelt one, with its value; '' if there is none."""
     name, equals, rest = value.partition("=")
     near = nearest(name, _OPTIONS[kind], 2 if len(name) > 4 else 1)
@@ -868,47 +892,44 @@ def nearest_option(value, kind):
 _URL_CHARACTERS = r"[A-Za-z0-9._~:/?#\[\]@!$&()*+,;=%-]+"
 
 
-def split_url(value):
-    """Return (scheme, credentials, host, port, rest) of a URL, None for other text."""
-    found = (
-        re.fullmatch(
-            r"([a-z][a-z0-9+.-]*)://(?:([^/?#]*)@)?(\[[0-9A-Fa-f:.]+\]|[^/?#:@\[\]]*)(?::([0-9]{1,5}))?([/?#].*)?",
-            value,
-        )
-        if isinstance(value, str) and re.fullmatch(_URL_CHARACTERS, value)
-        else None
+def split_url(value: object) -> Url | None:
+    """Return the parts of a URL, None for other text."""
+    if not isinstance(value, str) or not re.fullmatch(_URL_CHARACTERS, value):
+        return None
+    found = re.fullmatch(
+        r"([a-z][a-z0-9+.-]*)://(?:([^/?#]*)@)?(\[[0-9A-Fa-f:.]+\]|[^/?#:@\[\]]*)(?::([0-9]{1,5}))?([/?#].*)?",
+        value,
     )
-    return found and tuple(part or "" for part in found.groups())
+    return Url(*(part or "" for part in found.groups())) if found else None
 
 
-def is_url(value, kind=True):
+def is_url(value: Any, kind: object = True) -> bool:
     """kind is a dictionary: schemes, ends (of the path), credentials (whether they are allowed); true for the defaults."""
-    kind = kind if isinstance(kind, dict) else {}
-    parts = split_url(value)
-    if parts is None:
+    allowed: dict[str, Any] = kind if isinstance(kind, dict) else {}
+    url = split_url(value)
+    if url is None or url.scheme not in allowed.get("schemes", ["https", "http", "file"]):
         return False
-    scheme, credentials, host, port, rest = parts
-    if (
-        scheme not in kind.get("schemes", ["https", "http", "file"])
-        or (credentials and not kind.get("credentials"))
-        or "@" in host
-    ):
+    # An @ elsewhere is not needed in any known URL, and it could not be masked correctly.
+    has_at = "@" in value.partition("://")[2]
+    if "@" in url.host or has_at and not (url.credentials and allowed.get("credentials")):
         return False
-    if "@" in value.partition("://")[2] and not credentials:
-        # Not needed in any known URL, and it could not be masked correctly.
+    if allowed.get("ends") and not re.split("[?#]", url.rest)[0].endswith(tuple(allowed["ends"])):
         return False
-    if kind.get("ends") and not re.split("[?#]", rest)[0].endswith(tuple(kind["ends"])):
-        return False
-    if scheme == "file":
-        return host in ("", "localhost") and is_path(rest or "/")
-    return is_host(host.strip("[]")) and (not port or 0 < int(port) < 65536)
+    if url.scheme == "file":
+        return url.host in ("", "localhost") and is_path(url.rest or "/")
+    return is_host(url.host.strip("[]")) and (not url.port or _is_port(url.port))
 
 
-def is_proxy(value):
-    parts = split_url(value)
+def _is_port(text: str) -> bool:
+    return 0 < int(text) < 65536
+
+
+def is_proxy(value: object) -> bool:
+    """The URL of a proxy by http or https, which may have credentials, and has no path."""
+    url = split_url(value)
     return (
-        parts is not None
-        and parts[4] in ("", "/")
+        url is not None
+        and url.rest in ("", "/")
         and is_url(value, {"schemes": ["http", "https"], "credentials": True})
     )
 
@@ -916,38 +937,38 @@ def is_proxy(value):
 # --- options of a program's configuration file ----------------------------------------------------------------------------
 
 
-def _is_list(judge):
+def _is_list(judge: Judge) -> Judge:
     return lambda value: isinstance(value, (list, tuple)) and all(judge(inner) for inner in value)
 
 
-def _is_by_name(judge):
+def _is_by_name(judge: Judge) -> Judge:
     return lambda value: isinstance(value, dict) and all(judge(inner) for inner in value.values())
 
 
-def _is_integer(value):
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_text(value):
+def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_bool(value):
+def _is_bool(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _is_dict(value):
+def _is_dict(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _is_with_length(value):
+def _is_with_length(value: Any) -> bool:
     try:
         return isinstance(value, str) and "/" in value and bool(ipaddress.ip_interface(value))
     except ValueError:
         return False
 
 
-def _is_runtime_path(value):
+def _is_runtime_path(value: Any) -> bool:
     parts = normal_path(str(value)).split("/")[1:]
     return is_plain_path(value) and (
         (len(parts) > 1 and parts[0] == "run")
@@ -998,42 +1019,60 @@ _OPTION_KINDS = {
 }
 
 
-def option_kinds():
+def option_kinds() -> frozenset[str]:
     """Return the kinds that option data can use."""
     return frozenset(_OPTION_KINDS)
 
 
-def option_faults(value, known, others):
-    """Return (name, what is expected, what to do) of the options of a file that a program would reject or silently ignore.
+#: Name of an option, what is expected, and what to do.
+OptionFault = Tuple[str, str, str]
+
+
+def option_faults(
+    value: Mapping[Any, Any], known: Mapping[str, Any], others: Mapping[str, str]
+) -> list[OptionFault]:
+    """Return the options of a file that a program would reject or silently ignore.
 
     C(known) is {name: a kind, or a list of words}, C(others) {name: the known one that took its place}. Other names are left to the program, unless they are
     nearly known.
     """
     faults = []
-    for name, inner in value.items():
-        name = str(name)
-        if name not in known:
-            plain = re.sub(r"(?<=[a-z0-9])([A-Z])", r"-\1", name).replace("_", "-").lower()
-            near = others.get(plain) or (
-                plain if plain in known else nearest(plain, known, 2 if len(plain) > 4 else 1)
-            )
-            # ip6tables is similar to iptables, but a newer release may have it.
-            if near and (
-                plain != name
-                or plain in others
-                or re.sub("[0-9]", "", plain) != re.sub("[0-9]", "", near)
-            ):
-                faults.append((name, "the name of an option", "did you mean %s?" % near))
-            elif not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
-                faults.append(
-                    (name, "names of lower-case letters, digits and -", "correct the name")
-                )
-        elif isinstance(known[name], list):
-            if not isinstance(inner, str) or inner and inner.lower() not in known[name]:
-                faults.append((name, "one of %s" % ", ".join(known[name]), ""))
-        elif not _OPTION_KINDS[known[name]][0](inner):
-            faults.append((name, _OPTION_KINDS[known[name]][1], ""))
+    for key, inner in value.items():
+        name = str(key)
+        fault = (
+            _value_fault(inner, known[name])
+            if name in known
+            else _unknown_name_fault(name, known, others)
+        )
+        if fault:
+            faults.append((name, *fault))
     return faults
+
+
+def _value_fault(value: Any, kind: str | list[str]) -> tuple[str, str] | None:
+    """Return what is expected, and what to do, if an option has a value of another kind."""
+    if isinstance(kind, list):
+        is_word = isinstance(value, str) and (not value or value.lower() in kind)
+        return None if is_word else ("one of %s" % ", ".join(kind), "")
+    judge, expected = _OPTION_KINDS[kind]
+    return None if judge(value) else (expected, "")
+
+
+def _unknown_name_fault(
+    name: str, known: Mapping[str, Any], others: Mapping[str, str]
+) -> tuple[str, str] | None:
+    """Return what is expected, and what to do, if the name of an option is nearly known, or is none."""
+    plain = re.sub(r"(?<=[a-z0-9])([A-Z])", r"-\1", name).replace("_", "-").lower()
+    near = others.get(plain) or ""
+    if not near:
+        near = plain if plain in known else nearest(plain, known, 2 if len(plain) > 4 else 1)
+    # ip6tables is similar to iptables, but a newer release may have it.
+    is_other = re.sub("[0-9]", "", plain) != re.sub("[0-9]", "", near)
+    if near and (plain != name or plain in others or is_other):
+        return "the name of an option", "did you mean %s?" % near
+    if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
+        return "names of lower-case letters, digits and -", "correct the name"
+    return None
 
 
 # --- images and packages --------------------------------------------------------------------------------------------------
@@ -1041,7 +1080,7 @@ def option_faults(value, known, others):
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 
 
-def is_image(value):
+def is_image(value: object) -> bool:
     """The grammar of references of github.com/distribution/reference."""
     if not isinstance(value, str) or not re.fullmatch(r"[\x21-\x7e]{1,512}", value):
         return False
@@ -1051,16 +1090,12 @@ def is_image(value):
     )
     if not found:
         return False
-    first, slash, rest = found.group("name").partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost" or first != first.lower()):
-        host, colon, port = (
-            first.rpartition(":") if re.search(r":[0-9]+\Z", first) else (first, "", "")
-        )
-        if not is_host(host.strip("[]")) or (colon and not 0 < int(port) < 65536):
+    path = found.group("name")
+    first, slash, rest = path.partition("/")
+    if slash and _is_registry(first):
+        if not _is_host_with_port(first):
             return False
         path = rest
-    else:
-        path = found.group("name")
     # 64 hexadecimal digits are an id.
     return (
         len(path) <= 255
@@ -1069,28 +1104,35 @@ def is_image(value):
     )
 
 
-def image_registry(value):
+def _is_registry(first: str) -> bool:
+    """Return whether the part of a name before the first slash is a registry."""
+    return "." in first or ":" in first or first == "localhost" or first != first.lower()
+
+
+def _is_host_with_port(text: str) -> bool:
+    host, colon, port = text, "", ""
+    if re.search(r":[0-9]+\Z", text):
+        host, colon, port = text.rpartition(":")
+    return is_host(host.strip("[]")) and (not colon or _is_port(port))
+
+
+def image_registry(value: str) -> str:
     """Return the registry of an image's name; docker.io where it names none."""
-    first, slash, dummy = value.partition("/")
-    return (
-        first
-        if slash
-        and ("." in first or ":" in first or first == "localhost" or first != first.lower())
-        else "docker.io"
-    )
+    first, slash, _rest = value.partition("/")
+    return first if slash and _is_registry(first) else "docker.io"
 
 
 # Names of Docker Hub in logins.
 _HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 
-def is_registry_of(value, image):
+def is_registry_of(value: str, image: str) -> bool:
     """Return whether a registry is that of an image's name."""
     registries = [name.lower() for name in (value, image_registry(image))]
     return registries[0] == registries[1] or set(registries) <= set(_HUB)
 
 
-def is_version(value):
+def is_version(value: Any) -> bool:
     """A version in the notation of tools and package managers, without an epoch: 12.6, 2.6.0a0+ecf3, 2.21.5-1+cuda12.4, 4.1.7+."""
     return matches(
         value,
@@ -1098,18 +1140,17 @@ def is_version(value):
     )
 
 
-def is_checksum(value, kind=True):
+def is_checksum(value: object, kind: object = True) -> bool:
     """kind true: sha256:DIGITS; bare: the digits; list: several, separated by blanks. Roles compare them in lower case."""
     digits = "[0-9A-Fa-f]{64}"
-    return matches(
-        value,
-        {"bare": digits, "list": "sha256:%s( sha256:%s)*" % (digits, digits)}.get(
-            kind, "sha256:%s" % digits
-        ),
-    )
+    if kind == "bare":
+        return matches(value, digits)
+    if kind == "list":
+        return matches(value, "sha256:%s( sha256:%s)*" % (digits, digits))
+    return matches(value, "sha256:%s" % digits)
 
 
-def is_nccl_build(value, kind=True):
+def is_nccl_build(value: Any, kind: object = True) -> bool:
     """kind exact: 2.21.5-1+cuda12.4; true: that, or a release."""
     if not is_text(value):
         return False
@@ -1148,7 +1189,7 @@ _MARKER_WORD = re.compile(
 )
 
 
-def is_marker(text):
+def is_marker(text: str) -> bool:
     """Return whether a text is a condition of a requirement: python_version < "3.7" and (os_name == "posix" or extra == "x")."""
     if len(text) > 1000:
         return False
@@ -1162,7 +1203,7 @@ def is_marker(text):
         depth += {"(": 1, ")": -1}.get(mark, 0)
         if depth < 0:
             return False
-        words += mark or {"value": "v", "op": "o", "join": "j"}[found.lastgroup]
+        words += mark or {"value": "v", "op": "o", "join": "j"}[str(found.lastgroup)]
     # Comparisons joined by and, or; parentheses around conditions.
     before = None
     while before != words:
@@ -1173,7 +1214,7 @@ def is_marker(text):
     return words == "c"
 
 
-def is_package(value, kind=True):
+def is_package(value: Any, kind: object = True) -> bool:
     """kind true: NAME, NAME:ARCHITECTURE, NAME=VERSION of Debian; pinned: NAME==VERSION of pip; requirement: that with conditions."""
     if kind is True:
         return matches(
@@ -1188,11 +1229,11 @@ def is_package(value, kind=True):
     return matches(package.rstrip(" ") if semicolon else package, _PINNED)
 
 
-def is_one_version_each(values):
+def is_one_version_each(values: Iterable[Any]) -> bool:
     """Return whether every pip package has at most one version under the same condition."""
-    versions = {}
+    versions: dict[tuple[str, str], str] = {}
     for value in values:
-        package, dummy, marker = str(value).partition(";")
+        package, _semicolon, marker = str(value).partition(";")
         found = re.fullmatch(_PINNED, package.strip(), re.ASCII)
         if found:
             # a_b, a.b and A-B are the same package.
@@ -1204,12 +1245,12 @@ def is_one_version_each(values):
     return True
 
 
-def is_capability(value, kind=True):
+def is_capability(value: Any, kind: object = True) -> bool:
     """A compute capability without its dot: 70, 90a, 103. kind number: without the letter."""
     return matches(value, r"([3-9][0-9]|1[0-9]{2})" + ("" if kind == "number" else "[af]?"))
 
 
-def is_key(value, kind):
+def is_key(value: Any, kind: str) -> bool:
     """Only ASCII-armored blocks of this kind, or the absolute path of a file on the controller that has them."""
     if not isinstance(value, str):
         return False
@@ -1224,7 +1265,7 @@ def is_key(value, kind):
     return text is None or _is_armor(text, kind)
 
 
-def _text_of(path):
+def _text_of(path: str) -> str | None:
     """Return the beginning of a file on the controller, '' if it is not text, None if it cannot be read."""
     try:
         with open(path, encoding="utf-8") as stream:
@@ -1235,12 +1276,12 @@ def _text_of(path):
         return None
 
 
-def _is_armor(text, kind):
+def _is_armor(text: str, kind: str) -> bool:
     blocks = text.split("-----BEGIN ")[1:]
     return bool(blocks) and all(_is_block(block, kind) for block in blocks)
 
 
-def _is_block(block, kind):
+def _is_block(block: str, kind: str) -> bool:
     body, end, after = block.partition("-----END %s-----" % kind)
     if not body.startswith(kind + "-----") or not end or "-----END " in after:
         return False
@@ -1255,7 +1296,7 @@ def _is_block(block, kind):
     return re.fullmatch("[A-Za-z0-9+/]+={0,2}", text) is not None
 
 
-def is_file(value, kind=True):
+def is_file(value: Any, kind: object = True) -> bool:
     """kind true: an absolute path of a file on the controller; directory: of a folder."""
     return is_path(value) and (
         os.path.isdir(str(value)) if kind == "directory" else os.path.isfile(str(value))

@@ -24,9 +24,8 @@ A job is a dictionary. trainyard-run writes one for trainyard-launch, which has 
     as_root         whether root starts the ranks in containers of the cluster, and this program decides how
 """
 
-import collections
 import re
-import typing
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 __all__ = [
     "EACH",
@@ -51,44 +50,50 @@ TORCHRUN_FLAGS = ("standalone", "no-python", "run-path", "h", "help")
 #: horovodrun's own time limit of a rank for its peers. It may be too short for loading a framework.
 GLOO_SECONDS = 30
 
+#: A job, as the beginning of this file describes it.
+Job = Dict[str, Any]
 
-def slots(job: dict) -> int:
+
+def slots(job: Job) -> int:
     """Return the number of ranks."""
     return sum(entry["slots"] for entry in job["entries"])
 
 
-def first_rank(job: dict, index: int) -> int:
+def first_rank(job: Job, index: int) -> int:
     """Return the number of the first rank of a host. Those of all hosts before it come first."""
     return sum(entry["slots"] for entry in job["entries"][:index])
 
 
-def connect_seconds(job: dict) -> int:
+def connect_seconds(job: Job) -> int:
+    """Return the seconds in which all ranks must connect."""
     return int(job.get("seconds") or CONNECT_SECONDS)
 
 
-def host_text(entries: list) -> str:
+def host_text(entries: List[Dict[str, Any]]) -> str:
     """Return the text of a host file for horovodrun and mpirun. horovodrun's parser supports neither comments nor empty lines."""
     return "".join("%s slots=%d\n" % (entry["address"], entry["slots"]) for entry in entries)
 
 
-def master(job: dict) -> str:
-    return job.get("master_address") or job["entries"][0]["address"]
+def master(job: Job) -> str:
+    """Return the address of the rendezvous."""
+    return str(job.get("master_address") or job["entries"][0]["address"])
 
 
-def release(version: typing.Optional[str]) -> typing.Optional[tuple]:
+def release(version: Optional[str]) -> Optional[Tuple[int, int]]:
     """Return the first two numbers of a version, or None if it has none."""
     found = re.match(r"(\d+)\.(\d+)", version or "")
     return (int(found.group(1)), int(found.group(2))) if found else None
 
 
-def assignments(environment: dict) -> list:
+def assignments(environment: Mapping[str, str]) -> List[str]:
+    """Return NAME=VALUE of each variable, sorted by name."""
     return ["%s=%s" % pair for pair in sorted(environment.items())]
 
 
 # --- torchrun ---
 
 
-def torch_launcher(version: typing.Optional[str]) -> tuple:
+def torch_launcher(version: Optional[str]) -> Tuple[List[str], bool]:
     """Return (launcher command, whether it has --rdzv_conf). torchrun exists since PyTorch 1.10, its module since 1.9."""
     found = release(version)
     if found is None or found >= (1, 10):
@@ -99,7 +104,7 @@ def torch_launcher(version: typing.Optional[str]) -> tuple:
     return ["python3", "-m", "torch.distributed.launch", "--use_env"], False
 
 
-def torchrun_options(arguments: list) -> list:
+def torchrun_options(arguments: List[str]) -> List[Tuple[str, str]]:
     """Return the options of torchrun among the arguments, (name, value) of each. Those of the script, which come after its name, are not among them."""
     found, words = [], list(arguments)
     while words and words[0].startswith("-"):
@@ -113,7 +118,7 @@ def torchrun_options(arguments: list) -> list:
     return found
 
 
-def has_own_rendezvous(arguments: list) -> bool:
+def has_own_rendezvous(arguments: List[str]) -> bool:
     """Return whether the user has chosen a rendezvous, or a number of hosts that changes, which static rendezvous does not have."""
     options = torchrun_options(arguments)
     return any(
@@ -121,7 +126,7 @@ def has_own_rendezvous(arguments: list) -> bool:
     )
 
 
-def torchrun(job: dict, arguments: list) -> list:
+def torchrun(job: Job, arguments: List[str]) -> List[str]:
     """Return the command. torchrun takes the last of several equal options, so those of the user win.
 
     The hosts of a job are known, so the rendezvous is static: the one of c10d keeps pickled objects
@@ -156,13 +161,13 @@ def torchrun(job: dict, arguments: list) -> list:
 # --- horovodrun ---
 
 
-def interface_option(version: typing.Optional[str]) -> str:
+def interface_option(version: Optional[str]) -> str:
     """Return horovodrun's option for one interface. The plural exists since 0.25.0. All versions since 0.19.0 accept the singular."""
     is_new = (release(version) or (0, 0)) >= (0, 25)
     return "--network-interfaces" if is_new else "--network-interface"
 
 
-def horovodrun(job: dict, arguments: list) -> list:
+def horovodrun(job: Job, arguments: List[str]) -> List[str]:
     """Return the command. horovodrun overrides NCCL_SOCKET_IFNAME and other variables of its environment, so the ranks get them once more behind it."""
     command = ["horovodrun", "-np", str(slots(job))]
     if job.get("host_file"):
@@ -185,14 +190,15 @@ def horovodrun(job: dict, arguments: list) -> list:
     return command + (["env"] + assignments(again) if again else []) + arguments
 
 
-def horovodrun_environment(job: dict) -> dict:
+def horovodrun_environment(job: Job) -> Dict[str, str]:
+    """Return the variables of horovodrun: how long a rank waits for its peers."""
     return {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(GLOO_SECONDS, connect_seconds(job)))}
 
 
 # --- mpirun of Open MPI ---
 
 
-def mpirun(job: dict, arguments: list) -> list:
+def mpirun(job: Job, arguments: List[str]) -> List[str]:
     """Return the command. Without -np there is one rank per slot of the host file."""
     command = [job.get("mpirun") or "mpirun"]
     if job.get("as_root"):
@@ -209,7 +215,7 @@ def mpirun(job: dict, arguments: list) -> list:
     return command + arguments
 
 
-def _as_root(job: dict) -> list:
+def _as_root(job: Job) -> List[str]:
     """Return the options for containers of the cluster, whose ranks communicate through NCCL or Horovod."""
     counts = {entry["slots"] for entry in job["entries"]}
     # Open MPI 5 counts no slots for a host named by one of its addresses (openpmix/prrte#2258), so the number of processes per node is explicit.
@@ -227,12 +233,13 @@ def _as_root(job: dict) -> list:
     return options
 
 
-def mpirun_environment(_job: dict) -> dict:
+def mpirun_environment(_job: Job) -> Dict[str, str]:
+    """Return the variables of mpirun."""
     # A Horovod without MPI then ends at once, and does not train one model for each rank.
     return {"HOROVOD_CONTROLLER": "mpi"}
 
 
-def open_mpi(ssh: str, network: str = "", fabric: str = "") -> dict:
+def open_mpi(ssh: str, network: str = "", fabric: str = "") -> Dict[str, str]:
     """Return options of Open MPI as variables, so that arguments of the user win over them. C(ssh) is the program that connects to the other hosts.
 
     Open MPI 4 and earlier have OMPI_MCA, and 5 has PRTE_MCA for its daemons.
@@ -251,7 +258,7 @@ def open_mpi(ssh: str, network: str = "", fabric: str = "") -> dict:
     return options
 
 
-def open_mpi_version(text: str) -> typing.Optional[str]:
+def open_mpi_version(text: str) -> Optional[str]:
     """Return the version in the output of C(mpirun --version), or None if it is not Open MPI's."""
     found = re.match(r"mpi(?:run|exec) \(Open MPI\) (\S+)", text)
     return found.group(1) if found else None
@@ -260,16 +267,17 @@ def open_mpi_version(text: str) -> typing.Optional[str]:
 # --- MindSpore ---
 
 
-def mindspore(job: dict, arguments: list) -> list:
+def mindspore(job: Job, arguments: List[str]) -> List[str]:
     """Return the command that starts the ranks of one host. trainyard-launch sees in the container whether there is msrun."""
     return ["python3", job["program"], "mindspore", "--"] + arguments
 
 
-def mindspore_environment(job: dict) -> dict:
+def mindspore_environment(job: Job) -> Dict[str, str]:
+    """Return the variables of trainyard-launch: the job's description."""
     return {"TRAINYARD_LAUNCH_JOB": job["description"]}
 
 
-def msrun(job: dict, folder: str, program: list) -> list:
+def msrun(job: Job, folder: str, program: List[str]) -> List[str]:
     """Return the command. C(program) starts a rank, and on the first host also the scheduler."""
     # Without join it does not look at the workers. Its other defaults are one port for all jobs, and eight workers.
     return [
@@ -285,14 +293,25 @@ def msrun(job: dict, folder: str, program: list) -> list:
     ] + program
 
 
-def no_variables(_job: dict) -> dict:
+def no_variables(_job: Job) -> Dict[str, str]:
+    """Return no variables, for launchers that need none."""
     return {}
 
 
-#: command(job, arguments) returns the command line, environment(job) the variables of the launcher itself. starts says who starts it. package is the Python
-#: package whose version decides about its options. before are words before a command that is not a Python script. rank says whether the launcher itself
-#: starts the command of a rank, so that the caller puts rank.py before it.
-Launcher = collections.namedtuple("Launcher", "command environment starts package before rank")
+class Launcher(NamedTuple):
+    """command(job, arguments) returns the command line, environment(job) the variables of the launcher itself. starts says who starts it.
+
+    package is the Python package whose version decides about its options. before are words before a command that is not a Python script. rank says whether
+    the launcher itself starts the command of a rank, so that the caller puts rank.py before it.
+    """
+
+    command: Callable[[Job, List[str]], List[str]]
+    environment: Callable[[Job], Dict[str, str]]
+    starts: str
+    package: str
+    before: List[str]
+    rank: bool
+
 
 LAUNCHERS = {
     "horovodrun": Launcher(horovodrun, horovodrun_environment, HEAD, "horovod", [], True),

@@ -13,7 +13,7 @@ import functools
 import itertools
 import re
 
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Dict, NamedTuple, TypedDict
 
 try:
     from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import (
@@ -26,8 +26,14 @@ try:
     from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import told_lines
 except ImportError:
     # On a host, where they are in one folder.
-    from _error_signatures import CAUSE, GENERAL, SIGNATURES, SPECIAL, Signature
-    from _host_health import told_lines
+    from _error_signatures import (  # type: ignore[import-not-found, no-redef]
+        CAUSE,
+        GENERAL,
+        SIGNATURES,
+        SPECIAL,
+        Signature,
+    )
+    from _host_health import told_lines  # type: ignore[import-not-found, no-redef]
 
 __all__ = [
     "PART_BYTES",
@@ -116,6 +122,24 @@ _BETWEEN = 40
 _ROOT_CAUSE, _RULER = "Root Cause (first observed failure)", "=" * 20
 
 
+#: A known message: C(id), C(rank) (precedence), C(cause), C(fix) for the person, C(fix_operator), C(source), C(line), and C(line_number) from 1.
+Error = Dict[str, Any]
+
+
+class Line(TypedDict):
+    """A line of a log, shortened, and its number from 1."""
+
+    line: str
+    line_number: int
+
+
+class Answer(TypedDict):
+    """What readers show of a log."""
+
+    causes: list[Error]
+    lines: list[Line]
+
+
 class Log(NamedTuple):
     """A log, of which the middle may be left out.
 
@@ -140,7 +164,7 @@ def _decoded(data: bytes) -> str:
         return data.translate(_ASCII).decode("ascii")
 
 
-_ASCII = bytes(byte if byte < 128 else ord("?") for byte in range(256))
+_ASCII = bytes(range(128)) + b"?" * 128
 
 
 def log_of(text: str) -> Log:
@@ -184,12 +208,13 @@ def _plain_text(text: str) -> str:
         text = _COLOURS.sub("", text)
     if len(text) <= 2 * _END_OF_LINE or max(map(len, text.split("\n"))) <= 2 * _END_OF_LINE:
         return text
-    return "\n".join(
-        line
-        if len(line) <= 2 * _END_OF_LINE
-        else line[:_END_OF_LINE] + " ... " + line[-_END_OF_LINE:]
-        for line in text.split("\n")
-    )
+    return "\n".join(map(_ends_of_line, text.split("\n")))
+
+
+def _ends_of_line(line: str) -> str:
+    if len(line) <= 2 * _END_OF_LINE:
+        return line
+    return line[:_END_OF_LINE] + " ... " + line[-_END_OF_LINE:]
 
 
 # --- which entries of the table can be in a text ---
@@ -243,20 +268,21 @@ def _possible(text: str, signatures: list[Signature] | None) -> list[_Wording]:
 
     To look for each would take seconds in a large log. Its different words, without their digits, are much fewer than all.
     """
-    words: set = set()
+    words: set[bytes] = set()
     for at in range(0, len(text), _CHUNK):
         # A word at the border of two chunks is in both halves of it, so the next chunk begins a little earlier.
         part = _without_binary(text[max(0, at - 200) : at + _CHUNK].encode("utf-8", "replace"))
         words.update(part.translate(_PRINTABLE, _DIGITS).split())
     spoken = b"\n".join(word for word in words if len(word) > 3 and not _ENCODED.fullmatch(word))
+    wordings = _wordings() if signatures is None else _wordings_of(signatures)
     return [
         wording
-        for wording in (_wordings() if signatures is None else _wordings_of(signatures))
+        for wording in wordings
         if (len(wording.word) < 4 or wording.word in spoken) and wording.needle in text
     ]
 
 
-_PRINTABLE = bytes(byte if 32 < byte < 127 else 32 for byte in range(256))
+_PRINTABLE = b" " * 33 + bytes(range(33, 127)) + b" " * 129
 # Control characters that text does not have, and all other bytes.
 _CONTROLS = bytes([*range(7), *range(14, 27), *range(28, 32), 127])
 _NO_CONTROLS = bytes(byte for byte in range(256) if byte not in _CONTROLS)
@@ -277,7 +303,7 @@ def _without_binary(part: bytes) -> bytes:
 # --- what is told ---
 
 
-def _of_gpu(error: dict, line: str) -> dict:
+def _of_gpu(error: Error, line: str) -> Error:
     """Return what is told of an error of a GPU or an NVSwitch, as of a failure of a signature."""
     return {
         "id": error["signature"],
@@ -295,7 +321,8 @@ class _Lines:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.found: dict = {}
+        # By the position of a line: precedence, entry, match, and the end of the line.
+        self.found: dict[int, tuple[tuple[int, int], Signature, re.Match[str], int]] = {}
 
     def take(self, wording: _Wording) -> None:
         """Keep the lines of a wording in which no entry of a higher precedence was found."""
@@ -312,7 +339,7 @@ class _Lines:
                 key = (wording.signature.rank, match.start())
                 self.found[begin] = (key, wording.signature, match, end)
 
-    def told(self, begin: int) -> dict:
+    def told(self, begin: int) -> Error:
         _key, signature, match, end = self.found[begin]
         words = ["", *(group or "" for group in match.groups())]
         return {
@@ -338,9 +365,9 @@ class _Told:
     """Which objects (paths, ports, GPUs) of each id are told: the first, and further ones that differ."""
 
     def __init__(self) -> None:
-        self.objects: dict = {}
+        self.objects: dict[str, list[tuple[str, ...]]] = {}
 
-    def is_new(self, name: str, words: tuple) -> bool:
+    def is_new(self, name: str, words: tuple[str, ...]) -> bool:
         seen = self.objects.setdefault(name, [])
         is_first = not seen
         has_object = any(words)
@@ -350,12 +377,10 @@ class _Told:
         return is_first or is_other and len(seen) <= _MOST_OBJECTS
 
 
-def find_errors(log: str | Log, signatures: list[Signature] | None = None) -> list[dict]:
+def find_errors(log: str | Log, signatures: list[Signature] | None = None) -> list[Error]:
     """Return the known messages in a log: the causes, then messages that only say that something failed, then consequences. Each in the order of the log.
 
     C(signatures) are the entries that count, all of the table by default. Of each C(id), the first line is told, and lines with another object.
-    Each has C(id), C(rank) (precedence), C(cause), C(fix) for the person, C(fix_operator),
-    C(source), C(line), and C(line_number) from 1.
     """
     log = log_of(log) if isinstance(log, str) else log
     gpus = {at: _of_gpu(error, _line_at(log.text, at)) for at, error in told_lines(log.text)}
@@ -363,7 +388,8 @@ def find_errors(log: str | Log, signatures: list[Signature] | None = None) -> li
     for wording in _possible(log.text, signatures):
         lines.take(wording)
     # In one line, the table of Xids knows more.
-    told, errors = _Told(), []
+    told = _Told()
+    errors: list[Error] = []
     for begin in sorted({**lines.found, **gpus}):
         if begin in gpus:
             error = gpus[begin]
@@ -381,7 +407,7 @@ def _line_at(text: str, at: int) -> str:
     return text[at : min(len(text) if end < 0 else end, at + 2 * _END_OF_LINE)]
 
 
-def _in_order(errors: list[dict]) -> list[dict]:
+def _in_order(errors: list[Error]) -> list[Error]:
     """Return the errors, causes first. A message that says less about the same failure is left out."""
     names = {error["id"] for error in errors}
     # 'Test failure' is the trace below an error that is already told.
@@ -392,7 +418,7 @@ def _in_order(errors: list[dict]) -> list[dict]:
     return sorted(kept, key=lambda error: max(error["rank"], CAUSE))
 
 
-def causes(log: str | Log, signatures: list[Signature] | None = None) -> list[dict]:
+def causes(log: str | Log, signatures: list[Signature] | None = None) -> list[Error]:
     """Return the causes in a log, the first one first.
 
     If it has none, the messages that say that something failed are returned, and if it has none of these, the consequences.
@@ -405,7 +431,7 @@ def causes(log: str | Log, signatures: list[Signature] | None = None) -> list[di
     return errors
 
 
-def answer(log: Log) -> dict:
+def answer(log: Log) -> Answer:
     """Return what readers show of a log: C(causes), and C(lines) that look like a cause if none of the messages is one. Of an unknown log, the last lines."""
     keys = ("id", "cause", "fix", "fix_operator", "line", "line_number")
     told = causes(log)
@@ -417,7 +443,7 @@ def answer(log: Log) -> dict:
 # --- what is shown if nothing is known ---
 
 
-def more_lines(log: Log, told: list[dict]) -> list[dict]:
+def more_lines(log: Log, told: list[Error]) -> list[Line]:
     """Return the lines that look like a cause, without those of C(told), what P(causes) has returned. None if one of these is a cause.
 
     What a launcher prints of each failure says that something failed, and not why.
@@ -429,39 +455,39 @@ def more_lines(log: Log, told: list[dict]) -> list[dict]:
     return [line for line in lines if line["line_number"] not in known][:UNKNOWN_LINES]
 
 
-def unknown_lines(log: str | Log, count: int = UNKNOWN_LINES) -> list[dict]:
+def unknown_lines(log: str | Log, count: int = UNKNOWN_LINES) -> list[Line]:
     """Return the first lines that look like a cause: C(line) and C(line_number). Those of the rank that has the first one, then those of the others.
 
     What launchers print after each failure, and the frames of tracebacks, are none. Warnings come last.
     """
     log = log_of(log) if isinstance(log, str) else log
-    ranks: dict = {}
-    warnings: list = []
+    ranks: dict[str, list[tuple[str, int, str]]] = {}
+    warnings: list[tuple[str, int, str]] = []
     for begin, line in _suspicious(log.text):
-        prefix = _PREFIX.match(line)
-        said = line[prefix.end() :]
-        rank = next(filter(None, prefix.groups()), "")
+        tags, end = _prefix(line)
+        said = line[end:]
+        rank = next(filter(None, tags), "")
         is_warning = _WARNING.search(said) and not _LOOKS_WRONG.search(_WARNING.sub("", said))
         kept = warnings if is_warning else ranks.setdefault(rank, [])
         if len(kept) < count:
             kept.append((" ".join(said.split())[:500], begin, " ".join(line.split())[:500]))
     ordered = list(itertools.chain(*ranks.values(), warnings))
-    first: dict = {}
+    first: dict[str, Line] = {}
     for said, begin, line in ordered:
         first.setdefault(said, {"line": line, "line_number": log.number(begin)})
     return list(first.values())[:count]
 
 
-def cause_of(name: str, line: str, **words: str) -> dict:
+def cause_of(name: str, line: str, **words: str) -> Error:
     """Return what is told of an entry of the table that no line of a log shows. C(words) replace its words."""
     entry = next(signature for signature in SIGNATURES if signature.id == name)
     found = {"id": name, "cause": entry.cause, "fix": entry.person, "fix_operator": entry.operator}
     return dict(found, line=line, line_number=None, **words)
 
 
-def last_lines(log: Log, count: int = LAST_LINES) -> list[dict]:
+def last_lines(log: Log, count: int = LAST_LINES) -> list[Line]:
     """Return the last lines of a log that are not empty, as P(unknown_lines) does."""
-    found: list = []
+    found: list[Line] = []
     end = len(log.text)
     while end > 0 and len(found) < count:
         begin = log.text.rfind("\n", 0, end) + 1
@@ -478,11 +504,10 @@ def _suspicious(text: str) -> list[tuple[int, str]]:
     found = []
     for begin in _with_words(text):
         line = _line_at(text, begin).partition("\r")[0]
-        prefix = _PREFIX.match(line)
-        said = line[prefix.end() :]
+        said = line[_prefix(line)[1] :]
         if any(start <= begin < end for start, end in skipped) or _TRAILER.search(said):
             continue
-        if _LOOKS_WRONG.search(said) and not _is_frame(text, begin, line, prefix):
+        if _LOOKS_WRONG.search(said) and not _is_frame(text, begin, line):
             found.append((begin, line))
     return found
 
@@ -492,7 +517,7 @@ def _with_words(text: str) -> list[int]:
     lower = text.lower()
     # Of a few characters, the lower case is longer.
     lower = lower if len(lower) == len(text) else text
-    begins = set()
+    begins: set[int] = set()
     for word in _WORDS:
         at = lower.find(word)
         for _line in range(_MOST_LINES):
@@ -505,25 +530,32 @@ def _with_words(text: str) -> list[int]:
     return sorted(begins)
 
 
-def _is_frame(text: str, begin: int, line: str, prefix: re.Match) -> bool:
+def _prefix(line: str) -> tuple[tuple[str | None, ...], int]:
+    """Return the tags of launchers before a line, and the position behind them."""
+    prefix = _PREFIX.match(line)
+    return (prefix.groups(), prefix.end()) if prefix else ((), 0)
+
+
+def _is_frame(text: str, begin: int, line: str) -> bool:
     """Return whether a line is the source line of a traceback's frame. The lines of other ranks may be between the two."""
+    tags, prefix_end = _prefix(line)
     end = begin
     for _line in range(_BETWEEN):
         if end < 1:
             return False
         start = text.rfind("\n", 0, end - 1) + 1
         before = text[start : min(end, start + 2 * _END_OF_LINE)]
-        its_prefix = _PREFIX.match(before)
-        if its_prefix.groups() == prefix.groups():
+        its_tags, its_end = _prefix(before)
+        if its_tags == tags:
             break
         end = start
-    frame = _FRAME.search(before, its_prefix.end())
+    frame = _FRAME.search(before, its_end)
     if not frame:
         return False
     # Both have the same words of a logger before them, and the source line is indented by more.
-    at = frame.start() - its_prefix.end()
-    said = line[prefix.end() :]
-    return said[:at] == before[its_prefix.end() : frame.start()] and said[at : at + 1] == " "
+    at = frame.start() - its_end
+    said = line[prefix_end:]
+    return said[:at] == before[its_end : frame.start()] and said[at : at + 1] == " "
 
 
 def _summaries(text: str) -> list[tuple[int, int]]:

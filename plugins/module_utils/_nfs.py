@@ -11,6 +11,8 @@ import os
 import re
 import struct
 
+from typing import Callable, Iterable, List, Sequence, Tuple, TypedDict
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import unescaped
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
@@ -28,6 +30,18 @@ __all__ = [
     "unit_name",
     "without_access",
 ]
+
+#: Entries of an access list: tag, permissions and id.
+_Access = List[Tuple[int, int, int]]
+
+
+class Export(TypedDict):
+    """An export of a folder to a client."""
+
+    path: str
+    client: str
+    options: list[str]
+
 
 # linux/posix_acl_xattr.h
 _ACL_VERSION = 2
@@ -69,23 +83,27 @@ _SHOWN_UNLESS = frozenset(
 # --- mounts ---------------------------------------------------------------------------------------------------------------
 
 
-def unit_name(path, suffix):
+def unit_name(path: str, suffix: str) -> str:
     """Return the name of systemd's unit for a path, as in systemd-escape --path."""
     parts = [part for part in path.split("/") if part]
-    text = "-".join(
-        "".join(
-            character
-            if re.match(r"[A-Za-z0-9:_.]", character)
-            and not (character == "." and index == 0 and number == 0)
-            else "".join("\\x%02x" % byte for byte in character.encode("utf-8"))
-            for index, character in enumerate(part)
-        )
-        for number, part in enumerate(parts)
-    )
+    text = "-".join(_escaped(part) for part in parts)
+    # systemd escapes a dot at the beginning only.
+    if text.startswith("."):
+        text = "\\x2e" + text[1:]
     return (text or "-") + "." + suffix
 
 
-def shown_options(options):
+def _escaped(part: str) -> str:
+    text = ""
+    for character in part:
+        if re.match(r"[A-Za-z0-9:_.]", character):
+            text += character
+        else:
+            text += "".join("\\x%02x" % byte for byte in character.encode("utf-8"))
+    return text
+
+
+def shown_options(options: Iterable[str]) -> list[str]:
     """Return the requested mount options in the kernel's notation, without those of the mount program and systemd."""
     shown = []
     for option in options:
@@ -101,32 +119,32 @@ def shown_options(options):
     return shown
 
 
-def options_in_force(asked, shown):
+def options_in_force(asked: Iterable[str], shown: Sequence[str]) -> list[str]:
     """Return the requested options that a mounted file system does not have. A version without minor number matches any."""
     names = {option.partition("=")[0] for option in shown}
-    sizes = dict(option.split("=") for option in shown if option.startswith(("rsize=", "wsize=")))
-    return [
-        option
-        for option in shown_options(asked)
-        if option not in shown
+    sizes = {option[:5]: option[6:] for option in shown if option.startswith(("rsize=", "wsize="))}
+    missing = []
+    for option in shown_options(asked):
+        if option in shown or option in _SHOWN_UNLESS and option.partition("=")[0] not in names:
+            continue
         # The server may lower these.
-        and not (
-            option.startswith(("rsize=", "wsize="))
-            and int(sizes.get(option[:5], "0")) in range(1, int(option[6:]) + 1)
-        )
-        and not (
-            option.startswith("vers=") and any(other.startswith(option + ".") for other in shown)
-        )
-        and not (option in _SHOWN_UNLESS and option.partition("=")[0] not in names)
-    ]
+        if option.startswith(("rsize=", "wsize=")) and 0 < int(sizes.get(option[:5], 0)) <= int(
+            option[6:]
+        ):
+            continue
+        is_version = option.startswith("vers=")
+        if not is_version or not any(other.startswith(option + ".") for other in shown):
+            missing.append(option)
+    return missing
 
 
 # --- exports --------------------------------------------------------------------------------------------------------------
 
 
-def parse_exports(text):
+def parse_exports(text: str) -> list[Export]:
     """Return path, client and options of every export in /etc/exports, a file of /etc/exports.d, or /var/lib/nfs/etab."""
-    exports, client_and_options = [], re.compile(r"([^()]*)(?:\(([^()]*)\))?").fullmatch
+    exports: list[Export] = []
+    client_and_options = re.compile(r"([^()]*)(?:\(([^()]*)\))?").fullmatch
     for line in re.sub(r"\\\n", " ", text).splitlines():
         words = [
             word[0] or word[1]
@@ -135,12 +153,13 @@ def parse_exports(text):
         words = [word for word in words if word]
         if not words:
             continue
-        path, defaults = unescaped(words[0]), []
+        path = unescaped(words[0])
+        defaults: list[str] = []
         if not path.startswith("/"):
             raise ParseError("no export: %.160r" % line)
         # exportfs accepts /a/, //a and /a/. for the folder /a.
         path = os.path.normpath("/" + path.lstrip("/"))
-        clients = []
+        clients: list[Export] = []
         for word in words[1:]:
             if word.startswith("-") and not clients:
                 defaults = word[1:].split(",")
@@ -160,10 +179,10 @@ def parse_exports(text):
     return exports
 
 
-def is_same_client(one, other):
+def is_same_client(one: str, other: str) -> bool:
     """Return whether two clients of an export are the same: an address with and without its prefix, a name in any case."""
 
-    def normal(client):
+    def normal(client: str) -> str:
         try:
             return str(ipaddress.ip_network(client, strict=False))
         except ValueError:
@@ -172,13 +191,15 @@ def is_same_client(one, other):
     return normal(one) == normal(other)
 
 
-def not_in_force(wanted, in_force, canonical=str):
+def not_in_force(
+    wanted: Iterable[Export], in_force: Sequence[Export], canonical: Callable[[str], str] = str
+) -> list[Export]:
     """Return the requested exports that are not active, or have other options.
 
     C(canonical) returns the name that the server uses for a client, which may differ from the requested name.
     """
 
-    def served_as_asked(export, served):
+    def served_as_asked(export: Export, served: Export) -> bool:
         same = is_same_client(served["client"], export["client"]) or is_same_client(
             served["client"], canonical(export["client"])
         )
@@ -196,7 +217,7 @@ def not_in_force(wanted, in_force, canonical=str):
     ]
 
 
-def parse_versions(text):
+def parse_versions(text: str) -> list[str]:
     """Return the enabled versions in /proc/fs/nfsd/versions: ``-2 +3 +4 -4.0 +4.1 +4.2``. A major version includes its minor ones."""
     words = text.split()
     found = [word[1:] for word in words if re.fullmatch(r"\+\d+(\.\d+)?", word)]
@@ -206,7 +227,7 @@ def parse_versions(text):
     return [version for version in found if version != "4"]
 
 
-def allowed_by_ufw(status, address, port):
+def allowed_by_ufw(status: str, address: str, port: int) -> bool:
     """Return whether `ufw status verbose` allows an address, or a whole network, to reach a TCP port."""
     if not re.search(r"^Status: active", status, re.M):
         return True
@@ -221,7 +242,7 @@ def allowed_by_ufw(status, address, port):
             return True
         try:
             source = ipaddress.ip_network(match.group(3), strict=False)
-            if wanted.version == source.version and wanted.subnet_of(source):
+            if _is_within(wanted, source):
                 return True
         except ValueError:
             continue
@@ -231,16 +252,27 @@ def allowed_by_ufw(status, address, port):
 # --- access lists ---------------------------------------------------------------------------------------------------------
 
 
-def access_list(raw):
+def _is_within(
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network,
+    other: ipaddress.IPv4Network | ipaddress.IPv6Network,
+) -> bool:
+    if isinstance(network, ipaddress.IPv4Network) and isinstance(other, ipaddress.IPv4Network):
+        return network.subnet_of(other)
+    if isinstance(network, ipaddress.IPv6Network) and isinstance(other, ipaddress.IPv6Network):
+        return network.subnet_of(other)
+    return False
+
+
+def access_list(raw: bytes) -> _Access:
     """Return [(tag, permissions, id)] of a POSIX access list in an extended attribute; [] for none."""
     if not raw:
         return []
     if len(raw) < 4 or (len(raw) - 4) % 8 or struct.unpack_from("<I", raw)[0] != _ACL_VERSION:
         raise ParseError("not a POSIX access list: %r" % raw[:16])
-    return [struct.unpack_from("<HHI", raw, offset) for offset in range(4, len(raw), 8)]
+    return list(struct.iter_unpack("<HHI", raw[4:]))
 
 
-def full_access(raw, mode, uid, default):
+def full_access(raw: bytes, mode: int, uid: int, default: bool) -> bytes:
     """Return the access list with full access for one more user. All other entries stay.
 
     C(raw) is the present one (b"" for none), C(mode) the permission bits: of them come owner and others, and without a list the group too.
@@ -257,13 +289,17 @@ def full_access(raw, mode, uid, default):
         entries.update({(_USER_OBJ, _NO_ID): mode >> 6 & 7, (_OTHER, _NO_ID): mode & 7})
     entries[(_USER, uid)] = 7
     entries[(_MASK, _NO_ID)] = 7
-    order = sorted(entries, key=lambda entry: (entry[0], entry[1]))
+    return _packed(entries)
+
+
+def _packed(entries: dict[tuple[int, int], int]) -> bytes:
+    """The access list with permissions by tag and id."""
     return struct.pack("<I", _ACL_VERSION) + b"".join(
-        struct.pack("<HHI", tag, entries[(tag, owner)], owner) for tag, owner in order
+        struct.pack("<HHI", tag, entries[(tag, owner)], owner) for tag, owner in sorted(entries)
     )
 
 
-def without_access(raw, uid):
+def without_access(raw: bytes, uid: int) -> tuple[bytes, int | None]:
     """Return the access list without the entry that C(full_access) has made for a user, and the group's permissions if no list is left, else None.
 
     Entries of the site stay. A list whose other entries are only those of the mode is none: as a default list it would replace the umask. The permissions of
@@ -275,7 +311,4 @@ def without_access(raw, uid):
     del entries[(_USER, uid)]
     if not any(tag in (_USER, _GROUP) for tag, _owner in entries):
         return b"", entries[(_GROUP_OBJ, _NO_ID)] & entries.get((_MASK, _NO_ID), 7)
-    order = sorted(entries, key=lambda entry: (entry[0], entry[1]))
-    return struct.pack("<I", _ACL_VERSION) + b"".join(
-        struct.pack("<HHI", tag, entries[(tag, owner)], owner) for tag, owner in order
-    ), None
+    return _packed(entries), None

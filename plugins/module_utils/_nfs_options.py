@@ -12,6 +12,8 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from typing import Callable, Dict, Iterable, List, Sequence, Tuple, Union
+
 __all__ = ["EXPORT", "MOUNT", "are_exclusive", "contradictions", "is_option", "version_in"]
 
 _NUMBER = "[0-9]{1,10}"
@@ -22,20 +24,25 @@ _SECURITY = "(none|null|sys|krb5[ip]?|lkey[ip]?|spkm3[ip]?)"
 _HOSTS = "/[A-Za-z0-9._/-]*@[A-Za-z0-9._-]+([+][A-Za-z0-9._-]+)*"
 
 
-def _is_address(text):
+#: What an option takes: nothing, a value that matches a pattern, or one that a function accepts.
+_Takes = Union[None, str, Callable[[str], bool]]
+Options = Dict[str, List[_Takes]]
+
+
+def _is_address(text: str) -> bool:
     try:
         return bool(ipaddress.ip_address(text.partition("%")[0]))
     except ValueError:
         return False
 
 
-def _is_id(text):
+def _is_id(text: str) -> bool:
     return re.fullmatch(_NUMBER, text, re.ASCII) is not None and int(text) < 4294967295
 
 
-def _options(flags, values):
+def _options(flags: str, values: Iterable[Tuple[str, _Takes]]) -> Options:
     """Return {option: pattern of its value, None for one without a value}. Some are valid with and without a value."""
-    found = {name: [None] for name in flags.split()}
+    found: Options = {name: [None] for name in flags.split()}
     for names, value in values:
         for name in names.split():
             found.setdefault(name, []).append(value)
@@ -91,7 +98,7 @@ EXPORT = _options(
 )
 
 
-def is_option(text, known):
+def is_option(text: str, known: Options) -> bool:
     """Return whether a text is one of these options, with a valid value."""
     name, equals, value = text.partition("=")
     # Each program reads its own options and ignores the others: x-systemd.requires=, x-gvfs-hide.
@@ -109,9 +116,9 @@ def is_option(text, known):
     return False
 
 
-def _by_flavor(options):
+def _by_flavor(options: Iterable[str]) -> list[list[str]]:
     """Return the options in parts, one for the flavors of each sec=, because exports(5) allows some options to differ between them."""
-    parts = [[]]
+    parts: list[list[str]] = [[]]
     for option in options:
         if option.startswith("sec=") and any(other.startswith("sec=") for other in parts[-1]):
             parts.append([])
@@ -119,32 +126,24 @@ def _by_flavor(options):
     return parts
 
 
-def contradictions(options, sets):
+def contradictions(options: Iterable[str], sets: Iterable[list[str]]) -> list[list[str]]:
     """Return the sets with more than one option present. A word that ends in = matches all of its values."""
-    found = []
-    for words in sets:
-        for part in _by_flavor(options):
-            if (
-                len(
-                    {
-                        option
-                        for option in part
-                        if option in words
-                        or any(word.endswith("=") and option.startswith(word) for word in words)
-                    }
-                )
-                > 1
-            ):
-                found.append(words)
-                break
-    return found
+    parts = _by_flavor(options)
+    return [words for words in sets if any(_has_several(part, words) for part in parts)]
 
 
-def are_exclusive(options, sets):
+def _has_several(options: Iterable[str], words: Sequence[str]) -> bool:
+    beginnings = tuple(word for word in words if word.endswith("="))
+    found = {option for option in options if option in words or option.startswith(beginnings)}
+    return len(found) > 1
+
+
+def are_exclusive(options: Iterable[str], sets: Iterable[list[str]]) -> bool:
+    """Return whether no set has more than one option present."""
     return contradictions(options, sets) == []
 
 
-def version_in(options):
+def version_in(options: Iterable[str]) -> str:
     """Return the version that a mount's options request, '' if they do not set one."""
     for option in options:
         found = re.fullmatch(r"(?:(?:nfs)?vers=|v)([2-4](?:\.[0-2])?)", option)

@@ -16,13 +16,13 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from typing import NamedTuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, TypedDict
 
 try:
     from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 except ImportError:
     # Role host_library copies these files to hosts, into one folder.
-    from _parse_error import ParseError
+    from _parse_error import ParseError  # type: ignore[import-not-found, no-redef]
 
 # Message of npu-smi -> cause, in this order: if there are several, the first explains the others.
 CAUSES = (
@@ -77,36 +77,71 @@ _NETMASK = re.compile(r"^\s*netmask\s*:\s*(\S+)", re.IGNORECASE | re.MULTILINE)
 _SETTING = re.compile(r"(address|netmask)_([0-9]{1,9})\s*=\s*(\S+)", re.IGNORECASE)
 
 
+#: Rows of a table: the number of the line, and its cells, None for a rule.
+_Rows = List[Tuple[int, Optional[List[str]]]]
+#: A row with cells.
+_Row = Tuple[int, List[str]]
+#: An NPU or a chip, by the keys of module npu_smi_info.
+Npu = Dict[str, Any]
+Chip = Dict[str, Any]
+#: Processes by the number of their NPU.
+_Processes = Dict[int, List[Dict[str, Any]]]
+
+
 class Table(NamedTuple):
     """C(cut) is empty for a complete table, else it says what is missing. C(remarks) are the lines beside the table."""
 
     tool_version: str | None
     driver_version: str | None
-    npus: list
-    remarks: list
+    npus: list[Npu]
+    remarks: list[str]
     cut: str
 
 
-def parse_info(text):
+class Address(TypedDict):
+    """Address and netmask of a device, None if they are not told."""
+
+    address: str | None
+    netmask: str | None
+
+
+class Finding(TypedDict):
+    """A fault of a device; of the host if C(device) is None."""
+
+    kind: str
+    device: int | None
+    found: str
+    expected: str
+    fix: str
+
+
+class _Lines(NamedTuple):
+    """C(torn) tells the first line without an end, and C(is_last) whether it is the last one. C(remarks) are the lines beside the table."""
+
+    rows: _Rows
+    remarks: list[str]
+    torn: str
+    is_last: bool
+
+
+def parse_info(text: str) -> Table | None:
     """The table of C(npu-smi info), or None if the text has none."""
     rows, remarks, torn, is_last = _rows(text)
-    title = next(
-        (place for place, (_number, cells) in enumerate(rows) if cells and _TITLE.search(cells[0])),
-        None,
-    )
-    if title is None:
+    titles = _titles(rows)
+    if not titles:
         return None
+    title_at, title = titles[0]
     if torn and not is_last:
         raise ParseError(torn)
-    if any(cells and _TITLE.search(cells[0]) for _number, cells in rows[title + 1 :]):
+    if len(titles) > 1:
         raise ParseError(
-            f"line {rows[title][0]} begins a table, and another one follows: npu-smi prints one"
+            f"line {rows[title_at][0]} begins a table, and another one follows: npu-smi prints one"
         )
-    tool_version, driver_version = _TITLE.search(rows[title][1][0]).groups()
-    chips_at, processes_at = _headings(rows, title)
-    cut = torn or (
-        "" if rows[-1][1] is None else f"line {rows[-1][0]} is its last, and no rule follows"
-    )
+    tool_version, driver_version = title.groups()
+    cut = torn
+    if not cut and rows[-1][1] is not None:
+        cut = f"line {rows[-1][0]} is its last, and no rule follows"
+    chips_at, processes_at = _headings(rows, title_at)
     if chips_at is None:
         return Table(tool_version, driver_version or None, [], remarks, cut or "it has no heading")
     chips, missing = _chips(rows, chips_at, processes_at)
@@ -116,9 +151,20 @@ def parse_info(text):
     )
 
 
-def _rows(text):
-    """Rows as (number of the line, cells), rules with None as cells. The lines beside the table. The first line without an end, and whether it is the last."""
-    rows, remarks, torn, is_last = [], [], "", True
+def _titles(rows: _Rows) -> list[tuple[int, re.Match[str]]]:
+    """Places of the rows with the versions of npu-smi and of the driver."""
+    found = []
+    for place, (_number, cells) in enumerate(rows):
+        match = _TITLE.search(cells[0]) if cells else None
+        if match:
+            found.append((place, match))
+    return found
+
+
+def _rows(text: str) -> _Lines:
+    rows: _Rows = []
+    remarks: list[str] = []
+    torn, is_last = "", True
     lines = [
         (number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()
     ]
@@ -136,60 +182,64 @@ def _rows(text):
             torn = torn or f"line {number} has no end: '{line[:80]}'"
         else:
             remarks.append(line)
-    return rows, remarks, torn, is_last
+    return _Lines(rows, remarks, torn, is_last)
 
 
-def _headings(rows, title):
+def _headings(rows: _Rows, title: int) -> tuple[int | None, int | None]:
     """Places of the second row of the heading of chips, and of the heading of processes. None if there is none."""
     chips = processes = None
     for place in range(title + 1, len(rows)):
-        cells = rows[place][1]
-        first = cells[0].lower() if cells else ""
-        if (
-            processes is None
-            and first.startswith("npu")
-            and len(cells) > 1
-            and "process id" in [cell.lower() for cell in cells]
-        ):
+        names = _names(rows, place)
+        if not names or not names[0].startswith("npu"):
+            continue
+        if processes is None and len(names) > 1 and "process id" in names:
             processes = place
-        elif (
-            chips is None
-            and first.startswith("npu")
-            and "health" in [cell.lower() for cell in cells]
-        ):
-            if (
-                place + 1 < len(rows)
-                and rows[place + 1][1]
-                and "bus-id" in [cell.lower() for cell in rows[place + 1][1]]
-            ):
-                chips = place + 1
+        elif chips is None and "health" in names and "bus-id" in _names(rows, place + 1):
+            chips = place + 1
     return chips, processes
 
 
-def _chips(rows, heading, end):
+def _names(rows: _Rows, place: int) -> list[str]:
+    """The cells of a row in lower case. None for a rule, and behind the last row."""
+    cells = rows[place][1] if place < len(rows) else None
+    return [cell.lower() for cell in cells or []]
+
+
+def _chips(rows: _Rows, heading: int, end: int | None) -> tuple[list[Chip], str]:
     """The chips in the order of the table, and what is missing of it."""
-    first, second = rows[heading - 1][1], rows[heading][1]
-    chips, group, missing = [], [], ""
-    body = rows[heading + 1 : end] if end is not None else rows[heading + 1 :]
-    # A table that was cut has no rule at its end. Its last group is judged as the others.
-    for number, cells in body + [(None, None)]:
-        if cells is not None:
-            group.append((number, cells))
-            continue
+    first, second = rows[heading - 1][1] or [], rows[heading][1] or []
+    chips: list[Chip] = []
+    missing = ""
+    for group in _groups(rows[heading + 1 : end]):
         if len(group) == 2:
-            chips.append(_chip(first, second, group))
+            chips.append(_chip(first, second, group[0], group[1]))
         elif len(group) > 2:
             raise ParseError(
                 f"line {group[2][0]} is a third row of a chip: '{_shown(group[2][1])}'"
             )
-        elif group:
+        elif not missing:
             missing = (
-                missing
-                or f"line {group[0][0]} is the only one of two rows of a chip: '{_shown(group[0][1])}'"
+                f"line {group[0][0]} is the only one of two rows of a chip: '{_shown(group[0][1])}'"
             )
-        group = []
     if len(chips) > MOST_CHIPS:
         raise ParseError(f"the table has {len(chips)} chips, more than {MOST_CHIPS}")
+    _refuse_twins(chips)
+    return chips, missing
+
+
+def _groups(rows: _Rows) -> list[list[_Row]]:
+    """Rows between rules. A table that was cut has no rule at its end. Its last group is judged as the others."""
+    groups: list[list[_Row]] = [[]]
+    for number, cells in rows:
+        if cells is None:
+            groups.append([])
+        else:
+            groups[-1].append((number, cells))
+    return [group for group in groups if group]
+
+
+def _refuse_twins(chips: list[Chip]) -> None:
+    """ParseError if two chips have the same number, bus or Phy-ID."""
     for key, keys in (
         ("npu and chip", ("npu", "id")),
         ("bus id", ("bus_id",)),
@@ -203,26 +253,26 @@ def _chips(rows, heading, end):
         twice = sorted({each for each in values if values.count(each) > 1})
         if twice:
             raise ParseError(f"two chips have the same {key}: '{twice[0]}'")
-    return chips, missing
 
 
-def _check_columns(heading, number, cells):
+def _check_columns(heading: list[str], number: int, cells: list[str]) -> None:
     if len(cells) != len(heading):
         raise ParseError(f"line {number} has other columns than the heading: '{_shown(cells)}'")
 
 
-def _named_words(headings, cells):
+def _named_words(headings: list[str], cells: list[str]) -> dict[str, str]:
     """The words of some cells, by the words of their headings."""
     names = [word.lower() for word in _words(headings)]
     return dict(zip(names, " ".join(cells).split()))
 
 
-def _whole_or_none(word):
+def _whole_or_none(word: str | None) -> int | None:
     return int(word) if word and _WHOLE.fullmatch(word) else None
 
 
-def _chip(first, second, group):
-    (number_one, one), (number_two, two) = group
+def _chip(first: list[str], second: list[str], one_row: _Row, other_row: _Row) -> Chip:
+    """A chip from its two rows, by the two rows of the heading."""
+    (number_one, one), (number_two, two) = one_row, other_row
     _check_columns(first, number_one, one)
     _check_columns(second, number_two, two)
     health_at = [cell.lower() for cell in first].index("health")
@@ -231,7 +281,7 @@ def _chip(first, second, group):
     npu, _blank, name = " ".join(one[:health_at]).partition(" ")
     words = _named_words(second[:bus_at], two[:bus_at])
     bus_id = two[bus_at].lower()
-    chip = {
+    chip: Chip = {
         "npu": _whole(npu, number_one, "NPU"),
         # Without a column there is one chip for each NPU.
         "id": _whole(words["chip"], number_two, "Chip") if "chip" in words else 0,
@@ -257,13 +307,13 @@ def _chip(first, second, group):
     return chip
 
 
-def _words(cells):
+def _words(cells: list[str]) -> list[str]:
     return [word for cell in cells for word in _HEADING_WORD.findall(cell)]
 
 
-def _values(heading, cells, number):
+def _values(heading: list[str], cells: list[str], number: int) -> dict[str, str]:
     """The texts of the values by key. As many values as words of the heading are in the same order, else each is below its word."""
-    found = {}
+    found: dict[str, str] = {}
     for names, cell in zip(heading, cells):
         words = [
             (match.start(), match[0].lower().partition("(")[0].strip())
@@ -281,28 +331,28 @@ def _values(heading, cells, number):
     return found
 
 
-def _whole(text, number, column):
+def _whole(text: str, number: int, column: str) -> int:
     if not _WHOLE.fullmatch(text):
         raise ParseError(f"line {number}: '{text}' in column {column} is not a number")
     return int(text)
 
 
-def _number(text, key):
+def _number(text: str, key: str) -> float | None:
     if not _NUMBER.fullmatch(text) or (key != "power_w" and "." in text):
         return None
     return float(text) if key == "power_w" else int(text)
 
 
-def _shown(cells):
+def _shown(cells: list[str]) -> str:
     return " | ".join(cells)[:80]
 
 
-def _processes(rows, heading):
+def _processes(rows: _Rows, heading: int) -> _Processes:
     """{NPU: [processes]}. An NPU that the table does not mention has no key."""
-    names = [cell.lower() for cell in rows[heading][1]]
+    names = _names(rows, heading)
     process_id = names.index("process id")
     has_chip = any("chip" in name for name in names[:process_id])
-    found = {}
+    found: _Processes = {}
     for number, cells in rows[heading + 1 :]:
         if cells is None:
             continue
@@ -329,8 +379,8 @@ def _processes(rows, heading):
     return found
 
 
-def _npus(chips, processes):
-    npus = {}
+def _npus(chips: list[Chip], processes: _Processes) -> list[Npu]:
+    npus: dict[int, Npu] = {}
     for chip in chips:
         npu = npus.setdefault(
             chip["npu"],
@@ -358,12 +408,14 @@ def _npus(chips, processes):
     return list(npus.values())
 
 
-def _memory(chip, key):
-    """HBM if the chip has it. Chips with HBM report 0 / 0 for other memory, or that of their control CPU."""
-    return chip[f"hbm_{key}_mib"] if chip["hbm_total_mib"] else chip[f"memory_{key}_mib"]
+def _memory(chip: Chip, key: str) -> int | None:
+    """MiB of memory that are used or there: HBM if the chip has it. Chips with HBM report 0 / 0 for other memory, or that of their control CPU."""
+    kind = "hbm" if chip["hbm_total_mib"] else "memory"
+    mib: int | None = chip[f"{kind}_{key}_mib"]
+    return mib
 
 
-def why_no_answer(rc, stdout, stderr):
+def why_no_answer(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
     """Cause, and the line that shows it. For output without a table, or with an exit code other than 0."""
     lines = [
         line.strip()[:2000]
@@ -384,44 +436,63 @@ def why_no_answer(rc, stdout, stderr):
     return "unknown", f"{last} (exit code {rc})"
 
 
-def parse_address(text):
+def parse_address(text: str) -> tuple[str | None, str | None]:
     """(address, netmask) of C(hccn_tool -i N -ip -g). None for what it does not say."""
-    found = [pattern.search(text) for pattern in (_ADDRESS, _NETMASK)]
-    return tuple(match[1] if match and is_address(match[1]) else None for match in found)
+    return _address(_ADDRESS, text), _address(_NETMASK, text)
 
 
-def parse_conf(text):
+def _address(pattern: re.Pattern[str], text: str) -> str | None:
+    match = pattern.search(text)
+    return match[1] if match and is_address(match[1]) else None
+
+
+def parse_conf(text: str) -> dict[int, Address]:
     """{device: {address, netmask}} of /etc/hccn.conf. As for hccn_tool, the last of several lines for a device counts."""
-    found = {}
+    found: dict[int, Address] = {}
     for line in text.splitlines():
         setting = _SETTING.fullmatch(line.strip())
         if setting and is_address(setting[3]):
-            found.setdefault(int(setting[2]), {"address": None, "netmask": None})[
-                setting[1].lower()
-            ] = setting[3]
+            its = found.setdefault(int(setting[2]), {"address": None, "netmask": None})
+            if setting[1].lower() == "address":
+                its["address"] = setting[3]
+            else:
+                its["netmask"] = setting[3]
     return {device: found[device] for device in sorted(found) if found[device]["address"]}
 
 
-def is_address(text):
+def is_address(text: str) -> bool:
+    """Whether a text is an address of IPv4 or IPv6."""
     try:
         return bool(ipaddress.ip_address(text))
     except ValueError:
         return False
 
 
-def merged_devices(devices, live, reasons, configured):
-    """The addresses of devices (Phy-IDs) and the findings about them. The live answer wins over /etc/hccn.conf."""
-    merged, findings, seen = [], [], {}
+def merged_devices(
+    devices: list[int],
+    live: dict[int, tuple[str | None, str | None]],
+    reasons: dict[int, str],
+    configured: dict[int, Address],
+) -> tuple[list[dict[str, Any]], list[Finding]]:
+    """The addresses of devices (Phy-IDs) and the findings about them. The live answer wins over /etc/hccn.conf.
+
+    C(live) has address and netmask that a device answered with, C(reasons) why one did not answer.
+    """
+    merged: list[dict[str, Any]] = []
+    findings: list[Finding] = []
+    seen: dict[str | None, int] = {}
+    nothing: Address = {"address": None, "netmask": None}
     for device in devices:
         now, netmask = live.get(device) or (None, None)
-        file = configured.get(device) or {"address": None, "netmask": None}
+        file = configured.get(device) or nothing
         address = now or file["address"]
+        source = "hccn_conf" if address else None
         merged.append(
             {
                 "id": device,
                 "address": address,
                 "netmask": netmask if now else file["netmask"],
-                "source": "hccn_tool" if now else "hccn_conf" if address else None,
+                "source": "hccn_tool" if now else source,
                 "live_address": now,
                 "configured_address": file["address"],
                 "reason": None if now else reasons.get(device),
@@ -461,7 +532,7 @@ def merged_devices(devices, live, reasons, configured):
     return merged, findings
 
 
-def unhealthy(npus):
+def unhealthy(npus: list[Npu]) -> list[Finding]:
     """Findings about chips that are not healthy."""
     return [
         _finding(
@@ -477,17 +548,17 @@ def unhealthy(npus):
     ]
 
 
-def _finding(kind, device, found, expected, fix):
+def _finding(kind: str, device: int | None, found: str, expected: str, fix: str) -> Finding:
     return {
         "kind": kind,
         "device": device,
-        "found": str(found),
-        "expected": str(expected),
+        "found": found,
+        "expected": expected,
         "fix": fix,
     }
 
 
-def device_nodes_finding(nodes, npus):
+def device_nodes_finding(nodes: list[int], npus: list[Npu]) -> list[Finding]:
     """A finding if the host has other devices than npu-smi has described, else an empty list. Without any device file nothing is known."""
     chips = sum(len(npu["chips"]) for npu in npus)
     if not nodes or not npus or len(nodes) == chips:

@@ -19,7 +19,7 @@ import re
 
 from bisect import bisect_left
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, TypedDict, TypeVar
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
@@ -28,8 +28,8 @@ try:
     from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 except ImportError:
     # Role host_library copies these files to hosts, into one folder.
-    from _host_health import RESET, recovery
-    from _quantity import quantity
+    from _host_health import RESET, recovery  # type: ignore[import-not-found, no-redef]
+    from _quantity import quantity  # type: ignore[import-not-found, no-redef]
 
 # Message of nvidia-smi -> cause, in this order: if there are two, the first explains the other. The wording is NVML's (nvmlErrorString), or nvidia-smi's for
 # its own checks.
@@ -108,17 +108,52 @@ class ParseError(ValueError):
     """The text is not output of C(nvidia-smi -q -x), or is truncated."""
 
 
+#: A GPU by the keys of module nvidia_smi_info.
+Gpu = Dict[str, Any]
+#: The name of a value, and the words in place of it.
+_Fault = Tuple[str, str]
+_Value = TypeVar("_Value")
+
+
 class Answer(NamedTuple):
     """C(gpu_count) is the number that nvidia-smi counted; C(gpus) those that it described; C(remarks) the other lines of its output."""
 
     driver_version: str | None
     cuda_version: str | None
     gpu_count: int
-    gpus: list
-    remarks: list
+    gpus: list[Gpu]
+    remarks: list[str]
 
 
-def _check_names(gpus):
+class Lost(TypedDict):
+    """A GPU that nvidia-smi cannot reach, by its bus, and why."""
+
+    bus_id: str
+    error: str
+
+
+class Problem(TypedDict):
+    """A problem of a GPU. C(id) is the check of role verify that reports it, and C(action) one of ignore, warn, stop_job and drain."""
+
+    id: str
+    action: str
+    evidence: str
+    fix: str
+
+
+class Fabric(TypedDict):
+    """The NVLink fabric of a host: whether its GPUs are part of one, and all have joined it, None without one; and what they say of it."""
+
+    present: bool
+    ready: bool | None
+    states: list[str]
+    statuses: list[str]
+    healths: list[str]
+    cliques: list[str]
+    clusters: list[str]
+
+
+def _check_names(gpus: list[Gpu]) -> None:
     """Each GPU has a uuid or a bus id, and no two have the same."""
     for gpu in gpus:
         if gpu["uuid"] is None and gpu["bus_id"] is None:
@@ -133,7 +168,7 @@ def _check_names(gpus):
             raise ParseError(f"two GPUs have the {key} {twice[0]}")
 
 
-def parse_query(text):
+def parse_query(text: str) -> Answer | None:
     """The result, or None if the text contains no document."""
     text = _without_names(text)
     spans = _documents(text)
@@ -170,7 +205,7 @@ def parse_query(text):
     )
 
 
-def lost_gpus(*streams):
+def lost_gpus(*streams: str) -> list[Lost]:
     """GPUs that nvidia-smi reports only as unreachable: bus_id and error."""
     # A console may have wrapped the line. Names of processes are not messages of nvidia-smi.
     found = [
@@ -181,7 +216,7 @@ def lost_gpus(*streams):
     return [{"bus_id": bus_id, "error": error} for bus_id, error in dict.fromkeys(found)]
 
 
-def why_no_answer(rc, stdout, stderr):
+def why_no_answer(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
     """Cause, and the line that shows it. For output without a document, or with an exit code other than 0."""
     # Its messages are short.
     lines = [
@@ -198,13 +233,15 @@ def why_no_answer(rc, stdout, stderr):
     return EXIT_CODES.get(rc, "unknown"), f"{last} (exit code {rc})"
 
 
-def _without_names(text):
+def _without_names(text: str) -> str:
     """The text with escaped names of processes. nvidia-smi prints names literally, including tags, quotes and control characters.
 
     nvidia-smi prints each name on a separate line, so it ends with the last end tag in that line. In a document without line breaks, or for a name with
     line breaks, it ends where the rest of the process follows.
     """
-    pieces, at, behind, line_begin, line_end = [], 0, None, 0, -1
+    pieces: list[str] = []
+    behind: list[int] | None = None
+    at, line_begin, line_end = 0, 0, -1
     while True:
         begin = text.find(_NAME, at)
         if begin < 0:
@@ -232,7 +269,7 @@ def _without_names(text):
         at = end
 
 
-def _entity(match):
+def _entity(match: re.Match[str]) -> str:
     """Existing escapes stay, except those of characters that XML cannot represent."""
     word = match[1]
     if word[0] != "#":
@@ -248,19 +285,20 @@ def _entity(match):
     )
 
 
-def _documents(text):
+def _documents(text: str) -> list[tuple[int, int]]:
     """Positions of the documents."""
-    spans, at = [], 0
+    spans: list[tuple[int, int]] = []
+    at = 0
     while True:
         begin = _BEGIN.search(text, at)
-        end = begin and _END.search(text, begin.end())
-        if not end:
+        end = _END.search(text, begin.end()) if begin else None
+        if not begin or not end:
             return spans
         spans.append((begin.start(), end.end()))
         at = end.end()
 
 
-def _beside(text):
+def _beside(text: str) -> str:
     """The output outside of the document. After a document without an end, or after several, any text may be the name of a process."""
     text = _without_names(text)
     first = _BEGIN.search(text)
@@ -271,7 +309,7 @@ def _beside(text):
     return before if _MARKUP.search(behind) else before + "\n" + behind
 
 
-def _tree(document, lines_before):
+def _tree(document: str, lines_before: int) -> ElementTree.Element:
     if "<!ENTITY" in document:
         raise ParseError("the document defines entities, but nvidia-smi never does")
     try:
@@ -283,7 +321,7 @@ def _tree(document, lines_before):
         ) from exc
 
 
-def _refuse_odd_digits(root):
+def _refuse_odd_digits(root: ElementTree.Element) -> None:
     """int() accepts digits of other scripts or fails on them. nvidia-smi prints none, so its output was modified."""
     for node in root.iter():
         for words in [] if node.tag == "process_name" else [node.text or "", *node.attrib.values()]:
@@ -293,7 +331,7 @@ def _refuse_odd_digits(root):
                 )
 
 
-def _count(root, gpus, lost):
+def _count(root: ElementTree.Element, gpus: list[Gpu], lost: list[Lost]) -> int:
     """Number of GPUs that nvidia-smi counted. It describes each, or reports an error outside of the document. Drivers differ in counting the latter."""
     described = len(gpus)
     if described > MOST_GPUS:
@@ -320,7 +358,7 @@ def _count(root, gpus, lost):
     return int(said)
 
 
-def _words(node, path):
+def _words(node: ElementTree.Element, path: str) -> str | None:
     """The element's text; None if there is no such element or it is empty."""
     found = node.find(path)
     if found is None or found.text is None:
@@ -328,7 +366,7 @@ def _words(node, path):
     return " ".join(found.text.split()) or None
 
 
-def _first_version(root, *paths):
+def _first_version(root: ElementTree.Element, *paths: str) -> str | None:
     for path in paths:
         match = _VERSION.fullmatch(_words(root, path) or "")
         if match:
@@ -339,11 +377,13 @@ def _first_version(root, *paths):
 class _Reader:
     """Reads values of one element, and records the reasons of missing ones."""
 
-    def __init__(self, node):
+    def __init__(self, node: ElementTree.Element) -> None:
         self.node = node
-        self.unavailable = {}
+        self.unavailable: dict[str, str] = {}
 
-    def value(self, key, convert, *paths):
+    def value(
+        self, key: str, convert: Callable[[str], Optional[_Value]], *paths: str
+    ) -> _Value | None:
         reason = ABSENT
         for path in paths:
             words = _words(self.node, path) or self._of_section(path)
@@ -357,33 +397,37 @@ class _Reader:
         self.unavailable[key] = reason
         return None
 
-    def _of_section(self, path):
+    def _of_section(self, path: str) -> str | None:
         """'N/A' may replace a whole section."""
         section = self.node.find(path.rpartition("/")[0]) if "/" in path else None
-        return (
-            " ".join(section.text.split()) or None
-            if section is not None and len(section) == 0 and section.text
-            else None
-        )
+        return _bare(section) or None if section is not None and len(section) == 0 else None
 
-    def number(self, key, unit, *paths, kind=float):
-        def convert(words):
+    def number(self, key: str, unit: str, *paths: str) -> float | None:
+        """The number before a unit, which is a regular expression."""
+
+        def convert(words: str) -> float | None:
             match = re.fullmatch(_NUMBER + unit, words)
-            return kind(match[1]) if match and (kind is float or "." not in match[1]) else None
+            return float(match[1]) if match else None
 
         return self.value(key, convert, *paths)
 
-    def integer(self, key, unit, *paths):
-        return self.number(key, unit, *paths, kind=int)
+    def integer(self, key: str, unit: str, *paths: str) -> int | None:
+        """The same for whole numbers."""
 
-    def switch(self, key, *paths):
+        def convert(words: str) -> int | None:
+            match = re.fullmatch(_NUMBER + unit, words)
+            return int(match[1]) if match and "." not in match[1] else None
+
+        return self.value(key, convert, *paths)
+
+    def switch(self, key: str, *paths: str) -> bool | None:
         return self.value(key, lambda words: _YES_NO.get(words.lower()), *paths)
 
-    def text(self, key, *paths):
+    def text(self, key: str, *paths: str) -> str | None:
         return self.value(key, lambda words: None if _says_none(words) else words, *paths)
 
 
-def _says_none(words):
+def _says_none(words: str) -> bool:
     bare = words.strip("[]").lower()
     return (
         bare in ("n/a", "not found", "no permission")
@@ -400,11 +444,11 @@ def _says_none(words):
     )
 
 
-def _bare(node):
+def _bare(node: ElementTree.Element) -> str:
     return " ".join((node.text or "").split())
 
 
-def _faults(node):
+def _faults(node: ElementTree.Element) -> list[_Fault]:
     """Each fault that is in place of a value: the name of the value, and the words. Names that people choose are not words of nvidia-smi."""
     said = [
         (part.tag, words)
@@ -419,15 +463,15 @@ def _faults(node):
     ]
 
 
-def _recovery_words(words):
+def _recovery_words(words: str) -> str | None:
     """The recovery action: words that are known, such as Reset, also in a longer form, or new ones."""
     is_known = recovery(words)[0] != "warn"
     return words if is_known or not _says_none(words) else None
 
 
-def _gpu(index, node, shared):
+def _gpu(index: int, node: ElementTree.Element, shared: list[_Fault]) -> Gpu:
     read = _Reader(node)
-    gpu = {
+    gpu: Gpu = {
         # Position in the document, as in nvidia-smi's table and its option -i: by PCI bus id. The order of minor numbers may differ.
         "index": index,
         "uuid": read.text("uuid", "uuid"),
@@ -546,7 +590,7 @@ def _gpu(index, node, shared):
     return judge(gpu)
 
 
-def judge(gpu):
+def judge(gpu: Gpu) -> Gpu:
     """Return the GPU with its C(problems), as all readers judge it, and whether it is C(usable)."""
     found = (
         _state_problems(gpu) + _fabric_problems(gpu) + _memory_problems(gpu) + _clock_problems(gpu)
@@ -591,13 +635,12 @@ _RESET_FIX = (
 )
 
 
-def _problem(check, action, gpu, evidence, fix):
-    """A problem of a GPU. C(id) is the check of role verify that reports it, and C(action) one of ignore, warn, stop_job and drain."""
+def _problem(check: str, action: str, gpu: Gpu, evidence: str, fix: str) -> Problem:
     name = "GPU %d (%s)" % (gpu["index"], gpu["bus_id"] or gpu["uuid"])
     return {"id": check, "action": action, "evidence": "%s: %s" % (name, evidence), "fix": fix}
 
 
-def _state_problems(gpu):
+def _state_problems(gpu: Gpu) -> list[Problem]:
     """What the driver says of the GPU as a whole: values that are missing because of a fault, and the recovery action."""
     found = []
     if gpu["faults"]:
@@ -620,12 +663,12 @@ def _state_problems(gpu):
     return found
 
 
-def _bus_id(node, read):
+def _bus_id(node: ElementTree.Element, read: _Reader) -> str | None:
     said = node.get("id") or ""
     return read.text("bus_id", "pci/pci_bus_id") if not said or _says_none(said) else said.lower()
 
 
-def _fabric_problems(gpu):
+def _fabric_problems(gpu: Gpu) -> list[Problem]:
     """What keeps the GPU out of the NVLink fabric. N/A is a GPU without one, and clique 0 and health N/A are normal."""
     state, status, health = gpu["fabric_state"], gpu["fabric_status"], gpu["fabric_health"]
     if state is None:
@@ -646,7 +689,7 @@ def _fabric_problems(gpu):
     return found
 
 
-def _memory_problems(gpu):
+def _memory_problems(gpu: Gpu) -> list[Problem]:
     """Errors since the driver was loaded and memory that cannot be repaired drain. What waits for a reset, or is older, does not."""
     errors = {span: gpu["ecc_errors"][span]["uncorrectable"] for span in ("volatile", "aggregate")}
     found = []
@@ -671,7 +714,7 @@ def _memory_problems(gpu):
     return found
 
 
-def _clock_problems(gpu):
+def _clock_problems(gpu: Gpu) -> list[Problem]:
     reasons = set(gpu["throttle_reasons"] or [])
     slowed = [reason for reason in gpu["throttle_reasons"] or [] if reason in _THROTTLED | _HOT]
     if not slowed:
@@ -683,8 +726,8 @@ def _clock_problems(gpu):
     return [_problem("gpu-throttle", action, gpu, evidence, fix)]
 
 
-def fabric_of(gpus):
-    """The NVLink fabric of a host: whether its GPUs are part of one, and all have joined it; and what they say of it."""
+def fabric_of(gpus: list[Gpu]) -> Fabric:
+    """The NVLink fabric that the GPUs of a host are part of."""
     joined = [gpu for gpu in gpus if gpu["fabric_state"] is not None]
     bad = [
         gpu
@@ -693,7 +736,7 @@ def fabric_of(gpus):
         if problem["id"] == "gpu-fabric" and problem["action"] == "drain"
     ]
 
-    def each(key):
+    def each(key: str) -> list[str]:
         return sorted({gpu[key] for gpu in joined if gpu[key] is not None})
 
     return {
@@ -710,7 +753,7 @@ def fabric_of(gpus):
 _CLOCKS = (("graphics", "graphics"), ("sm", "sm"), ("memory", "mem"), ("video", "video"))
 
 
-def _ecc_errors(read, span, kind):
+def _ecc_errors(read: _Reader, span: str, kind: str) -> int | None:
     """The sum of the counters, whose parts differ by generation; null if there are none."""
     single_or_double = "single_bit" if kind == "correctable" else "double_bit"
     total = read.node.find(f"ecc_errors/{span}/{single_or_double}/total")
@@ -733,7 +776,7 @@ def _ecc_errors(read, span, kind):
     return sum(counted)
 
 
-def _throttle_reasons(read):
+def _throttle_reasons(read: _Reader) -> list[str] | None:
     """Current reasons for lower clocks in NVIDIA's terms; C(gpu_idle) is one of them. Null if unknown."""
     nodes = read.node.findall("clocks_event_reasons/*") or read.node.findall(
         "clocks_throttle_reasons/*"
@@ -752,7 +795,7 @@ def _throttle_reasons(read):
     return None
 
 
-def _mig_devices(node):
+def _mig_devices(node: ElementTree.Element) -> list[dict[str, Any]]:
     devices = []
     for part in node.findall("mig_devices/mig_device"):
         read = _Reader(part)
@@ -772,11 +815,12 @@ def _mig_devices(node):
     return devices
 
 
-def _processes(read):
+def _processes(read: _Reader) -> list[dict[str, Any]] | None:
     """Null if nvidia-smi does not list them, which differs from an empty list."""
     found = read.node.find("processes")
-    if found is None or len(found) == 0 and (found.text or "").strip():
-        read.unavailable["processes"] = ABSENT if found is None else " ".join(found.text.split())
+    said = "" if found is None else _bare(found)
+    if found is None or len(found) == 0 and said:
+        read.unavailable["processes"] = ABSENT if found is None else said
         return None
     processes = []
     for part in found.findall("process_info"):

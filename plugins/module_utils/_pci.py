@@ -10,6 +10,8 @@ import glob
 import os
 import re
 
+from typing import Any, TypedDict
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 
 DEVICES = "/sys/bus/pci/devices"
@@ -20,9 +22,37 @@ HUAWEI = "0x19e5"
 NETWORK, INFINIBAND, ACCELERATOR = "0x02", "0x0207", "0x12"
 
 
-def nvidia_devices(root=""):
+class Gpu(TypedDict):
+    """A GPU on the PCI bus. C(device_id) has four hexadecimal digits."""
+
+    bus_id: str
+    device_id: str
+
+
+class Adapter(TypedDict):
+    """A network adapter of the fabric. C(driver) is empty without one, C(devices) are its RDMA devices."""
+
+    bus_id: str
+    vendor_id: str
+    device_id: str
+    driver: str
+    infiniband: bool
+    devices: list[str]
+
+
+class PeerAccess(TypedDict):
+    """What P(peer_access) returns."""
+
+    peer_memory: bool
+    dma_buf: bool
+    redirected: list[str]
+    translated: list[str]
+
+
+def nvidia_devices(root: str = "") -> tuple[list[Gpu], int]:
     """GPUs (C(bus_id), C(device_id)), and the number of NVSwitches, which are PCI bridges."""
-    gpus, switches = [], 0
+    gpus: list[Gpu] = []
+    switches = 0
     for folder in sorted(glob.glob((root + "/bus/pci/devices" if root else DEVICES) + "/*")):
         vendor, kind, device = (
             read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device")
@@ -33,14 +63,14 @@ def nvidia_devices(root=""):
     return gpus, switches
 
 
-def root_port(folder) -> str:
+def root_port(folder: str) -> str:
     """PCI address of the root port above a device's folder in sysfs; empty for one that is directly in the root complex, as in many virtual machines."""
     parts = os.path.realpath(folder).split("/")
     buses = [place for place, part in enumerate(parts) if re.match(r"pci[0-9a-f]{4,8}:", part)]
     return parts[buses[0] + 1] if buses and len(parts) > buses[0] + 2 else ""
 
 
-def gpus_beside(folder, gpus) -> list:
+def gpus_beside(folder: str, gpus: list[Gpu]) -> list[str]:
     """PCI addresses of those among the GPUs that share a PCIe root port with a device, and so can reach it without the processor."""
     port = root_port(folder)
     return [
@@ -50,7 +80,7 @@ def gpus_beside(folder, gpus) -> list:
     ]
 
 
-def npu_devices():
+def npu_devices() -> int:
     """Number of Ascend NPUs."""
     return sum(
         read_text(folder + "/vendor").strip() == HUAWEI
@@ -59,9 +89,9 @@ def npu_devices():
     )
 
 
-def fabric_adapters(root="/sys"):
+def fabric_adapters(root: str = "/sys") -> list[Adapter]:
     """InfiniBand adapters of any vendor, and Mellanox network adapters, which all support RoCE or InfiniBand, with or without a driver."""
-    adapters = []
+    adapters: list[Adapter] = []
     for folder in sorted(glob.glob(root + "/bus/pci/devices/*")):
         vendor, kind, device = (
             read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device")
@@ -93,12 +123,13 @@ _REDIRECTS = 0x04 | 0x08
 _MOST_CAPABILITIES = 48
 
 
-def redirects(config):
+def redirects(config: bytes) -> bool:
     """Whether a port of a PCIe switch sends what the devices below it send to each other up to the root, by its Access Control Services.
 
     C(config) has the bytes of its configuration space. A port of the root is none: what passes it goes through the root anyway.
     """
-    place, port = (config[_POINTER] if len(config) > _POINTER else 0), None
+    place = config[_POINTER] if len(config) > _POINTER else 0
+    port = None
     for _number_of in range(_MOST_CAPABILITIES):
         if not 0x40 <= place <= len(config) - 4:
             break
@@ -117,7 +148,7 @@ def redirects(config):
     return False
 
 
-def _config(folder):
+def _config(folder: str) -> bytes:
     try:
         with open(os.path.join(folder, "config"), "rb") as file:
             return file.read(4096)
@@ -125,7 +156,7 @@ def _config(folder):
         return b""
 
 
-def peer_access(root="/sys", release=""):
+def peer_access(root: str = "/sys", release: str = "") -> PeerAccess:
     """What decides whether network adapters read the memory of GPUs directly (GPUDirect RDMA). C(release) is that of the kernel.
 
     Returns C(peer_memory), whether the kernel has nvidia-peermem or its predecessor, C(dma_buf), whether kernel and driver can do it without, C(redirected),
@@ -133,7 +164,8 @@ def peer_access(root="/sys", release=""):
     """
     names = {gpu["bus_id"] for gpu in nvidia_devices(root)[0]}
     names |= {adapter["bus_id"] for adapter in fabric_adapters(root)}
-    above, translated = set(), []
+    above: set[str] = set()
+    translated: list[str] = []
     for name in sorted(names):
         folder = os.path.realpath(os.path.join(root, "bus/pci/devices", name))
         kind = read_text(os.path.join(folder, "iommu_group/type")).strip()
@@ -156,23 +188,23 @@ def peer_access(root="/sys", release=""):
     }
 
 
-def _number(folder, name):
+def _number(folder: str, name: str) -> float | None:
     """The number that a file of a PCI device begins with: '32.0 GT/s PCIe', '16'. None for 'Unknown', and for a width without a link."""
     match = re.match(r"\d{1,3}(?:\.\d)?", read_text(os.path.join(folder, name)))
     number = float(match.group()) if match else 0.0
     return number if 0 < number < 255 else None
 
 
-def _above(root, name):
+def _above(root: str, name: str) -> list[str]:
     """Names of the bonds, bridges and VLANs on top of an interface."""
-    found = []
+    found: list[str] = []
     for path in sorted(glob.glob("%s/class/net/%s/upper_*" % (root, glob.escape(name)))):
         upper = os.path.basename(path)[len("upper_") :]
         found += [upper, *_above(root, upper)]
     return list(dict.fromkeys(found))
 
 
-def network_cards(root="/sys"):
+def network_cards(root: str = "/sys") -> list[dict[str, Any]]:
     """Network adapters of any kind, without virtual functions: their PCIe links and those of the slots above them, their interfaces, and their RDMA devices.
 
     Speeds are in GT/s for each lane, C(width) is in lanes. A value that is not known, as in a virtual machine, is None. Unlike a GPU, an idle adapter does not

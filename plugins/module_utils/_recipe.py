@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import tarfile
-from typing import NamedTuple
+from typing import Any, Iterable, NamedTuple, Sequence, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 
@@ -33,34 +33,54 @@ class RecipeError(ValueError):
     """The recipe cannot be computed; the message names the variable."""
 
 
-def digest(value):
+class Archived(TypedDict):
+    """Identity of an image in an archive. C(layers) are the digests of its layers."""
+
+    id: str
+    layers: list[str]
+
+
+class Image(TypedDict):
+    """An image in the results of modules. C(recipe) is empty if it was not built by role training_image, C(intact) tells whether its layers are those built."""
+
+    name: str
+    present: bool
+    id: str
+    recipe: str
+    intact: bool
+    labels: dict[str, str]
+    layers: list[str]
+    environment: list[str]
+    size_mib: int
+
+
+def digest(value: Any) -> str:
     """sha256 of data, independent of the order of its keys."""
     return hashlib.sha256(
         json.dumps(value, sort_keys=True, separators=(",", ":")).encode("utf-8")
     ).hexdigest()
 
 
-def layers_digest(layers):
+def layers_digest(layers: Iterable[str]) -> str:
     """Value of label C(trainyard.layers) for an image with these layers."""
     return digest(list(layers))
 
 
-def horovod_variables(requires, architectures, overrides):
+def horovod_variables(
+    requires: dict[str, list[str]],
+    architectures: Sequence[int | str],
+    overrides: dict[str, Any] | None,
+) -> dict[str, str]:
     """HOROVOD_* variables for the build. Required parts must be built or the build fails. Other parts are left out if that saves time.
 
     C(overrides) come last; a value of None takes a variable away.
     """
-    parts = dict(
-        (section, requires.get(section) or [])
-        for section in ("frameworks", "controllers", "tensor_operations")
-    )
-    variables = dict(
-        (
-            "HOROVOD_%s_%s" % ("WITH" if name in parts["frameworks"] else "WITHOUT", name.upper()),
-            "1",
-        )
-        for name in FRAMEWORKS
-    )
+    sections = ("frameworks", "controllers", "tensor_operations")
+    parts = {section: requires.get(section) or [] for section in sections}
+    variables: dict[str, Any] = {}
+    for name in FRAMEWORKS:
+        state = "WITH" if name in parts["frameworks"] else "WITHOUT"
+        variables["HOROVOD_%s_%s" % (state, name.upper())] = "1"
     transports = parts["controllers"] + parts["tensor_operations"]
     variables["HOROVOD_WITH_MPI" if "mpi" in transports else "HOROVOD_WITHOUT_MPI"] = "1"
     if "gloo" in transports:
@@ -77,23 +97,23 @@ def horovod_variables(requires, architectures, overrides):
         # If the framework has CUDA, Horovod compiles kernels for any transport.
         variables["HOROVOD_BUILD_CUDA_CC_LIST"] = ",".join(str(each) for each in architectures)
     variables.update(overrides or {})
-    return dict((name, str(value)) for name, value in variables.items() if value is not None)
+    return {name: str(value) for name, value in variables.items() if value is not None}
 
 
-def recipe_hash(parts):
+def recipe_hash(parts: Any) -> str:
     """Hash over everything that determines the content of the image, and nothing else: no mirror, CA, proxy or fact of a host."""
     return digest(parts)
 
 
-def archive_image(path, name):
-    """Identity of an image in an archive of C(docker save): {id, layers}. The archive is not unpacked."""
+def archive_image(path: str, name: str) -> Archived:
+    """Identity of an image in an archive of C(docker save). The archive is not unpacked."""
+    requested = name if ":" in name.rpartition("/")[2] else name + ":latest"
     try:
         with tarfile.open(path) as archive:
-            images = json.load(archive.extractfile("manifest.json"))
-            wanted = name if ":" in name.rpartition("/")[2] else name + ":latest"
+            images = json.loads(_member(archive, "manifest.json"))
             for image in images:
-                if wanted in (image.get("RepoTags") or []):
-                    config = archive.extractfile(image["Config"]).read()
+                if requested in (image.get("RepoTags") or []):
+                    config = _member(archive, image["Config"])
                     return {
                         "id": "sha256:" + hashlib.sha256(config).hexdigest(),
                         "layers": json.loads(config.decode("utf-8"))["rootfs"]["diff_ids"],
@@ -106,11 +126,19 @@ def archive_image(path, name):
     there = sorted(tag for image in images for tag in image.get("RepoTags") or [])
     raise RecipeError(
         "training_image_base_archive: '%s' has no image named '%s' (training_image_base). It has: %s. Set one of these, or "
-        "save it under that name" % (path, wanted, ", ".join(there) or "none with a name")
+        "save it under that name" % (path, requested, ", ".join(there) or "none with a name")
     )
 
 
-def _package_names(packages):
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    """The content of a file in an archive. KeyError if there is none, ValueError if it is a folder."""
+    stream = archive.extractfile(name)
+    if stream is None:
+        raise ValueError("%s is no file" % name)
+    return stream.read()
+
+
+def _package_names(packages: Iterable[str]) -> set[str]:
     names = set()
     for package in packages:
         name = package
@@ -127,14 +155,14 @@ class Build(NamedTuple):
     """
 
     base: str
-    requires: dict
-    variables: dict
-    packages: list
-    apt_packages: list
+    requires: dict[str, list[str]]
+    variables: dict[str, Any]
+    packages: list[str]
+    apt_packages: list[str]
     nccl_version: str
 
 
-def _framework_problems(probe, build):
+def _framework_problems(probe: dict[str, Any], build: Build) -> list[str]:
     """Return the required frameworks that neither the base nor the packages have, and those that do not work with Horovod."""
     problems = []
     required = build.requires.get("frameworks") or []
@@ -156,7 +184,7 @@ def _framework_problems(probe, build):
     return problems
 
 
-def _uses_cpu_build(probe, build):
+def _uses_cpu_build(probe: dict[str, Any], build: Build) -> bool:
     """Return whether PyTorch of the base is required and has no CUDA."""
     if not probe["frameworks"]["pytorch"] or probe["torch_cuda"]:
         return False
@@ -164,7 +192,7 @@ def _uses_cpu_build(probe, build):
     return "pytorch" in required and "torch" not in _package_names(build.packages)
 
 
-def _nccl_problem(probe, build):
+def _nccl_problem(probe: dict[str, Any], build: Build) -> str:
     """Return why Horovod cannot be compiled with NCCL as required, empty if it can."""
     why = "training_image_requires.tensor_operations has nccl, "
     if not probe["versions"]["cuda"]:
@@ -188,7 +216,7 @@ def _nccl_problem(probe, build):
     return ""
 
 
-def base_problems(probe, build):
+def base_problems(probe: dict[str, Any], build: Build) -> list[str]:
     """Why Horovod cannot be compiled on this base as required: one sentence each, empty if it can.
 
     C(probe) is what step C(probe) of the recipe says of the base.
@@ -216,7 +244,7 @@ def base_problems(probe, build):
     return problems
 
 
-def describe_image(name, found):
+def describe_image(name: str, found: dict[str, Any] | None) -> Image:
     """The entry of one image in the results of modules. C(found) is the output of docker inspect, None if there is no such image."""
     found = found or {}
     config = found.get("Config") or {}

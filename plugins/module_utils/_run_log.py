@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import re
 
+from typing import TypedDict
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._epilogues import (
     AILING,
     is_ending,
@@ -110,7 +112,17 @@ _WARNING_BLOCK = re.compile(
 )
 
 
-def learned_tag(before_header):
+class Remark(TypedDict):
+    """A line of a log that does not fail a run. C(host) is the one whose NCCL wrote it, None if that is unknown."""
+
+    id: str
+    host: str | None
+    cause: str
+    fix: str
+    line: str
+
+
+def learned_tag(before_header: str) -> re.Pattern[str] | None:
     """Pattern of the prefix of the table's header, which all other lines have too, with other numbers. None without a prefix."""
     text = before_header.rstrip("# \t")
     if not text.strip() or len(text) > 300:
@@ -119,10 +131,10 @@ def learned_tag(before_header):
     return re.compile(r"\s*" + words + (r"(?!\w)" if re.search(r"\w$", text) else ""))
 
 
-def _levels(line, tags):
+def _levels(line: str, tags: list[re.Pattern[str]]) -> list[int]:
     """The start of the line, after removing its tags one by one. C(tags) are those of this log."""
-    found = next((found for found in (tag.match(line) for tag in tags) if found), None)
-    places = [0] + ([found.end()] if found else [])
+    learned = next((found for found in (tag.match(line) for tag in tags) if found), None)
+    places = [0] + ([learned.end()] if learned else [])
     while True:
         found = _TAG.match(line, places[-1])
         if not found or found.end() == places[-1]:
@@ -130,22 +142,22 @@ def _levels(line, tags):
         places.append(found.end())
 
 
-def _bare(line, tags):
+def _bare(line: str, tags: list[re.Pattern[str]]) -> str:
     """The line without its tags."""
     return line[_levels(line, tags)[-1] :].strip()
 
 
-def _is_table(bare):
+def _is_table(bare: str) -> bool:
     """Complete lines of nccl-tests itself."""
     return set(bare.split()) <= _UNITS or bool(_FOOTER.fullmatch(bare))
 
 
-def _is_last_error(line, tags):
+def _is_last_error(line: str, tags: list[re.Pattern[str]]) -> bool:
     found = _LAST_ERROR.search(line)
-    return bool(found) and not _bare(line[: found.start()], tags)
+    return found is not None and not _bare(line[: found.start()], tags)
 
 
-def _is_said_by_a_library(line, bare):
+def _is_said_by_a_library(line: str, bare: str) -> bool:
     found = _NCCL.search(line)
     if found:
         # An aborted communicator reports that itself; a closed one reports "Destroy COMPLETE".
@@ -153,7 +165,7 @@ def _is_said_by_a_library(line, bare):
     return any(pattern.fullmatch(bare) for pattern in _LIBRARIES)
 
 
-def _begins_command(text):
+def _begins_command(text: str) -> bool:
     """Whether a line is a shell's prompt, the command of a test, or the next step of a CI job."""
     return bool(
         _PROMPT.fullmatch(text) or _TEST_COMMAND.fullmatch(text) or _NEXT_STEP.fullmatch(text)
@@ -163,13 +175,14 @@ def _begins_command(text):
 class Around:
     """The lines below the header of one table, except its rows."""
 
-    def __init__(self, before_header):
+    def __init__(self, before_header: str) -> None:
         tag = learned_tag(before_header)
         self.tags = [tag] if tag else []
-        self.names = set()
-        self.within, self.after = [], []
+        self.names: set[str] = set()
+        self.within: list[str] = []
+        self.after: list[str] = []
 
-    def add(self, line, ended, row):
+    def add(self, line: str, ended: bool, row: bool) -> None:
         """C(row): the line is the prefix of a row."""
         self._learn(line, row)
         bare = _bare(line, self.tags) if row else None
@@ -177,7 +190,7 @@ class Around:
         if not row or bare and AILING.search(bare):
             (self.after if ended else self.within).append(line)
 
-    def _learn(self, line, row):
+    def _learn(self, line: str, row: bool) -> None:
         """Names of hosts before the table's own lines are tags of this log: several hosts may write to it."""
         footer = _FOOTER.search(line)
         prefix, mark, rest = line.partition("#")
@@ -189,31 +202,34 @@ class Around:
             return
         name = prefix.strip()
         is_new = name and name not in self.names and len(self.names) < 64
-        if is_new and _NAME_TAG.fullmatch(prefix) and not AILING.search(name):
+        tag = learned_tag(prefix)
+        if is_new and tag and _NAME_TAG.fullmatch(prefix) and not AILING.search(name):
             self.names.add(name)
-            self.tags.append(learned_tag(prefix))
+            self.tags.append(tag)
 
-    def unexpected(self, followed):
+    def unexpected(self, followed: bool) -> str | None:
         """The first line that no good run prints there, or None. C(followed): another run follows in the same log."""
         return self._first(self.within, False, None) or self._first(
             self.after, True, _ENDED if followed else None
         )
 
-    def unexpected_end(self):
+    def unexpected_end(self) -> str | None:
         return self._first(self.after, True, None)
 
-    def _first(self, lines, ended, objections):
+    def _first(
+        self, lines: list[str], ended: bool, objections: re.Pattern[str] | None
+    ) -> str | None:
         """C(objections): words that an unknown line must not have; None if it must not be there at all."""
         reader = _Lines(self, lines, ended, objections)
         return next(
             (line for number, line in enumerate(lines) if reader.is_unexpected(number)), None
         )
 
-    def end_of_warning(self, lines, number):
+    def end_of_warning(self, lines: list[str], number: int) -> int:
         """Open MPI prints a warning between two rulers: the number of the line below it. 0 for other text, or if the warning reports an end."""
         if not lines[number].rstrip().endswith("-" * 40):
             return 0
-        block = []
+        block: list[str] = []
         for end in range(number + 1, min(number + 40, len(lines))):
             bare = _bare(lines[end], self.tags)
             if bare.endswith("-" * 40):
@@ -229,11 +245,13 @@ class Around:
 class _Lines:
     """Judges the lines around a table one after the other. A known block of lines is judged as a whole, by its first line."""
 
-    def __init__(self, around, lines, ended, objections):
+    def __init__(
+        self, around: Around, lines: list[str], ended: bool, objections: re.Pattern[str] | None
+    ) -> None:
         self.around, self.lines, self.ended, self.objections = around, lines, ended, objections
         self.skip, self.well = 0, False
 
-    def is_unexpected(self, number):
+    def is_unexpected(self, number: int) -> bool:
         if number < self.skip:
             return False
         line = self.lines[number]
@@ -251,7 +269,7 @@ class _Lines:
         readings = [line[place:].strip() for place in places[:6] + places[-1:]]
         return not self._is_known(line, bare, readings)
 
-    def _is_known(self, line, bare, readings):
+    def _is_known(self, line: str, bare: str, readings: list[str]) -> bool:
         if self.ended and self._is_epilogue(line, readings):
             self.well = self.well or any(_STOPPED_WELL.fullmatch(reading) for reading in readings)
             return True
@@ -263,7 +281,7 @@ class _Lines:
             return True
         return self.objections is not None and not self.objections.search(bare)
 
-    def _is_epilogue(self, line, readings):
+    def _is_epilogue(self, line: str, readings: list[str]) -> bool:
         return (
             _is_last_error(line, self.around.tags)
             or any(is_ending(reading) for reading in readings)
@@ -300,12 +318,9 @@ _REMARKS = (
 _SPEAKER = re.compile(r"([A-Za-z0-9][\w.-]{0,252}):\d+:\d+ \[")
 
 
-def remarks(text):
-    """Lines of a log that do not fail a run, but which its reader should see: [{id, host, cause, fix, line}].
-
-    C(host) is the one whose NCCL wrote the line, None if the line does not have it. Each sentence of a host is told once.
-    """
-    found = {}
+def remarks(text: str) -> list[Remark]:
+    """Lines of a log that do not fail a run, but which its reader should see. Each sentence of a host is told once."""
+    found: dict[tuple[str, str | None, str], Remark] = {}
     for line in text.split("\n"):
         if (
             "Got async" not in line

@@ -31,7 +31,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._mountinfo import (
     mount_of,
     parse_mountinfo,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import Login, run_tool
 
 __all__ = ["SESSION_OPTIONS", "environment_differences", "origin_of", "parse_view", "session_view"]
 
@@ -293,8 +293,7 @@ def session_view(module: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         ["python3", "-I", "-c", options["program"], options["share"]],
         options["timeout"],
         container=options["container"],
-        ssh_host=options["ssh_host"],
-        ssh_port=options["ssh_port"],
+        login=Login(options["ssh_host"], options["ssh_port"]),
     )
     if run.cause or run.rc != 0:
         words = run.evidence or (run.stderr.strip().splitlines() or ["exit code %d" % run.rc])[-1]

@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol
 import contextlib
 
 # Unbuffered, because a Python tool that crashes at exit (in a GPU library's exit handler) would lose its output.
@@ -47,6 +47,28 @@ _NO_ENGINE = re.compile(
 )
 
 
+class Module(Protocol):
+    """What functions of module_utils use of an AnsibleModule, which has no types of its own."""
+
+    params: dict[str, Any]
+
+    def get_bin_path(self, arg: str) -> str | None:
+        """Return the path of a program, None if it is not on the PATH."""
+
+    def run_command(self, args: list[str], **options: Any) -> tuple[int, str, str]:
+        """Return the exit code, stdout and stderr of a program."""
+
+    def fail_json(self, msg: str, **result: Any) -> NoReturn:
+        """End the module with an error."""
+
+
+class Login(NamedTuple):
+    """An sshd in which a container logs in: its host and its port."""
+
+    host: str
+    port: int
+
+
 class Run(NamedTuple):
     """Result of a run. C(cause) is empty if the tool itself ran; else C(evidence) is the line that shows the cause."""
 
@@ -57,15 +79,18 @@ class Run(NamedTuple):
     evidence: str = ""
 
 
-def tool_options(timeout, executable=None):
+def tool_options(timeout: int, executable: str | None = None) -> dict[str, Any]:
     """The options of doc fragment C(tool), with a module's own defaults."""
-    options = {"container": {"type": "str"}, "timeout": {"type": "int", "default": timeout}}
+    options: dict[str, Any] = {
+        "container": {"type": "str"},
+        "timeout": {"type": "int", "default": timeout},
+    }
     return (
         dict(options, executable={"type": "str", "default": executable}) if executable else options
     )
 
 
-def check_names(module, *options):
+def check_names(module: Module, *options: str) -> None:
     """A name that begins with a dash would be an option to docker and ssh."""
     for option in options:
         name = module.params[option]
@@ -75,102 +100,119 @@ def check_names(module, *options):
             )
 
 
-def check_timeout(module):
+def check_timeout(module: Module) -> None:
+    """End the module if its option C(timeout) is less than a second."""
     if module.params["timeout"] < 1:
         module.fail_json(
             msg=f"timeout: '{module.params['timeout']}' is too short; set 1 second or more"
         )
 
 
-def run_tool(module, command, timeout, container=None, image=None, ssh_host=None, ssh_port=None):
-    """Run C(command) for at most C(timeout) seconds. With C(ssh_host), the container logs in there and runs it."""
-    if not (container or image):
-        binary = module.get_bin_path(command[0])
-        if not binary:
-            return Run(127, "", "", "not_installed", f"{command[0]} is not on the PATH")
-        return _run(module, [binary] + command[1:], timeout)
+def run_tool(
+    module: Module,
+    command: list[str],
+    timeout: int,
+    container: str | None = None,
+    image: str | None = None,
+    login: Login | None = None,
+) -> Run:
+    """Run C(command) for at most C(timeout) seconds: on the host, in a temporary container of an image, or in a running container.
 
-    docker = module.get_bin_path("docker")
-    if not docker:
-        return Run(127, "", "", "engine_unavailable", "docker is not on the PATH")
-    token = uuid.uuid4().hex
-    options = [f"--env={key}={value}" for key, value in ENVIRONMENT.items()] + [
-        f"--workdir={DIRECTORY}"
-    ]
-
-    if image:
-        # By its id, because docker run never pulls an id.
-        found = _run(module, [docker, "image", "inspect", "--format={{.Id}}", image], timeout)
-        if found.rc != 0:
-            return found if found.cause == "timeout" else _cause_of_docker(found, "image_missing")
-        name = f"trainyard-check-{token}"
-        run = _run(
-            module,
-            [
-                docker,
-                "run",
-                "--rm",
-                f"--name={name}",
-                "--label=trainyard.managed=true",
-                "--network=none",
-                f"--entrypoint={command[0]}",
-                *options,
-                found.stdout.strip(),
-                *command[1:],
-            ],
-            timeout,
-        )
+    With C(login), the container logs in there and runs it.
+    """
+    docker = module.get_bin_path("docker") if container or image else None
+    if docker and image:
+        return _run_in_image(module, docker, image, command, timeout)
+    if docker and container:
+        token = uuid.uuid4().hex
+        options = [*_docker_options(), f"--env=TRAINYARD_CHECK={token}"]
+        inside = _command_behind(login, command, timeout) if login else command
+        run = _run(module, [docker, "exec", *options, container, *inside], timeout)
         if run.cause == "timeout":
-            module.run_command([docker, "rm", "--force", "--volumes", name])
+            _kill(module, docker, container, token)
+        elif login and run.rc == 255:
+            return run._replace(cause="ssh_failed", evidence=_last(run))
         return _cause_of_docker(run)
+    if container or image:
+        return Run(127, "", "", "engine_unavailable", "docker is not on the PATH")
+    binary = module.get_bin_path(command[0])
+    if not binary:
+        return Run(127, "", "", "not_installed", f"{command[0]} is not on the PATH")
+    return _run(module, [binary] + command[1:], timeout)
 
-    inside = list(command)
-    if ssh_host:
-        exports = " ".join(f"{key}={shlex.quote(value)}" for key, value in ENVIRONMENT.items())
-        # With its own timeout, because remote processes survive the end of ssh.
-        remote = f"cd {DIRECTORY} && {exports} exec timeout --kill-after=2 {timeout} " + " ".join(
-            shlex.quote(word) for word in command
-        )
-        inside = ["ssh", "-o", "BatchMode=yes", "-p", str(ssh_port), "--", ssh_host, remote]
+
+def _docker_options() -> list[str]:
+    variables = [f"--env={key}={value}" for key, value in ENVIRONMENT.items()]
+    return [*variables, f"--workdir={DIRECTORY}"]
+
+
+def _run_in_image(module: Module, docker: str, image: str, command: list[str], timeout: int) -> Run:
+    # By its id, because docker run never pulls an id.
+    found = _run(module, [docker, "image", "inspect", "--format={{.Id}}", image], timeout)
+    if found.rc != 0:
+        return found if found.cause == "timeout" else _cause_of_docker(found, "image_missing")
+    name = f"trainyard-check-{uuid.uuid4().hex}"
     run = _run(
         module,
-        [docker, "exec", *options, f"--env=TRAINYARD_CHECK={token}", container, *inside],
+        [
+            docker,
+            "run",
+            "--rm",
+            f"--name={name}",
+            "--label=trainyard.managed=true",
+            "--network=none",
+            f"--entrypoint={command[0]}",
+            *_docker_options(),
+            found.stdout.strip(),
+            *command[1:],
+        ],
         timeout,
     )
     if run.cause == "timeout":
-        _kill(module, docker, container, token)
-    elif ssh_host and run.rc == 255:
-        return run._replace(cause="ssh_failed", evidence=_last(run))
+        module.run_command([docker, "rm", "--force", "--volumes", name])
     return _cause_of_docker(run)
 
 
-def identity(module, container):
+def _command_behind(login: Login, command: list[str], timeout: int) -> list[str]:
+    """The command that runs a command where a container logs in."""
+    exports = " ".join(f"{key}={shlex.quote(value)}" for key, value in ENVIRONMENT.items())
+    # With its own timeout, because remote processes survive the end of ssh.
+    remote = f"cd {DIRECTORY} && {exports} exec timeout --kill-after=2 {timeout} " + " ".join(
+        shlex.quote(word) for word in command
+    )
+    return ["ssh", "-o", "BatchMode=yes", "-p", str(login.port), "--", login.host, remote]
+
+
+def identity(module: Module, container: str) -> str:
     """What differs after each start of the container; empty if it does not run."""
     docker = module.get_bin_path("docker")
-    rc, stdout, _stderr = (
-        module.run_command(
-            [
-                docker,
-                "inspect",
-                "--type=container",
-                "--format={{.Id}} {{.State.StartedAt}} {{.State.Status}}",
-                container,
-            ]
-        )
-        if docker
-        else (127, "", "")
+    if not docker:
+        return ""
+    shown = "--format={{.Id}} {{.State.StartedAt}} {{.State.Status}}"
+    rc, stdout, _stderr = module.run_command(
+        [docker, "inspect", "--type=container", shown, container]
     )
     words = stdout.split()
     return " ".join(words) if rc == 0 and words[-1:] == ["running"] else ""
 
 
-def begin_tool(module, command, timeout, container, **place):
+def _identity_of_run(
+    module: Module, command: list[str], container: str, login: Login | None
+) -> list[Any]:
+    """What a run in the background and its later reader have in common, as JSON has it."""
+    return [identity(module, container), command, list(login) if login else None]
+
+
+def begin_tool(
+    module: Module, command: list[str], timeout: int, container: str, login: Login | None = None
+) -> str:
     """Run a tool in the background as run_tool does. Returns the token with which begun_tool gets its result, in a later module run.
 
     The process has a lock on the file of its result until it ends. Results that were not read within an hour are removed. If no file can be written, or the
     container does not run, the token is empty, and the module that needs the result runs the tool.
     """
-    token, about = uuid.uuid4().hex, [identity(module, container), command, place]
+    token = uuid.uuid4().hex
+    about = _identity_of_run(module, command, container, login)
     if not about[0]:
         return ""
     try:
@@ -189,14 +231,14 @@ def begin_tool(module, command, timeout, container, **place):
         return token
     try:
         leave_session()
-        run = run_tool(module, command, timeout, container=container, **place)
+        run = run_tool(module, command, timeout, container=container, login=login)
         os.write(result, json.dumps([about, run]).encode("ascii"))
     finally:
         # Without the handlers of the module, which would remove its temporary files a second time.
         os._exit(0)
 
 
-def leave_session():
+def leave_session() -> None:
     """For a process that the module has forked and does not wait for."""
     os.setsid()
     # Whatever reads the module's output would wait for the end of all processes that have it open.
@@ -205,7 +247,14 @@ def leave_session():
         os.dup2(nowhere, stream)
 
 
-def begun_tool(module, token, command, timeout, container, **place):
+def begun_tool(
+    module: Module,
+    token: str,
+    command: list[str],
+    timeout: int,
+    container: str,
+    login: Login | None = None,
+) -> Run | None:
     """Await the Run of a tool that begin_tool has started for the same command and place. None if there is none, or if the container has restarted."""
     path = os.path.join(BEGUN, token)
     if not TOKEN.fullmatch(token) or not os.path.exists(path):
@@ -222,11 +271,13 @@ def begun_tool(module, token, command, timeout, container, **place):
                 time.sleep(0.02)
         text = result.read()
     os.unlink(path)
-    about, run = json.loads(text) if text else (None, None)
-    return Run(*run) if about == [identity(module, container), command, place] else None
+    if not text:
+        return None
+    about, run = json.loads(text)
+    return Run(*run) if about == _identity_of_run(module, command, container, login) else None
 
 
-def _run(module, argv, timeout):
+def _run(module: Module, argv: list[str], timeout: int) -> Run:
     """Run it in its own process group, which is killed as a whole after C(timeout) seconds.
 
     Not by run_command and timeout(1): run_command looks twice in a row whether a program that has closed its output has ended too. Where it ends between
@@ -234,7 +285,7 @@ def _run(module, argv, timeout):
     """
     ended, expired = threading.Event(), threading.Event()
 
-    def end(group):
+    def end(group: int) -> None:
         if not ended.wait(timeout):
             expired.set()
             _signal(group, signal.SIGTERM)
@@ -256,16 +307,19 @@ def _run(module, argv, timeout):
         status = os.waitpid(process, 0)[1]
         ended.set()
         watch.join()
-        texts = []
-        for stream in (stdout, stderr):
-            stream.seek(0)
-            texts.append(stream.read().decode("utf-8", "replace"))
+        out, err = _text_of(stdout), _text_of(stderr)
     if expired.is_set():
-        return Run(124, *texts, "timeout", f"it did not end within {timeout} s")
-    return Run(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), *texts)
+        return Run(124, out, err, "timeout", f"it did not end within {timeout} s")
+    code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return Run(code, out, err)
 
 
-def _start(argv, stdout, stderr):
+def _text_of(stream: BinaryIO) -> str:
+    stream.seek(0)
+    return stream.read().decode("utf-8", "replace")
+
+
+def _start(argv: list[str], stdout: BinaryIO, stderr: BinaryIO) -> int:
     """Start the tool in a session of its own, with these files. Returns its process ID. OSError if it cannot be run.
 
     By fork and exec, because ansible-test accepts no function that starts a program in module_utils but run_command.
@@ -277,33 +331,33 @@ def _start(argv, stdout, stderr):
         try:
             os.setsid()
             os.chdir(DIRECTORY)
-            for stream, source in enumerate(
+            for descriptor, source in enumerate(
                 (os.open(os.devnull, os.O_RDONLY), stdout.fileno(), stderr.fileno())
             ):
-                os.dup2(source, stream)
+                os.dup2(source, descriptor)
             # Python ignores them.
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(number, signal.SIG_DFL)
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(ignored, signal.SIG_DFL)
             os.execve(argv[0], argv, dict(os.environ, **ENVIRONMENT))
         except OSError as error:
             os.write(told, str(error.errno).encode("ascii"))
         finally:
             os._exit(127)
     os.close(told)
-    with open(answer, "rb") as answer:
-        number = int(answer.read() or 0)
+    with open(answer, "rb") as stream:
+        number = int(stream.read() or 0)
     if number:
         os.waitpid(process, 0)
         raise OSError(number, os.strerror(number))
     return process
 
 
-def _signal(group, number):
+def _signal(group: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
 
 
-def _kill(module, docker, container, token):
+def _kill(module: Module, docker: str, container: str, token: str) -> None:
     """If docker exec is killed, its process stays in the container. Find it by its environment."""
     _rc, stdout, _stderr = module.run_command([docker, "top", container, "-eo", "pid"])
     for pid in [int(word) for word in stdout.split() if word.isdigit()]:
@@ -315,7 +369,7 @@ def _kill(module, docker, container, token):
             continue
 
 
-def _cause_of_docker(run, otherwise=""):
+def _cause_of_docker(run: Run, otherwise: str = "") -> Run:
     if run.cause or run.rc == 0:
         return run
     # Engines before 20.10 print runtime errors to stdout.
@@ -331,6 +385,6 @@ def _cause_of_docker(run, otherwise=""):
     return run._replace(cause=otherwise, evidence=_last(run) if otherwise else "")
 
 
-def _last(run):
+def _last(run: Run) -> str:
     lines = [line.strip() for line in (run.stdout + "\n" + run.stderr).splitlines() if line.strip()]
     return lines[-1] if lines else f"exit code {run.rc}"

@@ -10,6 +10,8 @@ import re
 import shlex
 import signal
 
+from typing import Any, Iterable, Mapping, TypedDict
+
 RUN_DIRECTORY = "/run/trainyard"
 # Time to collect lines. Without output, the next look can wait too, because each look uses CPU of a host that may be training.
 WAIT_SECONDS = 3
@@ -27,14 +29,33 @@ _CONTROL = re.compile(
 )
 
 
-def clean(raw):
+class End(TypedDict):
+    """How a unit ended. C(result) is systemd's (success, exit-code, signal, timeout, oom-kill ...), lapsed, lost or stopped; C(uptime) is in seconds."""
+
+    rc: int
+    result: str
+    signal: str | None
+    uptime: float
+
+
+class Look(TypedDict):
+    """What a look has seen. C(end) is None while the unit runs. C(data) are the log's bytes from C(offset) on; C(skipped) bytes before them were left out."""
+
+    end: End | None
+    inode: int
+    offset: int
+    skipped: int
+    data: bytes
+
+
+def clean(raw: bytes) -> str:
     """One line as a terminal shows it: the last state of a line that was overwritten after a carriage return."""
     states = [state for state in raw.split(b"\r") if state]
     text = states[-1].decode("utf-8", "replace") if states else ""
     return _CONTROL.sub("", text).rstrip()
 
 
-def take_lines(data, final=False):
+def take_lines(data: bytes, final: bool = False) -> tuple[list[str], int]:
     """(lines, bytes consumed). An incomplete last line waits for its rest, unless the unit has ended.
 
     A carriage return ends a line too, so that a progress bar is shown. A last one waits, because it may be half of a CRLF.
@@ -47,7 +68,7 @@ def take_lines(data, final=False):
     pieces = data[:end].split(b"\n")
     if not pieces[-1]:
         pieces.pop()
-    lines = []
+    lines: list[str] = []
     for piece in pieces:
         line = clean(piece)
         lines.extend(
@@ -56,7 +77,7 @@ def take_lines(data, final=False):
     return lines, end
 
 
-def abridge(lines, limit, log):
+def abridge(lines: list[str], limit: int, log: str) -> list[str]:
     """At most `limit` lines. The number of lines left out in the middle is shown."""
     if len(lines) <= limit:
         return lines
@@ -73,7 +94,7 @@ def abridge(lines, limit, log):
 FOLLOWED_SECONDS = 12
 
 
-def why_not_again(unit, log, running, silent, detach):
+def why_not_again(unit: str, log: str, running: bool, silent: float | None, detach: bool) -> str:
     """Return why a unit that runs only once is neither started nor attached to, empty if it may be.
 
     C(log) is the path of the log that an earlier unit has left, empty if there is none. C(silent) are the seconds since a task that follows the running unit
@@ -88,7 +109,14 @@ def why_not_again(unit, log, running, silent, detach):
     return "%s is running" % unit if detach else ""
 
 
-def start_script(unit, directory, command, environment, working_directory, lease):
+def start_script(
+    unit: str,
+    directory: str,
+    command: Iterable[str],
+    environment: Mapping[str, str],
+    working_directory: str | None,
+    lease: int,
+) -> str:
     """The unit's main process. A script instead of systemd-run's arguments avoids double quoting, expansion of $ and %, and values in ps."""
     lines = ["#!/bin/sh"]
     lines.extend(
@@ -111,7 +139,12 @@ def start_script(unit, directory, command, environment, working_directory, lease
     return "\n".join(lines) + "\n"
 
 
-def stop_script(directory, environment, stop_command, stop_timeout):
+def stop_script(
+    directory: str,
+    environment: Mapping[str, str],
+    stop_command: Iterable[str] | None,
+    stop_timeout: int,
+) -> str:
     """ExecStopPost, which runs after any end of the unit. The result is written last, after the stop command has finished."""
     lines = ["#!/bin/sh"]
     if stop_command:
@@ -168,7 +201,7 @@ echo trainyard-seen
 """
 
 
-def look_script(unit, directory, log, lease):
+def look_script(unit: str, directory: str, log: str, lease: int) -> str:
     """A separate file, because sudo and systemd's journal record every command of a task."""
     return _LOOK % {
         "unit": unit,
@@ -181,7 +214,7 @@ def look_script(unit, directory, log, lease):
     }
 
 
-def look_command(unit, inode, offset):
+def look_command(unit: str, inode: int, offset: int) -> str:
     """Run the look script. Its folder disappears when the host is restarted."""
     script = shlex.quote("%s/%s/look" % (RUN_DIRECTORY, unit))
     return "if [ -e %s ]; then sh %s %d %d; else echo trainyard-gone; fi" % (
@@ -192,11 +225,8 @@ def look_command(unit, inode, offset):
     )
 
 
-def parse_look(text):
-    """Parse the output of the look script: {active, end, inode, offset, skipped, data}. `end` is None while the unit runs. ValueError if it is incomplete.
-
-    `data` are the log's bytes from `offset` on. `skipped` bytes before them were left out.
-    """
+def parse_look(text: str) -> Look:
+    """Parse the output of the look script. ValueError if it is incomplete."""
     lines = [line.rstrip("\r") for line in text.split("\n")]
     if "trainyard-gone" in lines:
         return {
@@ -210,7 +240,7 @@ def parse_look(text):
         raise ValueError("the answer is incomplete")
     begin = lines.index("trainyard-look")
     active, result, lapsed, uptime, inode, offset, skipped = lines[begin + 1 : begin + 8]
-    end = None
+    end: End | None = None
     if result:
         end = parse_result(result)
         if lapsed:
@@ -229,7 +259,7 @@ def parse_look(text):
     }
 
 
-def secret_texts(value):
+def secret_texts(value: Any) -> list[str]:
     """The strings of a secret, longest first, so that a part of another string is replaced after it. Output has its lines one by one."""
     if isinstance(value, dict):
         value = list(value.values())
@@ -239,20 +269,21 @@ def secret_texts(value):
     return sorted((text for each in value for text in secret_texts(each)), key=len, reverse=True)
 
 
-def _lines_of_secret(text):
+def _lines_of_secret(text: str) -> list[str]:
     """The text as lines of output have it. One character of several lines, such as a brace, is no secret."""
     lines = [line.rstrip() for line in _CONTROL.sub("", text.replace("\r", "\n")).split("\n")]
     return [line for line in lines if len(line) > 1 or line and len(lines) == 1]
 
 
-def without_secrets(line, secrets):
+def without_secrets(line: str, secrets: Iterable[str]) -> str:
+    """The line with asterisks in place of each secret, which P(secret_texts) returns."""
     for secret in secrets:
         line = line.replace(secret, "********")
     return line
 
 
-def parse_result(text):
-    """Parse the output of the stop script: {rc, result, signal, uptime}. `result` is systemd's result (success, exit-code, signal, timeout, oom-kill ...)."""
+def parse_result(text: str) -> End:
+    """Parse the output of the stop script."""
     result, code, status, uptime = text.split()
     name = None
     if code == "exited":
@@ -266,7 +297,7 @@ def parse_result(text):
     return {"rc": rc, "result": result, "signal": name, "uptime": float(uptime)}
 
 
-def describe_end(end, timeout, lease):
+def describe_end(end: End, timeout: int, lease: int) -> str:
     """How the unit ended, as text."""
     if end["result"] == "lapsed":
         return "was stopped because the play that started it made no contact for %d s" % lease

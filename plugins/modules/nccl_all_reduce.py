@@ -573,7 +573,7 @@ def judge(module, bounds):
                 msg=f"log_file: {where}: {error.strerror}. Give the path of a log on this host, or its text in 'log'"
             )
     try:
-        told = answer(text, **bounds)
+        told = answer(text, bounds=bounds)
     except ParseError as error:
         module.fail_json(
             msg=f"{where}: {error}. Give the whole output of all_reduce_perf, stdout and stderr"
@@ -609,7 +609,7 @@ def run(module, bounds):
     printed, _mark, document = done.stdout.partition("\n" + DOCUMENT + "\n")
     output = printed + "\n" + done.stderr
     try:
-        told = answer(output, document, done.rc, **bounds)
+        told = answer(output, document, done.rc, bounds)
     except ParseError as error:
         module.fail_json(
             msg=f"{params['executable']} ended with exit code 0, but this isn't what all_reduce_perf prints: {error}. Set executable to "

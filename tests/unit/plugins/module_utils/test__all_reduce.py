@@ -277,7 +277,7 @@ def test_transports(name, expected):
 
 @pytest.mark.parametrize("layout", ["2015", "2.19", "cputime", "timestamp", "iterations", "side"])
 def test_layouts_by_the_sources(layout):
-    told = answer(all_reduce_output.text(layout), expected_ranks=4, expected_hosts=1)
+    told = answer(all_reduce_output.text(layout), bounds={"expected_ranks": 4, "expected_hosts": 1})
     assert (
         told["reasons"] == []
         and told["passed"]
@@ -290,7 +290,7 @@ def test_layouts_by_the_sources(layout):
 
 
 def test_its_own_json():
-    told = answer(all_reduce_output.document(8), expected_ranks=8)
+    told = answer(all_reduce_output.document(8), bounds={"expected_ranks": 8})
     assert (
         told["reasons"] == []
         and told["passed"]
@@ -395,7 +395,9 @@ def two_nodes(**changes):
 
 def test_what_was_asked_for():
     text = two_nodes()
-    told = answer(text, expected_ranks=16, expected_hosts=2, min_busbw_gb_s=178.385)
+    told = answer(
+        text, bounds={"expected_ranks": 16, "expected_hosts": 2, "min_busbw_gb_s": 178.385}
+    )
     assert told["passed"] and told["judged"] == [
         "complete",
         "correct",
@@ -411,10 +413,10 @@ def test_what_was_asked_for():
         ({"min_busbw_gb_s": 150, "judge_from_bytes": 2**20}, "bandwidth"),
         ({"min_busbw_gb_s": 1, "judge_from_bytes": 2**31}, "no_large_rows"),
     ):
-        told = answer(text, **bounds)
+        told = answer(text, bounds=bounds)
         assert ids(told) == [reason] and not told["passed"] and told["complete"]
     # Without a list of ranks nobody knows.
-    told = answer(read("all_reduce_perf/aws-batch-tagged.txt"), expected_ranks=8)
+    told = answer(read("all_reduce_perf/aws-batch-tagged.txt"), bounds={"expected_ranks": 8})
     assert ids(told) == ["ranks"] and "an unknown number" in told["reasons"][0]["cause"]
     assert ids(answer(text, rc=1)) == ["exit_code"]
 
@@ -530,13 +532,13 @@ def test_a_list_of_ranks_with_gaps_says_nothing_of_hosts():
     told = answer(text)
     assert (told["ranks"], told["hosts"], told["gpus"]) == (None, None, None) and told["passed"]
     assert (
-        ids(answer(text, expected_hosts=2)) == ["hosts"]
-        and "an unknown number" in answer(text, expected_hosts=2)["reasons"][0]["cause"]
+        ids(answer(text, bounds={"expected_hosts": 2})) == ["hosts"]
+        and "an unknown number" in answer(text, bounds={"expected_hosts": 2})["reasons"][0]["cause"]
     )
     # One host of two is missing altogether, and with it the end of the list: here the figures tell.
     assert not answer(
         re.sub(r"^#  Rank (?: [89]|1\d) .*\n", "", two_nodes(), flags=re.MULTILINE),
-        expected_hosts=1,
+        bounds={"expected_hosts": 1},
     )["passed"]
 
 
@@ -673,7 +675,7 @@ def test_groups_of_ranks_are_no_cluster():
         .replace("Rank  2 Group  0", "Rank  2 Group  1")
         .replace("Rank  3 Group  0", "Rank  3 Group  1")
     )
-    assert "ranks" in ids(answer(text, expected_ranks=4)) and answer(text)["ranks"] == 2
+    assert "ranks" in ids(answer(text, bounds={"expected_ranks": 4})) and answer(text)["ranks"] == 2
 
 
 def test_a_later_run_counts_too():

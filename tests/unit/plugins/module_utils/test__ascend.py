@@ -231,7 +231,7 @@ def test_a_host_without_cann(tmp_path):
     folders(tmp_path, "driver/lib64")
     assert (
         ascend.cann_home(base=str(tmp_path))
-        == ascend.cann_home(asked=str(tmp_path / "none"))
+        == ascend.cann_home(requested=str(tmp_path / "none"))
         == ascend.cann_version("", "aarch64")
         == ""
     )

@@ -156,6 +156,16 @@ def test_file_that_is_no_archive_is_refused(tmp_path, content):
         archive_image(str(path), "example/base:1")
 
 
+def test_archive_with_a_folder_instead_of_its_list_is_refused(tmp_path):
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as archive:
+        folder = tarfile.TarInfo("manifest.json")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+    with pytest.raises(RecipeError, match="cannot be read .*: manifest.json is no file$"):
+        archive_image(str(path), "example/base:1")
+
+
 def test_variables_of_the_lab():
     assert horovod_variables(LAB, [], {}) == {
         "HOROVOD_WITH_PYTORCH": "1",

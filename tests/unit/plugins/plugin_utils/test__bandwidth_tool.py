@@ -111,7 +111,11 @@ def test_no_tool(asked, image, more, problem):
 
 def told(text, **bounds):
     return dict(
-        _all_reduce.answer(text, **bounds), available=True, cause=None, fix=None, command=COMMAND
+        _all_reduce.answer(text, bounds=bounds),
+        available=True,
+        cause=None,
+        fix=None,
+        command=COMMAND,
     )
 
 
