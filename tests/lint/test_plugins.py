@@ -233,42 +233,6 @@ def test_decisions_are_those_that_are_made(calls):
     assert sorted(made) == sorted(DECISIONS) == list(DECISIONS)
 
 
-def texts_in(value):
-    if isinstance(value, (dict, list)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from texts_in(inner)
-    elif isinstance(value, str):
-        yield value
-
-
-def calls_in(text):
-    """Yield the name of each decision in a text, the arguments after it, and the keywords."""
-    if "trainyard.gpu.decide" not in text:
-        return
-    template = text if re.search(r"\{[{%]", text) else "{{ %s }}" % text
-    for call in jinja2.Environment().parse(template).find_all(jinja2.nodes.Filter):
-        given, filter_name = list(call.args), call.name
-        if filter_name == "map" and given and isinstance(given[0], jinja2.nodes.Const):
-            filter_name = given.pop(0).value
-        if filter_name == "trainyard.gpu.decide":
-            yield given[0].value, given[1:], [keyword.key for keyword in call.kwargs]
-
-
-def test_calls_of_decisions_have_the_arguments_of_the_functions():
-    """A run tells it of one branch at a time only."""
-    found, refused = set(), []
-    for path in [*(ROOT / "roles").glob("*/**/*.yml"), *(ROOT / "playbooks").glob("*.yml")]:
-        for text in texts_in(yaml.safe_load(path.read_text(encoding="utf-8"))):
-            for name, given, keywords in calls_in(text):
-                found.add(name)
-                try:
-                    inspect.signature(function(name)).bind(None, *given, **dict.fromkeys(keywords))
-                except TypeError as error:
-                    refused.append((str(path.relative_to(ROOT)), name, str(error)))
-    assert refused == []
-    assert found == set(DECISIONS)
-
-
 def test_each_decision_is_a_function_with_a_docstring():
     found = {name: function(name) for name in DECISIONS}
     assert [name for name, decision in found.items() if not decision.__doc__] == []
@@ -287,6 +251,52 @@ def test_a_decision_serves_one_role(calls):
             (name, user) for owner in owners for user in users if not (user + "_").startswith(owner)
         ]
     assert strangers == []
+
+
+def texts_in(value):
+    if isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(inner)
+    elif isinstance(value, str):
+        yield value
+
+
+def decisions_in(text):
+    """Yield (name, arguments, keywords, whether more come at run time) of each decision in a text with Jinja."""
+    template = text if "{{" in text or "{%" in text else "{{ %s }}" % text
+    for node in jinja2.Environment().parse(template).find_all(jinja2.nodes.Filter):
+        arguments = node.args
+        if arguments and getattr(arguments[0], "value", "") == "trainyard.gpu.decide":
+            arguments = arguments[1:]
+        elif node.name != "trainyard.gpu.decide":
+            continue
+        keywords = {keyword.key: keyword.value for keyword in node.kwargs}
+        yield arguments[0].value, arguments[1:], keywords, bool(node.dyn_args or node.dyn_kwargs)
+
+
+def test_each_call_of_a_decision_fits_its_function():
+    """A wrong number of arguments fails a run, often in a branch that only some clusters take."""
+    made, wrong = set(), []
+    for path in sorted((ROOT / "roles").rglob("*.yml")) + sorted(
+        (ROOT / "playbooks").rglob("*.yml")
+    ):
+        text = path.read_text(encoding="utf-8")
+        if "trainyard.gpu.decide" not in text:
+            continue
+        documents = [yaml.safe_load(text)]
+        for inner in texts_in(documents):
+            if "trainyard.gpu.decide" not in inner:
+                continue
+            for name, arguments, keywords, more in decisions_in(inner):
+                made.add(name)
+                signature = inspect.signature(function(name))
+                bind = signature.bind_partial if more else signature.bind
+                try:
+                    bind("input", *arguments, **keywords)
+                except TypeError as error:
+                    wrong.append("%s: %s: %s" % (path.relative_to(ROOT), name, error))
+    assert wrong == []
+    assert sorted(made) == sorted(DECISIONS)
 
 
 def value_of(node, variables):

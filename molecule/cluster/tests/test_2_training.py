@@ -286,6 +286,25 @@ def test_ranks_write_curves_with_tensorboardx_and_show_progress_with_tqdm(cluste
 
 
 @pytest.mark.acceptance
+def test_ranks_find_each_other_although_their_hostname_is_a_loopback_address(cluster):
+    """Ubuntu's installer writes 127.0.1.1. Horovod's process sets announced that address, and no other host can reach it."""
+    for host in cluster.hosts:
+        line = "127.0.1.1 %s" % cluster.inside(host, "hostname").out.strip()
+        # Docker has mounted the file, so that it can be written and not replaced.
+        cluster.inside(
+            host, "cp /etc/hosts /tmp/hosts; { echo %s; cat /tmp/hosts; } > /etc/hosts" % line
+        )
+    try:
+        run = train(cluster)
+        result = cluster.last_job()
+    finally:
+        for host in cluster.hosts:
+            cluster.inside(host, "cat /tmp/hosts > /etc/hosts; rm /tmp/hosts")
+    assert run.code == 0
+    assert [rank["exit_code"] for rank in result["ranks"]] == [0, 0]
+
+
+@pytest.mark.acceptance
 def test_horovod_s_own_examples_come_from_the_archive_of_their_tag(cluster):
     """An archive with the layout of the tag's, from a server on the head: only its examples are installed on the share, once."""
     tree = "/tmp/served/horovod-0.28.1"

@@ -101,21 +101,35 @@ def test_fits(version, specification, expected):
 @pytest.mark.parametrize(
     "versions, expected",
     [
-        ({"torch": "2.0.1", "gcc": "12.2.0", "cmake": "3.31.6"}, ["no-debug-information"]),
+        (
+            {"torch": "2.0.1", "gcc": "12.2.0", "cmake": "3.31.6"},
+            ["gloo-interface-of-process-sets", "no-debug-information"],
+        ),
         (
             {"torch": "2.4.0a0+3bcc3cddb5", "gcc": "11.4.0"},
-            ["torch-2.1-cxx17", "no-debug-information"],
+            ["torch-2.1-cxx17", "gloo-interface-of-process-sets", "no-debug-information"],
         ),
-        ({"torch": "2.13.0+cpu", "gcc": "12.2.0"}, ["torch-2.13-cxx20", "no-debug-information"]),
+        (
+            {"torch": "2.13.0+cpu", "gcc": "12.2.0"},
+            ["torch-2.13-cxx20", "gloo-interface-of-process-sets", "no-debug-information"],
+        ),
         (
             {"torch": "2.11.0", "cuda": "13.0", "gcc": "13.2.0"},
-            ["torch-2.1-cxx17", "cuda-13-cxx17", "gcc-13-headers", "no-debug-information"],
+            [
+                "torch-2.1-cxx17",
+                "cuda-13-cxx17",
+                "gcc-13-headers",
+                "gloo-interface-of-process-sets",
+                "no-debug-information",
+            ],
         ),
         (
             {"tensorflow": "2.16.1", "cuda": "12.6", "cmake": "4.0.1"},
-            ["cmake-4-policy", "no-debug-information"],
+            ["cmake-4-policy", "gloo-interface-of-process-sets", "no-debug-information"],
         ),
         ({"torch": "2.13.0", "horovod": "0.28.2"}, []),
+        ({"torch": "1.10.2", "horovod": "0.23.0"}, ["gloo-interface-of-process-sets"]),
+        ({"torch": "1.10.2", "horovod": "0.22.1"}, []),
     ],
 )
 def test_fixes_for_what_is_in_the_image(versions, expected):
