@@ -185,6 +185,27 @@ def slots(hosts, name, trains):
     return {"slots": number, "slots_counted": counted}
 
 
+def members_of(hosts, cluster, training, in_play, networks):
+    """Return what the roles know of each host. C(networks) are the cluster network and the fabric."""
+    members = []
+    for name in cluster:
+        found = hosts.found.get(name, {})
+        error = "" if name in hosts.found else hosts.errors.get(name) or "no answer"
+        members.append(
+            {
+                "name": name,
+                **places(hosts, name, *networks),
+                **slots(hosts, name, name in training),
+                "nvidia_devices": found.get("nvidia_devices", 0),
+                "npus": found.get("npus", 0),
+                "reachable": name in hosts.found,
+                "in_play": name in in_play,
+                "error": error,
+            }
+        )
+    return members
+
+
 class ActionModule(ActionBase):
     """Combines the answers of all hosts of the cluster on the controller."""
 
@@ -240,19 +261,7 @@ class ActionModule(ActionBase):
             network=network,
             fabric_network=fabric.network,
             fabric_choice=fabric.why,
-            members=[
-                {
-                    "name": name,
-                    **places(hosts, name, network, fabric),
-                    **slots(hosts, name, name in training),
-                    "nvidia_devices": hosts.found.get(name, {}).get("nvidia_devices", 0),
-                    "npus": hosts.found.get(name, {}).get("npus", 0),
-                    "reachable": name in hosts.found,
-                    "in_play": name in in_play,
-                    "error": "" if name in hosts.found else hosts.errors.get(name) or "no answer",
-                }
-                for name in cluster
-            ],
+            members=members_of(hosts, cluster, training, in_play, (network, fabric)),
             hosts=hosts.found,
         )
         return result

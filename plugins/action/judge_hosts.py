@@ -57,18 +57,7 @@ class ActionModule(ActionBase):
             for name in task_vars["groups"]["cluster"]
             if name in task_vars["ansible_play_hosts"]
         ]
-        findings = [
-            self._silent(member, hostvars, task_vars)
-            for member in members
-            if not member["reachable"]
-        ]
-        findings += [
-            self._lost(member["name"], hostvars)
-            for member in members
-            if member["reachable"]
-            and member["name"] in task_vars["ansible_play_hosts_all"]
-            and member["name"] not in alive
-        ]
+        findings = self._missing(members, alive, task_vars)
         templar, defaults = own_templar(self._templar), load_defaults(self._loader)
         new_input = functools.partial(HostInput, templar, hostvars, defaults=defaults)
         for table in {id(table): table for table, dummy in rules}.values():
@@ -77,6 +66,15 @@ class ActionModule(ActionBase):
                 for name in alive if rule.get("stage") == "host" else alive[:1]:
                     findings += self._judge(rule, table, name, hosts[name], members)
         return self._told(result, args, findings, len(alive))
+
+    def _missing(self, members, alive, task_vars):
+        """Return the findings about hosts that have not answered, and about those that were lost in this run."""
+        hostvars, asked = task_vars["hostvars"], task_vars["ansible_play_hosts_all"]
+        silent = [member for member in members if not member["reachable"]]
+        names = [member["name"] for member in members if member["reachable"]]
+        return [self._silent(member, hostvars, task_vars) for member in silent] + [
+            self._lost(name, hostvars) for name in names if name in asked and name not in alive
+        ]
 
     def _inputs(self, table, alive, answers, task_vars, new_input):
         """Return what the rules of a table are judged with, by host.

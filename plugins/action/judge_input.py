@@ -105,15 +105,16 @@ def without_secrets(spec, value):
     return HIDDEN if keeps_secrets(spec) else value
 
 
+def without_name(value, name):
+    """Return a value of a finding with the masked name in place of the name."""
+    return value.replace(name, kinds.mask(name)) if isinstance(value, str) else value
+
+
 def without_names(findings, names):
     """Return the findings without credentials of hosts written as user:password@address."""
     for name in sorted(name for name in names if kinds.mask(name) != name):
         findings = [
-            {
-                key: inner.replace(name, kinds.mask(name)) if isinstance(inner, str) else inner
-                for key, inner in entry.items()
-            }
-            for entry in findings
+            {key: without_name(inner, name) for key, inner in entry.items()} for entry in findings
         ]
     return findings
 

@@ -136,6 +136,15 @@ class Host:
         # Nothing on the host changed.
         return {"changed": False, "former": former}
 
+    def fail_for_other_link(self, folder):
+        """Fail if the link does not lead to the folder after update-alternatives has succeeded."""
+        if self.leads_to() != os.path.realpath(folder):
+            self.module.fail_json(
+                msg="update-alternatives succeeded, but %s leads to '%s', expected '%s'. Compare it with 'update-alternatives --display %s', "
+                "remove the link, and run this again"
+                % (self.link, self.leads_to() or "nothing", folder, NAME)
+            )
+
     def choose(self, folder, priority):
         found, record = self.look(), self.file().read()
         if os.path.lexists(self.link) and not os.path.islink(self.link):
@@ -169,12 +178,7 @@ class Host:
             # update-alternatives keeps a link that something else created if it has nothing to change itself.
             self.free()
             self.alternatives("--set", NAME, folder)
-        if self.leads_to() != os.path.realpath(folder):
-            self.module.fail_json(
-                msg="update-alternatives succeeded, but %s leads to '%s', expected '%s'. Compare it with 'update-alternatives --display %s', "
-                "remove the link, and run this again"
-                % (self.link, self.leads_to() or "nothing", folder, NAME)
-            )
+        self.fail_for_other_link(folder)
         return result
 
     def free(self):

@@ -423,6 +423,21 @@ def warn(module, config, merged, containers):
         )
 
 
+def diff_of(config, text):
+    """Return the diff of daemon.json to its new text."""
+    return {
+        "before_header": config.path,
+        "after_header": config.path,
+        "before": config.text or "",
+        "after": text or "",
+    }
+
+
+def is_pending(module, config, engine):
+    """Return whether to restart without a change: after an interrupted run, or because the caller requests it."""
+    return config.noted.get("pending", False) or module.params["restart"] and engine.is_there()
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -450,8 +465,7 @@ def main():
     differs = changed_options(config.options, merged.options)
     # If only a restart is needed, the user's file keeps its formatting.
     text = config.text_of(merged.options) if differs else config.text
-    # A restart is also needed after an interrupted run, or if the caller requests it.
-    pending = config.noted.get("pending", False) or module.params["restart"] and engine.is_there()
+    pending = is_pending(module, config, engine)
 
     changes = bool(differs or pending)
     action = action_for(engine, differs, pending) if changes else "none"
@@ -471,12 +485,7 @@ def main():
         action=action,
         kept=merged.kept,
         options=merged.options,
-        diff={
-            "before_header": config.path,
-            "after_header": config.path,
-            "before": config.text or "",
-            "after": (text or "") if differs else config.text or "",
-        },
+        diff=diff_of(config, text),
     )
 
 

@@ -534,6 +534,40 @@ def loaded_driver():
     return found or {"version": version, "open": None}
 
 
+def nvidia_dkms(host):
+    """Return the entries of NVIDIA's modules in dkms. Raises ParseError."""
+    entries = stack.parse_dkms_status(host.say("dkms", "status"))
+    return [entry for entry in entries if "nvidia" in entry["module"]]
+
+
+def nccl_headers():
+    """Return the version of each nccl.h by path."""
+    paths = [path for pattern in HEADERS for path in glob.glob(pattern)]
+    return {path: stack.parse_nccl_header(read_text(path)) for path in paths}
+
+
+def repositories():
+    """Return the entries of apt's sources."""
+    return [
+        entry for path in files(SOURCES) for entry in stack.parse_sources(read_text(path), path)
+    ]
+
+
+def has_initramfs(module):
+    """Return whether the host has an initramfs and the program that writes it."""
+    program = module.get_bin_path("update-initramfs", opt_dirs=["/usr/sbin", "/sbin"])
+    return bool(glob.glob("/boot/initrd.img-*")) and bool(program)
+
+
+def records_of(module):
+    """Return C(record) and C(records) as asked for. A damaged one fails the module."""
+    path, paths = module.params["record"], module.params["records"]
+    return {
+        "record": Record(module, path).read() if path else {},
+        "records": {name: Record(module, each).read() for name, each in paths.items()},
+    }
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -553,11 +587,7 @@ def main():
     try:
         loaded = loaded_driver()
         modules, library, packages = host.modules(), host.library(), host.packages()
-        dkms = [
-            entry
-            for entry in stack.parse_dkms_status(host.say("dkms", "status"))
-            if "nvidia" in entry["module"]
-        ]
+        dkms = nvidia_dkms(host)
         cuda, nvcc = host.cuda(), host.nvcc()
     except stack.ParseError as error:
         module.fail_json(
@@ -571,10 +601,10 @@ def main():
     )
     asked = {str(name): str(version) for name, version in module.params["asked"].items()}
     locked = secure_boot()
-    record = Record(module, module.params["record"]).read() if module.params["record"] else {}
+    records = records_of(module)
     preferences = {path: read_text(path) for path in files(PREFERENCES)}
     foreign, places = host.foreign_sources(preferences)
-    host.add_origins(packages, places, record)
+    host.add_origins(packages, places, records["record"])
     module.exit_json(
         changed=False,
         gpus=[dict(gpu, model=named.get(gpu["bus_id"], "")) for gpu in gpus],
@@ -590,31 +620,21 @@ def main():
         nouveau_loaded=os.path.isdir("/sys/module/nouveau"),
         secure_boot=locked,
         module_keys_enrolled=host.module_keys_enrolled() if locked else [],
-        initramfs=bool(glob.glob("/boot/initrd.img-*"))
-        and bool(module.get_bin_path("update-initramfs", opt_dirs=["/usr/sbin", "/sbin"])),
+        initramfs=has_initramfs(module),
         files=checksums(module.params["files"]),
         services=host.services(),
-        record=record,
-        records={
-            name: Record(module, path).read() for name, path in module.params["records"].items()
-        },
+        **records,
         packages=packages,
         driver_sources=stack.driver_sources(packages, os.path.lexists("/usr/bin/nvidia-uninstall")),
         driver_pinned=stack.driver_pinned(packages, preferences),
         foreign_sources=foreign,
-        repositories=[
-            entry for path in files(SOURCES) for entry in stack.parse_sources(read_text(path), path)
-        ],
+        repositories=repositories(),
         old_keys=old_keys(),
         docker=host.docker(),
         cuda=cuda,
         cuda_chosen=os.path.realpath("/usr/local/cuda") if os.path.isdir("/usr/local/cuda") else "",
         nvcc=nvcc,
-        nccl_header={
-            path: stack.parse_nccl_header(read_text(path))
-            for pattern in HEADERS
-            for path in glob.glob(pattern)
-        },
+        nccl_header=nccl_headers(),
         open_mpi=[os.path.dirname(os.path.dirname(path)) for path in files(OPEN_MPI)],
         container_toolkit=host.container_toolkit(),
         container_runtimes=runtimes(),

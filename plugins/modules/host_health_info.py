@@ -437,6 +437,36 @@ def horovod_of(module: AnsibleModule) -> dict:
         return {}
 
 
+def read_kernel_log(module):
+    """Return the source of the kernel log and why it cannot be read, and the GPU errors in it, None if nobody knows. Raises ParseError."""
+    kernel_log, gpu_errors = {"source": "", "error": ""}, None
+    if module.params["gpu_errors"]:
+        kernel_log["source"], text, kernel_log["error"] = first_answer(module, LOGS)
+        if kernel_log["source"]:
+            gpu_errors = parse_gpu_errors(remembered(text))
+            gpu_errors = compared_with_earlier_boots(module, gpu_errors)
+    return kernel_log, gpu_errors
+
+
+def read_clock(module):
+    """Return whether the clock is synchronized, None if nobody knows, and who says so. Raises ParseError."""
+    clock = {"synchronized": None, "source": "", "error": ""}
+    if module.params["clock"]:
+        commands = [command for command, dummy in CLOCKS]
+        clock["source"], text, clock["error"] = first_answer(module, commands)
+        if clock["source"]:
+            parsers = {command[0]: parse for command, parse in CLOCKS}
+            clock["synchronized"] = parsers[clock["source"]](text)
+    return clock
+
+
+def read_session(module):
+    """Return the view of a session in a container, empty if it is not asked for."""
+    if not module.params["session"]:
+        return {}
+    return session_view(module, suboptions(module, "session", SESSION_OPTIONS))
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -465,22 +495,9 @@ def main():
         )
     check_timeout(module)
 
-    kernel_log, gpu_errors = {"source": "", "error": ""}, None
-    clock = {"synchronized": None, "source": "", "error": ""}
     try:
-        if module.params["gpu_errors"]:
-            kernel_log["source"], text, kernel_log["error"] = first_answer(module, LOGS)
-            if kernel_log["source"]:
-                gpu_errors = parse_gpu_errors(remembered(text))
-                gpu_errors = compared_with_earlier_boots(module, gpu_errors)
-        if module.params["clock"]:
-            clock["source"], text, clock["error"] = first_answer(
-                module, [command for command, dummy in CLOCKS]
-            )
-            if clock["source"]:
-                clock["synchronized"] = {command[0]: parse for command, parse in CLOCKS}[
-                    clock["source"]
-                ](text)
+        kernel_log, gpu_errors = read_kernel_log(module)
+        clock = read_clock(module)
         file_systems = {path: file_system(module, path) for path in module.params["paths"]}
     except ParseError as error:
         module.fail_json(
@@ -503,9 +520,7 @@ def main():
         firewalls={unit: read_firewall(module, unit) for unit in module.params["firewalls"]},
         slurm_gpus=slurm_gpus() if module.params["slurm_gpus"] else {},
         horovod=horovod_of(module),
-        session=session_view(module, suboptions(module, "session", SESSION_OPTIONS))
-        if module.params["session"]
-        else {},
+        session=read_session(module),
         docker_config_error=error,
         docker_config_warnings=warnings,
     )

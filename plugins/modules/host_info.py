@@ -647,32 +647,39 @@ def interfaces(module):
     return found
 
 
+def rdma_files(folder):
+    """Return the texts of the files of a device that describe its ports, by their path in its folder."""
+    texts = {
+        os.path.relpath(path, folder): read_text(path)
+        for pattern in RDMA_FILES
+        for path in glob.glob(os.path.join(folder, pattern))
+    }
+    # The table has up to 256 entries, most of them empty.
+    used = [
+        path for path in texts if "/gids/" in path and texts[path].replace(":", "").strip("0\n")
+    ]
+    for path in used:
+        for kind in ("types", "ndevs"):
+            attribute = path.replace("/gids/", "/gid_attrs/%s/" % kind)
+            texts[attribute] = read_text(os.path.join(folder, attribute))
+    return texts
+
+
+def with_master(interface):
+    """Return an interface and the bond or bridge that it is a part of, if there is one."""
+    if not interface:
+        return []
+    master = os.path.join(SYS_CLASS, "net", interface, "master")
+    masters = [os.path.basename(os.readlink(master))] if os.path.islink(master) else []
+    return [interface] + masters
+
+
 def rdma_ports():
     """The part of M(trainyard.gpu.infiniband_info)'s ports that is needed to choose networks."""
     found = []
     for name in names_in("infiniband"):
-        folder = os.path.join(SYS_CLASS, "infiniband", name)
-        texts = {
-            os.path.relpath(path, folder): read_text(path)
-            for pattern in RDMA_FILES
-            for path in glob.glob(os.path.join(folder, pattern))
-        }
-        # The table has up to 256 entries, most of them empty.
-        for path in [
-            path for path in texts if "/gids/" in path and texts[path].replace(":", "").strip("0\n")
-        ]:
-            for attribute in (
-                path.replace("/gids/", "/gid_attrs/%s/" % kind) for kind in ("types", "ndevs")
-            ):
-                texts[attribute] = read_text(os.path.join(folder, attribute))
+        texts = rdma_files(os.path.join(SYS_CLASS, "infiniband", name))
         for port in describe_device(name, texts)["ports"]:
-            interfaces = [port["netdev"]] if port["netdev"] else []
-            masters = [
-                os.path.join(SYS_CLASS, "net", interface, "master") for interface in interfaces
-            ]
-            interfaces += [
-                os.path.basename(os.readlink(path)) for path in masters if os.path.islink(path)
-            ]
             found.append(
                 {
                     "device": name,
@@ -680,7 +687,7 @@ def rdma_ports():
                     "state": port["state"],
                     "transport": port["transport"],
                     "rate_gb_s": port["rate_gb_s"],
-                    "interfaces": interfaces,
+                    "interfaces": with_master(port["netdev"]),
                     "gid_indexes": {
                         gid["address"]: gid["index"]
                         for gid in port["gids"]

@@ -334,14 +334,15 @@ class Reader:
         except _image_relay.ParseError as error:
             return {"digest": "", "error": str(error)}
 
+    def there(self, image):
+        """Return the digest of an image in the registry of the site, empty if there is no registry or no image."""
+        if not self.has_registry:
+            return {"digest": "", "error": ""}
+        return self.digest("docker://" + image["target"], may_lack=True)
+
     def images(self):
         return {
-            image["name"]: {
-                "source": self.source(image),
-                "there": self.digest("docker://" + image["target"], may_lack=True)
-                if self.has_registry
-                else {"digest": "", "error": ""},
-            }
+            image["name"]: {"source": self.source(image), "there": self.there(image)}
             for image in self.params["images"]
         }
 
@@ -400,6 +401,41 @@ def is_taken(port):
     return any(listens(read_text("/proc/net/" + name), port) for name in ("tcp", "tcp6"))
 
 
+def present_certificates(record):
+    """Return the paths of the certificates that role image_relay has placed and that are there."""
+    paths = [
+        "%s/%s/ca.crt" % (base, registry)
+        for registry in record.get("registries") or []
+        for base in CERTIFICATES
+    ]
+    return [path for path in paths if os.path.exists(path)]
+
+
+def loaded_files(units):
+    """Return the texts of the files that units have loaded, by unit."""
+    return {
+        name: read_text(path)
+        for name, path in LOADED.items()
+        if name in units and os.path.exists(path)
+    }
+
+
+def placed_on_host(module):
+    """Return what the host has of the role: people with logins, units, masked ones, and files that are missing."""
+    params = module.params
+    units = glob.glob("/etc/systemd/system/trainyard-image-*.*")
+    return {
+        "masked": {
+            unit: os.path.realpath("/etc/systemd/system/" + unit) == "/dev/null"
+            for unit in params["masked"]
+        },
+        "people": sorted(os.listdir(params["people"])) if os.path.isdir(params["people"]) else [],
+        "units": sorted(map(os.path.basename, units)),
+        "cni": os.path.isdir("/etc/cni"),
+        "missing": [path for path in params["paths"] if not os.path.exists(path)],
+    }
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -445,42 +481,19 @@ def main():
     module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
     record = Record(module, params["record"]).read()
     units = units_of(module) if params["port"] else {}
-    certificates = [
-        "%s/%s/ca.crt" % (base, registry)
-        for registry in record.get("registries") or []
-        for base in CERTIFICATES
-    ]
+    checksum = module.sha256(params["certificate"]) if params["certificate"] else ""
     module.exit_json(
         changed=False,
         record=record,
         packages=packages_of(module, params["packages"]) if params["packages"] else {},
         relayed=relayed_of(module, params["relayed"]) if params["relayed"] else {},
-        masked={
-            unit: os.path.realpath("/etc/systemd/system/" + unit) == "/dev/null"
-            for unit in params["masked"]
-        },
-        people=sorted(os.listdir(params["people"])) if os.path.isdir(params["people"]) else [],
-        certificates=[path for path in certificates if os.path.exists(path)],
-        units=sorted(
-            os.path.basename(path) for path in glob.glob("/etc/systemd/system/trainyard-image-*.*")
-        ),
-        cni=os.path.isdir("/etc/cni"),
+        certificates=present_certificates(record),
+        **placed_on_host(module),
         **storage_of(params["storage"]),
         port_taken=is_taken(params["port"]) if params["port"] else False,
         proxy_active=units.get(PROXY, {}).get("ActiveState") in ("active", "reloading"),
-        not_loaded=not_loaded(
-            units,
-            {
-                name: read_text(path)
-                for name, path in LOADED.items()
-                if name in units and os.path.exists(path)
-            },
-            module.sha256,
-        ),
-        missing=[path for path in params["paths"] if not os.path.exists(path)],
-        certificate_checksum=(module.sha256(params["certificate"]) or "")
-        if params["certificate"]
-        else "",
+        not_loaded=not_loaded(units, loaded_files(units), module.sha256),
+        certificate_checksum=checksum or "",
         images=images_of(module),
     )
 

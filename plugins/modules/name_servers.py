@@ -97,6 +97,25 @@ def restart_resolved(module, path):
         )
 
 
+def check_servers(module):
+    """Fail for the first server that is not an address."""
+    wrong = [server for server in module.params["servers"] if not is_ip(server)]
+    if wrong:
+        module.fail_json(
+            msg="servers: '%s' is not an address; use one such as 10.0.0.53" % show(wrong[0])
+        )
+
+
+def wanted_texts(servers, target, path, resolved):
+    """Return the text of the drop-in of systemd-resolved at C(path) and of C(target), resolv.conf.
+
+    What an earlier run has set in the other way is taken back too: a host may have changed its resolver.
+    """
+    if resolved:
+        return {path: drop_in(servers) if servers else "", target: read_text(target)}
+    return {path: "", target: with_servers(read_text(target), servers)}
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -109,18 +128,10 @@ def main():
     servers, resolv_conf, path = (
         module.params[name] for name in ("servers", "resolv_conf", "drop_in")
     )
-    wrong = [server for server in servers if not is_ip(server)]
-    if wrong:
-        module.fail_json(
-            msg="servers: '%s' is not an address; use one such as 10.0.0.53" % show(wrong[0])
-        )
+    check_servers(module)
     target = os.path.realpath(resolv_conf)
     resolved = "/systemd/resolve/" in target
-    # What an earlier run has set in the other way is taken back too: a host may have changed its resolver.
-    wanted = {
-        path: drop_in(servers) if resolved and servers else "",
-        target: read_text(target) if resolved else with_servers(read_text(target), servers),
-    }
+    wanted = wanted_texts(servers, target, path, resolved)
     changed = {name: text for name, text in wanted.items() if text != read_text(name)}
     diff = [
         {"before_header": name, "after_header": name, "before": read_text(name), "after": text}

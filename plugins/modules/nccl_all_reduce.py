@@ -415,8 +415,8 @@ exit $code
 """
 
 
-def check(module):
-    """Check the options of a run before it begins. Returns the range of sizes in bytes."""
+def check_numbers(module):
+    """Fail for a number that is missing or out of its range."""
     params = module.params
     for name, least in (
         ("gpus", 1),
@@ -436,6 +436,11 @@ def check(module):
         module.fail_json(
             msg=f"ssh_port: '{params['ssh_port']}' is not a valid port; set 1 to 65535"
         )
+
+
+def check_words(module):
+    """Fail for names of variables and hosts that are not valid."""
+    params = module.params
     check_names(module, "container")
     for name in params["environment"]:
         if not re.match(r"[A-Za-z_]\w*$", name):
@@ -447,6 +452,13 @@ def check(module):
             module.fail_json(
                 msg=f"hosts: '{host}' is not a valid host name or IPv4 address; use one such as gpu-a or 10.0.0.11"
             )
+
+
+def check(module):
+    """Check the options of a run before it begins. Returns the range of sizes in bytes."""
+    params = module.params
+    check_numbers(module)
+    check_words(module)
     if len(set(params["hosts"])) < len(params["hosts"]):
         module.fail_json(
             msg=f"hosts: '{', '.join(params['hosts'])}' names a host twice; list each host once"
@@ -581,6 +593,22 @@ def judge(module, bounds):
     module.exit_json(changed=False, available=True, cause=None, fix=None, **told)
 
 
+def cause_of(done, told, by_id):
+    """Return the cause for which nothing could be measured, and its evidence. Both are empty without one."""
+    if not done.cause and "library_missing" in by_id and not told["rows"]:
+        return "library_missing", by_id["library_missing"]["line"]
+    if not done.cause and done.rc == 127:
+        return "not_installed", (done.stderr.strip() or "exit code 127").splitlines()[-1]
+    return done.cause, done.evidence
+
+
+def fix_of(cause, evidence, container):
+    """Return what to do about a cause, None without one."""
+    if not cause:
+        return None
+    return f"{FIXES[cause].format(container=container)}. It said: {evidence}"
+
+
 def run(module, bounds):
     """Run it, and judge what it says."""
     params = module.params
@@ -626,16 +654,8 @@ def run(module, bounds):
             command=command,
         )
 
-    cause, evidence = done.cause, done.evidence
-    if not cause and "library_missing" in by_id and not told["rows"]:
-        cause, evidence = "library_missing", by_id["library_missing"]["line"]
-    elif not cause and done.rc == 127:
-        cause, evidence = "not_installed", (done.stderr.strip() or "exit code 127").splitlines()[-1]
-    fix = (
-        f"{FIXES[cause].format(container=params['container'])}. It said: {evidence}"
-        if cause
-        else None
-    )
+    cause, evidence = cause_of(done, told, by_id)
+    fix = fix_of(cause, evidence, params["container"])
     if cause and cause not in by_id:
         told["reasons"].insert(
             0,

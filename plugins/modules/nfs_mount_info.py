@@ -308,6 +308,20 @@ def below(target, unit):
     return found
 
 
+def is_of(top, mount):
+    """Return whether a mounted file system is the requested one."""
+    is_nfs = top["type"].startswith("nfs")
+    return is_nfs and top["source"].rstrip("/") == mount["source"].rstrip("/")
+
+
+def other_options(mount, top, mounts):
+    """Return the requested options that are not in force. Of several mounts from one server, the first decides on the connections."""
+    differences = options_in_force(mount["options"], top["options"])
+    if shares_connections(top, mounts):
+        return [option for option in differences if not option.startswith("nconnect=")]
+    return differences
+
+
 def ask(module, mount, mounts, known):
     target = mount["target"]
     # Links are not followed, because access to a path on a hanging mount hangs.
@@ -342,17 +356,11 @@ def ask(module, mount, mounts, known):
         return dict(answer, **below(target, unit))
     top = here[-1]
     answer.update(source=top["source"], type=top["type"], options=top["options"])
-    if not top["type"].startswith("nfs") or top["source"].rstrip("/") != mount["source"].rstrip(
-        "/"
-    ):
+    if not is_of(top, mount):
         answer["state"] = "other"
         return answer
     cause, answer["error"] = ask_file_system(target, module.params["timeout"])
-    answer["differences"] = options_in_force(mount["options"], top["options"])
-    if shares_connections(top, mounts):
-        answer["differences"] = [
-            option for option in answer["differences"] if not option.startswith("nconnect=")
-        ]
+    answer["differences"] = other_options(mount, top, mounts)
     answer["state"] = "mounted"
     if cause in ("hangs", "stale"):
         answer["state"] = cause

@@ -284,6 +284,31 @@ def canonical(client):
         return client
 
 
+def read_exports(own_file):
+    """Return the exports of the role's own file, those of other files with their C(file), and the last error of a file, empty if all can be parsed."""
+    error, others, own = "", [], []
+    for path in ["/etc/exports"] + sorted(glob.glob("/etc/exports.d/*.exports")):
+        try:
+            found = parse_exports(read_text(path))
+        except ParseError as problem:
+            error, found = "%s: %s" % (path, problem), []
+        if path == own_file:
+            own = found
+        else:
+            others += [dict(export, file=path) for export in found]
+    return own, others, error
+
+
+def is_configured(served, exports):
+    """Return whether an export that is in force is one of those, under the name of its client or under the complete one."""
+    for export in exports:
+        if served["path"] == export["path"]:
+            clients = (export["client"], canonical(export["client"]))
+            if any(is_same_client(served["client"], client) for client in clients):
+                return True
+    return False
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -309,16 +334,7 @@ def main():
     exports = [
         dict(export, path=os.path.realpath(export["path"])) for export in module.params["exports"]
     ]
-    error, others, own = "", [], []
-    for path in ["/etc/exports"] + sorted(glob.glob("/etc/exports.d/*.exports")):
-        try:
-            found = parse_exports(read_text(path))
-        except ParseError as problem:
-            error, found = "%s: %s" % (path, problem), []
-        if path == module.params["exports_file"]:
-            own = found
-        else:
-            others += [dict(export, file=path) for export in found]
+    own, others, error = read_exports(module.params["exports_file"])
     in_force = parse_exports(read_text(ETAB))
     mounts = parse_mountinfo(read_text("/proc/self/mountinfo"))
     paths = {export["path"] for export in exports}
@@ -331,15 +347,7 @@ def main():
         left_over=[
             served
             for served in in_force
-            if served["path"] in paths
-            and not any(
-                served["path"] == export["path"]
-                and any(
-                    is_same_client(served["client"], client)
-                    for client in (export["client"], canonical(export["client"]))
-                )
-                for export in exports + others + own
-            )
+            if served["path"] in paths and not is_configured(served, exports + others + own)
         ],
         own_clients=list(dict.fromkeys(export["client"] for export in own)),
         others=others,

@@ -409,6 +409,27 @@ def cause_of(module: AnsibleModule, run: Run, table: Table | None) -> tuple[str,
     return run.cause, run.evidence
 
 
+def fix_of(cause, evidence, container):
+    """Return what to do about a cause, with what the tool said. None without a cause."""
+    if not cause:
+        return None
+    on_host, in_container = FIXES[cause]
+    template = in_container or on_host if container else on_host
+    return template.format(container=container) + f". It said: {evidence}"
+
+
+def addresses_of(module, npus, nodes):
+    """Return the devices with their addresses, and findings about them. C(nodes) are the numbers of the device files of the host."""
+    timeout, container = module.params["timeout"], module.params["container"]
+    configured = parse_conf(conf_text(module, module.params["hccn_conf"], timeout, container))
+    known = sorted(
+        chip["phy_id"] for npu in npus for chip in npu["chips"] if chip["phy_id"] is not None
+    )
+    known = known or nodes or list(configured)
+    live, reasons = live_addresses(module, known, timeout, container)
+    return merged_devices(known, live, reasons, configured)
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
@@ -430,30 +451,19 @@ def main() -> None:
     table = table_of(module, run)
     npus = table.npus if table else []
     cause, evidence = cause_of(module, run, table)
-    fix = None
-    if cause:
-        on_host, in_container = FIXES[cause]
-        template = in_container or on_host if container else on_host
-        fix = template.format(container=container) + f". It said: {evidence}"
 
     nodes = [] if container else npu_nodes(module.params["device_folder"])
     findings = unhealthy(npus) + device_nodes_finding(nodes, npus)
     devices = []
     # Without a tool or a container there is nothing to ask.
     if module.params["addresses"] and cause not in ("container_not_running", "engine_unavailable"):
-        configured = parse_conf(conf_text(module, module.params["hccn_conf"], timeout, container))
-        known = sorted(
-            chip["phy_id"] for npu in npus for chip in npu["chips"] if chip["phy_id"] is not None
-        )
-        known = known or nodes or list(configured)
-        live, reasons = live_addresses(module, known, timeout, container)
-        devices, more = merged_devices(known, live, reasons, configured)
+        devices, more = addresses_of(module, npus, nodes)
         findings += more
     module.exit_json(
         changed=False,
         available=not cause,
         cause=cause or None,
-        fix=fix,
+        fix=fix_of(cause, evidence, container),
         tool_version=table.tool_version if table else None,
         driver_version=table.driver_version if table else None,
         npu_count=len(npus),

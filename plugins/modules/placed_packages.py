@@ -276,12 +276,10 @@ def of_before(record):
 def coming_back(record, kept_files):
     """Paths that a purge may remove and that were there before, or are kept."""
     contents = record.get("contents", {})
-    before = [
-        path
-        for trace in record["existed"]
-        if not account(trace)
-        for path in [trace] + (contents[trace] if trace in contents else all_below(trace))
-    ]
+    before = []
+    for trace in record["existed"]:
+        if not account(trace):
+            before += [trace] + (contents[trace] if trace in contents else all_below(trace))
     return [path for path in unique(kept_files + before) if os.path.lexists(path)]
 
 
@@ -289,13 +287,9 @@ def placed_files(former, before, after):
     """Checksums of the files of settings that the packages have placed, from those recorded, and those found before and after an installation."""
     found = {path: total for path, total in after.items() if path not in before}
     # One that the site has changed stays different from what is recorded.
-    found.update(
-        {
-            path: after.get(path, total) if before.get(path) == total else total
-            for path, total in former.items()
-            if path in after
-        }
-    )
+    for path, total in former.items():
+        if path in after:
+            found[path] = after[path] if before.get(path) == total else total
     return found
 
 
@@ -647,6 +641,11 @@ class Host:
 
     # Absent
 
+    def held_of(self, record):
+        """Return the packages that the role has put on hold and that are on hold."""
+        names = record.get("held", [])
+        return [name for name in names if self.installed([name]).get(name, {}).get("held")]
+
     def uninstall(self, former_packages, traces):
         found = self.file.read()
         record = dict(
@@ -671,11 +670,7 @@ class Host:
         self.result["diff"] = {"before": shown(there, False), "after": shown({}, False)}
         if self.is_dry:
             return
-        held = [
-            name
-            for name in record.get("held", [])
-            if self.installed([name]).get(name, {}).get("held")
-        ]
+        held = self.held_of(record)
         if held:
             self.run("apt-mark", "unhold", *held)
         if names or former_packages:
@@ -773,11 +768,11 @@ def unique(names):
 
 
 def shown(packages, hold):
-    return "".join(
-        "%s %s%s\n"
-        % (name, packages[name]["version"], " held" if hold and packages[name]["held"] else "")
-        for name in sorted(packages)
-    )
+    lines = []
+    for name in sorted(packages):
+        held = " held" if hold and packages[name]["held"] else ""
+        lines.append("%s %s%s\n" % (name, packages[name]["version"], held))
+    return "".join(lines)
 
 
 def last_lines(text, count=8):

@@ -259,7 +259,8 @@ class Environment:
                 continue
         return found
 
-    def present(self):
+    def wanted_folder(self):
+        """Return the folder of the requested content. Its name follows from the content, or from the pinned packages and Python's version."""
         if self.options["content"]:
             end = hashlib.sha256(self.options["content"].encode("utf-8")).hexdigest()[:12]
         else:
@@ -267,7 +268,10 @@ class Environment:
                 self.python_version(),
                 *(self.options[name] for name in ("requirements", "npm_package", "npm_lock")),
             )
-        folder = "%s-%s" % (self.path, end)
+        return "%s-%s" % (self.path, end)
+
+    def present(self):
+        folder = self.wanted_folder()
         complete = os.path.exists(os.path.join(folder, STAMP))
         linked = os.path.islink(self.path) and os.readlink(self.path) == os.path.basename(folder)
         processes = self.in_use()

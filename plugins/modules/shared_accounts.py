@@ -258,6 +258,22 @@ class Accounts:
             text = text % (words, command[0], (err or out).strip()) + "what was created stays"
             self.module.fail_json(msg=text, made=self.made)
 
+    def add(self, users, groups):
+        """Create the groups and people that are missing, and restore former people."""
+        for group in groups:
+            if not find_group(group["name"]):
+                self.note("groups", group["name"])
+                self.run(
+                    "group %s" % group["name"],
+                    ["groupadd", "--gid", str(group["gid"]), group["name"]],
+                    after="group %s" % group["name"],
+                )
+        for user in users:
+            if not find_user(user["name"]):
+                self.create(user)
+            elif user["name"] in self.record.get("locked", {}):
+                self.restore(user["name"])
+
     def present(self, users, groups, keys):
         # A user without groups gets one with the same number. The number that useradd chooses would differ between hosts.
         groups = groups + [
@@ -275,19 +291,7 @@ class Accounts:
             self.revoke(name, owned, processes)
         self.free(names, gids, former, owned)
         self.own(names, gids, owned)
-        for group in groups:
-            if not find_group(group["name"]):
-                self.note("groups", group["name"])
-                self.run(
-                    "group %s" % group["name"],
-                    ["groupadd", "--gid", str(group["gid"]), group["name"]],
-                    after="group %s" % group["name"],
-                )
-        for user in users:
-            if not find_user(user["name"]):
-                self.create(user)
-            elif user["name"] in self.record.get("locked", {}):
-                self.restore(user["name"])
+        self.add(users, groups)
         self.join(users, [name for name in former if find_user(name)], owned)
         self.report_processes(users, owned, processes)
 
@@ -352,8 +356,8 @@ class Accounts:
         ]
         self.write()
 
-    def join(self, users: list, former: list, owned: dict) -> None:
-        """Make the memberships true, as far as the record has them."""
+    def read_memberships(self, users: list, former: list, owned: dict) -> dict:
+        """Return C(members) of the groups that the role manages, and C(primary), the primary groups of people."""
         managed = set(owned["groups"].values()) | set(self.record.get("groups", []))
         groups = {name: find_group(name) for name in managed}
         groups = {name: group for name, group in groups.items() if group}
@@ -367,10 +371,14 @@ class Accounts:
             group = find_group(entry.pw_gid) if entry else None
             if entry:
                 primary[name] = group.gr_name if group else str(entry.pw_gid)
-        found = {
+        return {
             "members": {name: set(group.gr_mem) for name, group in groups.items()},
             "primary": primary,
         }
+
+    def join(self, users: list, former: list, owned: dict) -> None:
+        """Make the memberships true, as far as the record has them."""
+        found = self.read_memberships(users, former, owned)
         plan = memberships(users, former, found, self.record)
         for name, before, after in plan["primary"]:
             command = ["unshare", "--mount", "sh", "-c", PRIMARY, "sh"]

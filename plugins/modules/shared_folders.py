@@ -559,6 +559,52 @@ class Folders:
                 bring(path, found, before)
 
 
+def check_folders(module):
+    """Fail for a path that is not absolute and for a mode that is no number. Paths lose a slash at their end."""
+    for folder in module.params["folders"]:
+        folder["path"] = folder["path"].rstrip("/") or "/"
+        if not os.path.isabs(folder["path"]):
+            module.fail_json(
+                msg="folders: '%s' is not an absolute path; give one that begins with /"
+                % folder["path"]
+            )
+        try:
+            int(folder["mode"] or "0", 8)
+        except ValueError:
+            module.fail_json(
+                msg="folders: mode '%s' of %s is not valid; give an octal number such as 2770"
+                % (folder["mode"], folder["path"])
+            )
+
+
+def check_links(module):
+    """Fail if a path leads by a link to a folder of the system."""
+    for folder in module.params["folders"]:
+        leads_to = os.path.realpath(folder["path"])
+        if leads_to != normal_path(folder["path"]) and not (
+            is_folder(leads_to, "mount") or is_folder(leads_to, "tree")
+        ):
+            module.fail_json(
+                msg="'%s' leads by a symbolic link to '%s'; expected a folder that is none of the system's own. Remove the link, or name "
+                "another folder" % (folder["path"], leads_to)
+            )
+
+
+def fail_for(module, error, changed):
+    """Fail for what the system has refused, with the paths that were changed before."""
+    if error.errno == errno.EOPNOTSUPP:
+        module.fail_json(
+            msg="%s: this file system has no POSIX access lists, but full_access_uid needs them: mount it with acl"
+            % error.filename,
+            changed_paths=changed,
+        )
+    module.fail_json(
+        msg="%s: %s. Correct it on this host (mode, mount options, a full or read-only file system), and run this again"
+        % (error.filename, error.strerror),
+        changed_paths=changed,
+    )
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -582,48 +628,17 @@ def main():
         supports_check_mode=True,
     )
     folders = Folders(module)
-    for folder in module.params["folders"]:
-        folder["path"] = folder["path"].rstrip("/") or "/"
-        if not os.path.isabs(folder["path"]):
-            module.fail_json(
-                msg="folders: '%s' is not an absolute path; give one that begins with /"
-                % folder["path"]
-            )
-        try:
-            int(folder["mode"] or "0", 8)
-        except ValueError:
-            module.fail_json(
-                msg="folders: mode '%s' of %s is not valid; give an octal number such as 2770"
-                % (folder["mode"], folder["path"])
-            )
+    check_folders(module)
     try:
         if module.params["state"] == "former":
             folders.former([folder["path"] for folder in module.params["folders"]])
         else:
             # Check all before the first change.
-            for folder in module.params["folders"]:
-                leads_to = os.path.realpath(folder["path"])
-                if leads_to != normal_path(folder["path"]) and not (
-                    is_folder(leads_to, "mount") or is_folder(leads_to, "tree")
-                ):
-                    module.fail_json(
-                        msg="'%s' leads by a symbolic link to '%s'; expected a folder that is none of the system's own. Remove the link, or name "
-                        "another folder" % (folder["path"], leads_to)
-                    )
+            check_links(module)
             for folder in module.params["folders"]:
                 folders.present(folder)
     except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:
-            module.fail_json(
-                msg="%s: this file system has no POSIX access lists, but full_access_uid needs them: mount it with acl"
-                % error.filename,
-                changed_paths=folders.changed,
-            )
-        module.fail_json(
-            msg="%s: %s. Correct it on this host (mode, mount options, a full or read-only file system), and run this again"
-            % (error.filename, error.strerror),
-            changed_paths=folders.changed,
-        )
+        fail_for(module, error, folders.changed)
     if folders.commands:
         orders = "; ".join(
             "on %s: %s" % (server, "; ".join(commands))

@@ -460,12 +460,9 @@ class Host:
         """A type of Slurm that is a number would be a count: 910 in gpu:910. So each name begins with that of the family."""
         numbers = npu_nodes()
         names = chip_names(self.module, numbers)
+        models = {number: re.sub("^(?:Ascend)?", "Ascend", name) for number, name in names.items()}
         return [
-            {
-                "path": "/dev/davinci%d" % number,
-                "minor": number,
-                "model": re.sub("^(?:Ascend)?", "Ascend", names[number]) if number in names else "",
-            }
+            {"path": "/dev/davinci%d" % number, "minor": number, "model": models.get(number, "")}
             for number in numbers
         ]
 

@@ -168,11 +168,11 @@ def expected(node, action, reason):
 
 
 def shown(states):
-    return "".join(
-        "%s: %s%s\n"
-        % (name, "+".join(state["states"]), " (%s)" % state["reason"] if state["reason"] else "")
-        for name, state in sorted(states.items())
-    )
+    lines = []
+    for name, state in sorted(states.items()):
+        reason = " (%s)" % state["reason"] if state["reason"] else ""
+        lines.append("%s: %s%s\n" % (name, "+".join(state["states"]), reason))
+    return "".join(lines)
 
 
 def checked_reason(module):
@@ -252,6 +252,14 @@ def wait_for_jobs(module, slurm, names, after):
         slurm.fail_for_jobs(jobs, waited, "The nodes are %s" % "; ".join(states))
 
 
+def carry_out(slurm, plan, by_name, reason):
+    """Change the nodes that the plan drains or resumes, in the order that Slurm needs."""
+    acting = [name for name, action in plan.items() if action in ("drain", "resume")]
+    words = {name: _slurm.state_word(by_name[name], plan[name]) for name in acting}
+    for word in ("drain", "undrain", "resume"):
+        update(slurm, [name for name in acting if words[name] == word], word, reason)
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -282,9 +290,7 @@ def main():
         after = {name: expected(by_name[name], action, reason) for name, action in plan.items()}
         acting = [name for name, action in plan.items() if action in ("drain", "resume")]
         if acting and not module.check_mode:
-            words = {name: _slurm.state_word(by_name[name], plan[name]) for name in acting}
-            for word in ("drain", "undrain", "resume"):
-                update(slurm, [name for name in acting if words[name] == word], word, reason)
+            carry_out(slurm, plan, by_name, reason)
             now = read_nodes(slurm)
             after = {name: expected(now[name], "", "") for name in plan}
             fail_for_wrong(module, acting, after)

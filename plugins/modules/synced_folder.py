@@ -154,6 +154,12 @@ def apply(module, dest, asked, uploads, removed):
         os.rmdir(dest)
 
 
+def differences(held, asked):
+    """Return the names of the files to copy and of those to remove."""
+    copied = sorted(name for name, seen in asked.items() if held.get(name) != seen)
+    return copied, sorted(name for name in held if name not in asked)
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -171,8 +177,7 @@ def main():
     dest, asked = module.params["dest"], module.params["files"] or {}
     uploads = module.params["uploads"] or {}
     held = held_in(module, dest)
-    copied = sorted(name for name, seen in asked.items() if held.get(name) != seen)
-    removed = sorted(name for name in held if name not in asked)
+    copied, removed = differences(held, asked)
     present = module.params["state"] == "present"
     changed = bool(copied or removed) or present != os.path.isdir(dest)
     # Nothing is changed before all files have arrived, so that no file is missing in between.

@@ -457,26 +457,60 @@ def revision_of(repository):
     return head if re.match(r"[0-9a-f]{40}$", head) else ""
 
 
-def ask_docker(module, result):
-    name, image = module.params["name"], module.params["image"]
-    docker = module.get_bin_path(module.params["executable"])
-    result["image"] = {"exists": False, "id": ""}
-    result["container"] = {
-        "exists": False,
-        "running": False,
-        "id": "",
-        "image_id": "",
-        "started_at": "",
-        "managed": False,
-        "settings": "",
-        "restart_policy": "",
-        "paused": False,
+#: What is said of a container that does not exist.
+NO_CONTAINER = {
+    "exists": False,
+    "running": False,
+    "id": "",
+    "image_id": "",
+    "started_at": "",
+    "managed": False,
+    "settings": "",
+    "restart_policy": "",
+    "paused": False,
+    "changed_files": [],
+    "busy": [],
+    "departures": [],
+    "limited": [],
+    "resolv_conf": "",
+}
+
+
+def container_of(found):
+    """Return what `docker inspect` tells of a container, without what only a look into it shows."""
+    labels = found["Config"].get("Labels") or {}
+    return {
+        "exists": True,
+        "running": found["State"]["Running"],
+        "id": found["Id"],
+        "image_id": found["Image"],
+        "started_at": found["State"]["StartedAt"],
+        "managed": labels.get("trainyard.managed") == "true",
+        "settings": labels.get("trainyard.settings", ""),
+        "restart_policy": found["HostConfig"]["RestartPolicy"]["Name"],
+        "paused": found["State"].get("Paused", False),
         "changed_files": [],
         "busy": [],
         "departures": [],
         "limited": [],
-        "resolv_conf": "",
+        "resolv_conf": outdated_resolv_conf(found),
     }
+
+
+def runtimes_of(module, docker):
+    """Return the names of Docker's runtimes, none if it does not tell."""
+    dummy, out, dummy = module.run_command([docker, "info", "--format", "{{json .Runtimes}}"])
+    try:
+        return sorted(json.loads(out) or {})
+    except ValueError:
+        return []
+
+
+def ask_docker(module, result):
+    name, image = module.params["name"], module.params["image"]
+    docker = module.get_bin_path(module.params["executable"])
+    result["image"] = {"exists": False, "id": ""}
+    result["container"] = dict(NO_CONTAINER)
     result["runtimes"] = []
     result["services"].update(config="", states={})
     if not docker:
@@ -495,23 +529,7 @@ def ask_docker(module, result):
         if "RootFS" in found:
             result["image"] = {"exists": True, "id": found["Id"]}
         elif found.get("Name") == "/" + name:
-            labels = found["Config"].get("Labels") or {}
-            result["container"] = {
-                "exists": True,
-                "running": found["State"]["Running"],
-                "id": found["Id"],
-                "image_id": found["Image"],
-                "started_at": found["State"]["StartedAt"],
-                "managed": labels.get("trainyard.managed") == "true",
-                "settings": labels.get("trainyard.settings", ""),
-                "restart_policy": found["HostConfig"]["RestartPolicy"]["Name"],
-                "paused": found["State"].get("Paused", False),
-                "changed_files": [],
-                "busy": [],
-                "departures": [],
-                "limited": [],
-                "resolv_conf": outdated_resolv_conf(found),
-            }
+            result["container"] = container_of(found)
             if module.params["services_folder"] and found["State"]["Running"]:
                 result["services"]["config"], result["services"]["states"] = supervised(
                     found["State"].get("Pid", 0)
@@ -519,11 +537,7 @@ def ask_docker(module, result):
             if result["container"]["managed"]:
                 result["container"].update(own_state(module, docker, found))
     if module.params["runtime"]:
-        dummy, out, dummy = module.run_command([docker, "info", "--format", "{{json .Runtimes}}"])
-        try:
-            result["runtimes"] = sorted(json.loads(out) or {})
-        except ValueError:
-            result["runtimes"] = []
+        result["runtimes"] = runtimes_of(module, docker)
     return None
 
 

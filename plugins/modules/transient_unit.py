@@ -221,6 +221,11 @@ def read_text(path):
         return None
 
 
+def as_text(value):
+    """Return the value of a variable: a text as it is, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 class Unit(object):
     def __init__(self, module):
         self.module = module
@@ -229,10 +234,7 @@ class Unit(object):
         self.log = module.params["log"]
         self.directory = os.path.join(RUN_DIRECTORY, self.name)
         environment = dict(module.params["environment"], **module.params["secret_environment"])
-        self.environment = dict(
-            (key, value if isinstance(value, str) else json.dumps(value))
-            for key, value in environment.items()
-        )
+        self.environment = {key: as_text(value) for key, value in environment.items()}
 
     def path(self, name):
         return os.path.join(self.directory, name)

@@ -853,6 +853,18 @@ class Ranks(object):
             time.sleep(0.1)
         self.look()
 
+    def tell_failures(self, failed):
+        """Say which ranks have failed on this host, how, and where their logs are."""
+        for each in failed:
+            code = each["code"]
+            end = "was killed" if code is None else "ended with exit code %d" % code
+            rank, folder = each["rank"], self.folder(each["rank"])
+            print(
+                "trainyard-launch: rank %d on %s %s. Log: %s/rank.%d.log"
+                % (rank, socket.gethostname(), end, folder, rank),
+                file=sys.stderr,
+            )
+
     def finish(self):
         """End what is left, say what failed, and return the exit code."""
         before, codes = failures(self.ranks), [child.poll() for child in self.children]
@@ -864,20 +876,7 @@ class Ranks(object):
             )
         if self.stopped:
             return 128 + self.stopped
-        for each in before:
-            print(
-                "trainyard-launch: rank %d on %s %s. Log: %s/rank.%d.log"
-                % (
-                    each["rank"],
-                    socket.gethostname(),
-                    "was killed"
-                    if each["code"] is None
-                    else "ended with exit code %d" % each["code"],
-                    self.folder(each["rank"]),
-                    each["rank"],
-                ),
-                file=sys.stderr,
-            )
+        self.tell_failures(before)
         own = [each["code"] or 128 + signal.SIGKILL for each in before]
         bad = [128 - code if code < 0 else code for code in codes if code]
         if bad and not own:
@@ -891,9 +890,8 @@ class Ranks(object):
     def report(self):
         """Report for the worker what its ranks have reported. Role train reads the records of the ranks itself."""
         found = {each["rank"]: self.record(each["rank"]).get("report") for each in self.ranks}
-        report, problem = common_report(
-            {rank: report if isinstance(report, dict) else {} for rank, report in found.items()}
-        )
+        reports = {rank: report for rank, report in found.items() if isinstance(report, dict)}
+        report, problem = common_report(dict(dict.fromkeys(found, {}), **reports))
         if problem:
             print("trainyard-launch: on %s %s" % (socket.gethostname(), problem), file=sys.stderr)
         if os.environ.get("TRAINYARD_RANK_REPORT") and report:

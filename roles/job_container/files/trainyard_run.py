@@ -634,6 +634,16 @@ def listen_in_ranges(address, ranges):
     return servers
 
 
+def fail_if_late(deadline, seconds, entries, count):
+    """Raise TimeoutError if the time is over and workers are missing."""
+    if time.monotonic() > deadline:
+        missing = [str(index) for index in range(count) if index not in entries]
+        raise TimeoutError(
+            "worker %s did not start within %d seconds; see the messages of its host"
+            % (", ".join(missing), seconds)
+        )
+
+
 def lead(job, step, count, own, uid, keys, ranges, seconds=PEER_SECONDS):
     """First worker: collect the entries of all workers, and send each of them the result."""
     entries, workers_waiting = {0: own}, []
@@ -651,12 +661,7 @@ def lead(job, step, count, own, uid, keys, ranges, seconds=PEER_SECONDS):
         used = {server.getsockname()[1] for server in servers}
         own["ports"] = [port for port in own["ports"] if port not in used]
         while len(entries) < count:
-            if time.monotonic() > deadline:
-                missing = [str(index) for index in range(count) if index not in entries]
-                raise TimeoutError(
-                    "worker %s did not start within %d seconds; see the messages of its host"
-                    % (", ".join(missing), seconds)
-                )
+            fail_if_late(deadline, seconds, entries, count)
             for key, _events in waiting.select(0.1):
                 if key.fileobj in servers:
                     with contextlib.suppress(OSError):
@@ -941,18 +946,38 @@ def folders_of_person(share, home):
     ]
 
 
-def prepare(options, environment, config):
-    """Return the plan of the container. It writes the files of the task."""
+def job_id(options, environment):
+    """Return the ID of the job. Raises Refused outside of a job."""
     job = environment.get("SLURM_JOB_ID") or ""
     if not job.isdigit():
         raise Refused(
             "this is not a job of Slurm (SLURM_JOB_ID is not set); start it with srun, as in: srun trainyard-run %s -- COMMAND"
             % options.image
         )
+    return job
+
+
+def person_of_job():
+    """Return the person who runs the job. Raises Refused for root."""
     entry = pwd.getpwuid(os.getuid())
     person = {"uid": entry.pw_uid, "gid": entry.pw_gid, "name": entry.pw_name, "home": entry.pw_dir}
     if person["uid"] == 0:
         raise Refused("jobs of root do not run in containers; submit the job as a user")
+    return person
+
+
+def place_of(options, environment):
+    """Return where this worker is among those of the step, or of itself if it runs alone."""
+    place = workers(environment)
+    if options.alone:
+        node = environment.get("SLURMD_NODENAME") or socket.gethostname()
+        return {"index": 0, "count": 1, "nodes": [node], "local": 0}
+    return place
+
+
+def prepare(options, environment, config):
+    """Return the plan of the container. It writes the files of the task."""
+    job, person = job_id(options, environment), person_of_job()
     check_host(config, person)
     runtime, disk = os.path.join(RUNTIME, job), os.path.join(config["storage"], "jobs", job)
     private_folder(runtime, person["uid"])
@@ -960,10 +985,7 @@ def prepare(options, environment, config):
     image, stores = provide_image(
         options.image, person, config, runtime, disk, environment, not options.dry_run
     )
-    place, step = workers(environment), step_name(environment)
-    if options.alone:
-        node = environment.get("SLURMD_NODENAME") or socket.gethostname()
-        place = {"index": 0, "count": 1, "nodes": [node], "local": 0}
+    place, step = place_of(options, environment), step_name(environment)
     devices = _gpu_numbers.read_host(config["gpus"])
     gpus = _gpu_numbers.of_task(environment, config, devices)
     folder = make_folder(

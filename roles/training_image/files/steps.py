@@ -207,11 +207,10 @@ def remove_retired(vendor, folder=APT):
             return False
         signed_by = entry["signed_by"]
         if "BEGIN PGP" in signed_by:
-            keys = keys_of(
-                "\n".join(
-                    "" if line.strip() == "." else line.strip() for line in signed_by.splitlines()
-                ).encode("ascii", "replace")
-            )
+            # In deb822 a dot stands for an empty line.
+            lines = [line.strip() for line in signed_by.splitlines()]
+            text = "\n".join(line if line != "." else "" for line in lines)
+            keys = keys_of(text.encode("ascii", "replace"))
         elif signed_by:
             keys = set()
             for path in re.split(r"[\s,]+", signed_by):
@@ -229,16 +228,8 @@ def remove_retired(vendor, folder=APT):
         write_or_remove(path, content)
 
 
-@contextlib.contextmanager
-def apt(repositories=(), pin=""):
-    """Yield a function that runs apt-get with the site's settings. Afterwards the settings and apt's downloads are removed."""
-    if not shutil.which("apt-get"):
-        raise StepError(
-            "the base has no apt-get: use a base of Debian or Ubuntu, or one with all packages installed"
-        )
-    temporary = tempfile.mkdtemp(prefix="trainyard-apt-")
-    os.chmod(temporary, 0o755)  # apt downloads as user _apt
-    placed, aside = [], []
+def apt_settings(temporary):
+    """Write apt.conf with the site's settings to a folder. Return the folder of the sources that apt reads."""
     sources = "/etc/apt/sources.list.d"
     settings = [
         'Acquire::Retries "3";',
@@ -259,6 +250,32 @@ def apt(repositories=(), pin=""):
                 stream.write(content)
     with open(os.path.join(temporary, "apt.conf"), "w") as stream:
         stream.write("\n".join(settings) + "\n")
+    return sources
+
+
+def write_key(repository, number, folder):
+    """Write the key of a repository to a folder, and return its path."""
+    if repository.get("keyring"):
+        path, content = "%d.gpg", base64.b64decode(repository["keyring"])
+    else:
+        path, content = "%d.asc", (repository["signed_by"].strip() + "\n").encode()
+    path = os.path.join(folder, path % number)
+    with open(path, "wb") as stream:
+        stream.write(content)
+    return path
+
+
+@contextlib.contextmanager
+def apt(repositories=(), pin=""):
+    """Yield a function that runs apt-get with the site's settings. Afterwards the settings and apt's downloads are removed."""
+    if not shutil.which("apt-get"):
+        raise StepError(
+            "the base has no apt-get: use a base of Debian or Ubuntu, or one with all packages installed"
+        )
+    temporary = tempfile.mkdtemp(prefix="trainyard-apt-")
+    os.chmod(temporary, 0o755)  # apt downloads as user _apt
+    placed, aside = [], []
+    sources = apt_settings(temporary)
 
     def call(*arguments):
         run(
@@ -280,17 +297,9 @@ def apt(repositories=(), pin=""):
                 )
                 write_or_remove(path, content)
         for number, repository in enumerate(repositories):
-            key = os.path.join(
-                temporary, "%d.%s" % (number, "gpg" if repository.get("keyring") else "asc")
-            )
             path = os.path.join(sources, "trainyard-build-%d.sources" % number)
             placed.append(path)
-            with open(key, "wb") as stream:
-                stream.write(
-                    base64.b64decode(repository["keyring"])
-                    if repository.get("keyring")
-                    else (repository["signed_by"].strip() + "\n").encode()
-                )
+            key = write_key(repository, number, temporary)
             with open(path, "w") as stream:
                 stream.write(deb822(repository, key))
         if pin:

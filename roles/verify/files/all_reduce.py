@@ -140,24 +140,13 @@ def remarked(log, since_byte):
     )[:REMARKS]
 
 
-def watch(work, agree, cards, with_gpus):
-    """What is to be seen while this rank and the others work: the host's counters and GPUs, which the first of its ranks looks at (the others have no cards).
+def agreed(begun, agree):
+    """Return the seconds that the slowest rank has needed."""
+    return agree(time.perf_counter() - begun)
 
-    C(work) makes as many all-reduces as it is told and waits for them. C(agree) returns one number for all ranks, above 0 if that of any rank is, when all of
-    them have called it.
-    """
 
-    def since(begun):
-        return agree(time.perf_counter() - begun)
-
-    # Connects. No rank starts before all have read their counters.
-    work(1)
-    since(time.perf_counter())
-    before, each_before = settled(cards or []), card_counters(cards or [])
-    since(time.perf_counter())
-    look = Look() if with_gpus and cards is not None else None
-    if look:
-        look.start()
+def work_for_a_while(work, agree, look, with_gpus):
+    """Work until there is enough to be seen, and with GPUs until all ranks have looked at them. Return how often."""
     done, spent, block = 0, 0.0, 1
     begun = time.perf_counter()
     while spent < WATCH_SECONDS["nccl" if with_gpus else "gloo"] or (
@@ -165,8 +154,27 @@ def watch(work, agree, cards, with_gpus):
     ):
         work(block)
         done += block
-        spent = since(begun)
+        spent = agreed(begun, agree)
         block = max(1, min(BLOCK, int(ROW_SECONDS * done / spent)))
+    return done
+
+
+def watch(work, agree, cards, with_gpus):
+    """What is to be seen while this rank and the others work: the host's counters and GPUs, which the first of its ranks looks at (the others have no cards).
+
+    C(work) makes as many all-reduces as it is told and waits for them. C(agree) returns one number for all ranks, above 0 if that of any rank is, when all of
+    them have called it.
+    """
+
+    # Connects. No rank starts before all have read their counters.
+    work(1)
+    agreed(time.perf_counter(), agree)
+    before, each_before = settled(cards or []), card_counters(cards or [])
+    agreed(time.perf_counter(), agree)
+    look = Look() if with_gpus and cards is not None else None
+    if look:
+        look.start()
+    done = work_for_a_while(work, agree, look, with_gpus)
     after, each_after = settled(cards or []), card_counters(cards or [])
     grown = [now - then for now, then in zip(after, before)] if before and after else [None, None]
     return {
@@ -497,28 +505,31 @@ class Conductor(Rank):
         count = None if len(hosts) == 1 or self.backend == "nccl" else 1
         return [rank for host in hosts for rank in self.ranks_of[host][:count]]
 
+    def run_of(self, group, answer):
+        """Return the run of a group of hosts as the first of its ranks has told it."""
+        run = {
+            "id": self.name(group),
+            "hosts": list(group),
+            "ranks": len(self.ranks(group)),
+            "rows": answer["rows"],
+            "seconds": answer["seconds"],
+            "errors": [answer["error"]] if answer["error"] else [],
+            "transports": _bandwidth.transports("\n".join(answer.get("via", []))),
+        }
+        if len(group) > 1:
+            names = {card["name"] for host in group for card in self.facts[host]["cards"]}
+            cards = sorted(names) or ["an unknown interface"]
+            library = "NCCL" if self.backend == "nccl" else "TCP"
+            run["transports"] = ["%s over %s" % (library, ", ".join(cards))]
+        return run
+
     def measure_groups(self, groups, sizes):
         """Measure groups of hosts in parallel into self.runs. The better of two measurements counts. Return their bandwidth."""
         answers = self.ask({self.name(group): (self.ranks(group), sizes) for group in groups})
         found = {}
         for group in groups:
             name, answer = self.name(group), answers[self.name(group)]
-            run = {
-                "id": name,
-                "hosts": list(group),
-                "ranks": len(self.ranks(group)),
-                "rows": answer["rows"],
-                "seconds": answer["seconds"],
-                "errors": [answer["error"]] if answer["error"] else [],
-                "transports": _bandwidth.transports("\n".join(answer.get("via", []))),
-            }
-            if len(group) > 1:
-                cards = sorted(
-                    {card["name"] for host in group for card in self.facts[host]["cards"]}
-                ) or ["an unknown interface"]
-                run["transports"] = [
-                    "%s over %s" % ("NCCL" if self.backend == "nccl" else "TCP", ", ".join(cards))
-                ]
+            run = self.run_of(group, answer)
             busbw, wrong = (
                 _bandwidth.judged_busbw(run["rows"]),
                 _bandwidth.wrong_values(run["rows"]),
@@ -592,30 +603,39 @@ class Conductor(Rank):
         write_answer(found)
         return found
 
-    def lead(self):
-        self.facts = {host: self.get("facts/%s" % host) for host in self.hosts}
+    def measure_alone(self, sizes):
+        """Measure each host with several ranks, so many at once as the plan says; 0 is all of them."""
         at_once = self.plan["at_once"]
-        sizes = _bandwidth.sizes(int(self.plan["largest"][self.backend]))
         alone = [(host,) for host in self.hosts if len(self.ranks_of[host]) > 1]
         while alone:
             now, alone = alone[: at_once or None], alone[at_once:] if at_once else []
             self.measure_groups(now, sizes)
-        verdict = {"blame": [], "suspect": [], "note": "", "rounds": 0}
-        if len(self.hosts) > 1:
-            self.measure_groups([tuple(self.hosts)], sizes)
-        self.watch_all()
+
+    def search_if_bad(self, sizes):
+        """Return the verdict: whom to blame if the hosts together, or a host alone, are not good."""
         runs = {run["id"]: run for run in self.judged()}
         alone = {run["hosts"][0]: run for run in runs.values() if len(run["hosts"]) == 1}
         bad_alone = any(is_bad_alone(run) for run in alone.values())
-        if "cluster" in runs and (bad_alone or not runs["cluster"]["passed"]):
-            required = runs["cluster"]["expected"]["required_gb_s"] or WORKS
-            verdict = self.search(
-                required,
-                {host: trusted_busbw(run) for host, run in alone.items()},
-                sizes[-2:-1],
-                {host: run["errors"][0] for host, run in alone.items() if run["errors"]},
-            )
-            self.tell_wrong(verdict)
+        if "cluster" not in runs or (runs["cluster"]["passed"] and not bad_alone):
+            return {"blame": [], "suspect": [], "note": "", "rounds": 0}
+        required = runs["cluster"]["expected"]["required_gb_s"] or WORKS
+        verdict = self.search(
+            required,
+            {host: trusted_busbw(run) for host, run in alone.items()},
+            sizes[-2:-1],
+            {host: run["errors"][0] for host, run in alone.items() if run["errors"]},
+        )
+        self.tell_wrong(verdict)
+        return verdict
+
+    def lead(self):
+        self.facts = {host: self.get("facts/%s" % host) for host in self.hosts}
+        sizes = _bandwidth.sizes(int(self.plan["largest"][self.backend]))
+        self.measure_alone(sizes)
+        if len(self.hosts) > 1:
+            self.measure_groups([tuple(self.hosts)], sizes)
+        self.watch_all()
+        verdict = self.search_if_bad(sizes)
         if self.plan.get("pairs"):
             self.measure_pairs(sizes[-2:-1])
         found = self.write(verdict)
