@@ -560,7 +560,7 @@ def has_initramfs(module):
 
 
 def records_of(module):
-    """Return C(record) and C(records) as asked for. A damaged one fails the module."""
+    """Return C(record) and C(records), the content of the files in these options. A damaged one fails the module."""
     path, paths = module.params["record"], module.params["records"]
     return {
         "record": Record(module, path).read() if path else {},

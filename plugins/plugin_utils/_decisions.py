@@ -114,7 +114,7 @@ DECISIONS: dict[str, str] = {
     "verify_ids": "plugin_utils._role_input.verify_ids",
     "verify_logins": "plugin_utils._verify_plan.logins",
     "verify_logs": "plugin_utils._verify_plan.logs",
-    "verify_nodes": "plugin_utils._verify_plan.nodes",
+    "verify_nodes": "plugin_utils._verify_plan.decide_verify_nodes",
     "verify_plan": "plugin_utils._verify_plan.measured",
     "verify_port_rates": "plugin_utils._verify_plan.port_rates",
     "verify_probe": "plugin_utils._verify_plan.probe",

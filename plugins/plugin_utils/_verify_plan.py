@@ -521,3 +521,10 @@ def evidence(
 def decide_verify_unmeasured(required: list[str], of_jobs: list[str], hosts: int, **run) -> list:
     """As unmeasured. C(run) has the other fields of Measurement."""
     return unmeasured(required, of_jobs, Measurement(hosts, **run))
+
+
+def decide_verify_nodes(
+    checks: list, draining: list, scheduler: dict, hosts: list, blame=(), suspect=()
+) -> dict:
+    """As nodes. C(scheduler) is a result of M(trainyard.gpu.slurm_info), empty if it has not run."""
+    return nodes(checks, blame, suspect, draining, scheduler.get("nodes") or [], hosts)

@@ -381,11 +381,6 @@ def test_ids_by_the_keys_of_the_rows(key, value, ids):
     assert _role_input.verify_ids(key, value) == ids
 
 
-def drained_and_resumed(checks, draining, scheduler, hosts, blame=(), suspect=()):
-    known = scheduler.get("nodes") or []
-    return _verify_plan.nodes(checks, blame, suspect, draining, known, hosts)
-
-
 # --- nodes of the scheduler -------------------------------------------------------------------------------------------------------
 
 DRAINING = ["gpu-xid", "bandwidth-host"]
@@ -443,7 +438,7 @@ MEASURED = found("bandwidth-cluster", "a, b")
     ],
 )
 def test_a_node_is_drained_with_the_findings_that_are_a_reason_for_it(checks, drain):
-    decided = drained_and_resumed(
+    decided = _verify_plan.decide_verify_nodes(
         checks, DRAINING, {"nodes": [node("a"), node("b"), node("away")]}, ["login", "a", "b"]
     )
     assert {entry["node"]: entry["reason"] for entry in decided["drain"]} == drain and decided[
@@ -453,7 +448,7 @@ def test_a_node_is_drained_with_the_findings_that_are_a_reason_for_it(checks, dr
 
 def test_of_a_slow_link_the_suspect_is_drained():
     blame = [{"kind": "link", "names": ["a", "b"], "evidence": "3.1 of 24 GB/s"}]
-    decided = drained_and_resumed(
+    decided = _verify_plan.decide_verify_nodes(
         [found("bandwidth-cluster", "a, b", "fail")],
         DRAINING,
         {"nodes": [node("a"), node("b")]},
@@ -504,17 +499,22 @@ def test_of_a_slow_link_the_suspect_is_drained():
     ],
 )
 def test_only_good_nodes_that_trainyard_drained_are_resumed(nodes, checks, resumed):
-    assert drained_and_resumed(checks, DRAINING, {"nodes": nodes}, ["a", "b"])["resume"] == resumed
+    assert (
+        _verify_plan.decide_verify_nodes(checks, DRAINING, {"nodes": nodes}, ["a", "b"])["resume"]
+        == resumed
+    )
 
 
 def test_without_an_answer_of_the_scheduler_nothing_is_decided():
-    assert drained_and_resumed(
+    assert _verify_plan.decide_verify_nodes(
         [found("gpu-xid", "a", "fail", "Xid 79")],
         DRAINING,
         {"available": False, "nodes": []},
         ["a"],
     ) == {"drain": [], "resume": []}
-    assert drained_and_resumed([found("gpu-xid", "a", "fail", "Xid 79")], DRAINING, {}, ["a"]) == {
+    assert _verify_plan.decide_verify_nodes(
+        [found("gpu-xid", "a", "fail", "Xid 79")], DRAINING, {}, ["a"]
+    ) == {
         "drain": [],
         "resume": [],
     }
@@ -718,7 +718,7 @@ def test_whether_a_node_separates_jobs(isolation, accepted, verdict):
         "no such node",
     )
     assert bool(found_here["fix"]) is (verdict != "pass")
-    decision = drained_and_resumed(
+    decision = _verify_plan.decide_verify_nodes(
         checks, _role_input.verify_ids("drains"), {"nodes": [node("a"), node("b")]}, ["a", "b"]
     )
     assert [entry["node"] for entry in decision["drain"]] == (["a"] if verdict == "fail" else [])
@@ -735,7 +735,7 @@ def test_a_node_whose_job_could_not_be_tried_is_not_resumed():
     checks = _verify_plan.probe_checks(told, CHOSEN, ["a", "b", "c"]) + [
         found("bandwidth-cluster", "a, b, c")
     ]
-    decision = drained_and_resumed(
+    decision = _verify_plan.decide_verify_nodes(
         checks, ["scheduler-job"], {"nodes": [node(name, OURS) for name in "abc"]}, ["a", "b", "c"]
     )
     assert decision == {
