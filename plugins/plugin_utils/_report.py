@@ -10,12 +10,15 @@ import functools
 import re
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
 from xml.etree import ElementTree
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._burn_in import tolerance
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding, render
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._signatures import Meaning, explain
+
+if TYPE_CHECKING:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._finding import Finding
 
 SCHEMA_VERSION = 1
 NOT_MADE = ("skipped", "not_evaluated")
@@ -363,7 +366,7 @@ class Report(TypedDict):
     verdict: str
     reasons: list[str]
     required: list[str]
-    checks: list[dict[str, Any]]
+    checks: list[Finding]
     hosts: list[dict[str, Any]]
     versions: dict[str, dict[str, Any]]
     bandwidth: Bandwidth
@@ -682,7 +685,7 @@ def junit(report: Report, published: Entries) -> str:
         "verify_fail_on is warn" in reason for reason in report["reasons"]
     )
     root = ElementTree.Element("testsuites", name="trainyard.gpu.verify " + _xml(report["cluster"]))
-    suites: dict[str, list[dict[str, Any]]] = {}
+    suites: dict[str, list[Finding]] = {}
     for entry in report["checks"]:
         suites.setdefault(entry["host"], []).append(entry)
     for host, entries in suites.items():

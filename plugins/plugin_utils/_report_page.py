@@ -336,11 +336,11 @@ def matrix(report: Report, published: Entries) -> dict[str, Any]:
     Columns are hosts; those of many hosts that are alike in all checks share one. Rows are checks in the published order, each with a cell for each column.
     C(others) are the checks of which there is no finding.
     """
-    findings: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    findings: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for entry in report["checks"]:
         for name in names_in(entry["host"], report["hosts"]):
             findings.setdefault((entry["id"], name), []).append(entry)
-    worst: dict[tuple[str, str], dict[str, Any]] = {
+    worst: dict[tuple[str, str], Mapping[str, Any]] = {
         key: max(reversed(entries), key=lambda entry: SEVERITY.index(entry["verdict"]))
         for key, entries in findings.items()
     }
@@ -351,7 +351,7 @@ def matrix(report: Report, published: Entries) -> dict[str, Any]:
     known: dict[str, Mapping[str, Any]] = {check["id"]: check for check in published}
     ids = list(dict.fromkeys([*known, *(entry["id"] for entry in report["checks"])]))
 
-    def cell(check_id: str, name: str) -> dict[str, Any]:
+    def cell(check_id: str, name: str) -> Mapping[str, Any]:
         return worst.get((check_id, name), {"verdict": "", "found": ""})
 
     columns = _columns(
