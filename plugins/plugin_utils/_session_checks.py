@@ -379,7 +379,7 @@ def python_findings(sessions: Sessions) -> list[Finding]:
 
 
 def _program_findings(name: str, programs: dict[str, Table], expected: str) -> list[Finding]:
-    """The hosts where a program is another one than elsewhere. C(programs) has those of all hosts."""
+    """The hosts where the name of a program leads to other paths than elsewhere. C(programs) has those of all hosts."""
     paths = _values(programs, name)
     if name in OF_GPUS:
         paths = {host: path for host, path in paths.items() if name in programs[host]}

@@ -276,7 +276,7 @@ class HostFiles(TypedDict):
 
 
 class Unplanned(TypedDict):
-    """What there is in place of a plan if there are problems."""
+    """The problems because of which there is no plan."""
 
     problems: list[str]
     warnings: list[str]
