@@ -185,6 +185,14 @@ def _watched_checks(answer, hosts, tail, gpus, reason):
 
 
 def bandwidth_checks(answer, hosts, tail=(), gpus=None, reason=""):
+    """Convert the result of the bandwidth job to checks in the format of report.json.
+
+    They are C(bandwidth-host), one per host, and C(bandwidth-cluster), which names the suspects. What was seen during the job becomes C(gpus-busy) and
+    C(fabric-counters), one per host, and C(nccl-transport). Without a measurement a check is skipped, and a bandwidth without an expected value is a warning.
+
+    C(answer) is empty if there is none, C(tail) are the last lines of the job's output, C(gpus) the number in the container of each host, C(reason) why no job
+    was started.
+    """
     return _measured_checks(answer, hosts, tail, gpus or {}, reason) + _watched_checks(
         answer, hosts, tail, gpus or {}, reason
     )

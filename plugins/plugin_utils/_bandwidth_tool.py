@@ -344,3 +344,25 @@ def with_search(found, job, tail=()):
         watched=watched,
         lost=lost,
     )
+
+
+def decide_bandwidth_tool(
+    image: list,
+    asked: str,
+    gpus: dict,
+    on_host: bool = False,
+    frameworks: list | None = None,
+    problems: dict | None = None,
+) -> dict:
+    """As choose. Raises ValueError if C(asked) is no tool."""
+    if asked not in ("auto",) + TOOLS:
+        raise ValueError("'%s' is not a tool; use auto, %s" % (asked, ", ".join(TOOLS)))
+    return choose(asked, gpus, image, on_host, frameworks, problems)
+
+
+def decide_bandwidth_of_nccl_tests(
+    together: dict, alone: dict, before: dict, after: dict, *job
+) -> dict:
+    """As of_nccl_tests, of results of tasks as told_by_tasks takes them. C(job) are its C(gpus), C(plan) and C(image)."""
+    told = told_by_tasks(alone, before, after)
+    return of_nccl_tests(told["alone"], together, told["facts"], told["after"], *job)

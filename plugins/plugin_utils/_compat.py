@@ -25,6 +25,9 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import nvlink_5_board
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import (
+    plan as driver_plan,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_name import versions_in_name
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import (
     COMPLETED,
@@ -788,7 +791,14 @@ def _rank_table_problem(table: dict, fits: str, found: str) -> str:
 def rank_table_fit(
     reading: dict, asked: str, facts: dict, mindspore: str = "", packages: Sequence[str] = ()
 ) -> dict:
-    """The format of rank tables for a host, from the result of ascend_info; see the filter."""
+    """Choose the format of rank tables for a host by the version of MindSpore, or of CANN if none is known, and judge what is requested and what exists.
+
+    C(reading) is a result of M(trainyard.gpu.ascend_info). C(asked) is auto, none, or a format of P(trainyard.gpu.hccl_rank_table#filter). C(mindspore) is the
+    version in the image of jobs, C(packages) what its recipe adds: they count more than one on the host.
+
+    Returns C(format) to write, empty for none, C(fits), what the found versions read, C(found), the version that decides, in words, C(judged), whether there
+    was one or something is wrong without one, and C(problems).
+    """
     added = [
         package.partition("==")[2] for package in packages if package.startswith("mindspore==")
     ]
@@ -842,3 +852,52 @@ def nearest(release, cuda, versions, count=3):
 
     exact = {version for version in versions if NcclBuild.parse(version)}
     return sorted(exact, key=lambda version: (distance(version), version))[:count]
+
+
+def decide_gpu_fit(
+    stack: dict,
+    directory: str,
+    image_cuda: str = "",
+    asked: dict | None = None,
+    facts_file: str = "",
+) -> dict:
+    """As gpu_fit, with the compatibility data of the collection and of a file of the site. Raises ParseError."""
+    return gpu_fit(stack, load_facts(facts_file), directory, image_cuda, asked)
+
+
+def decide_image_fit(
+    base: str,
+    known: dict | None = None,
+    source_fixes: Sequence[dict] = (),
+    horovod: str = "",
+    facts_file: str = "",
+    **requested,
+) -> dict:
+    """As image_fit, with the compatibility data of the collection and of a file of the site. C(source_fixes) are those of the inventory, and C(requested) has
+    the other fields of ImageRequest.
+    """
+    fixes = own_source_fixes() + list(source_fixes)
+    given = ImageRequest(fixes, horovod, **requested)
+    return image_fit(base, load_facts(facts_file), known or {}, given)
+
+
+def decide_rank_table_fit(
+    reading: dict,
+    asked: str = "auto",
+    mindspore: str = "",
+    packages: Sequence[str] = (),
+    facts_file: str = "",
+) -> dict:
+    """As rank_table_fit, with the compatibility data of the collection and of a file of the site."""
+    return rank_table_fit(reading, asked, load_facts(facts_file), mindspore, packages)
+
+
+def decide_toolkit_version(asked: str, packages: dict, facts_file: str = "") -> dict:
+    """As toolkit_version, with the compatibility data of the collection and of a file of the site."""
+    return toolkit_version(str(asked), packages, load_facts(facts_file))
+
+
+def decide_nvidia_driver_plan(found: dict, data: dict, recommended: str = "", **asked) -> dict:
+    """As plan of _driver_plan, with the compatibility data of the collection. C(asked) has source, version, kernel_module and fabric_manager."""
+    facts = load_facts()
+    return driver_plan(found, facts, Compatibility(facts).generation, asked, data, recommended)

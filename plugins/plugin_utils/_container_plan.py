@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_services as services
 
@@ -312,7 +313,17 @@ def own_name(asked, host):
 
 
 def plan(found, asked, host, files):
-    """C(asked) is the request, C(host) has the facts of role cluster, C(files) are the unit's files, the unit itself last; see the filter."""
+    """List what the container lacks, compute its settings and their hash, and compare container and unit with them.
+
+    C(found) is a result of M(trainyard.gpu.training_container_info), C(host) has the facts of role cluster, C(files) are the unit's files, the unit itself
+    last. C(asked) are the variables of the role without their prefix, C(address), C(share) and C(share_root) of the cluster, the paths C(ssh_dir), C(site_dir),
+    C(env_file) and C(infiniband), C(host_name), and the C(service_programs) by name.
+
+    Returns C(problems), C(settings) and C(options) of C(community.docker.docker_container), their C(hash), a label of the container, C(own_name_as_asked),
+    C(services), what plan of _container_services returns, C(as_asked), whether nothing has to be done, C(recreate), whether the container is created anew
+    although its settings match, C(restart), whether it lost mounts or limits, and C(faults) with C(found), C(fix), C(warn), and C(by_hand) for what no role
+    changes.
+    """
     found, asked = plain(found), plain(asked)
     wanted, also, failing = (
         settings(found, asked, host),
@@ -349,3 +360,17 @@ def plan(found, asked, host, files):
         "restart": (container.get("departures") or []) != [],
         "faults": plan_faults(found, asked, digest, files),
     }
+
+
+def drift(
+    found: dict, asked: dict, state_faults: Sequence[str] = (), plan_faults: Sequence[dict] = ()
+) -> list[dict]:
+    """Return how a host differs from the plan, each with C(what), C(asked) and C(found). The faults are those of the state and of the plan."""
+    found, asked = plain(found), plain(asked)
+    of_services = services.differences(found, asked, asked["service_programs"])
+    return differences(found, state_faults, plan_faults) + of_services
+
+
+def service_faults(requested: list[dict], kind: str, ssh_port: int = 0) -> list[str]:
+    """Return what is wrong with the services of the inventory; see faults of _container_services."""
+    return services.faults(plain(requested), kind, ssh_port)

@@ -256,7 +256,12 @@ def _certificate(asked):
 
 
 def plan(found, asked, texts):
-    """Return what the role does for services and notebooks; see filter training_container_plan."""
+    """Return what the role does for services and notebooks.
+
+    C(differ), whether anything differs, C(files) and C(absent) for M(trainyard.gpu.managed_files), C(tokens), files for missing ones, C(certificate), options
+    of M(trainyard.gpu.own_certificate), C(packages), C(checkout), whether to check the notebooks out, C(config), the checksum of the configuration, C(lost),
+    mounted folders that were deleted on the host, C(names), and C(told), address and path of the token of each service.
+    """
     services = asked["services"]
     files = programs(asked, texts) if services else []
     own_folders = folders() if services else []

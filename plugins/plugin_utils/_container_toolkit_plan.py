@@ -106,7 +106,17 @@ def no_proof_because(found):
 
 
 def container_toolkit_plan(found, engine, asked, version, specification, said=""):
-    """See the filter. C(asked): C(is_asked), C(recommended), C(keep_gpus), C(cdi); C(version) is that of the packages, C(said) the output of nvidia-ctk."""
+    """Compare packages, Docker's options and CDI specifications with the request, before anything changes. What is not known yet may be empty.
+
+    C(found) is a result of M(trainyard.gpu.gpu_stack_info), C(engine) of M(trainyard.gpu.docker_engine_info). C(asked): C(is_asked) for this host,
+    C(recommended), no version is requested, C(keep_gpus), Docker manages the cgroups itself, C(cdi), there is to be a specification. C(version) is that of the
+    packages, C(specification) the path of the role's own, C(said) the settings that nvidia-ctk has printed, as JSON; empty means those that are expected.
+
+    Returns C(asked), versions by package, empty if none is requested, C(packages) in apt's notation, C(packages_differ), C(is_left_alone), a working toolkit is
+    not the role's, C(options) of Docker, C(restarts) and C(configures), whether Docker has to, C(cgroups_by_systemd), existing options would take GPUs away,
+    C(own_state), what becomes of the role's specification (file, absent, as it is), C(stale) ones of an earlier driver, C(stale_of_others), C(updates_cdi),
+    C(is_checked), the GPUs have to be checked in a container, and C(no_proof_because), why a container cannot show them.
+    """
     plan = docker_plan(found, engine, asked["keep_gpus"], asked["cdi"], said)
     plan.update(cdi_plan(found, asked["cdi"], specification))
     installed = [package for name, package in found.get("packages", {}).items() if name in PACKAGES]

@@ -272,3 +272,11 @@ def docker_engine_files(plan, files, found, keyring, key_checksum="", in_own_fol
         or plan["needs_configuring"]
         or plan["cannot_build"],
     }
+
+
+def decide_docker_engine_plan(
+    found: dict, asked: dict, catalog: dict, system: str, **answers
+) -> dict:
+    """As docker_engine_plan. C(answers) has the fields of Answers, and versions may be numbers."""
+    versions = {name: str(asked[name]) for name in ("version", "minimum_version")}
+    return docker_engine_plan(found, dict(asked, **versions), catalog, system, Answers(**answers))

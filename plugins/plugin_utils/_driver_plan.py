@@ -407,7 +407,21 @@ def plan(
     data: dict,
     recommended: str | None = None,
 ) -> dict:
-    """C(asked) is source, version, kernel_module and fabric_manager; C(data) has families by source and system, and the system; see the filter."""
+    """Select the kernel module by the generation of the GPUs, and the packages by the source of the driver. List conflicts, before anything changes.
+
+    C(found) is a result of M(trainyard.gpu.gpu_stack_info). C(asked): C(source) (distribution, nvidia_repository, runfile), C(version) (recommended, a
+    branch, an exact version), C(kernel_module) (auto, open, proprietary), C(fabric_manager) (auto, always, never). C(data): C(system), the distribution's id,
+    C(families), packages by source and system, C(components) of repositories by system, C(recommended_by), the tool by system. C(recommended) is the branch
+    that it names.
+
+    Returns C(problems); C(kernel_module), open or proprietary; C(generations) of the GPUs; C(own_kernel), false in a container; C(signed), whether the
+    distribution signs the modules; C(fabric_manager); C(asked), versions in the order of preference; C(recommended_by), the tool to run; C(families), lists of
+    packages of which the first available one is used; C(headers), missing packages; C(kernels_without_package); C(key), the required key of a valid record;
+    C(installed), whether everything is installed as requested; C(stays), a driver from another source that is left alone because no version is requested;
+    C(fabric_manager_beside), the families, version and source of Fabric Manager for such a driver, or empty; C(components) of the distribution;
+    C(driver_packages) and C(former), the installed driver and its version; C(keep_out), apt preferences against other sources that offer a driver;
+    C(foreign_uris), C(foreign_files) and C(without), these sources by address, by file, and as address and suite.
+    """
     source, version = asked["source"], str(asked["version"])
     needs = _needs(found, facts, generation_of, asked["fabric_manager"])
     wishes = _wishes(needs, facts, asked, recommended)
@@ -630,3 +644,15 @@ def driver_versions(installed):
             if not package.get("leads_to")
         }
     )
+
+
+def decide_nvidia_driver_state(
+    found: dict,
+    planned: dict,
+    offered: dict | None = None,
+    recommended: dict | None = None,
+    **requested,
+) -> dict:
+    """As state. C(offered) and C(recommended) are results of nvidia_driver_info, None if it has not run; C(requested) is what state calls C(asked)."""
+    asked = dict({"persistence": True, "allow_reboot": False}, **requested)
+    return state(found, planned, asked, offered or {}, (recommended or {}).get("recommended", ""))

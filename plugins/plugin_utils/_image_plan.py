@@ -13,7 +13,22 @@ from __future__ import annotations
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import (
     FRAMEWORKS,
+    REPOSITORY,
+    Build,
+    archive_image,
+    base_problems,
     horovod_variables,
+    recipe_hash,
+)
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._vendor_source import (
+    CUDA_ARCHITECTURES,
+    CUDA_FINGERPRINT,
+    CUDA_PLACE,
+    CUDA_URL,
+    FORMER_PLACE,
+    RETIRED_KEYS,
+    facts,
+    vendor_source,
 )
 
 SECTIONS = ("frameworks", "controllers", "tensor_operations")
@@ -100,7 +115,7 @@ def own_nccl(probe):
 def nccl_plan(base, probe, requested, wants_nccl, compat, source):
     """C(version) of libnccl2 and libnccl-dev to install (empty: that of the base), C(vendor), whether NVIDIA's repository is needed, C(why), C(problems).
 
-    C(source) is what filter vendor_source says for the image's distribution. One is installed without being requested only where NCCL is required, Horovod is
+    C(source) is what vendor_source says for the image's distribution. One is installed without being requested only where NCCL is required, Horovod is
     compiled, and the base has none that fits.
     """
     cuda, directory = probe["versions"]["cuda"], source["directory"]
@@ -263,3 +278,70 @@ def image_plan(base, horovod, probe, requested, compat, source):
     if plan["nccl"]["version"]:
         plan["labels"][NCCL_LABEL] = plan["nccl"]["version"]
     return plan
+
+
+def decide_image_plan(
+    probe: dict,
+    base: str,
+    horovod: dict,
+    requested: dict,
+    vendor: dict | None = None,
+    facts_file: str = "",
+) -> dict:
+    """As image_plan, with C(source), NVIDIA's repository for the image, and C(retired), what a build removes of its former ones.
+
+    C(probe) is empty if no build has to be planned. C(vendor) has C(cuda_url), C(keyring_checksum) and C(cuda_fingerprint) of the inventory, where it sets
+    them.
+    """
+    given = vendor or {}
+    fingerprint = (given.get("cuda_fingerprint") or CUDA_FINGERPRINT).upper()
+    source = {}
+    if probe:
+        probe = dict(
+            probe,
+            cuda_architecture=CUDA_ARCHITECTURES.get(probe["architecture"], probe["architecture"]),
+        )
+        source = vendor_source(
+            "cuda_ubuntu",
+            {"os": probe["os"], "architecture": probe["architecture"]},
+            given.get("cuda_url") or CUDA_URL,
+            keyring_checksum=given.get("keyring_checksum") or "",
+            facts_file=facts_file,
+            cuda_fingerprint=fingerprint,
+        )
+    retired = {
+        "places": [CUDA_PLACE % "[^/]+"],
+        "former_places": [FORMER_PLACE],
+        "fingerprints": [fingerprint],
+        "retired_keys": RETIRED_KEYS,
+    }
+    return dict(
+        image_plan(base, horovod, probe, requested, facts(facts_file), source),
+        source=source,
+        retired=retired,
+    )
+
+
+def image_recipe(recipe: dict) -> dict:
+    """Return the C(hash) of all that determines an image, its C(name), the C(variables) of Horovod's build and C(base_layers), known of an archive only.
+
+    Raises RecipeError for an archive C(base_archive) that does not have the base.
+    """
+    parts = dict(recipe)
+    archive = parts.pop("base_archive")
+    base = archive_image(archive, parts["base"]) if archive else {"id": "", "layers": []}
+    variables = horovod_variables(
+        parts["requires"], parts.pop("cuda_architectures"), parts.pop("build_variables")
+    )
+    digest = recipe_hash(dict(parts, base_id=base["id"], variables=variables))
+    return {
+        "hash": digest,
+        "name": "%s:%s" % (REPOSITORY, digest[:12]),
+        "variables": variables,
+        "base_layers": base["layers"],
+    }
+
+
+def base_image_problems(probe: dict, python_packages: list, **build) -> list[str]:
+    """As base_problems. C(build) has the other fields of Build."""
+    return base_problems(probe, Build(packages=python_packages, **build))

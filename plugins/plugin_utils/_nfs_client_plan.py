@@ -347,3 +347,16 @@ def _unit_state(mount: dict, kind: str, is_restarted: bool) -> dict[str, str]:
     name = "automount_unit" if kind == "automount" else "unit"
     state = "restarted" if is_restarted else "started"
     return {"target": mount["target"], "name": mount[name], "state": state}
+
+
+def decide_nfs_client_plan(
+    found: dict,
+    mounts: list[dict],
+    unit: str,
+    timeout: int = 0,
+    waited: dict | None = None,
+    now: dict | None = None,
+) -> dict:
+    """As nfs_client_plan. C(waited) and C(now) are results of nfs_mount_info, empty before it has run. Raises QuoteError."""
+    readings = [(reading or {}).get("mounts") or [] for reading in (waited, now)]
+    return nfs_client_plan(found, mounts, unit, timeout, *readings)

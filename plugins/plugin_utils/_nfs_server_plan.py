@@ -147,7 +147,13 @@ def problems(found, exports, require_mount):
 
 
 class Requested(NamedTuple):
-    """What the variables of role nfs_server request of C(host). Filter nfs_server_plan explains each field."""
+    """What the variables of role nfs_server request of C(host).
+
+    C(exports) have C(path), and may have C(options) and C(clients). C(members) are the hosts of the cluster. C(options) are those of exports without their own.
+    C(anonymous): C(uid) and C(gid) to which root of the clients is mapped. C(settings): C(threads), C(lease_seconds) and C(grace_seconds), 0 for any, and
+    C(versions), empty for any. C(inventory_addresses) are those of members that do not answer. C(clients) are further ones of all exports. C(firewall): open
+    one for the clients. C(require_mount): an exported folder must not be on the root file system.
+    """
 
     exports: list[dict]
     members: list[dict]
@@ -162,7 +168,15 @@ class Requested(NamedTuple):
 
 
 def nfs_server_plan(found: dict, requested: Requested) -> dict:
-    """Return the plan; see the filter. C(found) is empty before the host is read."""
+    """Complete the exports with their clients and options, and compare them and the settings with the host.
+
+    C(found) is a result of M(trainyard.gpu.nfs_server_info). It is empty before the host is read: then problems and differences are of no use, and former
+    clients are not kept while a member does not answer.
+
+    Returns C(served), C(path), C(clients) and C(options) of each export that has clients, C(wanted), one entry per export and client, as nfs_server_info takes
+    them, C(let_in), addresses and networks for which a firewall must be open, exported C(folders), C(has_settings), whether any is requested,
+    C(settings_differ), those of the running server do, and C(problems), conflicts with other exports and with the folders' mounts, one sentence each.
+    """
     cluster = cluster_clients(
         requested.members,
         requested.host,
@@ -189,3 +203,8 @@ def nfs_server_plan(found: dict, requested: Requested) -> dict:
         "settings_differ": settings_differ(found, requested.settings),
         "problems": problems(found, exports, requested.require_mount),
     }
+
+
+def decide_nfs_server_plan(found: dict, **requested) -> dict:
+    """As nfs_server_plan. C(requested) has the fields of Requested."""
+    return nfs_server_plan(found, Requested(**requested))

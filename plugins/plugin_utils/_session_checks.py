@@ -14,6 +14,9 @@ from collections.abc import Iterable
 from typing import Any, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._container_state import in_words
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._verify_plan import (
+    sessions as sessions_of,
+)
 
 __all__ = ["CHECKS", "findings"]
 
@@ -560,3 +563,15 @@ def findings(sessions: Sessions, running: list[str] | None, share: str) -> dict[
         + shadow_findings(sessions)
     )
     return found
+
+
+def decide_verify_sessions(
+    variables: dict[str, Any],
+    members: list[dict[str, Any]],
+    share: str,
+    head: str,
+    names: list[str],
+) -> dict[str, list[Finding]]:
+    """As findings, of what the hosts C(names) have read. C(variables) are those of role verify by host."""
+    found, running = sessions_of(members, names, variables, head)
+    return findings(found, running, share)
