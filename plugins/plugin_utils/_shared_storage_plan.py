@@ -390,7 +390,7 @@ def shared_storage_verdict(
 def decide_shared_storage_plan(
     share: str,
     storage: str,
-    *people: Sequence[dict[str, Any]],
+    *people: Any,
     host: str = "",
     written: dict[str, Any] | None = None,
     **more: Any,
