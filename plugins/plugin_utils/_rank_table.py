@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._npu_smi import is_address
 
@@ -20,12 +21,36 @@ FORMATS = (LEGACY, CURRENT)
 COMPLETED = "completed"
 
 
+class Device(TypedDict):
+    """A device of a server: its Phy-ID as text, and its IP address."""
+
+    id: str
+    address: str
+
+
+class Server(TypedDict):
+    """A host in the table, with its devices in the order of their numbers."""
+
+    name: str
+    server_id: str
+    devices: list[Device]
+
+
+#: (server, device, rank) of each device, in rank order.
+_Ranks = list[tuple[Server, Device, str]]
+
+
 class RankTableError(ValueError):
     """There is no table of these hosts: what was found, what was expected, and what to do."""
 
 
-def rank_table(hosts, format=CURRENT, board_id="0x0020", chip_info="910"):
-    """The table of hosts in rank order. A host is {name, server_id, devices: [{id, address}]}."""
+def rank_table(
+    hosts: list[dict[str, Any]],
+    format: str = CURRENT,
+    board_id: str = "0x0020",
+    chip_info: str = "910",
+) -> dict[str, Any]:
+    """The table of hosts in rank order. A host is {name, server_id, devices: [{id, address}]}. RankTableError: HCCL would not take it."""
     reason = refusal(format)
     if reason:
         raise RankTableError(reason)
@@ -38,7 +63,7 @@ def rank_table(hosts, format=CURRENT, board_id="0x0020", chip_info="910"):
     ]
     if format == LEGACY:
         return _legacy(servers, ranks, board_id, chip_info)
-    devices = {server["server_id"]: [] for server in servers}
+    devices: dict[str, list[dict[str, str]]] = {server["server_id"]: [] for server in servers}
     for server, device, rank in ranks:
         devices[server["server_id"]].append(
             {"device_id": device["id"], "device_ip": device["address"], "rank_id": rank}
@@ -54,7 +79,7 @@ def rank_table(hosts, format=CURRENT, board_id="0x0020", chip_info="910"):
     }
 
 
-def _legacy(servers, ranks, board_id, chip_info):
+def _legacy(servers: list[Server], ranks: _Ranks, board_id: str, chip_info: str) -> dict[str, Any]:
     # Devices of one server are on networks of their own, which is why the names of interfaces are counted for a server.
     each = len(servers[0]["devices"])
     return {
@@ -85,12 +110,12 @@ def _legacy(servers, ranks, board_id, chip_info):
     }
 
 
-def rendered(table):
+def rendered(table: dict[str, Any]) -> str:
     """The text of a table: the same for equal tables."""
     return json.dumps(table, indent=2) + "\n"
 
 
-def refusal(format):
+def refusal(format: str) -> str:
     """Why there is no table in a format; empty if there is."""
     if format in FORMATS:
         return ""
@@ -102,13 +127,15 @@ def refusal(format):
     return f"rank table format '{format}' is not known; use one of {', '.join(FORMATS)}"
 
 
-def _servers(hosts):
+def _servers(hosts: list[dict[str, Any]]) -> list[Server]:
     """The hosts as they are in the table. Refuses what HCCL would hang on."""
     if not isinstance(hosts, list) or not hosts:
         raise RankTableError(
             "no host was given for the rank table; add one with NPUs to group cluster"
         )
-    servers, names, addresses = [], {}, {}
+    servers: list[Server] = []
+    names: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     for host in hosts:
         server_id = str(host.get("server_id") or "").strip()
         name = str(host.get("name") or server_id)
@@ -122,49 +149,45 @@ def _servers(hosts):
                 "of its own"
             )
         names[server_id] = name
-        devices, ids = [], set()
-        for device in host.get("devices") or []:
-            number, address = str(device.get("id")), str(device.get("address") or "").strip()
-            if not re.fullmatch("[0-9]{1,4}", number):
-                raise RankTableError(
-                    f"host '{name}': '{number}' is not the number of a device; use its Phy-ID"
-                )
-            if number in ids:
-                raise RankTableError(
-                    f"host '{name}' has device {number} twice; list each device once"
-                )
-            if not address:
-                raise RankTableError(
-                    f"host '{name}': device {number} has no address; configure one with 'hccn_tool -i {number} -ip -s address ADDRESS netmask "
-                    "NETMASK'"
-                )
-            if not is_address(address):
-                raise RankTableError(
-                    f"host '{name}': '{address}' of device {number} is not an IP address; correct it with hccn_tool or in /etc/hccn.conf"
-                )
-            if address in addresses:
-                raise RankTableError(
-                    f"device {number} of host '{name}' and {addresses[address]} have the same address '{address}'; give each device of the "
-                    "cluster an address of its own"
-                )
-            ids.add(number)
-            addresses[address] = f"device {number} of host '{name}'"
-            devices.append({"id": number, "address": address})
-        if not devices:
-            raise RankTableError(
-                f"host '{name}' has no device; remove it from the job, or find out why npu-smi does not list its NPUs"
-            )
-        servers.append(
-            {
-                "name": name,
-                "server_id": server_id,
-                "devices": sorted(devices, key=lambda device: int(device["id"])),
-            }
-        )
-    counts = {len(server["devices"]) for server in servers}
-    if len(counts) > 1:
+        devices = _devices(name, host.get("devices") or [], addresses)
+        servers.append({"name": name, "server_id": server_id, "devices": devices})
+    if len({len(server["devices"]) for server in servers}) > 1:
         each = ", ".join(f"{server['name']} {len(server['devices'])}" for server in servers)
         raise RankTableError(
             f"the hosts have unequal numbers of devices ({each}); use as many on each host, because HCCL needs it"
         )
     return servers
+
+
+def _devices(host: str, entries: list[dict[str, Any]], addresses: dict[str, str]) -> list[Device]:
+    """The devices of a host. C(addresses) says whose the addresses are that the table has already. Those of this host are added."""
+    devices: dict[str, Device] = {}
+    for entry in entries:
+        number, address = str(entry.get("id")), str(entry.get("address") or "").strip()
+        if not re.fullmatch("[0-9]{1,4}", number):
+            raise RankTableError(
+                f"host '{host}': '{number}' is not the number of a device; use its Phy-ID"
+            )
+        if number in devices:
+            raise RankTableError(f"host '{host}' has device {number} twice; list each device once")
+        if not address:
+            raise RankTableError(
+                f"host '{host}': device {number} has no address; configure one with 'hccn_tool -i {number} -ip -s address ADDRESS netmask "
+                "NETMASK'"
+            )
+        if not is_address(address):
+            raise RankTableError(
+                f"host '{host}': '{address}' of device {number} is not an IP address; correct it with hccn_tool or in /etc/hccn.conf"
+            )
+        if address in addresses:
+            raise RankTableError(
+                f"device {number} of host '{host}' and {addresses[address]} have the same address '{address}'; give each device of the "
+                "cluster an address of its own"
+            )
+        addresses[address] = f"device {number} of host '{host}'"
+        devices[number] = {"id": number, "address": address}
+    if not devices:
+        raise RankTableError(
+            f"host '{host}' has no device; remove it from the job, or find out why npu-smi does not list its NPUs"
+        )
+    return sorted(devices.values(), key=lambda device: int(device["id"]))

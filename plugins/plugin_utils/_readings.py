@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterator
+from typing import Any
 
 __all__ = [
     "ASCEND",
@@ -152,7 +154,7 @@ def _is_address(text: str) -> bool:
     return "%" not in text
 
 
-def _texts(value, path: str, kinds: dict):
+def _texts(value: Any, path: str, kinds: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield (path, text) of all texts of an answer that are judged, those of keys included."""
     if kinds.get(path) == _TEXT:
         return
@@ -173,7 +175,7 @@ def _texts(value, path: str, kinds: dict):
             yield from _texts(inner, path + "[]", kinds)
 
 
-def _fault(path: str, text: str, kinds: dict) -> str:
+def _fault(path: str, text: str, kinds: dict[str, str]) -> str:
     """Return what is allowed in place of a text, or empty."""
     kind = kinds.get(path, "")
     if not text:
@@ -187,12 +189,12 @@ def _fault(path: str, text: str, kinds: dict) -> str:
     return ""
 
 
-def reading_faults(host: str, reading: dict, kinds: dict) -> list[str]:
+def reading_faults(host: str, reading: dict[str, Any], kinds: dict[str, str]) -> list[str]:
     """Return what is wrong with an answer of a host, one sentence per fact.
 
     C(kinds) are those of the module. Without C(host) the caller names it.
     """
-    found = {}
+    found: dict[str, str] = {}
     for path, text in _texts(reading, "", kinds):
         allowed = _fault(path, text, kinds)
         if allowed:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import functools
 import re
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
 from xml.etree import ElementTree
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._burn_in import tolerance
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding, render
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._signatures import explain
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._signatures import Meaning, explain
+
+if TYPE_CHECKING:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._finding import Finding
 
 SCHEMA_VERSION = 1
 NOT_MADE = ("skipped", "not_evaluated")
@@ -39,6 +42,8 @@ HOST_KEYS = (
     "scheduler",
 )
 REMOVED = "[removed]"
+#: Findings, hosts of the cluster, or published checks. The schema of the report says what they have.
+Entries = Sequence[Mapping[str, Any]]
 
 
 class ReportError(ValueError):
@@ -149,26 +154,26 @@ _SECRETS = (
 )
 
 
-def redact(value):
+def redact(value: Any) -> Any:
     """The same data without passwords and tokens at any place, with text that can be written to files."""
     if isinstance(value, str):
         return _redact_text(value)
     if isinstance(value, dict):
-        return {
-            redact(str(key)): REMOVED
-            if isinstance(inner, str)
-            and inner
-            and re.fullmatch(_SECRET_NAME, str(key), re.IGNORECASE)
-            else redact(inner)
-            for key, inner in value.items()
-        }
+        return {redact(str(key)): _redact_of(str(key), inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [redact(inner) for inner in value]
     return value
 
 
+def _redact_of(key: str, value: Any) -> Any:
+    """Return the value of a key, without all of it if the name of the key is that of a secret."""
+    if isinstance(value, str) and value and re.fullmatch(_SECRET_NAME, key, re.IGNORECASE):
+        return REMOVED
+    return redact(value)
+
+
 @functools.lru_cache(maxsize=4096)
-def _redact_text(text):
+def _redact_text(text: str) -> str:
     # Bytes that are not UTF-8 become surrogates, which cannot be written to a file.
     text = text.encode("utf-8", "replace").decode("utf-8")
     for pattern, instead in _SECRETS:
@@ -179,16 +184,15 @@ def _redact_text(text):
 # --- the verdict ------------------------------------------------------------------------------------------------------------
 
 
-def names_in(text, hosts):
+def names_in(text: str, hosts: Entries) -> list[str]:
     """The hosts that a finding is about: one, several ('a, b'), or all of them if it names none."""
     names = [host["name"] for host in hosts]
-    told = [name for name in text.split(", ") if name in names]
-    return told or names
+    return [name for name in text.split(", ") if name in names] or names
 
 
-def applies(check, host, hosts):
+def applies(check: Mapping[str, Any], host: Mapping[str, Any], hosts: Entries) -> bool:
     """Whether the check applies to this host."""
-    return {
+    kinds = {
         "": True,
         "gpus": bool(host.get("gpus")),
         # A host with one rank has nothing to exchange.
@@ -201,10 +205,11 @@ def applies(check, host, hosts):
         "controller": "controller" in host.get("scheduler", ()),
         # It is not made on a healthy host.
         "trouble": False,
-    }[check.get("applies_to", "")]
+    }
+    return kinds[check.get("applies_to", "")]
 
 
-def required_ids(required, published):
+def required_ids(required: Sequence[str] | None, published: Entries) -> list[str]:
     """The ids in C(required), or if it is None those that the published list requires."""
     known = [check["id"] for check in published]
     if required is None:
@@ -218,9 +223,28 @@ def required_ids(required, published):
     return list(required)
 
 
-def complete(findings, hosts, published, required):
+def _missing(check: Mapping[str, Any], host: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The finding that a required check was not made on a host."""
+    found, fix = "it was not made", "Run verify.yml for all hosts."
+    if host.get("reachable") is False:
+        found, fix = "the host did not answer", "Repair the host and run verify.yml again."
+    return finding(
+        check["id"],
+        host["name"],
+        "not_evaluated",
+        expected=check["checked"],
+        found=found,
+        source="verify",
+        fix=fix,
+    )
+
+
+def complete(
+    findings: Entries, hosts: Entries, published: Entries, required: Sequence[str]
+) -> list[Mapping[str, Any]]:
     """The findings, and one for each required check that was not made where it applies, so that a missing check does not count as passed."""
     made = {(entry["id"], name) for entry in findings for name in names_in(entry["host"], hosts)}
+    made_somewhere = {entry["id"] for entry in findings}
     missing = []
     for check in published:
         if check["id"] not in required:
@@ -230,35 +254,18 @@ def complete(findings, hosts, published, required):
             for host in hosts
             if applies(check, host, hosts) and (check["id"], host["name"]) not in made
         ]
-        if check["stage"] == "cluster":
+        if check["stage"] == "cluster" and check["id"] in made_somewhere:
             # One finding is enough, whatever hosts it names.
-            silent = (
-                silent
-                if silent and not any(entry["id"] == check["id"] for entry in findings)
-                else []
-            )
-            silent = [{"name": ", ".join(host["name"] for host in silent)}] if silent else []
-        for host in silent:
-            away = (
-                "the host did not answer" if host.get("reachable") is False else "it was not made"
-            )
-            missing.append(
-                finding(
-                    check["id"],
-                    host["name"],
-                    "not_evaluated",
-                    expected=check["checked"],
-                    found=away,
-                    source="verify",
-                    fix="Repair the host and run verify.yml again."
-                    if away.startswith("the host")
-                    else "Run verify.yml for all hosts.",
-                )
-            )
-    return list(findings) + missing
+            continue
+        if check["stage"] == "cluster" and silent:
+            silent = [{"name": ", ".join(host["name"] for host in silent)}]
+        missing += [_missing(check, host) for host in silent]
+    return [*findings, *missing]
 
 
-def not_made(findings, hosts, published, required):
+def not_made(
+    findings: Entries, hosts: Entries, published: Entries, required: Sequence[str]
+) -> list[Mapping[str, Any]]:
     """The findings of required checks that were not made on a host that they apply to."""
     checks = {check["id"]: check for check in published}
     by_name = {host["name"]: host for host in hosts}
@@ -274,44 +281,103 @@ def not_made(findings, hosts, published, required):
     ]
 
 
-def judge(findings, hosts, published, required, fail_on="block"):
-    """The verdict over all findings, and why it is not better."""
+def judge(
+    findings: Entries,
+    hosts: Entries,
+    published: Entries,
+    required: Sequence[str],
+    fail_on: str = "block",
+) -> tuple[str, list[str]]:
+    """The verdict over all findings (C(pass), C(warn) or C(fail)), and why it is not better."""
     reasons = []
     counts = {
         verdict: sum(entry["verdict"] == verdict for entry in findings) for verdict in SEVERITY
     }
     lacking = not_made(findings, hosts, published, required)
+    warnings_fail = fail_on == "warn"
+    nothing = not counts["pass"] + counts["warn"] + counts["fail"]
     if counts["fail"]:
         reasons.append("%s failed" % _number(counts["fail"], "check"))
     if lacking:
-        ids = list(dict.fromkeys(entry["id"] for entry in lacking))
-        text = "%s that %s required %s not made" % (
-            _number(len(ids), "check"),
-            *(("is", "was") if len(ids) == 1 else ("are", "were")),
-        )
-        reasons.append(text + (": %s" % ", ".join(ids) if len(ids) <= NAMED else ""))
+        reasons.append(_lacking_reason(list(dict.fromkeys(entry["id"] for entry in lacking))))
     if counts["warn"]:
-        reasons.append(
-            _number(counts["warn"], "warning")
-            + (", and verify_fail_on is warn" if fail_on == "warn" else "")
-        )
-    if not counts["pass"] + counts["warn"] + counts["fail"]:
+        warnings = _number(counts["warn"], "warning")
+        reasons.append(warnings + (", and verify_fail_on is warn" if warnings_fail else ""))
+    if nothing:
         reasons.append("nothing was checked")
-    if (
-        counts["fail"]
-        or lacking
-        or (counts["warn"] and fail_on == "warn")
-        or "nothing was checked" in reasons
-    ):
+    if counts["fail"] or lacking or nothing or (counts["warn"] and warnings_fail):
         return "fail", reasons
     return ("warn" if counts["warn"] else "pass"), reasons
 
 
-def _number(count, what):
+def _lacking_reason(ids: list[str]) -> str:
+    """Which required checks were not made. Their names follow if they are few."""
+    text = "%s that %s required %s not made" % (
+        _number(len(ids), "check"),
+        *(("is", "was") if len(ids) == 1 else ("are", "were")),
+    )
+    return text + (": %s" % ", ".join(ids) if len(ids) <= NAMED else "")
+
+
+def _number(count: int, what: str) -> str:
     return "%d %s%s" % (count, what, "" if count == 1 else "s")
 
 
 # --- the report -------------------------------------------------------------------------------------------------------------
+
+
+class Explanation(Meaning):
+    """What an error in a log or in a finding of a host means."""
+
+    host: str
+
+
+class Log(TypedDict):
+    """The last lines of a log of a host."""
+
+    host: str
+    name: str
+    tail: str
+
+
+class Change(TypedDict):
+    """What differs between two reports. Without C(host) it is of the cluster."""
+
+    what: str
+    host: str
+    before: str
+    now: str
+
+
+class Bandwidth(TypedDict):
+    """Results of module nccl_all_reduce. C(note) says why there are none."""
+
+    collective: str | None
+    note: str
+    runs: list[dict[str, Any]]
+
+
+class Report(TypedDict):
+    """A report as its schema has it. C(generated) and C(compared_with) are times as text, C(seconds) is what the run took."""
+
+    schema_version: int
+    cluster: str
+    generated: str
+    verdict: str
+    reasons: list[str]
+    required: list[str]
+    checks: list[Finding]
+    hosts: list[dict[str, Any]]
+    versions: dict[str, dict[str, Any]]
+    bandwidth: Bandwidth
+    burn_in: NotRequired[list[dict[str, Any]]]
+    blame: list[dict[str, Any]]
+    suspect: list[str]
+    seconds: float
+    explanations: list[Explanation]
+    logs: list[Log]
+    compared_with: str | None
+    changes: list[Change]
 
 
 class Run(NamedTuple):
@@ -322,21 +388,21 @@ class Run(NamedTuple):
 
     cluster: str
     generated: str
-    checks: list
-    hosts: list
-    published: list
-    versions: dict | None = None
-    bandwidth: dict | None = None
-    burn_in: Sequence = ()
-    blame: Sequence = ()
-    suspect: Sequence = ()
-    logs: Sequence = ()
+    checks: Entries
+    hosts: Entries
+    published: Entries
+    versions: dict[str, dict[str, Any]] | None = None
+    bandwidth: dict[str, Any] | None = None
+    burn_in: Entries = ()
+    blame: Entries = ()
+    suspect: Sequence[str] = ()
+    logs: Entries = ()
     seconds: float = 0.0
-    required: list | None = None
+    required: list[str] | None = None
     fail_on: str = "block"
 
 
-def make(*fields, before=None, **more):
+def make(*fields: Any, before: Report | None = None, **more: Any) -> Report:
     """Return the report. C(fields) and C(more) are those of Run; C(before) is the report to compare with, or None."""
     run = Run(*fields, **more)
     hosts = [{key: host[key] for key in HOST_KEYS if key in host} for host in run.hosts]
@@ -351,7 +417,7 @@ def make(*fields, before=None, **more):
     checks = complete(redact(run.checks), hosts, run.published, required)
     verdict, reasons = judge(checks, hosts, run.published, required, run.fail_on)
     logs = [dict(log, tail=plain(log["tail"])) for log in redact(run.logs)]
-    report = redact(
+    report: Report = redact(
         {
             "schema_version": SCHEMA_VERSION,
             "cluster": run.cluster,
@@ -386,24 +452,26 @@ def make(*fields, before=None, **more):
     return report
 
 
-def plain(text):
+def plain(text: str) -> str:
     """A log without colours and other control characters. A line that was overwritten with carriage returns is kept as a whole."""
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.replace("\r\n", "\n").replace("\r", "\n"))
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", text)
 
 
-def explanations(checks, logs):
+def explanations(checks: Entries, logs: Entries) -> list[Explanation]:
     """Meaning of the errors in logs and in bad findings. Unknown lines are reported only for logs, because findings are shown anyway."""
-    told = [dict(meaning, host=log["host"]) for log in logs for meaning in explain(log["tail"])]
-    told += [
-        dict(meaning, host=entry["host"])
+    found: list[Explanation] = [
+        {**meaning, "host": log["host"]} for log in logs for meaning in explain(log["tail"])
+    ]
+    found += [
+        {**meaning, "host": entry["host"]}
         for entry in checks
         if entry["verdict"] in ("fail", "warn")
         for meaning in explain(entry["found"])
         if meaning["signature"]
     ]
-    first = {}
-    for meaning in told:
+    first: dict[tuple[str, str], Explanation] = {}
+    for meaning in found:
         first.setdefault((meaning["signature"] or meaning["line"], meaning["host"]), meaning)
     return list(first.values())
 
@@ -411,20 +479,20 @@ def explanations(checks, logs):
 class _Changes:
     """Collects what differs between two reports."""
 
-    def __init__(self):
-        self.found = []
+    def __init__(self) -> None:
+        self.found: list[Change] = []
 
-    def note(self, what, host, old, new):
+    def note(self, what: str, host: str, old: str, new: str) -> None:
         if old != new:
             self.found.append({"what": what, "host": host, "before": old, "now": new})
 
-    def verdicts(self, before, now):
+    def verdicts(self, before: Report, now: Report) -> None:
         old, new = _verdicts(before), _verdicts(now)
         for check_id, host in _keys_of_both(new, old):
             key = (check_id, host)
             self.note(check_id, host, old.get(key, "not there"), new.get(key, "not there"))
 
-    def hosts(self, before, now):
+    def hosts(self, before: Report, now: Report) -> None:
         for key in ("address", "interface", "fabric_address", "slots", "gpus", "rdma_devices"):
             old, new = (
                 {host["name"]: host.get(key) for host in report["hosts"]}
@@ -433,13 +501,13 @@ class _Changes:
             for name in new:
                 self.note(key, name, _text(old.get(name)), _text(new[name]))
 
-    def versions(self, before, now):
+    def versions(self, before: Report, now: Report) -> None:
         for name in _keys_of_both(now["versions"], before["versions"]):
             old, new = before["versions"].get(name, {}), now["versions"].get(name, {})
             for component in _keys_of_both(new, old):
                 self.note(component, name, _text(old.get(component)), _text(new.get(component)))
 
-    def bandwidths(self, before, now):
+    def bandwidths(self, before: Report, now: Report) -> None:
         """Note other bandwidths of the whole cluster and of single hosts.
 
         Bandwidths of different collectives are not comparable. Pairs and groups are measured only if the whole cluster is too slow.
@@ -459,19 +527,56 @@ class _Changes:
                 "%.3g GB/s (%+.0f %%)" % (new, 100 * (new / old - 1)),
             )
 
+    def devices(self, before: Report, now: Report) -> None:
+        """Note the devices of two burn-ins that differ. A device is the same as long as its serial number is."""
+        old, new = (
+            {device["serial"]: device for device in report.get("burn_in", [])}
+            for report in (before, now)
+        )
+        if not old or not new:
+            return
+        for serial, device in new.items():
+            name, former = _device_name(device), old.get(serial)
+            verdict = former["verdict"] if former else "not there"
+            self.note(name, device["host"], verdict, device["verdict"])
+            if former:
+                self._rates(name, former, device)
+        hosts = {device["host"] for device in new.values()}
+        for serial, device in old.items():
+            if serial not in new and device["host"] in hosts:
+                self.note(_device_name(device), device["host"], device["verdict"], "not there")
 
-def _keys_of_both(now, before):
+    def _rates(self, name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Note the tests of a device whose rate differs by more than two runs of a healthy device do."""
+        for test, rate in now["rates"].items():
+            was = before["rates"].get(test)
+            noticeable = max(NOTICEABLE, tolerance(now["kind"], test))
+            if was and rate and abs(rate / was - 1) > noticeable:
+                unit = "TFLOP/s" if test.startswith("matmul") else "GB/s"
+                self.note(
+                    "%s, %s" % (name, test),
+                    now["host"],
+                    "%.4g %s" % (was, unit),
+                    "%.4g %s (%+.0f %%)" % (rate, unit, 100 * (rate / was - 1)),
+                )
+
+
+def _device_name(device: Mapping[str, Any]) -> str:
+    return "burn-in of %s %d (%s)" % (device["kind"], device["index"], device["serial"])
+
+
+def _keys_of_both(now: Iterable[Any], before: Iterable[Any]) -> list[Any]:
     """Return the keys of two dictionaries, those of C(now) first."""
-    return list(now) + [key for key in before if key not in now]
+    return list(dict.fromkeys([*now, *before]))
 
 
-def _verdicts(report):
+def _verdicts(report: Report) -> dict[tuple[str, str], str]:
     """Return the worst verdict of each check on each host."""
     entries = sorted(report["checks"], key=lambda entry: SEVERITY.index(entry["verdict"]))
     return {(entry["id"], entry["host"]): entry["verdict"] for entry in entries}
 
 
-def changes(before, now):
+def changes(before: Report, now: Report) -> list[Change]:
     """Differences between two reports of one cluster: what, host, before and now, as text."""
     found = _Changes()
     found.note("verdict", "", before["verdict"], now["verdict"])
@@ -479,53 +584,23 @@ def changes(before, now):
     found.hosts(before, now)
     found.versions(before, now)
     found.bandwidths(before, now)
-    _note_devices(before, now, found.note)
+    found.devices(before, now)
     return found.found
 
 
-def _note_devices(before: dict, now: dict, note: Callable) -> None:
-    """Note the devices of two burn-ins that differ. A device is the same as long as its serial number is."""
-    old, new = (
-        {device["serial"]: device for device in report.get("burn_in", [])}
-        for report in (before, now)
-    )
-    if not old or not new:
-        return
-    for serial, device in new.items():
-        name = "burn-in of %s %d (%s)" % (device["kind"], device["index"], serial)
-        former = old.get(serial)
-        note(name, device["host"], former["verdict"] if former else "not there", device["verdict"])
-        for test, rate in device["rates"].items():
-            was = former["rates"].get(test) if former else None
-            noticeable = max(NOTICEABLE, tolerance(device["kind"], test))
-            if was and rate and abs(rate / was - 1) > noticeable:
-                unit = "TFLOP/s" if test.startswith("matmul") else "GB/s"
-                note(
-                    "%s, %s" % (name, test),
-                    device["host"],
-                    "%.4g %s" % (was, unit),
-                    "%.4g %s (%+.0f %%)" % (rate, unit, 100 * (rate / was - 1)),
-                )
-    hosts = {device["host"] for device in new.values()}
-    for serial, device in old.items():
-        if serial not in new and device["host"] in hosts:
-            name = "burn-in of %s %d (%s)" % (device["kind"], device["index"], serial)
-            note(name, device["host"], device["verdict"], "not there")
-
-
-def between(run_id):
+def between(run_id: str) -> bool:
     """Whether a run is part of the search for suspects."""
     return run_id.startswith(("pair:", "group:"))
 
 
-def _text(value):
+def _text(value: Any) -> str:
     return "not there" if value in (None, "") else str(value)
 
 
 # --- as text, JUnit and inventory ----------------------------------------------------------------------------------------------
 
 
-def summary(report, published):
+def summary(report: Report, published: Entries) -> str:
     """The report for a terminal: the verdict, suspects, problems and fixes."""
     lines = [
         "Verdict: %s.%s"
@@ -539,9 +614,10 @@ def summary(report, published):
         lines.append("Suspect: %s" % ", ".join(report["suspect"]))
     lines.append(render(report["checks"], (("fail", "FAIL"), ("warn", "WARN"))))
     # A host that is down has made no checks. Report it in one line instead of one per check.
-    reasons = {}
-    for entry in not_made(report["checks"], report["hosts"], published, report["required"]):
-        reasons.setdefault((entry["host"], entry["found"], entry["fix"]), []).append(entry["id"])
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    for lacking in not_made(report["checks"], report["hosts"], published, report["required"]):
+        reason = (lacking["host"], lacking["found"], lacking["fix"])
+        reasons.setdefault(reason, []).append(lacking["id"])
     lines += [
         "NOT MADE, but required: %s: %s\n  found: %s%s"
         % (host, ", ".join(dict.fromkeys(ids)), found, fix and "\n  fix: " + fix)
@@ -556,16 +632,17 @@ def summary(report, published):
     return "\n".join(line for line in lines if line)
 
 
-def merged(meanings):
-    """Explanations, with those of several hosts merged, and C(hosts) instead of C(host)."""
-    found = {}
+def merged(meanings: Iterable[Explanation]) -> list[dict[str, Any]]:
+    """Explanations, with those of several hosts merged. C(hosts) has the names of all."""
+    found: dict[str, dict[str, Any]] = {}
     for meaning in meanings:
         entry = found.setdefault(meaning["signature"] or meaning["line"], dict(meaning, hosts=[]))
-        entry["hosts"] += [meaning["host"]] if meaning["host"] not in entry["hosts"] else []
+        if meaning["host"] not in entry["hosts"]:
+            entry["hosts"].append(meaning["host"])
     return list(found.values())
 
 
-def _case_kind(entry, lacking, warnings_fail):
+def _case_kind(entry: Mapping[str, Any], lacking: Entries, warnings_fail: bool) -> str:
     """Return what a finding is in JUnit: failure, error, skipped, system-out (a warning), or empty if it passed."""
     verdict = entry["verdict"]
     if verdict == "fail" or verdict == "warn" and warnings_fail:
@@ -577,7 +654,9 @@ def _case_kind(entry, lacking, warnings_fail):
     return "system-out" if verdict == "warn" else ""
 
 
-def _add_case(suite, entry, kind, titles):
+def _add_case(
+    suite: ElementTree.Element, entry: Mapping[str, Any], kind: str, titles: Mapping[str, str]
+) -> None:
     """Add the case of a finding to a suite."""
     case = ElementTree.SubElement(
         suite,
@@ -598,7 +677,7 @@ def _add_case(suite, entry, kind, titles):
             node.text = text
 
 
-def junit(report, published):
+def junit(report: Report, published: Entries) -> str:
     """The report as JUnit XML: a suite per host or group of hosts, a case per finding. Findings that fail the verdict are failures or errors."""
     titles = {check["id"]: check["title"] for check in published}
     lacking = not_made(report["checks"], report["hosts"], published, report["required"])
@@ -606,7 +685,7 @@ def junit(report, published):
         "verify_fail_on is warn" in reason for reason in report["reasons"]
     )
     root = ElementTree.Element("testsuites", name="trainyard.gpu.verify " + _xml(report["cluster"]))
-    suites = {}
+    suites: dict[str, list[Finding]] = {}
     for entry in report["checks"]:
         suites.setdefault(entry["host"], []).append(entry)
     for host, entries in suites.items():
@@ -624,7 +703,7 @@ def junit(report, published):
             time="%.1f" % sum(entry["seconds"] for entry in entries),
         )
     for name in ("tests", "failures", "errors", "skipped"):
-        root.set(name, str(sum(int(suite.get(name)) for suite in root)))
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
     root.set("time", "%.1f" % report["seconds"])
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n%s\n' % ElementTree.tostring(
@@ -632,12 +711,12 @@ def junit(report, published):
     )
 
 
-def _xml(text):
+def _xml(text: str) -> str:
     """XML cannot represent these characters."""
     return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
-def suspect_inventory(report, former=()):
+def suspect_inventory(report: Report, former: Sequence[str] = ()) -> str:
     """Group suspect, as a second inventory for -i. It is empty if there are no suspects, so that a command line can always name it.
 
     A former suspect stays until a run that measures it finds it in order: one that leaves it out, or measures nothing, says nothing of it.

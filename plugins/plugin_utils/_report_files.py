@@ -10,10 +10,12 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import yaml
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import ReportError
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import Report, ReportError
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES, load_data
 
 SCHEMA = os.path.join(os.path.dirname(__file__), "report.schema.json")
@@ -23,7 +25,7 @@ SUSPECT = "suspect.yml"
 NOT_READ = re.compile(
     r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.pyc|\.pyo|\.swp|\.bak|~|\.rpm|\.md|\.txt|\.rst|\.orig|\.cfg|\.retry)$"
 )
-_TYPES = {
+_TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
     "array": list,
     "string": str,
@@ -34,7 +36,7 @@ _TYPES = {
 }
 
 
-def published(loader):
+def published(loader: Any) -> list[dict[str, Any]]:
     """The published list of checks, with a DataLoader of Ansible."""
     return published_checks(load_data(loader, os.path.join(ROLES, "verify", "meta", "rules.yml")))
 
@@ -42,12 +44,16 @@ def published(loader):
 # --- shape --------------------------------------------------------------------------------------------------------------------
 
 
-def load_schema():
+def load_schema() -> dict[str, Any]:
+    """The JSON Schema of a report."""
     with open(SCHEMA, encoding="utf-8") as opened:
-        return json.load(opened)
+        schema: dict[str, Any] = json.load(opened)
+    return schema
 
 
-def problem_of(value, schema, root=None, where=""):
+def problem_of(
+    value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None, where: str = ""
+) -> str:
     """Why the value does not match the schema; '' if it does. Supports the part of JSON Schema that report.schema.json uses."""
     root = root or schema
     if "$ref" in schema:
@@ -62,17 +68,17 @@ def problem_of(value, schema, root=None, where=""):
     if problem:
         return problem
     if isinstance(value, list):
-        problems = (
+        entries = (
             problem_of(inner, schema.get("items", {}), root, "%s[%d]" % (where, number))
             for number, inner in enumerate(value)
         )
-        return next((problem for problem in problems if problem), "")
+        return next((problem for problem in entries if problem), "")
     if isinstance(value, dict):
         return _problem_of_keys(value, schema, root, where)
     return ""
 
 
-def _problem_of_kind(value, schema, where):
+def _problem_of_kind(value: Any, schema: Mapping[str, Any], where: str) -> str:
     """Why the value is not of the schema's type, or none of its choices."""
     types = schema.get("type", [])
     types = [types] if isinstance(types, str) else types
@@ -89,7 +95,7 @@ def _problem_of_kind(value, schema, where):
     return "%s is %s. Allowed: %s" % (where, _show(value), choices)
 
 
-def _problem_of_size(value, schema, where):
+def _problem_of_size(value: Any, schema: Mapping[str, Any], where: str) -> str:
     """Why a text, a number or a list is out of the schema's limits."""
     if isinstance(value, str) and (
         len(value) < schema.get("minLength", 0) or not re.search(schema.get("pattern", ""), value)
@@ -107,7 +113,9 @@ def _problem_of_size(value, schema, where):
     return ""
 
 
-def _problem_of_keys(value, schema, root, where):
+def _problem_of_keys(
+    value: Mapping[str, Any], schema: Mapping[str, Any], root: Mapping[str, Any], where: str
+) -> str:
     """Why a dictionary lacks a key or has a wrong one."""
     missing = [name for name in schema.get("required", ()) if name not in value]
     if missing:
@@ -127,7 +135,8 @@ def _problem_of_keys(value, schema, root, where):
     return ""
 
 
-def _is(value, name):
+def _is(value: Any, name: str) -> bool:
+    """Whether a value is of a type of JSON Schema."""
     if isinstance(value, bool):
         return name == "boolean"
     if name == "integer" and isinstance(value, float):
@@ -135,7 +144,7 @@ def _is(value, name):
     return isinstance(value, _TYPES[name])
 
 
-def _show(value):
+def _show(value: Any) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -143,12 +152,12 @@ def _show(value):
 # --- earlier reports ------------------------------------------------------------------------------------------------------------
 
 
-def read(path, schema):
-    """The report in a file, or in the folder of one."""
+def read(path: str, schema: Mapping[str, Any]) -> Report:
+    """The report in a file, or in the folder of one. ReportError: there is none, or it does not match the schema."""
     file = os.path.join(path, REPORT) if os.path.isdir(path) else path
     try:
         with open(file, encoding="utf-8") as opened:
-            report = json.load(opened)
+            report: Report = json.load(opened)
     except FileNotFoundError as error:
         raise ReportError(
             "%s: no report found. Give a folder that verify.yml has written, or its %s."
@@ -172,7 +181,7 @@ def read(path, schema):
     return report
 
 
-def difference(report, cluster, names):
+def difference(report: Report, cluster: str, names: Sequence[str]) -> str:
     """Why a report is of another cluster; '' if it is of this one."""
     if report["cluster"] != cluster:
         return "it is of cluster %s, but this is %s" % (report["cluster"], cluster)
@@ -182,9 +191,12 @@ def difference(report, cluster, names):
     return ""
 
 
-def history(folder, schema, cluster, names, limit):
+def history(
+    folder: str, schema: Mapping[str, Any], cluster: str, names: Sequence[str], limit: int
+) -> tuple[list[Report], list[str]]:
     """The last reports of this cluster, newest first, and the ignored ones with the reason."""
-    reports, passed_over = [], []
+    reports: list[Report] = []
+    passed_over: list[str] = []
     for path in folders(folder):
         if len(reports) == limit:
             break
@@ -198,7 +210,7 @@ def history(folder, schema, cluster, names, limit):
     return reports, passed_over
 
 
-def folders(folder):
+def folders(folder: str) -> list[str]:
     """The folders of reports, newest first: their names are times."""
     try:
         names = sorted(os.listdir(folder), reverse=True)
@@ -216,7 +228,7 @@ def folders(folder):
 # --- the new one ----------------------------------------------------------------------------------------------------------------
 
 
-def read_as_inventory(folder, sources):
+def read_as_inventory(folder: str, sources: Iterable[str]) -> str:
     """The inventory source through which Ansible would read files in this folder as inventories, or ''."""
     folder = os.path.realpath(folder)
     for source in sources:
@@ -228,7 +240,7 @@ def read_as_inventory(folder, sources):
     return ""
 
 
-def write(folder, generated, files):
+def write(folder: str, generated: str, files: Mapping[str, str]) -> str:
     """Write the files of one report, by name, into a folder named after its time. Returns its path. It is written completely or not at all."""
     os.makedirs(folder, mode=0o750, exist_ok=True)
     name = generated.replace(":", "-")
@@ -249,7 +261,7 @@ def write(folder, generated, files):
             shutil.rmtree(part)
 
 
-def suspects(path):
+def suspects(path: str) -> list[str]:
     """The hosts that an earlier run has added to group suspect. An unreadable file counts as none."""
     try:
         with open(path, encoding="utf-8") as opened:
@@ -258,14 +270,14 @@ def suspects(path):
         return []
 
 
-def replace(path, text):
+def replace(path: str, text: str) -> None:
     """Replace a file."""
     part = "%s.%d.part" % (path, os.getpid())
     _write(part, text)
     os.replace(part, path)
 
 
-def _write(path, text):
+def _write(path: str, text: str) -> None:
     with open(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w", encoding="utf-8"
     ) as opened:

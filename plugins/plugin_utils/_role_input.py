@@ -10,6 +10,8 @@ import functools
 import inspect
 import os
 import re
+from collections.abc import Hashable, Iterable
+from typing import Any, NamedTuple
 
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.yaml import yaml_load
@@ -27,23 +29,22 @@ _FACT = re.compile(
 RUNTIME_FACTS = ("cluster_host", "cluster_members")
 
 
-def show_failure(display, templar, text):
+def show_failure(display: Any, templar: Any, text: str) -> None:
     """Show a multi-line failure message, because ansible-core before 2.19 shows it as one line of JSON."""
     if not hasattr(templar, "evaluate_expression"):
         display.error(text, wrap_text=False)
 
 
-class Role:
-    """A role of this collection as data: option specs, defaults, and the paths of its files."""
+class Role(NamedTuple):
+    """A role of this collection as data: option specs, defaults, and the path of its folder."""
 
-    def __init__(self, name, options, defaults, path):
-        self.name = name
-        self.options = options
-        self.defaults = defaults
-        self.path = path
+    name: str
+    options: dict[str, Any]
+    defaults: dict[str, Any]
+    path: str
 
 
-def load_data(loader, path):
+def load_data(loader: Any, path: str) -> Any:
     """Return the content of a YAML file of the collection, None if it does not exist."""
     if not os.path.exists(path):
         return None
@@ -57,19 +58,20 @@ def load_data(loader, path):
     return loader.load_from_file(path, cache="none", unsafe=True, **trusted)
 
 
-def load_plain(path):
+def load_plain(path: str) -> Any:
     """Return the content of a YAML file without templates. Ansible's loader takes four times as long, because it notes the place of each text."""
     with open(path, "rb") as stream:
         return yaml_load(stream)
 
 
 @functools.lru_cache(maxsize=1)
-def verify_rules():
+def verify_rules() -> dict[str, Any]:
     """Return the rules of role verify as plain data without templates."""
-    return load_plain(os.path.join(ROLES, "verify", "meta", "rules.yml"))
+    rules: dict[str, Any] = load_plain(os.path.join(ROLES, "verify", "meta", "rules.yml"))
+    return rules
 
 
-def load_roles(loader):
+def load_roles(loader: Any) -> list[Role]:
     """Return the roles of the collection. Each has argument specs."""
     roles = []
     for name in sorted(os.listdir(ROLES)):
@@ -80,20 +82,20 @@ def load_roles(loader):
     return roles
 
 
-def defaults_of(loader, name):
+def defaults_of(loader: Any, name: str) -> dict[str, Any]:
     """Return the defaults of a role."""
     return load_data(loader, os.path.join(ROLES, name, "defaults", "main.yml")) or {}
 
 
-def load_defaults(loader):
+def load_defaults(loader: Any) -> dict[str, Any]:
     """Return the defaults of all roles."""
-    defaults = {}
+    defaults: dict[str, Any] = {}
     for name in sorted(os.listdir(ROLES)):
         defaults.update(defaults_of(loader, name))
     return defaults
 
 
-def own_templar(templar):
+def own_templar(templar: Any) -> Any:
     """Return a templar for the hosts of a run. They share one, because each finds the filters of the collection anew, which takes longer than to use them."""
     return templar.copy_with_new_env()
 
@@ -101,36 +103,43 @@ def own_templar(templar):
 class HostInput:
     """The variables of one host, including role defaults, with a templar of P(own_templar), which all hosts use in turn."""
 
-    def __init__(self, templar, hostvars, host, defaults, extra=None):
-        self.given = hostvars.raw_get(host)
+    def __init__(
+        self,
+        templar: Any,
+        hostvars: Any,
+        host: str,
+        defaults: dict[str, Any],
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        self.given: dict[str, Any] = hostvars.raw_get(host)
         self._variables = dict(defaults, **self.given)
         self._variables["hostvars"] = hostvars
         self._variables.update(extra or {})
         self._shared = templar
         # Rules share conditions, and Ansible compiles an expression anew each time.
-        self._evaluated = {}
+        self._evaluated: dict[str, Any] = {}
 
-    def _with(self, extra):
+    def _with(self, extra: dict[str, Any]) -> Any:
         self._shared.available_variables = dict(self._variables, **extra)
         return self._shared
 
-    def settle(self, values):
+    def settle(self, values: dict[str, Any]) -> None:
         """Replace templates and texts by these values of the requested types."""
         self._variables.update(values)
         self._evaluated = {}
 
-    def raw(self, name):
+    def raw(self, name: str) -> Any:
         """Return the untemplated value of a variable."""
         return self._variables[name]
 
-    def __contains__(self, name):
+    def __contains__(self, name: str) -> bool:
         return name in self._variables
 
-    def value(self, name):
+    def value(self, name: str) -> Any:
         """Return the templated value of a variable; raises the errors of the template engine."""
         return self._with({}).template(self._variables[name])
 
-    def evaluate(self, expression, **extra):
+    def evaluate(self, expression: str, **extra: Any) -> Any:
         """Return the value of a Jinja expression without braces."""
         if extra:
             return self._evaluate(self._with(extra), expression)
@@ -139,15 +148,35 @@ class HostInput:
         return self._evaluated[expression]
 
     @staticmethod
-    def _evaluate(templar, expression):
+    def _evaluate(templar: Any, expression: str) -> Any:
         if hasattr(templar, "evaluate_expression"):
             return templar.evaluate_expression(expression)
         # ansible-core before 2.19
         return templar.template("{{ %s }}" % expression)
 
-    def template(self, text, **extra):
+    def template(self, text: str, **extra: Any) -> Any:
         """Return a templated text of the collection's files."""
         return self._with(extra).template(text)
+
+
+class _Facts(NamedTuple):
+    """What a value says by itself, before it is templated.
+
+    C(number) is equal for equal values. C(static): it is not a template. C(words) are those in its templates. C(secret): it is from a vault.
+    """
+
+    raw: Any
+    number: int
+    static: bool
+    words: frozenset[str]
+    secret: bool
+
+
+class _Reads(NamedTuple):
+    """The names that a variable reads, directly or through others, and whether one of them is from a vault."""
+
+    names: frozenset[str] = frozenset()
+    secret: bool = False
 
 
 class Shared:
@@ -180,30 +209,32 @@ class Shared:
         ("inventory_hostname", "inventory_hostname_short", "ansible_host", "group_names")
     )
 
-    def __init__(self, templar, hostvars, hosts, defaults):
+    def __init__(
+        self, templar: Any, hostvars: Any, hosts: Iterable[str], defaults: dict[str, Any]
+    ) -> None:
         templar = own_templar(templar)
         self.hosts = {host: HostInput(templar, hostvars, host, defaults) for host in hosts}
-        self._facts = {}
-        self._numbers = {}
-        self._keys = {host: {} for host in hosts}
-        self._reads = {}
-        self._settled = {host: {} for host in hosts}
-        self._of_values = {host: {} for host in hosts}
-        self._of_keys = {}
-        self._values = {}
-        self._answers = {}
-        self._words = {}
+        self._facts: dict[int, _Facts] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._keys: dict[str, dict[str, int]] = {host: {} for host in self.hosts}
+        self._reads: dict[int, _Reads] = {}
+        self._settled: dict[str, dict[str, Any]] = {host: {} for host in self.hosts}
+        self._of_values: dict[str, dict[str, int]] = {host: {} for host in self.hosts}
+        self._of_keys: dict[int, int] = {}
+        self._values: dict[int, tuple[Any, AnsibleError | None]] = {}
+        self._answers: dict[Hashable, Any] = {}
+        self._words: dict[str, list[str]] = {}
         self.evaluations = 0
 
-    def _number(self, thing):
+    def _number(self, thing: Hashable) -> int:
         return self._numbers.setdefault(thing, len(self._numbers))
 
-    def _about(self, raw):
-        """Return (key of equal values, whether it is not a template, the words in its templates, whether it is from a vault)."""
+    def _about(self, raw: Any) -> _Facts:
+        """Return what a value says by itself."""
         known = self._facts.get(id(raw))
         # The value is kept too, because its memory address could be reused.
-        if known is None or known[0] is not raw:
-            texts = []
+        if known is None or known.raw is not raw:
+            texts: list[str] = []
             secret = _collect(raw, texts)
             templates = [text for text in texts if "{{" in text or "{%" in text or "{#" in text]
             words = frozenset(
@@ -216,16 +247,11 @@ class Shared:
             except AnsibleError:
                 # A vault that cannot be decrypted fails when it is read.
                 print_of_it = self._number(("", id(raw)))
-            known = self._facts[id(raw)] = (
-                raw,
-                print_of_it,
-                not templates and not secret,
-                words,
-                secret,
-            )
-        return known[1:]
+            static = not templates and not secret
+            known = self._facts[id(raw)] = _Facts(raw, print_of_it, static, words, secret)
+        return known
 
-    def key(self, host, name):
+    def key(self, host: str, name: str) -> int:
         """Return a number that is equal for hosts with the same value of the variable."""
         keys = self._keys[host]
         if name not in keys:
@@ -233,10 +259,10 @@ class Shared:
                 return -1
             # Circular references fail anyway.
             keys[name] = -2
-            of_it, static, words, secret = self._about(self.hosts[host].raw(name))
+            dummy, of_it, static, words, secret = self._about(self.hosts[host].raw(name))
             read = {name}
             if not static:
-                inner = []
+                inner: list[tuple[str, str | int]] = []
                 for word in sorted(words):
                     if word in self.OF_THE_HOST:
                         inner.append((word, host))
@@ -244,48 +270,52 @@ class Shared:
                         key = self.key(host, word)
                         inner.append((word, key))
                         # The other part of a circular reference is not known yet.
-                        its_words, its_secret = self._reads.get(key, (frozenset(), False))
-                        read |= its_words
+                        its_names, its_secret = self._reads.get(key, _Reads())
+                        read |= its_names
                         secret = secret or its_secret
                 read |= words
                 of_it = self._number((of_it, tuple(inner)))
             keys[name] = of_it
-            self._reads.setdefault(of_it, (frozenset(read) if not static else frozenset(), secret))
+            self._reads.setdefault(of_it, _Reads(frozenset(() if static else read), secret))
         return keys[name]
 
-    def is_secret(self, host, name):
-        """Return whether a variable's value comes from a vault, directly or through other variables."""
-        return name in self.hosts[host] and self._reads.get(self.key(host, name), (None, False))[1]
+    def _reads_of(self, host: str, name: str) -> _Reads:
+        return self._reads.get(self.key(host, name), _Reads())
 
-    def is_given(self, host, name):
+    def is_secret(self, host: str, name: str) -> bool:
+        """Return whether a variable's value comes from a vault, directly or through other variables."""
+        return name in self.hosts[host] and self._reads_of(host, name).secret
+
+    def is_given(self, host: str, name: str) -> bool:
+        """Return whether the inventory sets a variable, or Ansible does."""
         return name in self.hosts[host].given
 
-    def unsteady(self, host, name):
+    def unsteady(self, host: str, name: str) -> bool:
         """Return whether a variable may change with each evaluation, because it reads the clock or the like, and nothing of the host."""
-        read = self._reads.get(self.key(host, name), (frozenset(), False))[0]
+        read = self._reads_of(host, name).names
         return not read.isdisjoint(self.OF_THE_MOMENT) and read.isdisjoint(self.NAMES_THE_HOST)
 
-    def depends_on_the_run(self, host, name):
+    def depends_on_the_run(self, host: str, name: str) -> bool:
         """Return whether a variable refers to a value that the run has not set yet."""
-        read = self._reads.get(self.key(host, name), (frozenset(), False))[0]
+        read = self._reads_of(host, name).names
         return any(
             fact in read and not self.is_given(host, fact) for fact in RUNTIME_FACTS
         ) or self.needs_facts(host, name)
 
-    def needs_facts(self, host, name):
+    def needs_facts(self, host: str, name: str) -> bool:
         """Return whether a variable refers to facts of Ansible, and none of the host are known."""
-        read = self._reads.get(self.key(host, name), (frozenset(), False))[0]
+        read = self._reads_of(host, name).names
         given = self.hosts[host].given
         return not given.get("ansible_facts") and any(
             word == "ansible_facts" or (_FACT.match(word) and word not in given) for word in read
         )
 
-    def value(self, host, name):
+    def value(self, host: str, name: str) -> Any:
         """Return the templated value of a variable in plain containers; raises AnsibleError."""
         key = self.key(host, name)
         if key not in self._values:
             raw = self.hosts[host].raw(name)
-            if self._about(raw)[1]:
+            if self._about(raw).static:
                 self._values[key] = (_plain(raw), None)
             else:
                 self.evaluations += 1
@@ -295,34 +325,32 @@ class Shared:
                     self._values[key] = (None, error)
                 except RecursionError:
                     self._values[key] = (None, AnsibleError("%s names itself" % name))
-        value, error = self._values[key]
-        if error is not None:
-            raise error
+        value, failure = self._values[key]
+        if failure is not None:
+            raise failure
         return value
 
-    def touched(self, host, names):
+    def touched(self, host: str, names: Iterable[str]) -> set[str]:
         """Return the names whose value, or a variable in whose default, is set by the inventory."""
         given = set(self.hosts[host].given) - self.MAGIC
         found = set()
         for name in names:
             if name in self.hosts[host] and (
-                name in given or not self._reads[self.key(host, name)][0].isdisjoint(given)
+                name in given or not self._reads[self.key(host, name)].names.isdisjoint(given)
             ):
                 found.add(name)
         return found
 
-    def words_of(self, host):
+    def words_of(self, host: str) -> frozenset[str]:
         """Return the names that the templates in a host's variables use."""
-        inputs = self.hosts[host]
-        return frozenset().union(
-            *[
-                self._about(raw)[2]
-                for name, raw in inputs.given.items()
-                if name not in self.CONSTANT
-            ]
+        return frozenset(
+            word
+            for name, raw in self.hosts[host].given.items()
+            if name not in self.CONSTANT
+            for word in self._about(raw).words
         )
 
-    def settle(self, host, values):
+    def settle(self, host: str, values: dict[str, Any]) -> None:
         """Replace templates and texts by these values of the requested types."""
         self._settled[host].update(values)
         for name, value in values.items():
@@ -331,19 +359,23 @@ class Shared:
                 self._of_keys[key] = self._number(("value", repr(value)))
             self._of_values[host][name] = self._of_keys[key]
 
-    def _of_value(self, host, name):
+    def _of_value(self, host: str, name: str) -> int:
         """Return a number that is equal for hosts with the same value of a variable, as far as known."""
         if name not in self._of_values[host]:
             return self.key(host, name)
         return self._of_values[host][name]
 
-    def answer(self, host, expression, item=None):
+    def _state_of(self, host: str, word: str) -> str | int:
+        """Return what an expression reads by a word: equal for hosts whose answers are equal."""
+        return host if word in self.OF_THE_HOST else self._of_value(host, word)
+
+    def answer(self, host: str, expression: str, item: Any = None) -> Any:
         """Return the value of a Jinja expression on a host, None if it fails. False stands for any other value that is empty and no list."""
         if expression not in self._words:
             self._words[expression] = sorted(set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", expression)))
         # For computed values the result counts, because templates differ between hosts more often than their values.
         names = tuple(
-            (word, host if word in self.OF_THE_HOST else self._of_value(host, word))
+            (word, self._state_of(host, word))
             for word in self._words[expression]
             if word in self.OF_THE_HOST or word in self.hosts[host]
         )
@@ -361,7 +393,7 @@ class Shared:
         return self._answers[key]
 
 
-def _collect(raw, texts):
+def _collect(raw: Any, texts: list[str]) -> bool:
     """Append the texts in a value to a list. Returns whether one of them is from a vault."""
     if isinstance(raw, dict):
         return True in [_collect(inner, texts) for pair in raw.items() for inner in pair]
@@ -375,7 +407,7 @@ def _collect(raw, texts):
     return any(tag.__name__ == "VaultedValue" for tag in getattr(raw, "_ansible_tags_mapping", ()))
 
 
-def _plain(value):
+def _plain(value: Any) -> Any:
     """Return a value with all lazy templates in it evaluated."""
     if isinstance(value, dict):
         return {_plain(key): _plain(inner) for key, inner in value.items()}

@@ -7,11 +7,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import remembered_clashes
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._nfs_client_plan import nfs_mounts
+
+if TYPE_CHECKING:
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._cluster import Member
 
 _CAUSES = {
     "missing": "it does not exist",
@@ -28,12 +31,60 @@ _FIXES = {
 }
 
 
-def _covers(folder, path):
+class Expected(TypedDict, total=False):
+    """The mount that must contain the shared folder, empty if none must."""
+
+    source: str
+    types: list[str]
+
+
+class _Served(TypedDict):
+    """Exports and mounts of all hosts."""
+
+    exports: list[dict[str, Any]]
+    mounts: list[dict[str, Any]]
+
+
+class SharedStoragePlan(_Served):
+    """What a host needs; shared_storage_plan explains each key."""
+
+    folders: list[dict[str, Any]]
+    quotas: list[dict[str, Any]]
+    accounts: list[dict[str, Any]]
+    homes: str
+    people_keys: dict[str, list[str]]
+    serves: bool
+    package: str
+    program: str
+    expected: Expected
+    problem: str
+    fix: str
+
+
+class Pair(TypedDict):
+    """What one host has read of the other's file. Without C(cause) it was found after C(seconds)."""
+
+    writer: str
+    reader: str
+    cause: str
+    seconds: float
+
+
+class Verdict(TypedDict):
+    """What the hosts have read of each other: C(pairs) by the host that reads, and what each has mounted."""
+
+    pairs: dict[str, list[Pair]]
+    broken: list[Pair]
+    verdict: str
+    mounted: list[str]
+
+
+def _covers(folder: str, path: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def expected_mount(share, mounts):
-    """Return C(source) and C(types) of the mount that must contain the shared folder, of the mounts of nfs_mounts; empty if there is none."""
+def expected_mount(share: str, mounts: Sequence[Mapping[str, Any]]) -> Expected:
+    """Return the mount that must contain the shared folder, of the mounts of nfs_mounts; empty if there is none."""
     found = [mount for mount in mounts if (share + "/").startswith(mount["target"] + "/")]
     if not found:
         return {}
@@ -49,7 +100,9 @@ def expected_mount(share, mounts):
     }
 
 
-def problem(share, written, expected, serves, require_mount):
+def problem(
+    share: str, written: Mapping[str, Any], expected: Expected, serves: bool, require_mount: bool
+) -> str:
     """Return the reason why the folder of a host cannot be the shared folder, empty if it can. C(written) is the result of shared_storage_proof."""
     if "cause" not in written:
         return ""
@@ -76,7 +129,7 @@ def problem(share, written, expected, serves, require_mount):
     return ""
 
 
-def fix(cause, expected):
+def fix(cause: str, expected: Expected) -> str:
     """Return what to do about a problem."""
     text = _FIXES.get(cause, "Mount it on this host, or correct cluster_share_path")
     if not cause and not expected:
@@ -84,17 +137,25 @@ def fix(cause, expected):
     return text
 
 
-def own_groups(users, groups=None, key="gid"):
+def own_groups(
+    users: Sequence[dict[str, Any]],
+    groups: Sequence[dict[str, Any]] | None = None,
+    key: str = "gid",
+) -> list[dict[str, Any]]:
     """The groups of users without groups. Each gets one with the user's name and number. With groups, only those whose C(key) one of them has."""
     own = [{"name": user["name"], "gid": user["uid"]} for user in users if not user.get("groups")]
-    return (
-        own
-        if groups is None
-        else [group for group in own if group[key] in [other[key] for other in groups]]
-    )
+    if groups is None:
+        return own
+    requested = [group[key] for group in groups]
+    return [group for group in own if group[key] in requested]
 
 
-def id_problems(users: list, groups: list, recorded: dict, accepted=()) -> list:
+def id_problems(
+    users: Sequence[dict[str, Any]],
+    groups: Sequence[dict[str, Any]],
+    recorded: Mapping[str, dict[str, dict[str, str]] | None],
+    accepted: Sequence[Any] = (),
+) -> list[str]:
     """Return a text about each requested id that belonged to somebody else: files keep the number of their owner, so who gets it gets the files.
 
     C(recorded) has C(recorded_ids) of M(trainyard.gpu.host_info) by host. C(accepted) are ids that others may get.
@@ -103,10 +164,10 @@ def id_problems(users: list, groups: list, recorded: dict, accepted=()) -> list:
         "users": {user["name"]: user["uid"] for user in users},
         "groups": {group["name"]: group["gid"] for group in list(groups) + own_groups(users)},
     }
-    accepted = [int(number) for number in accepted]
-    found = {}
+    reused = [int(number) for number in accepted]
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for host, owned in recorded.items():
-        for clash in remembered_clashes(requested, owned or {}, accepted):
+        for clash in remembered_clashes(requested, owned or {}, reused):
             hosts = found.setdefault((clash["name"], clash["kind"]), dict(clash, hosts=[]))["hosts"]
             hosts.append(host)
     text = (
@@ -127,20 +188,20 @@ class Requested(NamedTuple):
 
     share: str
     storage: str
-    trees: Sequence[dict] = ()
-    users: Sequence[dict] = ()
-    groups: Sequence[dict] = ()
-    mounts: Sequence[dict] = ()
-    exports: Sequence[dict] = ()
-    members: Sequence[dict] = ()
+    trees: Sequence[dict[str, Any]] = ()
+    users: Sequence[dict[str, Any]] = ()
+    groups: Sequence[dict[str, Any]] = ()
+    mounts: Sequence[dict[str, Any]] = ()
+    exports: Sequence[dict[str, Any]] = ()
+    members: Sequence[Member] = ()
     backend: str = "nfs"
-    client: dict | None = None
+    client: dict[str, Any] | None = None
     require_mount: bool = True
     login_hosts: Sequence[str] = ()
     anonymous_uid: int | None = None
 
 
-def _owners(tree: dict, requested: Requested) -> list[dict]:
+def _owners(tree: dict[str, Any], requested: Requested) -> list[dict[str, Any]]:
     """Return the users or groups that have a folder in a tree."""
     only = tree.get("only") or []
     if tree["of"] == "users":
@@ -152,7 +213,7 @@ def _owners(tree: dict, requested: Requested) -> list[dict]:
     return [group for group in requested.groups if not only or group["name"] in only]
 
 
-def _folder_of(owner: dict, tree: dict, gids: dict) -> dict:
+def _folder_of(owner: dict[str, Any], tree: dict[str, Any], gids: dict[str, int]) -> dict[str, Any]:
     """Return the folder of a user or a group in a tree. C(gids) are the numbers of the groups by name."""
     path = "%s/%s" % (tree["path"].rstrip("/"), owner["name"])
     if tree["of"] != "users":
@@ -161,7 +222,7 @@ def _folder_of(owner: dict, tree: dict, gids: dict) -> dict:
     return {"path": path, "owner": owner["uid"], "group": primary, "mode": "0700"}
 
 
-def _quota_of(owner: dict, tree: dict, path: str) -> list[dict]:
+def _quota_of(owner: dict[str, Any], tree: dict[str, Any], path: str) -> list[dict[str, Any]]:
     """Return the quota of a user or a group on its folder, none without a limit."""
     limit = owner.get("quota_mib")
     if limit is None:
@@ -179,14 +240,16 @@ class _Trees(NamedTuple):
     """
 
     paths: list[str]
-    folders: list[dict]
-    quotas: list[dict]
+    folders: list[dict[str, Any]]
+    quotas: list[dict[str, Any]]
     homes: str
 
 
 def _trees(requested: Requested) -> _Trees:
     gids = {group["name"]: group["gid"] for group in requested.groups}
-    paths, folders, quotas, homes = [requested.share.rstrip("/")], [], [], ""
+    paths, homes = [requested.share.rstrip("/")], ""
+    folders: list[dict[str, Any]] = []
+    quotas: list[dict[str, Any]] = []
     for tree in requested.trees:
         root, owners = tree["path"].rstrip("/"), _owners(tree, requested)
         if not owners:
@@ -207,7 +270,7 @@ def _trees(requested: Requested) -> _Trees:
     return _Trees(paths, folders, quotas, homes)
 
 
-def _exports_and_mounts(requested: Requested, paths: list[str]) -> dict[str, list]:
+def _exports_and_mounts(requested: Requested, paths: list[str]) -> _Served:
     """Return the requested exports and mounts, and those that the paths need in addition."""
     names = {member["address"]: member["name"] for member in requested.members if member["address"]}
     targets = {
@@ -243,7 +306,9 @@ def _keys_of_people(requested: Requested, host: str) -> dict[str, list[str]]:
     }
 
 
-def shared_storage_plan(requested: Requested, host: str = "", written: dict | None = None) -> dict:
+def shared_storage_plan(
+    requested: Requested, host: str = "", written: dict[str, Any] | None = None
+) -> SharedStoragePlan:
     """Return the plan of a host. C(written) is the result of shared_storage_proof; with it, whether the folder can be the shared folder is checked, too.
 
     Folders below a mount of the site are neither exported nor mounted by the cluster. Returns C(exports) and C(mounts), values for nfs_server and nfs_client,
@@ -287,7 +352,10 @@ def shared_storage_plan(requested: Requested, host: str = "", written: dict | No
     }
 
 
-def shared_storage_verdict(readings, mounts=None):
+def shared_storage_verdict(
+    readings: Mapping[str, Sequence[Mapping[str, Any]]],
+    mounts: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Verdict:
     """Return the verdict on what the hosts have read of each other.
 
     C(readings) and C(mounts) are RV(trainyard.gpu.shared_storage_proof#module:seen) and RV(trainyard.gpu.shared_storage_proof#module:mount) by host.
@@ -295,7 +363,7 @@ def shared_storage_verdict(readings, mounts=None):
     Returns C(pairs) with C(writer), C(reader), C(cause), empty if the file was read, and C(seconds), C(broken), those with a cause, C(verdict), pass, fail, or
     not_evaluated without a pair, and C(mounted), a sentence for each mount.
     """
-    pairs = {
+    pairs: dict[str, list[Pair]] = {
         reader: [
             {
                 "writer": seen["name"],
@@ -320,7 +388,12 @@ def shared_storage_verdict(readings, mounts=None):
 
 
 def decide_shared_storage_plan(
-    share: str, storage: str, *people, host: str = "", written: dict | None = None, **more
-) -> dict:
+    share: str,
+    storage: str,
+    *people: Any,
+    host: str = "",
+    written: dict[str, Any] | None = None,
+    **more: Any,
+) -> SharedStoragePlan:
     """As shared_storage_plan. C(people) are trees, users and groups, and C(more) has the other fields of Requested."""
     return shared_storage_plan(Requested(share, storage, *people, **more), host, written)

@@ -6,21 +6,33 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from ansible_collections.trainyard.gpu.plugins.module_utils import _log_causes
 
-__all__ = ["DOCS", "explain"]
+__all__ = ["DOCS", "Meaning", "explain"]
 
 DOCS = "https://github.com/trainyard/gpu/blob/main/docs/errors.md"
 
 
-def explain(text: str) -> list[dict]:
-    """Return the meaning of the errors in a text, the first cause first: signature, line, cause, fix and link of each.
+class Meaning(TypedDict):
+    """What an error means. C(signature) is its id, C(link) its place in docs/errors.md."""
+
+    signature: str
+    line: str
+    cause: str
+    fix: str
+    link: str
+
+
+def explain(text: str) -> list[Meaning]:
+    """Return the meaning of the errors in a text, the first cause first.
 
     If none of them is a cause, the first lines that look like one follow, with everything except C(line) empty.
     """
     log = _log_causes.log_of(text)
     known = _log_causes.causes(log)
-    meanings = [
+    meanings: list[Meaning] = [
         {
             "signature": error["id"],
             "line": error["line"],

@@ -10,8 +10,9 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm_host
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import SLURM_USER, TRAIN_ACCOUNT
@@ -24,6 +25,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import SLURM, reading_faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import (
     RELEASES,
+    Effect,
     distance,
     effect,
     gpus_of,
@@ -167,6 +169,151 @@ _SUFFIXES = ("ti", "super", "ada", "blackwell")
 
 # What a host has.
 
+#: The answer of module slurm_host_info, empty of a host that did not answer.
+Reading = dict[str, Any]
+Readings = Mapping[str, Reading]
+#: A file or a folder for module managed_files.
+File = dict[str, Any]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class GpuGroup(TypedDict):
+    """GPUs of a host that are one line of gres.conf: of one type, and with one kind of device node."""
+
+    type: str
+    prefix: str
+    numbers: list[int]
+    kind: str
+
+
+class _Size(_slurm_limits.NodeSize):
+    name: str
+    known: bool
+    gpu_count: int
+    features: list[str]
+
+
+class Node(_Size, total=False):
+    """A node of the cluster. Of one that did not answer (not C(known)) the rest is in its former line.
+
+    C(gpu_numbers) are those of the device nodes in Slurm's order, C(gpu_cores) the cores near each of them.
+    """
+
+    address: str
+    hostname: str
+    sockets: int
+    cores_per_socket: int
+    threads_per_core: int
+    gpus: list[GpuGroup]
+    gpu_numbers: list[int]
+    gpu_cores: dict[int, str]
+    release: str
+
+
+class Partition(TypedDict):
+    """A partition with at least one host. Times in minutes, 0 for no limit. C(memory_per_cpu) in MiB."""
+
+    name: str
+    hosts: list[str]
+    default: bool
+    max_minutes: int
+    default_minutes: int
+    priorities: list[str]
+    memory_per_cpu: int
+    cpus_per_gpu: int
+
+
+class Controller(TypedDict):
+    """The scheduler. C(lab): a training host's hardware is set by a variable."""
+
+    hostname: str
+    address: str
+    lab: bool
+    pid_file: str
+    database_pid_file: str
+
+
+class Mismatch(TypedDict):
+    """A host whose Slurm does not work with that of the scheduler, and what would be better."""
+
+    host: str
+    found: str
+    way: str
+
+
+class InTheWay(TypedDict):
+    """Jobs that a change would end: arguments of squeue, and why."""
+
+    arguments: list[str]
+    why: str
+
+
+class Difference(TypedDict):
+    """How a host differs from the plan."""
+
+    what: str
+    asked: str
+    found: str
+
+
+class SchedulerFiles(TypedDict):
+    """What is written on the scheduler, and the statements for its database."""
+
+    database_files: list[File]
+    slurmdbd_files: list[File]
+    controller_files: list[File]
+    check_files: list[File]
+    pending_files: list[File]
+    sql: list[str]
+
+
+class HostFiles(TypedDict):
+    """What is written on training hosts, and by name on other hosts. C(absent) are paths."""
+
+    node_files: list[File]
+    absent: dict[str, list[str]]
+    pmix_files: dict[str, list[File]]
+    login_files: dict[str, list[File]]
+
+
+class Unplanned(TypedDict):
+    """The problems because of which there is no plan."""
+
+    problems: list[str]
+    warnings: list[str]
+    complete: Literal[False]
+    scheduler: str
+    hosts: list[str]
+
+
+class SlurmPlan(SchedulerFiles, HostFiles):
+    """The plan; slurm_plan explains each key."""
+
+    complete: Literal[True]
+    problems: list[str]
+    warnings: list[str]
+    scheduler: str
+    release: str
+    releases: dict[str, str]
+    cgroups: bool
+    nodes: list[Node]
+    node_names: list[str]
+    partitions: list[Partition]
+    priorities: Sequence[Mapping[str, Any]]
+    qos: list[str]
+    packages: dict[str, list[str]]
+    installed: list[str]
+    cluster_name: str
+    missing_people: list[str]
+    accounts: list[dict[str, Any]]
+    munge_hosts: list[str]
+    ssh: dict[str, _slurm_ssh.Rule]
+    validate: str
+    effect: Effect
+    pending: bool
+    in_the_way: list[InTheWay]
+    changes: bool
+
 
 class Requested(NamedTuple):
     """What the inventory requests of a Slurm cluster. Hosts are inventory names.
@@ -182,26 +329,26 @@ class Requested(NamedTuple):
     of CPUs and memory that each account has at least; 0 means none.
     """
 
-    hosts: list[str]
+    hosts: Sequence[str]
     scheduler: str
-    members: list[dict]
+    members: Sequence[Mapping[str, Any]]
     cluster_name: str = "trainyard"
     login_hosts: Sequence[str] = ()
-    groups: dict | None = None
-    partitions: Sequence[dict] = ()
-    priorities: Sequence[dict] = ()
-    node_features: dict | None = None
-    accounts: Sequence[dict] = ()
-    options: dict | None = None
-    accept_smaller: Sequence[str] = ()
-    gpu_models: dict | None = None
-    gpu_types: dict | None = None
-    node_hardware: dict | None = None
-    scripts: dict | None = None
-    ssh: dict | None = None
-    outside: dict | None = None
+    groups: Mapping[str, Sequence[str]] = _NOTHING
+    partitions: Sequence[Mapping[str, Any]] = ()
+    priorities: Sequence[Mapping[str, Any]] = ()
+    node_features: Mapping[str, Sequence[str]] = _NOTHING
+    accounts: Sequence[Mapping[str, Any]] = ()
+    options: Mapping[str, Any] = _NOTHING
+    accept_smaller: Iterable[str] = ()
+    gpu_models: Mapping[str, Sequence[str]] = _NOTHING
+    gpu_types: Mapping[str, str] = _NOTHING
+    node_hardware: Mapping[str, Mapping[str, int]] = _NOTHING
+    scripts: Mapping[str, str] = _NOTHING
+    ssh: Mapping[str, Any] = _NOTHING
+    outside: Mapping[str, Any] = _NOTHING
     accept_no_limits: bool = False
-    limits: dict | None = None
+    limits: Mapping[str, Any] = _NOTHING
 
     def with_defaults(self) -> Requested:
         """Return the request with a value in each field."""
@@ -235,14 +382,14 @@ class _Cluster(NamedTuple):
     C(oldest) is the oldest release of Slurm. C(mail_program) is empty if the scheduler has none.
     """
 
-    controller: dict
+    controller: Controller
     limited: bool
     unlimited_why: str
     oldest: str
     mail_program: str
 
 
-def gpu_type(model):
+def gpu_type(model: str | None) -> str:
     """Return the type of a GPU for Slurm: h100 of 'NVIDIA H100 80GB HBM3', rtx6000ada of 'NVIDIA RTX 6000 Ada Generation'. Empty for an unknown model."""
     words = [
         word
@@ -259,45 +406,49 @@ def gpu_type(model):
     return re.sub(r"[^a-z0-9]", "", "".join(kept))
 
 
-def _ranges(numbers):
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else "%d-%d" % (first, last)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
     """Return 0-2,4 of [0, 1, 2, 4]."""
-    parts = []
+    parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][1] == number - 1:
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    return ",".join(
-        str(first) if first == last else "%d-%d" % (first, last) for first, last in parts
-    )
+    return ",".join(_range(first, last) for first, last in parts)
 
 
-def _files(prefix, numbers):
+def _files(prefix: str, numbers: Iterable[int]) -> str:
     text = _ranges(numbers)
     return prefix + (text if text.isdigit() else "[%s]" % text)
 
 
-def _gpus(reading, models, override):
-    """Return the GPUs of a host as a list of C(type), C(prefix), C(numbers), C(kind), in the order of their numbers."""
-    groups = {}
+def _model(gpu: Mapping[str, Any], index: int, models: list[str]) -> str:
+    """Return the model of a GPU. C(models) are those that the driver tells, which may lack some."""
+    if gpu.get("model"):
+        return str(gpu["model"])
+    if index < len(models):
+        return models[index]
+    return models[0] if len(set(models)) == 1 else ""
+
+
+def _gpus(reading: Reading, models: list[str], override: str) -> list[GpuGroup]:
+    """Return the GPUs of a host in the order of their numbers. C(override) is a type for all of them, or empty."""
+    groups: dict[tuple[str, str], list[int]] = {}
     for index, gpu in enumerate(reading["gpus"]):
-        told = gpu.get("model") or (
-            models[index]
-            if index < len(models)
-            else models[0]
-            if models and len(set(models)) == 1
-            else ""
-        )
-        match = re.match(r"(.*?)(\d+)$", gpu["path"])
-        key = (override or gpu_type(told), match.group(1))
-        groups.setdefault(key, []).append(int(match.group(2)))
+        prefix = gpu["path"].rstrip("0123456789")
+        key = (override or gpu_type(_model(gpu, index, models)), prefix)
+        groups.setdefault(key, []).append(int(gpu["path"][len(prefix) :]))
     return [
         {"type": kind, "prefix": prefix, "numbers": numbers, "kind": prefix.rsplit("/", 1)[-1]}
         for (kind, prefix), numbers in groups.items()
     ]
 
 
-def _device_numbers(gpus):
+def _device_numbers(gpus: list[GpuGroup]) -> list[int]:
     """Return the device number of each GPU in the order in which Slurm counts them: the types as in Gres of slurm.conf, of each the files of gres.conf."""
     types = dict.fromkeys(group["type"] for group in gpus)
     return [
@@ -309,7 +460,7 @@ def _device_numbers(gpus):
     ]
 
 
-def _gpu_cores(reading: dict, node: dict) -> dict:
+def _gpu_cores(reading: Reading, node: Mapping[str, Any]) -> dict[int, str]:
     """Return the cores near each GPU by its number, in the notation of gres.conf. It lacks GPUs that no socket is nearer to than another.
 
     Slurm numbers cores by socket, and hyper-threads are no cores. slurmctld drains a node whose Cores are a part of a socket, so they are whole ones also if
@@ -328,7 +479,7 @@ def _gpu_cores(reading: dict, node: dict) -> dict:
     return found
 
 
-def _memory(found, configured):
+def _memory(found: int, configured: int) -> int:
     """Return the memory to configure in MiB.
 
     Slurm gives all of it to jobs, so that some is kept for the system. Another kernel of the same host reports some MiB less or more: a configured value
@@ -345,39 +496,43 @@ def _memory(found, configured):
     return max(wanted, 1)
 
 
-def _node(name: str, reading: dict, configured: dict, requested: Requested) -> dict:
+def _node(name: str, reading: Reading, configured: Mapping[str, str], requested: Requested) -> Node:
     """Return a node: what its lines say. C(configured) are the values of its line in slurm.conf."""
     hardware = requested.node_hardware.get(name) or {}
     models = list(requested.gpu_models.get(name) or [])
-    told = dict(reading["hardware"])
+    found = dict(reading["hardware"])
     if hardware.get("cpus"):
-        told.update(
+        found.update(
             cpus=hardware["cpus"], sockets=1, cores_per_socket=hardware["cpus"], threads_per_core=1
         )
     gpus = _gpus(reading, models, requested.gpu_types.get(name, ""))
     configured_memory = int(configured.get("realmemory", 0) or 0)
-    memory = hardware.get("real_memory") or _memory(told["real_memory"], configured_memory)
+    memory = hardware.get("real_memory") or _memory(found["real_memory"], configured_memory)
     types = list(dict.fromkeys(group["type"] for group in gpus if group["type"]))
     return {
         "name": name,
         "address": requested.addresses().get(name, ""),
         "hostname": reading["hostname"],
-        "cpus": told["cpus"],
-        "sockets": told["sockets"],
-        "cores_per_socket": told["cores_per_socket"],
-        "threads_per_core": told["threads_per_core"],
+        "cpus": found["cpus"],
+        "sockets": found["sockets"],
+        "cores_per_socket": found["cores_per_socket"],
+        "threads_per_core": found["threads_per_core"],
         "real_memory": memory,
         "gpus": gpus,
         "gpu_count": sum(len(group["numbers"]) for group in gpus),
         "gpu_numbers": _device_numbers(gpus),
-        "gpu_cores": _gpu_cores(reading, told),
+        "gpu_cores": _gpu_cores(reading, found),
         "features": list(dict.fromkeys(types + list(requested.node_features.get(name) or []))),
         "release": reading["release"],
         "known": True,
     }
 
 
-def _node_line(node):
+def _gres(kind: str, count: int) -> str:
+    return "gpu:%s%d" % (kind + ":" if kind else "", count)
+
+
+def _node_line(node: Node) -> str:
     words = ["NodeName=" + node["name"]]
     if node["hostname"] and node["hostname"] != node["name"]:
         words.append("NodeHostname=" + node["hostname"])
@@ -391,16 +546,11 @@ def _node_line(node):
         "RealMemory=%d" % node["real_memory"],
     ]
     # A type that several device files share is one entry: Slurm adds their numbers.
-    counts = {}
+    counts: dict[str, int] = {}
     for group in node["gpus"]:
         counts[group["type"]] = counts.get(group["type"], 0) + len(group["numbers"])
     if counts:
-        words.append(
-            "Gres="
-            + ",".join(
-                "gpu:%s%d" % (kind + ":" if kind else "", count) for kind, count in counts.items()
-            )
-        )
+        words.append("Gres=" + ",".join(_gres(kind, count) for kind, count in counts.items()))
     if node["features"]:
         words.append("Feature=" + ",".join(node["features"]))
     # Jobs without a GPU go to the hosts with the fewest.
@@ -408,7 +558,7 @@ def _node_line(node):
     return " ".join(words + ["State=UNKNOWN"])
 
 
-def _former_line(name, values):
+def _former_line(name: str, values: Mapping[str, str]) -> str:
     """Return the line of a node that did not answer, from slurm.conf."""
     names = {
         "nodeaddr": "NodeAddr",
@@ -433,7 +583,7 @@ def _former_line(name, values):
 # What the site requests.
 
 
-def _text(value):
+def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "YES" if value else "NO"
     if isinstance(value, (list, tuple)):
@@ -441,10 +591,10 @@ def _text(value):
     return str(value)
 
 
-def option_problems(options):
+def option_problems(options: Mapping[Any, Any]) -> list[str]:
     """Return what is wrong with slurm_options, one sentence per key."""
-    found = []
-    seen = {}
+    found: list[str] = []
+    seen: dict[str, str] = {}
     for key, value in options.items():
         words = _text(value)
         where = "slurm_options: '%s'" % key
@@ -479,7 +629,7 @@ def option_problems(options):
     return found
 
 
-def _merged(ours, options):
+def _merged(ours: Mapping[str, str], options: Mapping[str, Any]) -> list[str]:
     """Return the lines of both. The site's value replaces ours, except in lists, where both count."""
     values = dict(ours)
     names = {key.lower(): key for key in ours}
@@ -494,18 +644,22 @@ def _merged(ours, options):
                 )
             )
         values[name] = words
-    return [
-        "%s=%s" % (key, '"%s"' % value if re.search(r"\s", value) else value)
-        for key, value in values.items()
-        if value != ""
-    ]
+    return ["%s=%s" % (key, _quoted(value)) for key, value in values.items() if value != ""]
 
 
-def hosts_of(partition, nodes, groups):
+def _quoted(value: str) -> str:
+    """Return a value as slurm.conf takes it."""
+    return '"%s"' % value if re.search(r"\s", value) else value
+
+
+def hosts_of(
+    partition: Mapping[str, Any], nodes: list[str], groups: Mapping[str, Sequence[str]]
+) -> tuple[list[str], list[str]]:
     """Return (hosts, unknown names) of a partition. An entry is a host, a group of the inventory, or V(all)."""
     named = partition.get("hosts") or ["all"]
     named = [named] if isinstance(named, str) else list(named)
-    found, unknown = [], []
+    found: list[str] = []
+    unknown: list[str] = []
     for entry in named:
         if entry == "all":
             found += nodes
@@ -518,12 +672,14 @@ def hosts_of(partition, nodes, groups):
     return [name for name in nodes if name in found], unknown
 
 
-def priority_problems(priorities):
+def priority_problems(priorities: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what is wrong with slurm_priorities, one sentence each."""
     return ["slurm_priorities: " + fault for fault in priority_faults(priorities)]
 
 
-def _partition_faults(entry: dict, count: int, hosts: tuple, known: list) -> list[str]:
+def _partition_faults(
+    entry: Mapping[str, Any], count: int, hosts: tuple[list[str], list[str]], known: list[Any]
+) -> list[str]:
     """Return what is wrong with one partition, without its name.
 
     C(count) is how many have its name, C(hosts) are its hosts and unknown names (see hosts_of),
@@ -560,7 +716,7 @@ def _partition_faults(entry: dict, count: int, hosts: tuple, known: list) -> lis
     return found
 
 
-def _default_faults(partitions: list[dict]) -> list[str]:
+def _default_faults(partitions: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what is wrong with the choice of the default partition."""
     defaults = [str(entry.get("name", "")) for entry in partitions if entry.get("default")]
     if len(partitions) < 2 or len(defaults) == 1:
@@ -575,7 +731,10 @@ def _default_faults(partitions: list[dict]) -> list[str]:
 
 
 def partition_problems(
-    partitions: list[dict], nodes: list[str], groups: dict, priorities: list[dict]
+    partitions: Sequence[Mapping[str, Any]],
+    nodes: list[str],
+    groups: Mapping[str, Sequence[str]],
+    priorities: Sequence[Mapping[str, Any]],
 ) -> list[str]:
     """Return what is wrong with slurm_partitions, one sentence each."""
     found, names = [], [str(entry.get("name", "")) for entry in partitions]
@@ -596,8 +755,10 @@ def _meets(release: str, ours: str) -> bool:
     return not is_before(ours, release) and (steps is None or steps <= reach(ours))
 
 
-def release_mismatches(scheduler: str, releases: dict, others: list[str]) -> list[dict]:
-    """Return the hosts whose release does not meet that of the scheduler: C(host), C(found) and C(way), what would be better.
+def release_mismatches(
+    scheduler: str, releases: Mapping[str, str], others: list[str]
+) -> list[Mismatch]:
+    """Return the hosts whose release does not meet that of the scheduler.
 
     :param releases: of the hosts whose release is known, the scheduler among them.
     :param others: hosts that need Slurm wherever the scheduler is.
@@ -616,7 +777,7 @@ def release_mismatches(scheduler: str, releases: dict, others: list[str]) -> lis
         else "No host of this cluster has a Slurm that works with all others. Install one release of the distribution on all of them, or set "
         "slurm_packages_source to a repository with one release of Slurm for each of their distributions"
     )
-    found = []
+    found: list[Mismatch] = []
     for name, release in known.items():
         if not ours or name == scheduler or _meets(release, ours):
             continue
@@ -636,7 +797,7 @@ def release_mismatches(scheduler: str, releases: dict, others: list[str]) -> lis
     return found
 
 
-def _release_problems(scheduler, releases, others):
+def _release_problems(scheduler: str, releases: Mapping[str, str], others: list[str]) -> list[str]:
     """Return the problems of the releases that meet. The scheduler must be the newest: slurm's upgrade guide."""
     found = []
     for name, release in releases.items():
@@ -656,7 +817,15 @@ def _release_problems(scheduler, releases, others):
     ]
 
 
-def _host_problems(name, reading, node, configured, models, hardware):
+def _host_problems(
+    name: str,
+    reading: Reading,
+    node: Node,
+    configured: Mapping[str, str],
+    models: list[str],
+    hardware: Mapping[str, int],
+) -> list[str]:
+    """Return what is wrong with a training host. C(configured) are the values of its line in slurm.conf, empty if it may have less than before."""
     found = []
     if not _NODE.fullmatch(name) or name.lower() in _RESERVED:
         found.append(
@@ -698,9 +867,9 @@ def _host_problems(name, reading, node, configured, models, hardware):
     return found
 
 
-def _same(entries, sentence):
+def _same(entries: Iterable[tuple[str, str]], sentence: str) -> list[str]:
     """Return a sentence per value that several hosts share. C(entries) are (host, value)."""
-    hosts = {}
+    hosts: dict[str, list[str]] = {}
     for host, value in entries:
         if value:
             hosts.setdefault(value, []).append(host)
@@ -709,7 +878,7 @@ def _same(entries, sentence):
     ]
 
 
-def munge_hosts(readings, scheduler):
+def munge_hosts(readings: Readings, scheduler: str) -> list[str]:
     """Return the hosts to which the scheduler's munge key must be copied: each package makes a key of its own, and munged refuses one that others can read."""
     expected = readings[scheduler]["munge_key"]["digest"]
     return [
@@ -725,29 +894,29 @@ def munge_hosts(readings, scheduler):
     ]
 
 
-def _is_ours(reading):
+def _is_ours(reading: Reading) -> bool:
     """Return whether a host's slurm.conf is of these roles, or there is none."""
-    text = reading["texts"].get(FOLDER + "/slurm.conf", "")
+    text: str = reading["texts"].get(FOLDER + "/slurm.conf", "")
     return not text or text.startswith(HEADING)
 
 
-def foreign_problems(known, scheduler):
+def foreign_problems(known: Readings, scheduler: str) -> list[str]:
     """Return the hosts that belong to a Slurm cluster of someone else: it would be overwritten, or their commands would still ask it."""
-    return [
-        "%s: %s/slurm.conf was not written by these roles, so %s. Remove the file if that cluster is no longer used, or set cluster_scheduler to none"
-        % (
-            name,
-            FOLDER,
-            "a Slurm cluster of the site runs here"
-            if name == scheduler
-            else "Slurm's commands on the host use another cluster",
+    found = []
+    for name, reading in known.items():
+        if _is_ours(reading):
+            continue
+        why = "Slurm's commands on the host use another cluster"
+        if name == scheduler:
+            why = "a Slurm cluster of the site runs here"
+        found.append(
+            "%s: %s/slurm.conf was not written by these roles, so %s. Remove the file if that cluster is no longer used, or set cluster_scheduler to none"
+            % (name, FOLDER, why)
         )
-        for name, reading in known.items()
-        if not _is_ours(reading)
-    ]
+    return found
 
 
-def former_scheduler_problems(readings, scheduler):
+def former_scheduler_problems(readings: Readings, scheduler: str) -> list[str]:
     """Return the hosts on which slurmctld of these roles still runs although cluster_scheduler_host has changed."""
     return [
         "%s: slurmctld still runs here, but the scheduler is %s. Two schedulers would give out the same hosts, and the accounts are in the database of %s. "
@@ -763,20 +932,20 @@ def former_scheduler_problems(readings, scheduler):
 # The files.
 
 
-def limits_fault(cgroup: dict, release: str) -> str:
+def limits_fault(cgroup: Mapping[str, Any], release: str) -> str:
     """Return why Slurm cannot limit jobs on a host with these control groups, or empty.
 
     Without C(release) it is not judged.
     """
     if not cgroup["usable"]:
-        return cgroup["why"]
+        return str(cgroup["why"])
     # cgroup/v2 came with 22.05.
     if cgroup["version"] == 2 and release and is_before(release, "22.05"):
         return "Slurm %s does not know control groups version 2" % release
     return ""
 
 
-def cgroups_usable(readings, releases):
+def cgroups_usable(readings: Readings, releases: Mapping[str, str]) -> tuple[bool, str]:
     """Return (usable, why not): one cluster has one ProctrackType, so the weakest host decides."""
     for name, reading in readings.items():
         why = limits_fault(reading["cgroup"], releases[name])
@@ -785,7 +954,7 @@ def cgroups_usable(readings, releases):
     return True, ""
 
 
-def way_to_limits(cgroup: dict) -> str:
+def way_to_limits(cgroup: Mapping[str, Any]) -> str:
     """Return what gives a host control groups that Slurm can use."""
     if cgroup["usable"]:
         return (
@@ -800,7 +969,7 @@ def way_to_limits(cgroup: dict) -> str:
     )
 
 
-def no_limits_problems(readings: dict, releases: dict) -> list[str]:
+def no_limits_problems(readings: Readings, releases: Mapping[str, str]) -> list[str]:
     """Return a problem for each host on which Slurm cannot limit jobs."""
     sentence = (
         "%s: Slurm cannot limit jobs here, because %s. One such host takes the limits of CPUs, "
@@ -816,12 +985,12 @@ def no_limits_problems(readings: dict, releases: dict) -> list[str]:
     return found
 
 
-def _heading(*lines):
+def _heading(*lines: str) -> list[str]:
     return [HEADING] + ["# " + line for line in lines]
 
 
 def slurm_conf(
-    requested: Requested, cluster: _Cluster, planned: _Nodes, partitions: list[dict]
+    requested: Requested, cluster: _Cluster, planned: _Nodes, partitions: list[Partition]
 ) -> str:
     """Return the text of slurm.conf."""
     notes = []
@@ -916,7 +1085,7 @@ def _own_keys(requested: Requested, cluster: _Cluster) -> dict[str, str]:
     }
 
 
-def _partition_line(partition):
+def _partition_line(partition: Partition) -> str:
     words = [
         "PartitionName=" + partition["name"],
         "Nodes=" + ",".join(partition["hosts"]),
@@ -937,7 +1106,7 @@ def _partition_line(partition):
     return " ".join(words)
 
 
-def gres_conf(nodes, former):
+def gres_conf(nodes: list[Node], former: list[str]) -> str:
     """Return the text of gres.conf: a line per host, model and cores. C(former) are the lines of hosts that did not answer.
 
     The order of the files is that of the numbers: Slurm counts GPUs by it.
@@ -951,41 +1120,34 @@ def gres_conf(nodes, former):
             )
             flags = "Flags=" + _FLAGS.get(group["kind"], "no_gpu_env")
             for near, numbers in itertools.groupby(sorted(group["numbers"]), cores.get):
-                files = ["File=" + _files(group["prefix"], list(numbers))]
+                files = ["File=" + _files(group["prefix"], numbers)]
                 files += ["Cores=" + near] if near else []
                 lines.append(" ".join([*words, *files, flags]))
     return "\n".join(lines + former) + "\n"
 
 
-def cgroup_conf(usable, why, readings, oldest):
-    """Return the text of cgroup.conf. C(readings) are the C(cgroup) of the hosts.
+def cgroup_conf(usable: bool, why: str, cgroups: list[dict[str, Any]], oldest: str) -> str:
+    """Return the text of cgroup.conf. C(cgroups) are those of the hosts, C(why) says why they are not C(usable).
 
     CgroupAutomount is not in it: systemd mounts control groups, and 23.11 and later complain about the key.
     """
-    if usable:
-        lines = _heading() + (
-            ["ConstrainCores=yes"] if all(reading["cores"] for reading in readings) else []
-        )
-        lines += ["ConstrainDevices=yes", "ConstrainRAMSpace=yes"]
-        return (
-            "\n".join(
-                lines
-                + (
-                    ["ConstrainSwapSpace=yes"]
-                    if readings and all(reading["swap"] for reading in readings)
-                    else []
-                )
-            )
-            + "\n"
-        )
-    lines = _heading("No limits: %s." % why)
-    # The value came with 24.05. Earlier releases load no plugin if nothing needs it.
-    return (
-        "\n".join(lines + ([] if is_before(oldest, "24.05") else ["CgroupPlugin=disabled"])) + "\n"
-    )
+    if not usable:
+        lines = _heading("No limits: %s." % why)
+        # The value came with 24.05. Earlier releases load no plugin if nothing needs it.
+        if not is_before(oldest, "24.05"):
+            lines.append("CgroupPlugin=disabled")
+        return "\n".join(lines) + "\n"
+    lines = _heading()
+    if all(cgroup["cores"] for cgroup in cgroups):
+        lines.append("ConstrainCores=yes")
+    lines += ["ConstrainDevices=yes", "ConstrainRAMSpace=yes"]
+    if cgroups and all(cgroup["swap"] for cgroup in cgroups):
+        lines.append("ConstrainSwapSpace=yes")
+    return "\n".join(lines) + "\n"
 
 
-def slurmdbd_conf(controller):
+def slurmdbd_conf(controller: Controller) -> str:
+    """Return the text of slurmdbd.conf."""
     return (
         "\n".join(
             _heading()
@@ -1007,7 +1169,7 @@ def slurmdbd_conf(controller):
     )
 
 
-def database_conf(release, own):
+def database_conf(release: str, own: bool) -> str:
     """Return the drop-in for MariaDB, with what slurmdbd checks when it starts (accounting_storage_mysql.c, _check_database_variables).
 
     C(own): the server was installed for Slurm. Another one may serve others by network.
@@ -1024,7 +1186,7 @@ def database_conf(release, own):
     return "\n".join(lines) + "\n"
 
 
-def slurmd_drop_in(controller):
+def slurmd_drop_in(controller: Controller) -> str:
     """Return the drop-in of slurmd.service.
 
     Debian 12's unit starts only with a local slurm.conf, which a configless host has not. A host that boots before the scheduler tries again.
@@ -1080,7 +1242,7 @@ start || start || { cat "$dir/errors" >&2; test -s "$dir/errors" || cat "$dir/lo
 """
 
 
-def check_files():
+def check_files() -> list[File]:
     """Return the files of the check on the scheduler."""
     folder, parent = CHECK.rsplit("/", 1)[0], CHECK.rsplit("/", 2)[0]
     return [_folder(parent), _folder(folder), _entry(CHECK, CHECK_SCRIPT, mode="0755")]
@@ -1089,7 +1251,7 @@ def check_files():
 # The plan.
 
 
-def packages(reading, release, roles):
+def packages(reading: Reading, release: str, roles: Sequence[str]) -> list[str]:
     """Return the names of the packages that a host needs for its C(roles): controller, node, login. Of optional ones those that the distribution has."""
     available = dict(reading["candidates"], **reading["packages"])
     names = ["munge", "slurm-client"]
@@ -1109,28 +1271,28 @@ def packages(reading, release, roles):
     return names
 
 
-def needs_pmix_link(release):
+def needs_pmix_link(release: str) -> bool:
     """Return whether the daemons log an error at each start unless libpmix.so can be opened under this name. Debian 13's plugin opens libpmix.so.2."""
     return not is_before(release, "22.05") and is_before(release, "24.05")
 
 
-def pmix_files(reading, release):
+def pmix_files(reading: Reading, release: str) -> list[File]:
     """Return the link libpmix.so for a host. libpmix-dev has it too, and 35 packages that a training host does not need."""
     folder = reading["pmix_folder"]
-    return (
-        [{"path": folder + "/libpmix.so", "state": "link", "src": "libpmix.so.2"}]
-        if folder and needs_pmix_link(release) and reading["pmix_link"] in ("", "libpmix.so.2")
-        else []
-    )
+    if not folder or not needs_pmix_link(release):
+        return []
+    if reading["pmix_link"] not in ("", "libpmix.so.2"):
+        return []
+    return [{"path": folder + "/libpmix.so", "state": "link", "src": "libpmix.so.2"}]
 
 
-def _pid_file(reading, service):
+def _pid_file(reading: Reading, service: str) -> str:
     """Return where a daemon may write: units with a user of their own have a folder in /run."""
     folder = reading["services"][service]["runtime_directory"]
     return "/run/%s%s.pid" % (folder + "/" if folder else "", service)
 
 
-def _controller(reading, address, lab):
+def _controller(reading: Reading, address: str, lab: bool) -> Controller:
     return {
         "hostname": reading["hostname"],
         "address": address,
@@ -1140,7 +1302,7 @@ def _controller(reading, address, lab):
     }
 
 
-def _minutes(entry: dict, limits: dict) -> tuple:
+def _minutes(entry: Mapping[str, Any], limits: Mapping[str, int]) -> tuple[int, int]:
     """Return the longest time of a partition, and the time of a job that names none.
 
     0 means no limit, and the longest time.
@@ -1153,7 +1315,7 @@ def _minutes(entry: dict, limits: dict) -> tuple:
     return longest, min(longest, usual) if longest else usual
 
 
-def _partitions(requested: Requested, nodes: dict) -> list[dict]:
+def _partitions(requested: Requested, nodes: Mapping[str, Node]) -> list[Partition]:
     """Return the partitions that have a host, with what their lines say."""
     live = []
     for entry in requested.partitions:
@@ -1161,7 +1323,7 @@ def _partitions(requested: Requested, nodes: dict) -> list[dict]:
         hosts = [name for name in named if name in nodes]
         if hosts:
             live.append((entry, hosts))
-    planned = []
+    planned: list[Partition] = []
     for entry, hosts in live:
         members = [nodes[name] for name in hosts if nodes[name]["known"]]
         with_gpus = [node for node in members if node["gpu_count"]]
@@ -1187,17 +1349,15 @@ def _partitions(requested: Requested, nodes: dict) -> list[dict]:
     return planned
 
 
-def _entry(path, content, mode="0644", owner="root", **more):
-    return dict(
-        {"path": path, "content": content, "mode": mode, "owner": owner, "group": owner}, **more
-    )
+def _entry(path: str, content: str, mode: str = "0644", owner: str = "root") -> File:
+    return {"path": path, "content": content, "mode": mode, "owner": owner, "group": owner}
 
 
-def _folder(path, mode="0755", owner="root"):
-    return {"path": path, "state": "directory", "mode": mode, "owner": owner, "group": owner}
+def _folder(path: str) -> File:
+    return {"path": path, "state": "directory", "mode": "0755", "owner": "root", "group": "root"}
 
 
-def _partial_limits(readings: dict) -> list[str]:
+def _partial_limits(readings: Readings) -> list[str]:
     """Return what Slurm cannot limit on training hosts on which it can limit jobs."""
     groups = {name: reading["cgroup"] for name, reading in readings.items()}
     second = [name for name, group in groups.items() if group["version"] == 2]
@@ -1226,14 +1386,16 @@ class _Nodes(NamedTuple):
     C(former) and C(former_gres) are the lines of slurm.conf and gres.conf of hosts that did not answer.
     """
 
-    nodes: dict[str, dict]
+    nodes: dict[str, Node]
     former: list[str]
     former_gres: list[str]
     problems: list[str]
     warnings: list[str]
 
 
-def _read_node(name: str, reading: dict, former: dict, requested: Requested) -> _Nodes:
+def _read_node(
+    name: str, reading: Reading, former: Mapping[str, str], requested: Requested
+) -> _Nodes:
     """Return the node of a host that was read. C(former) are the values of its line in slurm.conf."""
     configured = {} if name in requested.accept_smaller else former
     node = _node(name, reading, configured, requested)
@@ -1259,7 +1421,7 @@ def _read_node(name: str, reading: dict, former: dict, requested: Requested) -> 
     )
 
 
-def _unread_node(name: str, former: dict | None, former_gres: list[str]) -> _Nodes:
+def _unread_node(name: str, former: Mapping[str, str] | None, former_gres: list[str]) -> _Nodes:
     """Return the node of a host that did not answer: its former lines, if it has any.
 
     Its jobs may still run. Without its line slurmctld would end them.
@@ -1269,19 +1431,21 @@ def _unread_node(name: str, former: dict | None, former_gres: list[str]) -> _Nod
             "%s: the host does not answer and was no node before; it is added when it answers"
         )
         return _Nodes({}, [], [], [], [sentence % name])
-    node = {
+    size = _slurm_limits.node_size(former)
+    node: Node = {
         "name": name,
         "known": False,
         "gpu_count": gpus_of(former),
         "features": former.get("feature", "").split(","),
-        **_slurm_limits.node_size(former),
+        "cpus": size["cpus"],
+        "real_memory": size["real_memory"],
     }
     lines = [line for line in former_gres if re.match(r"NodeName=%s " % re.escape(name), line)]
     warning = "%s: the host does not answer; its node stays as it is" % name
     return _Nodes({name: node}, [_former_line(name, former)], lines, [], [warning])
 
 
-def _nodes(readings: dict, requested: Requested) -> _Nodes:
+def _nodes(readings: Readings, requested: Requested) -> _Nodes:
     """Return the nodes of all training hosts, in the order of the request."""
     texts = readings[requested.scheduler]["texts"]
     former = parse_conf(texts.get(FOLDER + "/slurm.conf"))["nodes"]
@@ -1320,7 +1484,7 @@ def _input_problems(requested: Requested) -> list[str]:
     return problems
 
 
-def _unreadable(readings: dict, scheduler: str) -> list[str]:
+def _unreadable(readings: Readings, scheduler: str) -> list[str]:
     """Return why nothing can be planned from the readings."""
     if not readings.get(scheduler):
         return [
@@ -1334,7 +1498,9 @@ def _unreadable(readings: dict, scheduler: str) -> list[str]:
     ]
 
 
-def _cluster_problems(readings: dict, requested: Requested, nodes: dict) -> list[str]:
+def _cluster_problems(
+    readings: Readings, requested: Requested, nodes: Mapping[str, Node]
+) -> list[str]:
     """Return why the hosts cannot be one cluster."""
     scheduler, problems = requested.scheduler, []
     known = _known(readings, [scheduler, *requested.hosts])
@@ -1367,16 +1533,16 @@ def _cluster_problems(readings: dict, requested: Requested, nodes: dict) -> list
     return problems
 
 
-def _known(readings: dict, names: list[str]) -> dict:
+def _known(readings: Readings, names: Iterable[str]) -> dict[str, Reading]:
     """Return the readings of these hosts that were read, each once."""
     return {name: readings[name] for name in dict.fromkeys(names) if readings.get(name)}
 
 
-def _releases(readings: dict) -> dict[str, str]:
+def _releases(readings: Readings) -> dict[str, str]:
     return {name: reading["release"] for name, reading in readings.items()}
 
 
-def _class_warnings(accounts: list, nodes: dict) -> list[str]:
+def _class_warnings(accounts: Sequence[Mapping[str, Any]], nodes: Mapping[str, Node]) -> list[str]:
     """Return a warning for each host class of an account that no host has."""
     classes = {feature for node in nodes.values() for feature in node["features"]}
     return [
@@ -1388,7 +1554,7 @@ def _class_warnings(accounts: list, nodes: dict) -> list[str]:
     ]
 
 
-def _limit_warnings(training: dict, cluster: _Cluster) -> list[str]:
+def _limit_warnings(training: Readings, cluster: _Cluster) -> list[str]:
     """Return what jobs are not limited to. C(training) are the readings of the training hosts."""
     if cluster.limited:
         return _partial_limits(training)
@@ -1398,18 +1564,23 @@ def _limit_warnings(training: dict, cluster: _Cluster) -> list[str]:
     ]
 
 
-def _logins(readings: dict, requested: Requested, limited: bool) -> tuple[dict, list[str]]:
+def _logins(
+    readings: Readings, requested: Requested, limited: bool
+) -> tuple[dict[str, _slurm_ssh.Rule], list[str]]:
     """Return (who can log in to each host, and what people get there outside of jobs; warnings)."""
     addresses = list(filter(None, requested.addresses().values()))
     people = _slurm_ssh.People(**requested.ssh)
-    rules, open_hosts, dropped, outside = {}, [], [], []
+    rules: dict[str, _slurm_ssh.Rule] = {}
+    open_hosts: list[str] = []
+    dropped: list[str] = []
+    outside: list[str] = []
     for name, reading in readings.items():
         if not reading:
             continue
         trains, admits = name in requested.hosts, name in requested.login_hosts
         host = _slurm_ssh.Host(name, trains and not admits, limited, addresses)
         rule = rules[name] = _slurm_ssh.ssh_rule(reading, host, people)
-        kind = {
+        kind: _slurm_sessions.Kind = {
             "training": trains,
             "login": admits,
             "scheduler": name == requested.scheduler,
@@ -1429,7 +1600,7 @@ def _logins(readings: dict, requested: Requested, limited: bool) -> tuple[dict, 
     return rules, open_hosts + dropped + outside
 
 
-def _cluster_of(readings: dict, requested: Requested) -> _Cluster:
+def _cluster_of(readings: Readings, requested: Requested) -> _Cluster:
     """Return what all hosts of the cluster decide together."""
     scheduler = requested.scheduler
     releases = _releases(_known(readings, [scheduler, *requested.hosts]))
@@ -1445,7 +1616,7 @@ def _cluster_of(readings: dict, requested: Requested) -> _Cluster:
     )
 
 
-def _packages(readings: dict, requested: Requested) -> dict[str, list[str]]:
+def _packages(readings: Readings, requested: Requested) -> dict[str, list[str]]:
     """Return the names of the packages by host."""
     parts = (
         ("controller", [requested.scheduler]),
@@ -1460,7 +1631,9 @@ def _packages(readings: dict, requested: Requested) -> dict[str, list[str]]:
     return found
 
 
-def _change(readings: dict, scheduler: str, texts: dict, nodes: dict) -> tuple[dict, bool]:
+def _change(
+    readings: Readings, scheduler: str, texts: Mapping[str, str], nodes: Mapping[str, Node]
+) -> tuple[Effect, bool]:
     """Return (what the change of the files needs, whether an earlier run was interrupted)."""
     controller = readings[scheduler]
     release = controller["release"]
@@ -1474,7 +1647,9 @@ def _change(readings: dict, scheduler: str, texts: dict, nodes: dict) -> tuple[d
     return _with_pending(change, pending, nodes), bool(pending)
 
 
-def _scheduler_files(reading: dict, cluster: _Cluster, texts: dict, change: dict) -> dict:
+def _scheduler_files(
+    reading: Reading, cluster: _Cluster, texts: Mapping[str, str], change: Effect
+) -> SchedulerFiles:
     """Return the files of the scheduler, by what they are for. C(reading) is its own."""
     own_database = "mariadb-server" not in reading["packages"] or "mariadb-server" in (
         reading["record"].get("packages") or []
@@ -1509,7 +1684,9 @@ def _scheduler_files(reading: dict, cluster: _Cluster, texts: dict, change: dict
     }
 
 
-def _host_files(readings: dict, requested: Requested, cluster: _Cluster, slurm: str) -> dict:
+def _host_files(
+    readings: Readings, requested: Requested, cluster: _Cluster, slurm: str
+) -> HostFiles:
     """Return the files of the other hosts, by what they are for. C(slurm) is the text of slurm.conf."""
     scheduler = requested.scheduler
     training = _known(readings, requested.hosts)
@@ -1540,7 +1717,7 @@ def _host_files(readings: dict, requested: Requested, cluster: _Cluster, slurm: 
     }
 
 
-def slurm_plan(readings: dict, requested: Requested) -> dict:
+def slurm_plan(readings: Readings, requested: Requested) -> SlurmPlan | Unplanned:
     """Write the texts of Slurm's files, say which daemons a change of them concerns, and list problems.
 
     C(readings) are results of M(trainyard.gpu.slurm_host_info) by host. A training host that was not read keeps its node as it is in the scheduler's
@@ -1563,8 +1740,9 @@ def slurm_plan(readings: dict, requested: Requested) -> dict:
     """
     requested = requested.with_defaults()
     scheduler = requested.scheduler
-    problems, warnings = _input_problems(requested), []
-    nothing = {
+    problems = _input_problems(requested)
+    warnings: list[str] = []
+    nothing: Unplanned = {
         "problems": problems,
         "warnings": warnings,
         "complete": False,
@@ -1644,24 +1822,24 @@ def slurm_plan(readings: dict, requested: Requested) -> dict:
     }
 
 
-def _with_pending(change, pending, nodes):
+def _with_pending(change: Effect, pending: Mapping[str, Any], nodes: Mapping[str, Node]) -> Effect:
     """Return what a change needs together with what an interrupted run has not done. Nodes that are no longer configured are left out."""
     if not pending:
         return change
-    merged = dict(change)
-    for key in ("first", "restart_slurmctld", "reconfigure"):
-        merged[key] = change[key] or bool(pending.get(key))
-    merged["restart_slurmd"] = sorted(
-        set(change["restart_slurmd"])
-        | {name for name in pending.get("restart_slurmd") or [] if name in nodes}
-    )
-    merged["reasons"] = list(dict.fromkeys(change["reasons"] + ["an earlier run was interrupted"]))
-    return merged
+    stale = {name for name in pending.get("restart_slurmd") or [] if name in nodes}
+    return {
+        **change,
+        "first": change["first"] or bool(pending.get("first")),
+        "restart_slurmctld": change["restart_slurmctld"] or bool(pending.get("restart_slurmctld")),
+        "reconfigure": change["reconfigure"] or bool(pending.get("reconfigure")),
+        "restart_slurmd": sorted({*change["restart_slurmd"], *stale}),
+        "reasons": list(dict.fromkeys([*change["reasons"], "an earlier run was interrupted"])),
+    }
 
 
-def in_the_way(change):
-    """Return which jobs a change would end: C(arguments) of squeue, and C(why)."""
-    found = []
+def in_the_way(change: Effect) -> list[InTheWay]:
+    """Return which jobs a change would end."""
+    found: list[InTheWay] = []
     if change["removed"]:
         names = ",".join(change["removed"])
         found.append(
@@ -1690,23 +1868,22 @@ def in_the_way(change):
     return found
 
 
-def _read_pending(text):
+def _read_pending(text: str | None) -> dict[str, Any]:
+    """Return what an interrupted run has not done, empty if none was interrupted."""
     try:
         found = json.loads(text or "{}")
     except ValueError:
         found = None
+    if isinstance(found, dict):
+        return found
     # A file that was cut by a full disk: all is done again.
-    return (
-        found
-        if isinstance(found, dict)
-        else {"first": False, "restart_slurmctld": True, "reconfigure": True}
-    )
+    return {"first": False, "restart_slurmctld": True, "reconfigure": True}
 
 
 # What a host still lacks.
 
 
-def _differs(entries, reading):
+def _differs(entries: Iterable[File], reading: Reading) -> bool:
     """Return whether a file of the plan is missing or has other content. Folders and links are created with the files."""
     return any(
         reading["files"].get(entry["path"], reading["text_digests"].get(entry["path"]))
@@ -1716,7 +1893,8 @@ def _differs(entries, reading):
     )
 
 
-def _stopped(reading, *services):
+def _stopped(reading: Reading, *services: str) -> bool:
+    """Return whether one of these services does not run, or does not start with the host."""
     return any(
         not reading["services"][name]["active"] or not reading["services"][name]["enabled"]
         for name in services
@@ -1736,7 +1914,7 @@ NEEDS = (
 )
 
 
-def _with_digests(reading: dict) -> dict:
+def _with_digests(reading: Reading) -> Reading:
     """Return the reading with the checksums of the texts that it has."""
     digests = {
         path: hashlib.sha256(text.encode("utf-8")).hexdigest()
@@ -1745,7 +1923,7 @@ def _with_digests(reading: dict) -> dict:
     return dict(reading, text_digests=digests)
 
 
-def _scheduler_needs(plan: dict, reading: dict, lacks_link: bool) -> dict[str, bool]:
+def _scheduler_needs(plan: SlurmPlan, reading: Reading, lacks_link: bool) -> dict[str, bool]:
     """Return what the scheduler needs: C(database), C(accounting), C(controller)."""
     change = plan["effect"]
     changes = (
@@ -1762,7 +1940,7 @@ def _scheduler_needs(plan: dict, reading: dict, lacks_link: bool) -> dict[str, b
     }
 
 
-def _needs_node(plan: dict, reading: dict, name: str, lacks_link: bool) -> bool:
+def _needs_node(plan: SlurmPlan, reading: Reading, name: str, lacks_link: bool) -> bool:
     """Return whether slurmd of a training host has to be configured or restarted."""
     return (
         _differs(plan["node_files"], reading)
@@ -1773,7 +1951,9 @@ def _needs_node(plan: dict, reading: dict, name: str, lacks_link: bool) -> bool:
     )
 
 
-def slurm_needs(plan: dict, reading: dict, name: str, scheduler: str) -> dict[str, bool]:
+def slurm_needs(
+    plan: SlurmPlan | Unplanned, reading: Reading, name: str, scheduler: str
+) -> dict[str, bool]:
     """Return what is to be done on a host, by the names in NEEDS."""
     needs = dict.fromkeys(NEEDS, False)
     if not plan["complete"] or "services" not in reading:
@@ -1795,11 +1975,11 @@ def slurm_needs(plan: dict, reading: dict, name: str, scheduler: str) -> dict[st
     return needs
 
 
-def _difference(what: str, asked: str, found: str) -> dict[str, str]:
+def _difference(what: str, asked: str, found: str) -> Difference:
     return {"what": what, "asked": asked, "found": found}
 
 
-def _unplanned(plan: dict, name: str, scheduler: str, compared: list[str]) -> list[dict]:
+def _unplanned(plan: Unplanned, name: str, scheduler: str, compared: list[str]) -> list[Difference]:
     """Return why the cluster cannot be planned, as far as this host tells it.
 
     A problem that begins with no host's name is of the variables. One of these hosts tells it, and those of hosts that are not compared.
@@ -1814,7 +1994,9 @@ def _unplanned(plan: dict, name: str, scheduler: str, compared: list[str]) -> li
     ]
 
 
-def _stopped_services(plan: dict, reading: dict, name: str, scheduler: str) -> list[dict]:
+def _stopped_services(
+    plan: SlurmPlan, reading: Reading, name: str, scheduler: str
+) -> list[Difference]:
     """Return the daemons of a host that do not run, or do not start with it."""
     services = []
     if name in plan["packages"]:
@@ -1832,7 +2014,9 @@ def _stopped_services(plan: dict, reading: dict, name: str, scheduler: str) -> l
     return found
 
 
-def _changed_files(plan: dict, reading: dict, name: str, scheduler: str) -> list[dict]:
+def _changed_files(
+    plan: SlurmPlan, reading: Reading, name: str, scheduler: str
+) -> list[Difference]:
     """Return the files of the plan that are missing on a host or have other content."""
     files = []
     if name == scheduler:
@@ -1850,9 +2034,13 @@ def _changed_files(plan: dict, reading: dict, name: str, scheduler: str) -> list
 
 
 def slurm_drift(
-    plan: dict, reading: dict, name: str, scheduler: str, compared: Sequence[str] = ()
-) -> list[dict]:
-    """Return how a host differs from the plan: C(what), C(asked) and C(found) of each difference."""
+    plan: SlurmPlan | Unplanned,
+    reading: Reading,
+    name: str,
+    scheduler: str,
+    compared: Sequence[str] = (),
+) -> list[Difference]:
+    """Return how a host differs from the plan."""
     if not plan["complete"]:
         return _unplanned(plan, name, scheduler, list(compared))
     needs, found = slurm_needs(plan, reading, name, scheduler), []
@@ -1887,17 +2075,25 @@ def slurm_drift(
     return found
 
 
-def decide_slurm_plan(readings: dict, hosts: list, scheduler: str, members: list, **more) -> dict:
+def decide_slurm_plan(
+    readings: Readings,
+    hosts: Sequence[str],
+    scheduler: str,
+    members: Sequence[Mapping[str, Any]],
+    **more: Any,
+) -> SlurmPlan | Unplanned:
     """As slurm_plan. C(more) has the other fields of Requested."""
     return slurm_plan(readings, Requested(hosts, scheduler, members, **more))
 
 
-def decide_preflight_limits(cgroup: dict, version: str) -> dict:
+def decide_preflight_limits(cgroup: Mapping[str, Any], version: str) -> dict[str, str]:
     """Return C(why) Slurm could not limit jobs on a host, empty if it can, and the C(way) to it. C(version) is that of slurmd."""
     return {"why": limits_fault(cgroup, _slurm_host.release(version)), "way": way_to_limits(cgroup)}
 
 
-def decide_preflight_releases(each: list, scheduler: str, others: list) -> list:
+def decide_preflight_releases(
+    each: Iterable[Mapping[str, Any]], scheduler: str, others: list[str]
+) -> list[Mismatch]:
     """As release_mismatches, for the hosts C(each) with what they would get (C(offered))."""
     wanted = {scheduler, *others}
     releases = {
@@ -1908,6 +2104,6 @@ def decide_preflight_releases(each: list, scheduler: str, others: list) -> list:
     return release_mismatches(scheduler, releases, others)
 
 
-def ssh_removal(reading: dict) -> list:
+def ssh_removal(reading: Reading) -> list[_slurm_sessions.Steps]:
     """Return the steps that give a host its own logins with ssh back."""
     return _slurm_ssh.removal(reading) + _slurm_sessions.removal(reading)

@@ -13,6 +13,7 @@ these settings reaches them.
 from __future__ import annotations
 
 import json
+from typing import Any, NamedTuple, TypedDict
 
 HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"
 SYSTEMD = "/etc/systemd/system"
@@ -72,25 +73,67 @@ DEVICES_OF_PLANNERS = (
 SYSTEM_UID = 999
 
 
-def operators_of(reading: dict) -> dict:
+class Steps(TypedDict):
+    """Arguments of module managed_files."""
+
+    files: list[dict[str, Any]]
+    absent: list[str]
+
+
+class Sessions(TypedDict):
+    """What a host needs for people outside of jobs, and what stays open there."""
+
+    steps: list[Steps]
+    warnings: list[str]
+
+
+class Kind(TypedDict):
+    """What a host is.
+
+    It runs jobs (C(training)), people log in there (C(login)), Slurm's daemons run there
+    (C(scheduler)). C(only_in_jobs): people have processes there only in jobs. C(usable): Slurm can
+    limit jobs on all training hosts.
+    """
+
+    training: bool
+    login: bool
+    scheduler: bool
+    only_in_jobs: bool
+    usable: bool
+
+
+class _Limits(NamedTuple):
+    """What sessions of a host cannot have.
+
+    C(closed): they cannot open GPUs. C(memory) as systemd takes it, empty for no limit. C(tasks) is
+    the number of processes and threads, 0 for no limit.
+    """
+
+    closed: bool
+    memory: str
+    tasks: int
+
+
+def operators_of(reading: dict[str, Any]) -> dict[str, int]:
     """Return the uids of operators by name: root, and those whom the module has found."""
     return dict(reading.get("operators") or {}, root=0)
 
 
-def planners_of(reading: dict, kind: str) -> dict:
+def planners_of(reading: dict[str, Any], kind: str) -> dict[str, int]:
     """Return the uids of those who have a crontab, or jobs of at, by name."""
-    return (reading.get("planners") or {}).get(kind, {})
+    planners: dict[str, dict[str, int]] = reading.get("planners") or {}
+    return planners.get(kind, {})
 
 
-def _folder(path: str) -> dict:
+def _folder(path: str) -> dict[str, Any]:
     return {"path": path, "state": "directory", "mode": "0755", "owner": "root", "group": "root"}
 
 
-def _file(path: str, content: str) -> dict:
+def _file(path: str, content: str) -> dict[str, Any]:
     return {"path": path, "content": content, "mode": "0644", "owner": "root", "group": "root"}
 
 
-def _drop_in(path: str, text: str) -> list:
+def _drop_in(path: str, text: str) -> list[dict[str, Any]]:
     return [_folder(path.rsplit("/", 1)[0]), _file(path, HEADING + text)]
 
 
@@ -127,7 +170,7 @@ def planner_text(closed: bool, memory: str, tasks: int) -> str:
     return "\n".join(["[Service]", *lines]) + "\n" if lines else ""
 
 
-def manager_text(uids: list) -> str:
+def manager_text(uids: list[int]) -> str:
     """Return the settings by which a user manager starts for system accounts and operators only.
 
     systemd replaces %i by the uid.
@@ -138,7 +181,7 @@ def manager_text(uids: list) -> str:
     return "[Service]\nExecCondition=+/bin/sh -c '%s'\n" % condition
 
 
-def allow_text(reading: dict, kind: str) -> str:
+def allow_text(reading: dict[str, Any], kind: str) -> str:
     """Return cron.allow or at.allow: operators, and system accounts that use it."""
     planners = planners_of(reading, kind)
     names = set(operators_of(reading))
@@ -150,53 +193,85 @@ def _is_ours(text: str) -> bool:
     return text.startswith(HEADING)
 
 
-def _of_training_host(reading: dict, kind: dict, wishes: dict) -> list:
+def _of_training_host(
+    reading: dict[str, Any], kind: Kind, requested: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return who may use cron and at, and what the epilog reads."""
     files = []
-    if wishes["gpus_need_job"]:
+    if requested["gpus_need_job"]:
         for name, path in ALLOW.items():
             # A site that has such a file has decided itself.
             if _is_ours(reading["texts"].get(path, HEADING)):
                 files.append(_file(path, allow_text(reading, name)))
-    told = {
+    people = {
         "only_in_jobs": kind["only_in_jobs"],
         "operators": sorted(operators_of(reading).values()),
     }
-    content = json.dumps(told, sort_keys=True) + "\n"
+    content = json.dumps(people, sort_keys=True) + "\n"
     return [*files, _folder(PEOPLE.rsplit("/", 1)[0]), _file(PEOPLE, content)]
 
 
-def _wanted(reading: dict, kind: dict, wishes: dict) -> list:
-    """Return the files of a host, in the order in which they are written."""
-    files = []
-    uids = sorted(set(operators_of(reading).values()))
-    memory, tasks = "", 0
-    if kind["login"]:
-        memory, tasks = wishes["memory"], int(wishes["tasks"])
-    if kind["training"]:
-        files += _of_training_host(reading, kind, wishes)
-    if kind["only_in_jobs"]:
-        files += _drop_in(MANAGER, manager_text(uids))
-    if kind["only_in_jobs"] and wishes["hide_processes"] and not reading["container"]:
+def _of_job_sessions(
+    reading: dict[str, Any], requested: dict[str, Any], uids: list[int]
+) -> list[dict[str, Any]]:
+    """Return what withholds user managers, and the processes of others, on a host for jobs."""
+    files = _drop_in(MANAGER, manager_text(uids))
+    if requested["hide_processes"] and not reading["container"]:
         files.append(_file(HIDING_UNIT, HEADING + HIDING_TEXT))
         files.append({"path": HIDING_LINK, "state": "link", "src": HIDING_UNIT})
-    if kind["closes"] or memory or tasks:
-        # First the exceptions, so that the session of this run keeps its devices.
-        for uid in uids:
-            files += _drop_in(OPERATOR_SLICE % uid, "# An operator: %s does not count.\n" % SLICE)
-        files += _drop_in(SLICE, slice_text(kind["closes"], memory, tasks))
-    if kind["login"] and wishes["memory_all"]:
-        files += _drop_in(ALL_SLICES, "[Slice]\nMemoryMax=%s\n" % wishes["memory_all"])
-    planners = planner_text(kind["closes"] and bool(reading["gpus"]), memory, tasks)
-    if kind["login"] and planners:
+    return files
+
+
+def _of_slices(limits: _Limits, uids: list[int]) -> list[dict[str, Any]]:
+    """Return the limits of each person, from which operators are excepted."""
+    if not any(limits):
+        return []
+    files = []
+    # First the exceptions, so that the session of this run keeps its devices.
+    for uid in uids:
+        files += _drop_in(OPERATOR_SLICE % uid, "# An operator: %s does not count.\n" % SLICE)
+    return files + _drop_in(SLICE, slice_text(*limits))
+
+
+def _of_login_host(kind: Kind, requested: dict[str, Any], limits: _Limits) -> list[dict[str, Any]]:
+    """Return the limits of all people together and of what they have planned, and what daemons get.
+
+    C(limits) are those of cron and at.
+    """
+    files = []
+    if requested["memory_all"]:
+        files += _drop_in(ALL_SLICES, "[Slice]\nMemoryMax=%s\n" % requested["memory_all"])
+    planners = planner_text(*limits)
+    if planners:
         for name in PLANNERS:
             files += _drop_in(DAEMON % name, planners)
-    if kind["login"] and kind["scheduler"]:
+    if kind["scheduler"]:
         for name in DAEMONS:
             files += _drop_in(DAEMON % name, "[Service]\nOOMScoreAdjust=-500\n")
     return files
 
 
-def placed(reading: dict) -> list:
+def _files(
+    reading: dict[str, Any], kind: Kind, requested: dict[str, Any], closes: bool
+) -> list[dict[str, Any]]:
+    """Return the files of a host, in the order in which they are written."""
+    files = []
+    uids = sorted(set(operators_of(reading).values()))
+    limits = _Limits(closes, "", 0)
+    if kind["login"]:
+        limits = _Limits(closes, requested["memory"], int(requested["tasks"]))
+    if kind["training"]:
+        files += _of_training_host(reading, kind, requested)
+    if kind["only_in_jobs"]:
+        files += _of_job_sessions(reading, requested, uids)
+    files += _of_slices(limits, uids)
+    if kind["login"]:
+        with_gpus = closes and bool(reading["gpus"])
+        files += _of_login_host(kind, requested, limits._replace(closed=with_gpus))
+    return files
+
+
+def placed(reading: dict[str, Any]) -> list[str]:
     """Return the paths of the files of these roles on a host."""
     texts = reading["texts"]
     paths = [SLICE, ALL_SLICES, MANAGER, HIDING_UNIT, *ALLOW.values()]
@@ -208,7 +283,7 @@ def placed(reading: dict) -> list:
     return found
 
 
-def _steps(reading: dict, files: list) -> list:
+def _steps(reading: dict[str, Any], files: list[dict[str, Any]]) -> list[Steps]:
     """Return the arguments of managed_files, in a list that is empty if there is nothing to do."""
     kept = {entry["path"] for entry in files}
     absent = [path for path in placed(reading) if path not in kept]
@@ -221,60 +296,70 @@ def _steps(reading: dict, files: list) -> list:
     return []
 
 
-def sessions(reading: dict, kind: dict, wishes: dict) -> dict:
-    """Return C(steps), the arguments of managed_files, and C(warnings).
+def sessions(reading: dict[str, Any], kind: Kind, requested: dict[str, Any]) -> Sessions:
+    """Return what a host needs for people outside of jobs.
 
-    C(kind) has whether the host is C(training), C(login) and C(scheduler), whether people have
-    processes there C(only_in_jobs), and whether Slurm's limits are C(usable). C(wishes) are the
-    variables.
+    C(reading) is the answer of module slurm_host_info. C(requested) has all keys of C(OUTSIDE) of
+    the plan of Slurm.
     """
-    kind = dict(kind, closes=_closes(reading, kind, wishes))
+    closes = _closes(reading, kind, requested)
     warnings = []
-    if wishes["gpus_need_job"]:
-        warnings = _open_gpus(reading, kind)
+    if requested["gpus_need_job"]:
+        if not closes:
+            warnings += _open_gpus(reading, kind)
         if kind["training"]:
             warnings += _planned(reading)
-    return {"steps": _steps(reading, _wanted(reading, kind, wishes)), "warnings": warnings}
+    return {
+        "steps": _steps(reading, _files(reading, kind, requested, closes)),
+        "warnings": warnings,
+    }
 
 
-def _closes(reading: dict, kind: dict, wishes: dict) -> bool:
+def _closes(reading: dict[str, Any], kind: Kind, requested: dict[str, Any]) -> bool:
     """Return whether GPUs are closed to sessions.
 
     On a training host without limits, a login is not in the control group of its job, and would
     lose the GPUs of the job, too.
     """
-    if not wishes["gpus_need_job"]:
+    if not requested["gpus_need_job"]:
         return False
     if kind["training"]:
         return kind["usable"]
-    return kind["login"] and reading["cgroup"]["usable"]
+    return kind["login"] and bool(reading["cgroup"]["usable"])
 
 
-def _open_gpus(reading: dict, kind: dict) -> list:
+def _open_gpus(reading: dict[str, Any], kind: Kind) -> list[str]:
+    """Return why sessions of a host can open its GPUs, empty if it has none or no sessions."""
     concerned = kind["training"] or kind["login"]
-    if not reading["gpus"] or not concerned or kind["closes"]:
+    if not reading["gpus"] or not concerned:
         return []
     why = reading["cgroup"]["why"] or "not every training host can limit jobs"
     return ["people's sessions can open its GPUs outside of jobs, because %s" % why]
 
 
-def _planned(reading: dict) -> list:
+def _site_list(path: str, text: str, operators: dict[str, int]) -> list[str]:
+    """Return whom a file of the site lets plan processes, empty if only operators."""
+    if _is_ours(text):
+        return []
+    listed = {line.strip() for line in text.splitlines() if line.strip()}
+    people = sorted(entry for entry in listed - set(operators) if entry[0] != "#")
+    if not people:
+        return []
+    return [
+        "%s is the site's and stays; the accounts in it (%s) can start processes outside of jobs"
+        % (path, ", ".join(people[:5]))
+    ]
+
+
+def _planned(reading: dict[str, Any]) -> list[str]:
     """Return what cron and at still start for people."""
-    known, found = operators_of(reading), []
+    operators, found = operators_of(reading), []
     removals = {"cron": "crontab -r -u NAME", "at": "atrm"}
     for name, path in ALLOW.items():
-        text = reading["texts"].get(path, HEADING)
-        if not _is_ours(text):
-            listed = {line.strip() for line in text.splitlines() if line.strip()}
-            people = sorted(entry for entry in listed - set(known) if entry[0] != "#")
-            if people:
-                found.append(
-                    "%s is the site's and stays; the accounts in it (%s) can start processes "
-                    "outside of jobs" % (path, ", ".join(people[:5]))
-                )
+        found += _site_list(path, reading["texts"].get(path, HEADING), operators)
         planners = planners_of(reading, name)
         owners = sorted(owner for owner, uid in planners.items() if uid > SYSTEM_UID)
-        owners = [owner for owner in owners if owner not in known]
+        owners = [owner for owner in owners if owner not in operators]
         if owners:
             found.append(
                 "%s still runs what %s had planned before; remove it with '%s'"
@@ -283,6 +368,6 @@ def _planned(reading: dict) -> list:
     return found
 
 
-def removal(reading: dict) -> list:
+def removal(reading: dict[str, Any]) -> list[Steps]:
     """Return the steps that remove the files of these roles."""
     return _steps(reading, [])

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_sessions import Steps
 
 SSHD = "/etc/pam.d/sshd"
 COMMON = "/etc/pam.d/common-session"
@@ -54,7 +56,20 @@ sys.exit("it would lock out " + ", ".join(lost) if lost else 0)
 """
 
 
-def original(text):
+class Rule(TypedDict):
+    """Who can log in to a host.
+
+    C(rule) is adopt, slurm or none, and C(why) says why there is none. C(steps) are in their order. C(dropped) are users of an earlier list who are neither
+    requested nor the user of this run.
+    """
+
+    rule: str
+    why: str
+    steps: list[Steps]
+    dropped: list[str]
+
+
+def original(text: str) -> str:
     """Return sshd's file without the lines of these roles. Lines of others stay."""
     lines, inside = [], False
     for line in text.splitlines(True):
@@ -67,7 +82,7 @@ def original(text):
     return "".join(lines)
 
 
-def listed_users(text):
+def listed_users(text: str) -> list[str]:
     """Return the users that an earlier run has listed."""
     found = re.search(
         r"^account .* pam_succeed_if\.so quiet user in (\S+)$",
@@ -77,15 +92,25 @@ def listed_users(text):
     return found.group(1).split(":") if found else []
 
 
-def _include(text, name):
+def _include(text: str, name: str) -> re.Match[str] | None:
     return re.search(r"^@include[ \t]+%s[ \t]*$" % name, text, re.M)
 
 
-def _block(lines):
+def _around(text: str, name: str) -> tuple[str, str, str]:
+    """Return (text before, the line, text after) of an include. ValueError: there is none."""
+    found = _include(text, name)
+    if not found:
+        raise ValueError("%s has no line '@include %s'" % (SSHD, name))
+    return text[: found.start()], found.group(0), text[found.end() :]
+
+
+def _block(lines: list[str]) -> str:
     return "\n".join([BEGIN, *lines, END])
 
 
-def with_rule(text, module, users, groups, people_session):
+def with_rule(
+    text: str, module: str, users: list[str], groups: list[str], people_session: bool
+) -> str:
     """Return sshd's file with the rule. C(module) is the module with its arguments, C(people_session) whether people get their own session."""
     text = original(text)
     conditions = ["uid < 1000", "user in " + ":".join(users)] + (
@@ -98,25 +123,25 @@ def with_rule(text, module, users, groups, people_session):
         for index, condition in enumerate(conditions)
     ]
     lines += ["account required " + module, "account required pam_permit.so"]
-    found = _include(text, "common-account")
-    text = text[: found.end()] + "\n" + _block(lines) + text[found.end() :]
+    before, include, after = _around(text, "common-account")
+    text = before + include + "\n" + _block(lines) + after
     if not people_session:
         return text
-    found = _include(text, "common-session")
+    before, include, after = _around(text, "common-session")
     people = ["uid >= 1000", "user notin " + ":".join(users)] + (
         ["user notingroup " + ":".join(groups)] if groups else []
     )
     lines = [
-        KEPT + found.group(0),
+        KEPT + include,
         "session [success=2 default=ignore] pam_succeed_if.so quiet " + " ".join(people),
         "session substack common-session",
         "session [default=1] pam_permit.so",
         "session substack " + SESSION.rsplit("/", 1)[1],
     ]
-    return text[: found.start()] + _block(lines) + text[found.end() :]
+    return before + _block(lines) + after
 
 
-def session_of_people(common):
+def session_of_people(common: str) -> str:
     """Return common-session without pam_systemd, which would move the process from the job's control group to one of the login.
 
     The line is replaced and not removed, because others may jump over it.
@@ -130,10 +155,10 @@ def session_of_people(common):
     )
 
 
-def _has_penalties(version):
+def _has_penalties(version: str) -> bool:
     """Return whether a version of openssh-server, such as 1:10.0p1-7, knows penalties."""
     found = re.match(r"(?:\d+:)?(\d+)\.(\d+)", version)
-    return bool(found) and (int(found.group(1)), int(found.group(2))) >= (9, 8)
+    return found is not None and (int(found.group(1)), int(found.group(2))) >= (9, 8)
 
 
 class Host(NamedTuple):
@@ -157,7 +182,7 @@ class People(NamedTuple):
     groups: Sequence[str] = ("sudo",)
 
 
-def _pam_module(rule: str, reading: dict, host: Host) -> str:
+def _pam_module(rule: str, reading: dict[str, Any], host: Host) -> str:
     """Return the module of PAM that asks for a job, with its arguments."""
     if rule != "adopt":
         return "pam_slurm.so no_sys_info"
@@ -168,10 +193,10 @@ def _pam_module(rule: str, reading: dict, host: Host) -> str:
     return module + " nodename=" + host.name
 
 
-def ssh_rule(reading: dict, host: Host, people: People) -> dict:
-    """Return who can log in to a host: C(rule) (adopt, slurm or none), C(why) there is none, and C(steps), the arguments of managed_files in their order.
+def ssh_rule(reading: dict[str, Any], host: Host, people: People) -> Rule:
+    """Return who can log in to a host.
 
-    C(dropped) are users of an earlier list who are neither requested nor the user of this run. If the connection does not tell its user, they stay.
+    C(reading) is the answer of module slurm_host_info. If the connection does not tell its user, the users of an earlier list stay.
     """
     text = reading["texts"].get(SSHD, "")
     login_user = reading.get("login_user", "")
@@ -197,7 +222,7 @@ def ssh_rule(reading: dict, host: Host, people: People) -> dict:
         "content": with_rule(text, module, allowed, list(people.groups), has_session),
         "validate": "/usr/bin/python3 -c '%s' %%s %s" % (CHECK, " ".join(allowed)),
     }
-    steps = []
+    steps: list[Steps] = []
     if _has_penalties(reading["packages"].get("openssh-server", "")) and host.addresses:
         exempt = (
             "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\nPerSourcePenaltyExemptList %s\n"
@@ -214,13 +239,14 @@ def ssh_rule(reading: dict, host: Host, people: People) -> dict:
     return {"rule": rule, "why": "", "steps": steps, "dropped": dropped}
 
 
-def _file(path, content, **more):
-    return dict(
-        {"path": path, "content": content, "mode": "0644", "owner": "root", "group": "root"}, **more
-    )
+def _file(path: str, content: str, **more: str) -> dict[str, Any]:
+    entry = {"path": path, "content": content, "mode": "0644", "owner": "root", "group": "root"}
+    return {**entry, **more}
 
 
-def _decide(reading: dict, host: Host, people: People, names: list[str]) -> tuple[str, str]:
+def _decide(
+    reading: dict[str, Any], host: Host, people: People, names: list[str]
+) -> tuple[str, str]:
     """Return (rule, why there is none). C(names) are written to a file of PAM."""
     text = original(reading["texts"].get(SSHD, ""))
     if not text:
@@ -260,20 +286,19 @@ def _decide(reading: dict, host: Host, people: People, names: list[str]) -> tupl
     return rule, ""
 
 
-def removal(reading):
+def removal(reading: dict[str, Any]) -> list[Steps]:
     """Return the steps that restore sshd's file, none if it has no lines of these roles. The file first: it may name the other one."""
     text = reading["texts"].get(SSHD, "")
-    steps = (
-        [{"files": [{"path": SSHD, "content": original(text)}], "absent": []}]
-        if original(text) != text
-        else []
-    )
-    return steps + [
-        {"files": [], "absent": [path]} for path in (SESSION, DROP_IN) if path in reading["texts"]
-    ]
+    steps: list[Steps] = []
+    if original(text) != text:
+        steps.append({"files": [{"path": SSHD, "content": original(text)}], "absent": []})
+    for path in (SESSION, DROP_IN):
+        if path in reading["texts"]:
+            steps.append({"files": [], "absent": [path]})
+    return steps
 
 
-def lacking(rule, reading):
+def lacking(rule: Rule, reading: dict[str, Any]) -> list[str]:
     """Return the files that the steps of C(rule) change on the host."""
     entries = [entry for step in rule["steps"] for entry in step["files"] if "content" in entry]
     changed = [

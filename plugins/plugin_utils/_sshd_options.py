@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Mapping
+from typing import Any
 
 __all__ = ["GROUPS", "SshdOptionError", "refused", "sshd_lines", "unwritable"]
 
@@ -102,7 +104,7 @@ class SshdOptionError(ValueError):
     """Options that cannot be written; the message names them."""
 
 
-def refused(options, group):
+def refused(options: Mapping[Any, Any], group: str) -> list[str]:
     """Names of the options in a group of C(GROUPS), or, for the group lockout, those whose value would reject every login."""
     if group == "lockout":
         return sorted(
@@ -113,7 +115,7 @@ def refused(options, group):
     return sorted(str(name) for name in options if str(name).lower() in GROUPS[group])
 
 
-def _locks_out(name, text):
+def _locks_out(name: str, text: str | None) -> bool:
     """Whether sshd would reject every login with this value, or not start: tested with OpenSSH 9.2, whose sshd -t accepts most of them."""
     if text is None:
         return False
@@ -132,13 +134,14 @@ def _locks_out(name, text):
     return len(matched) == len(_NEEDED[name]) if text[0] == "-" else not matched
 
 
-def _text(value, name=""):
+def _text(value: Any, name: str = "") -> str | None:
     """The value of an option, given in lower case, in sshd's notation; None if it has no line."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        words = [_text(entry) for entry in value]
-        if not words or None in words:
+        texts = [_text(entry) for entry in value]
+        words = [text for text in texts if text is not None]
+        if not words or len(words) < len(texts):
             return None
         return " ".join(_word(word) for word in words) if name in _WITH_BLANKS else ",".join(words)
     if not isinstance(value, (str, int)):
@@ -148,12 +151,12 @@ def _text(value, name=""):
     return text if text and text.isprintable() else None
 
 
-def _word(text):
+def _word(text: str) -> str:
     """A word in a list separated by blanks."""
     return '"%s"' % text if " " in text and '"' not in text else text
 
 
-def unwritable(options):
+def unwritable(options: Mapping[Any, Any]) -> list[str]:
     """Names of options that are not valid, have no plain value, or are repeated in another spelling."""
     lower = [str(name).lower() for name in options]
     return sorted(
@@ -166,8 +169,11 @@ def unwritable(options):
     )
 
 
-def sshd_lines(defaults, options):
-    """Lines of sshd_config: the defaults, overridden by C(options) of the same name in any spelling, and the other options."""
+def sshd_lines(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    """Lines of sshd_config: the defaults, overridden by C(options) of the same name in any spelling, and the other options.
+
+    SshdOptionError: an option cannot be set.
+    """
     wrong = unwritable(options) + [
         name for group in tuple(GROUPS) + ("lockout",) for name in refused(options, group)
     ]
@@ -175,13 +181,9 @@ def sshd_lines(defaults, options):
         raise SshdOptionError(
             "training_sshd_options: %s cannot be set" % ", ".join("'%s'" % name for name in wrong)
         )
-    given = {name.lower(): name for name in options}
+    given = {name.lower(): value for name, value in options.items()}
     lines = [
-        "%s %s"
-        % (
-            name,
-            _text(options[given[name.lower()]] if name.lower() in given else value, name.lower()),
-        )
+        "%s %s" % (name, _text(given.get(name.lower(), value), name.lower()))
         for name, value in defaults.items()
     ]
     known = {name.lower() for name in defaults}

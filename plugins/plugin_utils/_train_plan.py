@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import SLURM_USER, TRAIN_ACCOUNT
@@ -27,7 +29,34 @@ _HOLD = ["sh", "-c", "echo granted; exec cat"]
 _NONE = ("", "-1", "NoDevFiles")
 
 
-def chosen_npus(environment):
+class Watch(TypedDict):
+    """The GPUs that a job requests on a host: their C(count) and, if chosen, C(devices)."""
+
+    count: int
+    devices: list[str]
+
+
+class TrainPlan(TypedDict):
+    """C(hosts) are the members with the job's slots, C(watch) has the GPUs by host."""
+
+    hosts: list[dict[str, Any]]
+    watch: dict[str, Watch]
+    problems: list[str]
+
+
+class _Choice(NamedTuple):
+    """How the environment of a job chooses devices of one kind: the variable, and what to do if it does not fit the ranks."""
+
+    variable: str
+    kind: str
+    advice: str
+
+
+_GPUS = _Choice(DEVICES, "GPU", "name as many GPUs as there are ranks on a host")
+_NPUS = _Choice(NPUS, "NPU", "name one NPU for each rank")
+
+
+def chosen_npus(environment: Mapping[str, Any]) -> list[str] | None:
     """Return the NPUs that ASCEND_RT_VISIBLE_DEVICES names, or None where it is not set. ValueError: it is not a list of numbers."""
     if environment.get(NPUS) is None:
         return None
@@ -43,7 +72,7 @@ def chosen_npus(environment):
     return devices
 
 
-def chosen_devices(environment):
+def chosen_devices(environment: Mapping[str, Any]) -> list[str] | None:
     """Return the devices that CUDA_VISIBLE_DEVICES names: None where it is not set, [] where it hides all GPUs. ValueError: CUDA would not take it."""
     if environment.get(DEVICES) is None:
         return None
@@ -64,26 +93,32 @@ def chosen_devices(environment):
     return devices
 
 
-def train_plan(members, environment, gpus, launcher="", npus=None):
-    """Return C(hosts), the members with the job's slots; C(watch), by host the GPUs that the job requests: their count and, if chosen, C(devices); C(problems).
+def train_plan(
+    members: list[dict[str, Any]],
+    environment: Mapping[str, Any],
+    gpus: Mapping[str, int],
+    launcher: str = "",
+    npus: Mapping[str, int] | None = None,
+) -> TrainPlan:
+    """Return which hosts a job runs on, and which GPUs it requests there.
 
     Slots that were counted from the GPUs or NPUs follow the chosen devices. Slots of the inventory's own must fit them. C(gpus) and C(npus) are their number by
     host. Only the launcher C(mindspore) uses NPUs.
     """
+    uses_npus = launcher == "mindspore"
     try:
         devices = chosen_devices(environment)
-        chosen = chosen_npus(environment) if launcher == "mindspore" else None
+        its_npus = chosen_npus(environment) if uses_npus else None
     except ValueError as error:
         return {"hosts": members, "watch": {}, "problems": [str(error)]}
-    if launcher == "mindspore":
-        members, problems = _npu_slots(members, chosen, npus or {})
-    else:
-        problems = []
-    hosts, watch = [], {}
+    problems: list[str] = []
+    if uses_npus:
+        members, problems = _npu_slots(members, its_npus or [], npus or {})
+    hosts: list[dict[str, Any]] = []
+    watch: dict[str, Watch] = {}
     for member in members:
-        name, slots, found = member["name"], member["slots"], gpus.get(member["name"], 0)
-        if devices and member["slots_counted"] and found:
-            slots = min(slots, len(devices))
+        name, found = member["name"], gpus.get(member["name"], 0)
+        slots = _slots(member, devices or [], found)
         hosts.append(dict(member, slots=slots))
         if not slots:
             continue
@@ -91,57 +126,58 @@ def train_plan(members, environment, gpus, launcher="", npus=None):
             "count": min(slots, found) if devices is None else len(devices),
             "devices": devices or [],
         }
-        beyond = [
-            device
-            for device in devices or []
-            if found and device.isdigit() and int(device) >= found
-        ]
         if devices and slots > len(devices):
-            problems.append(
-                "%s: '%s' names %s, but host %s has %s; name as many GPUs as there are ranks on a host, or set cluster_slots to %d"
-                % (
-                    DEVICES,
-                    ",".join(devices),
-                    quantity(len(devices), "GPU"),
-                    name,
-                    quantity(slots, "slot"),
-                    len(devices),
-                )
-            )
-        elif beyond:
-            problems.append(
-                "%s: '%s' names GPU %s, but host %s has %d, numbered from 0; name those that it has"
-                % (DEVICES, ",".join(devices), ", ".join(beyond), name, found)
-            )
+            problems.append(_does_not_fit(_GPUS, devices, name, slots))
+        else:
+            problems += _beyond(_GPUS, devices or [], name, found)
     return {"hosts": hosts, "watch": watch, "problems": problems}
 
 
-def _npu_slots(members, chosen, npus):
+def _slots(member: Mapping[str, Any], chosen: Sequence[str], found: int) -> int:
+    """Return the slots of a member. C(found) is the number of its devices, 0 if it has none or did not say."""
+    slots: int = member["slots"]
+    if chosen and member["slots_counted"] and found:
+        return min(slots, len(chosen))
+    return slots
+
+
+def _does_not_fit(choice: _Choice, chosen: list[str], name: str, slots: int) -> str:
+    return "%s: '%s' names %s, but host %s has %s; %s, or set cluster_slots to %d" % (
+        choice.variable,
+        ",".join(chosen),
+        quantity(len(chosen), choice.kind),
+        name,
+        quantity(slots, "slot"),
+        choice.advice,
+        len(chosen),
+    )
+
+
+def _beyond(choice: _Choice, chosen: list[str], name: str, found: int) -> list[str]:
+    """Return which of the chosen numbers a host with C(found) devices does not have, if it said how many it has."""
+    beyond = [device for device in chosen if found and device.isdigit() and int(device) >= found]
+    if not beyond:
+        return []
+    return [
+        "%s: '%s' names %s %s, but host %s has %d, numbered from 0; name those that it has"
+        % (choice.variable, ",".join(chosen), choice.kind, ", ".join(beyond), name, found)
+    ]
+
+
+def _npu_slots(
+    members: list[dict[str, Any]], chosen: list[str], npus: Mapping[str, int]
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the members with one slot per chosen NPU, and what HCCL and msrun do not accept."""
-    hosts, problems = [], []
+    hosts: list[dict[str, Any]] = []
+    problems: list[str] = []
     for member in members:
-        name, slots, found = member["name"], member["slots"], npus.get(member["name"], 0)
-        if chosen and member["slots_counted"] and found:
-            slots = min(slots, len(chosen))
+        name, found = member["name"], npus.get(member["name"], 0)
+        slots = _slots(member, chosen, found)
         hosts.append(dict(member, slots=slots))
-        beyond = [device for device in chosen or [] if found and int(device) >= found]
         if slots and chosen and slots != len(chosen):
-            problems.append(
-                "%s: '%s' names %s, but host %s has %s; name one NPU for each rank, or set cluster_slots to %d"
-                % (
-                    NPUS,
-                    ",".join(chosen),
-                    quantity(len(chosen), "NPU"),
-                    name,
-                    quantity(slots, "slot"),
-                    len(chosen),
-                )
-            )
-        elif slots and beyond:
-            problems.append(
-                "%s: '%s' names NPU %s, but host %s has %d, numbered from 0; name those that it has"
-                % (NPUS, ",".join(chosen), ", ".join(beyond), name, found)
-            )
+            problems.append(_does_not_fit(_NPUS, chosen, name, slots))
+        elif slots:
+            problems += _beyond(_NPUS, chosen, name, found)
     counts = {member["name"]: member["slots"] for member in hosts if member["slots"]}
     if len(set(counts.values())) > 1:
         problems.append(
@@ -152,7 +188,9 @@ def _npu_slots(members, chosen, npus):
     return hosts, problems
 
 
-def queue_command(hosts, job_id, timeout, options):
+def queue_command(
+    hosts: list[dict[str, Any]], job_id: str, timeout: int, options: list[str]
+) -> list[str]:
     """Return the command that waits in Slurm's queue until the hosts of a job are free of other jobs. Times in seconds.
 
     It prints C(granted) then, and keeps them until its input ends or Slurm takes them back.

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._driver import fits
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream
@@ -30,12 +32,31 @@ HELD_BACK = (
 _SLURM = re.compile("(lib)?slurm|libpam-slurm")
 
 
-def services(installed: dict, policy: dict | None = None) -> dict:
-    """Return the packages of HELD_BACK on a host, C(names), and what apt is to install of them.
+class Updates(TypedDict):
+    """Packages of HELD_BACK on a host (C(names)), what apt is to install of them, with versions, and sentences about those that stay."""
+
+    names: list[str]
+    install: list[str]
+    left: list[str]
+
+
+class UpgradePlan(TypedDict):
+    """Whether a host needs an upgrade, whether an earlier one is over, what does not work, and why it reboots."""
+
+    needed: bool
+    over: bool
+    faults: list[str]
+    reboot: str
+
+
+def services(
+    installed: Mapping[str, Mapping[str, Any]],
+    policy: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Updates:
+    """Return the packages of HELD_BACK on a host, and what apt is to install of them.
 
     :param installed: packages of module package_list_info, by name, with an architecture for some.
     :param policy: packages of module docker_engine_info for these names, with C(installed) and C(candidate).
-    :returns: also C(install), names with versions, and C(left), sentences about those that stay.
     """
     states = {name.partition(":")[0]: state for name, state in installed.items()}
     names = sorted(
@@ -43,11 +64,7 @@ def services(installed: dict, policy: dict | None = None) -> dict:
         for name, state in states.items()
         if state["status"] == "ii" and any(re.match(pattern, name) for pattern in HELD_BACK)
     )
-    moves = {}
-    for name in names:
-        offer = (policy or {}).get(name) or {}
-        if offer.get("candidate") and offer["candidate"] != offer["installed"]:
-            moves[name] = (offer["installed"], offer["candidate"])
+    moves = _moves(names, policy or {})
     other = [
         name
         for name, (now, then) in moves.items()
@@ -68,10 +85,27 @@ def services(installed: dict, policy: dict | None = None) -> dict:
     }
 
 
-def plan(found, noted, asked=None, driver="", smi=None):
-    """C(noted) is the host's snapshot, {} without one. C(asked) has versions by package; None, as in a rollback: only faults of the host itself count.
+def _moves(names: list[str], policy: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Return (installed version, offered version) of the packages of which apt offers another version."""
+    moves = {}
+    for name in names:
+        offer = policy.get(name) or {}
+        if offer.get("candidate") and offer["candidate"] != offer["installed"]:
+            moves[name] = (offer["installed"], offer["candidate"])
+    return moves
 
-    C(smi) is {} or a skipped result if nobody asked nvidia-smi.
+
+def plan(
+    found: dict[str, Any],
+    noted: Mapping[str, Any],
+    asked: dict[str, str] | None = None,
+    driver: str = "",
+    smi: Mapping[str, Any] | None = None,
+) -> UpgradePlan:
+    """Return whether a host needs an upgrade.
+
+    C(found) is a result of gpu_stack_info, C(noted) the host's snapshot, {} without one. C(asked) has versions by package; None, as in a rollback: only faults
+    of the host itself count. C(smi) is {} or a skipped result if nobody asked nvidia-smi.
     """
     differences = problems(found, asked or {}, driver)
     if asked is None:
@@ -81,7 +115,7 @@ def plan(found, noted, asked=None, driver="", smi=None):
             "%s: requested '%s', found '%s'." % (entry["what"], entry["asked"], entry["found"])
             for entry in differences
         ]
-    if not (smi or {}).get("available", True):
+    if smi and not smi.get("available", True):
         faults.append("nvidia-smi: %s: %s." % (smi["cause"], smi["fix"]))
     # A host of an upgrade that was stopped has a snapshot and does not work yet.
     return {
@@ -92,11 +126,12 @@ def plan(found, noted, asked=None, driver="", smi=None):
     }
 
 
-def reboot(found, driver):
+def reboot(found: Mapping[str, Any], driver: str) -> str:
     """Why an upgrade to C(driver) ends with a reboot; empty if it does not, as in a container, which has no kernel of its own."""
     if not found.get("next_kernel"):
         return ""
     wanted, loaded = upstream(str(driver)), found.get("loaded", "")
     if wanted and loaded and not fits(loaded, wanted):
         return "driver %s is loaded, and %s is requested" % (loaded, wanted)
-    return found["reboot_required_reason"]
+    reason: str = found["reboot_required_reason"]
+    return reason

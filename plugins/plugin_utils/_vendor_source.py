@@ -7,9 +7,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import quoted
+
+if TYPE_CHECKING:
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import Compatibility
 
 KINDS = ("cuda", "cuda_ubuntu", "container_toolkit")
 # The defaults of role package_sources.
@@ -33,7 +38,7 @@ DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @functools.lru_cache(maxsize=2)
-def facts(more=""):
+def facts(more: str = "") -> Compatibility:
     """The compatibility data, with that of a file of the site."""
     # Imported when it is called, because most callers do not need the compatibility data.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
@@ -41,18 +46,48 @@ def facts(more=""):
     return _compat.Compatibility(_compat.load_facts(more))
 
 
-def vendor_source(
-    kind,
-    host,
-    cuda_url=CUDA_URL,
-    container_url=CONTAINER_URL,
-    keyring_checksum="",
-    container_fingerprint="",
-    with_key=True,
-    facts_file="",
-    cuda_fingerprint="",
-):
+class Requested(NamedTuple):
+    """What the variables of role package_sources say of NVIDIA's repositories. The fingerprints and the checksum are empty if they are not set.
+
+    C(with_key): whether the repository's key is needed. C(facts_file) has compatibility data of the site.
+    """
+
+    cuda_url: str = CUDA_URL
+    container_url: str = CONTAINER_URL
+    keyring_checksum: str = ""
+    container_fingerprint: str = ""
+    with_key: bool = True
+    facts_file: str = ""
+    cuda_fingerprint: str = ""
+
+
+class VendorSource(TypedDict):
+    """A repository; vendor_source explains each key."""
+
+    name: str
+    uri: str
+    folder: str
+    directory: str
+    key_url: str
+    key_checksums: list[str]
+    key_fingerprints: list[str]
+    problem: str
+    replaces: list[str]
+    retired_keys: list[str]
+
+
+class _Keyring(NamedTuple):
+    """How the key of CUDA's repository is proved: by checksums of its package, or by its fingerprint (C(by_key))."""
+
+    checksums: list[str]
+    by_key: bool = False
+    problem: str = ""
+
+
+def vendor_source(kind: str, host: Mapping[str, Any], *fields: Any, **more: Any) -> VendorSource:
     """Return NVIDIA's apt repository for a host and its key, with the options of M(trainyard.gpu.vendor_source). Raises ValueError for another C(kind).
+
+    C(fields) and C(more) are those of Requested.
 
     C(cuda) is the CUDA repository for the system. C(cuda_ubuntu) is the one with NCCL, which for Debian is that of the newest Ubuntu whose C library is not
     newer. C(host) is C(cluster_host). The URLs may be those of a mirror. C(keyring_checksum) are checksums, separated by spaces, instead of those in the
@@ -66,57 +101,76 @@ def vendor_source(
         raise ValueError(
             "'%s' is not a repository; use cuda, cuda_ubuntu or container_toolkit" % kind
         )
+    requested = Requested(*fields, **more)
     machine = host["architecture"]
     problem = "" if machine in CUDA_ARCHITECTURES else "NVIDIA has no packages for %s" % machine
     if kind == "container_toolkit":
-        base = container_url.rstrip("/")
-        return {
-            "name": "trainyard-nvidia-container",
-            "uri": "%s/stable/deb/%s/" % (base, DEB_ARCHITECTURES.get(machine, machine)),
-            "folder": base,
-            "directory": "",
-            "key_url": base + "/gpgkey",
-            "key_checksums": [],
-            "key_fingerprints": [container_fingerprint] if container_fingerprint else [],
-            "problem": problem,
-            # The former repositories have the same packages.
-            "replaces": [
-                "nvidia[.]github[.]io/(nvidia-docker|nvidia-container-runtime)/.+",
-                "nvidia[.]github[.]io/libnvidia-container/(?!experimental/).+",
-            ],
-            "retired_keys": RETIRED_KEYS,
-        }
+        return _container_source(machine, requested, problem)
+    return _cuda_source(kind, host, requested, problem)
+
+
+def _container_source(machine: str, requested: Requested, problem: str) -> VendorSource:
+    base, fingerprint = requested.container_url.rstrip("/"), requested.container_fingerprint
+    return {
+        "name": "trainyard-nvidia-container",
+        "uri": "%s/stable/deb/%s/" % (base, DEB_ARCHITECTURES.get(machine, machine)),
+        "folder": base,
+        "directory": "",
+        "key_url": base + "/gpgkey",
+        "key_checksums": [],
+        "key_fingerprints": [fingerprint] if fingerprint else [],
+        "problem": problem,
+        # The former repositories have the same packages.
+        "replaces": [
+            "nvidia[.]github[.]io/(nvidia-docker|nvidia-container-runtime)/.+",
+            "nvidia[.]github[.]io/libnvidia-container/(?!experimental/).+",
+        ],
+        "retired_keys": RETIRED_KEYS,
+    }
+
+
+def _cuda_source(
+    kind: str, host: Mapping[str, Any], requested: Requested, problem: str
+) -> VendorSource:
+    machine = host["architecture"]
     own = host["os"]["id"] + host["os"]["version_id"].replace(".", "")
     directory = UBUNTU_OF.get(own, own) if kind == "cuda_ubuntu" else own
-    folder = cuda_url.rstrip("/")
+    folder = requested.cuda_url.rstrip("/")
     base, arch = "%s/%s" % (folder, directory), CUDA_ARCHITECTURES.get(machine, machine)
-    checksums = keyring_checksum.lower().split()
+    checksums = requested.keyring_checksum.lower().split()
     # The compatibility data has the package of the x86_64 folder. Its keys are valid for all.
-    keyring_arch, by_key = arch if checksums else "x86_64", False
-    if with_key and not checksums and not problem:
-        known = facts(facts_file).keyring(directory)
-        checksums = ["sha256:" + known["sha256"]] if known["sha256"] else []
-        by_key = not checksums and cuda_fingerprint != ""
-        if not checksums and not by_key:
-            problem = (
-                "the checksum of %s for %s is not in the compatibility data: set package_sources_nvidia_keyring_checksum to the output "
-                "of sha256sum for %s/%s/%s" % (KEYRING, directory, base, arch, KEYRING)
-            )
+    keyring_arch, keyring = arch if checksums else "x86_64", _Keyring(checksums)
+    if requested.with_key and not checksums and not problem:
+        keyring = _known_keyring(requested, directory, "%s/%s" % (base, arch))
+    path = (arch, PUBLIC_KEY) if keyring.by_key else (keyring_arch, KEYRING)
     return {
         # On Ubuntu both kinds are the same repository and therefore one source.
         "name": "trainyard-nvidia-cuda" if directory == own else "trainyard-nvidia-cuda-ubuntu",
         "uri": "%s/%s/" % (base, arch),
         "folder": folder,
         "directory": directory,
-        "key_url": "%s/%s/%s"
-        % ((base, arch, PUBLIC_KEY) if by_key else (base, keyring_arch, KEYRING)),
-        "key_checksums": checksums,
-        "key_fingerprints": [cuda_fingerprint] if by_key else [],
-        "problem": problem,
+        "key_url": "/".join((base, *path)),
+        "key_checksums": keyring.checksums,
+        "key_fingerprints": [requested.cuda_fingerprint] if keyring.by_key else [],
+        "problem": problem or keyring.problem,
         # Also the vendor's own entry if a mirror is requested, because two origins compete.
         "replaces": [CUDA_PLACE % directory, FORMER_PLACE],
         "retired_keys": RETIRED_KEYS,
     }
+
+
+def _known_keyring(requested: Requested, directory: str, url: str) -> _Keyring:
+    """How the key of a directory is proved if the inventory has no checksum. C(url) is that of the repository."""
+    checksum = facts(requested.facts_file).keyring(directory)["sha256"]
+    if checksum:
+        return _Keyring(["sha256:" + checksum])
+    if requested.cuda_fingerprint:
+        return _Keyring([], by_key=True)
+    problem = (
+        "the checksum of %s for %s is not in the compatibility data: set package_sources_nvidia_keyring_checksum to the output "
+        "of sha256sum for %s/%s" % (KEYRING, directory, url, KEYRING)
+    )
+    return _Keyring([], problem=problem)
 
 
 #: The packages of NCCL that a host or an image gets.
@@ -136,7 +190,7 @@ def nccl_pair(
     directory: str = "",
     architecture: str = "x86_64",
     facts_file: str = "",
-) -> dict:
+) -> dict[str, Any]:
     """Return the version of libnccl2 and libnccl-dev. If the compatibility data does not have the pair, it is composed from the request, and apt decides.
 
     C(version) is exact, as 2.21.5-1+cuda12.4, or a release, as 2.21.5, for C(cuda), as 12.4. If it is empty, all results are. C(directory) is one of NVIDIA's

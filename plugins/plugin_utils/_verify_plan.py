@@ -11,7 +11,8 @@ variables are read, and each host is looked up once.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import judged
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import is_ours
@@ -20,10 +21,74 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import fin
 ISOLATION = "scheduler-isolation"
 #: Ranks of a host without GPUs that is measured alone.
 RANKS_ALONE = 2
+#: Findings in the form of the report.
+Findings = Iterable[Mapping[str, Any]]
+#: Hosts of the cluster as module cluster_members returns them.
+Members = Iterable[Mapping[str, Any]]
+#: The variables of each host.
+Variables = Mapping[str, Mapping[str, Any]]
 
 
-def measured(members, variables):
-    """Return C(hosts) of the measuring job with their slots, and C(gpus), the number of GPUs in the training container of each."""
+class Measured(TypedDict):
+    """The hosts of the measuring job with their slots, and the number of GPUs in the training container of each."""
+
+    hosts: list[dict[str, Any]]
+    gpus: dict[str, int]
+
+
+class Logins(TypedDict):
+    """What logins to a host have shown: the cause of its own failed one, and the limits of locked memory of its sessions."""
+
+    own_cause: str
+    memlocks: list[Any]
+
+
+class Log(TypedDict):
+    """The last lines of a log of a host."""
+
+    host: str
+    name: str
+    tail: str
+
+
+class Drain(TypedDict):
+    """A node of the scheduler, and why it is drained."""
+
+    node: str
+    reason: str
+
+
+class Nodes(TypedDict):
+    """Which nodes to drain, and the names of those to resume."""
+
+    drain: list[Drain]
+    resume: list[str]
+
+
+class Evidence(TypedDict):
+    """What the report has of the hosts."""
+
+    hosts: list[dict[str, Any]]
+    versions: dict[str, dict[str, str]]
+    logs: list[Log]
+
+
+class Probe(TypedDict):
+    """How a job is tried on each node.
+
+    C(folder) is that of the person on the share. C(problem) says why it cannot be tried. C(possible) is false if nobody can submit a job, which is no fault.
+    """
+
+    person: str
+    account: str
+    folder: str
+    image: str
+    problem: str
+    possible: bool
+
+
+def measured(members: Members, variables: Variables) -> Measured:
+    """Return what the measuring job runs on."""
     hosts, gpus = [], {}
     for member in members:
         if not member["in_play"] or not member["slots"]:
@@ -35,33 +100,33 @@ def measured(members, variables):
     return {"hosts": hosts, "gpus": gpus}
 
 
-def checked(members, names, variables, scheduler=""):
+def checked(
+    members: Members, names: Collection[str], variables: Variables, scheduler: str = ""
+) -> list[dict[str, Any]]:
     """The members among C(names), with what determines which checks apply: hardware, and parts of the scheduler, whose controller is C(scheduler)."""
     hosts = []
     for member in members:
-        if member["name"] in names:
-            its = variables[member["name"]]
-            hosts.append(
-                dict(
-                    member,
-                    gpus=(its.get("cluster_host") or {}).get("nvidia_devices", 0),
-                    rdma_devices=len((its.get("__verify_infiniband") or {}).get("devices", [])),
-                )
-            )
-            if scheduler:
-                hosts[-1]["scheduler"] = ["controller"] * (member["name"] == scheduler) + [
-                    "node"
-                ] * bool(member["slots"])
+        if member["name"] not in names:
+            continue
+        its = variables[member["name"]]
+        host = dict(
+            member,
+            gpus=(its.get("cluster_host") or {}).get("nvidia_devices", 0),
+            rdma_devices=len((its.get("__verify_infiniband") or {}).get("devices", [])),
+        )
+        if scheduler:
+            is_controller = member["name"] == scheduler
+            host["scheduler"] = ["controller"] * is_controller + ["node"] * bool(member["slots"])
+        hosts.append(host)
     return hosts
 
 
-def port_rates(members, variables):
+def port_rates(members: Members, variables: Variables) -> dict[str, float]:
     """Rates in Gb/s of the active ports in the cluster, by device and port number. The fastest port of all hosts is used."""
-    rates = {}
+    rates: dict[str, float] = {}
     for member in members:
-        for device in (variables[member["name"]].get("__verify_infiniband") or {}).get(
-            "devices"
-        ) or []:
+        answer = variables[member["name"]].get("__verify_infiniband") or {}
+        for device in answer.get("devices") or []:
             for port in device["ports"]:
                 if port["state"] == "active" and port["rate_gb_s"] is not None:
                     name = "%s port %s" % (device["name"], port["port"])
@@ -69,7 +134,7 @@ def port_rates(members, variables):
     return rates
 
 
-def hardware(members, variables):
+def hardware(members: Members, variables: Variables) -> list[dict[str, Any]]:
     """GPUs, facts and addresses of the hosts, as P(_hardware) compares them. Without facts a host has not answered."""
     found = []
     for member in members:
@@ -88,12 +153,12 @@ def hardware(members, variables):
     return found
 
 
-def logins(proofs):
-    """What the logins to each host have shown: C(own_cause) of its own login to itself, and the limits C(memlocks) that its sessions have.
+def logins(proofs: Mapping[str, Mapping[str, Any]]) -> dict[str, Logins]:
+    """What the logins to each host have shown.
 
     C(proofs) has the result of M(trainyard.gpu.ssh_mesh_info) by the host that logged in.
     """
-    found = {}
+    found: dict[str, Logins] = {}
     for host, proof in proofs.items():
         for login in proof.get("logins") or []:
             its = found.setdefault(login["name"], {"own_cause": "", "memlocks": []})
@@ -109,7 +174,12 @@ def logins(proofs):
 OF_SMI = ("gpu-state", "gpu-fabric", "gpu-ecc", "gpu-throttle")
 
 
-def gpu_problems(smi: dict, errors: list[dict] | None, stack: dict, wanted: str) -> dict:
+def gpu_problems(
+    smi: Mapping[str, Any],
+    errors: list[dict[str, Any]] | None,
+    stack: Mapping[str, Any],
+    wanted: str,
+) -> dict[str, list[dict[str, Any]]]:
     """Return the problems of GPUs and NVSwitches by check. Each has C(action) and C(fix), those of the kernel's log also what its entry has.
 
     C(smi) is a result of M(trainyard.gpu.nvidia_smi_info), C(errors) are those of the kernel's log, C(stack) is a result of M(trainyard.gpu.gpu_stack_info),
@@ -138,7 +208,7 @@ def gpu_problems(smi: dict, errors: list[dict] | None, stack: dict, wanted: str)
 _DAEMON = re.compile(r"nvidia-fabric-?manager(?:-\d+)?")
 
 
-def fabric_manager_problems(stack: dict, wanted: str) -> list[dict]:
+def fabric_manager_problems(stack: Mapping[str, Any], wanted: str) -> list[dict[str, Any]]:
     """Return why NVSwitches do not work although the GPUs do not say it: A100 have no fabric state, and a running program may not have noticed it yet."""
     switches, driver = stack.get("nvswitches") or 0, stack.get("loaded") or ""
     service = (stack.get("services") or {}).get("nvidia-fabricmanager.service")
@@ -146,16 +216,7 @@ def fabric_manager_problems(stack: dict, wanted: str) -> list[dict]:
         return []
     found = []
     if not service["active"]:
-        state = "not running" if service["loaded"] else "not installed"
-        found.append(
-            (
-                "%d NVSwitches, and nvidia-fabricmanager.service is %s" % (switches, state),
-                "run `systemctl enable --now nvidia-fabricmanager`, and read its log if it does not start"
-                if service["loaded"]
-                else "set nvidia_driver_version to %s, and run gpu_stack.yml, which installs Fabric Manager"
-                % driver,
-            )
-        )
+        found.append(_stopped_manager(switches, driver, bool(service["loaded"])))
     for name, package in sorted((stack.get("packages") or {}).items()):
         version = re.search(r"\d+\.[\d.]*\d", package["version"])
         if _DAEMON.fullmatch(name) and version and version.group() != driver:
@@ -173,12 +234,27 @@ def fabric_manager_problems(stack: dict, wanted: str) -> list[dict]:
     ]
 
 
-def sessions(members: list, names: list, variables: dict, head: str) -> tuple:
+def _stopped_manager(switches: int, driver: str, installed: bool) -> tuple[str, str]:
+    """Return (what was found, what to do) of a Fabric Manager that does not run."""
+    state = "not installed"
+    fix = (
+        "set nvidia_driver_version to %s, and run gpu_stack.yml, which installs Fabric Manager"
+        % (driver)
+    )
+    if installed:
+        state = "not running"
+        fix = "run `systemctl enable --now nvidia-fabricmanager`, and read its log if it does not start"
+    return "%d NVSwitches, and nvidia-fabricmanager.service is %s" % (switches, state), fix
+
+
+def sessions(
+    members: Members, names: Collection[str], variables: Variables, head: str
+) -> tuple[dict[str, dict[str, Any]], list[str] | None]:
     """What the hosts C(names) have read in a session, by name, and the IDs of the jobs that run, None if the head did not tell.
 
     Another host may have been the head when a job was started.
     """
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for member in members:
         if member["name"] in names:
             answer = variables[member["name"]].get("__verify_health") or {}
@@ -188,7 +264,7 @@ def sessions(members: list, names: list, variables: dict, head: str) -> tuple:
     return found, sorted({job for session in found.values() for job in session.get("jobs") or []})
 
 
-def versions(names, variables):
+def versions(names: Iterable[str], variables: Variables) -> dict[str, dict[str, str]]:
     """Installed versions by host. What is not installed is left out."""
     found = {}
     for name in names:
@@ -210,11 +286,11 @@ def versions(names, variables):
     return found
 
 
-def with_causes(findings):
+def with_causes(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The findings with those of full file systems first. Other failures of such a host say that they may follow from it: programs that cannot write a file
     fail in many ways, most of which name something else.
     """
-    full = {}
+    full: dict[str, list[str]] = {}
     for entry in findings:
         found = re.match(r"(\S+): (?:0 MiB|\d+ MiB, 0 files)\b", entry["found"])
         if entry["id"] == "free-space" and entry["verdict"] == "fail" and found:
@@ -226,16 +302,16 @@ def with_causes(findings):
             first = "first free space below %s (check free-space), as this may follow from it" % (
                 ", ".join(paths)
             )
-            entry = dict(entry, fix="; then ".join(text for text in (first, entry["fix"]) if text))
+            entry = {**entry, "fix": "; then ".join(filter(None, (first, entry["fix"])))}
         marked.append(entry)
     return sorted(
         marked, key=lambda entry: entry["id"] != "free-space" or entry["host"] not in full
     )
 
 
-def tails(names, variables):
+def tails(names: Iterable[str], variables: Variables) -> list[Log]:
     """The last lines of each log that a host has read."""
-    found = []
+    found: list[Log] = []
     for name in names:
         for read in (variables[name].get("__verify_log") or {}).get("results", []):
             if read.get("rc", 1) == 0 and read["stdout"].strip():
@@ -249,7 +325,7 @@ def tails(names, variables):
     return found
 
 
-def job_failed(checks):
+def job_failed(checks: Findings) -> bool:
     """Whether the checks of the measuring job give a reason to read its log. A job that measured nothing has failed, but a host without GPUs has not."""
     return any(
         check["verdict"] == "fail"
@@ -259,7 +335,13 @@ def job_failed(checks):
     )
 
 
-def logs(checks, host, sources, job_checks, job_log):
+def logs(
+    checks: Findings,
+    host: str,
+    sources: Iterable[Mapping[str, Any]],
+    job_checks: Findings,
+    job_log: dict[str, Any],
+) -> list[dict[str, Any]]:
     """Logs that may explain the failed checks of a host. C(job_checks) are for the one host that reads the job's log."""
     failed = {
         check["id"]
@@ -280,9 +362,11 @@ STAYS_OUT = "trainyard: stays out:"
 MEASURED = ("bandwidth-", "burn-in-speed")
 
 
-def _reasons(checks, blame, suspect, draining):
+def _reasons(
+    checks: Findings, blame: Findings, suspect: Collection[str], draining: Collection[str]
+) -> dict[str, list[str]]:
     """Return why hosts are drained, by host: failed checks, and what the measurement blames them for."""
-    reasons = {}
+    reasons: dict[str, list[str]] = {}
     for check in checks:
         if check["id"] in draining and check["verdict"] == "fail":
             for name in check["host"].split(", "):
@@ -295,9 +379,10 @@ def _reasons(checks, blame, suspect, draining):
     return reasons
 
 
-def _proved(checks, draining):
+def _proved(checks: Findings, draining: Collection[str]) -> set[str]:
     """Return the hosts that were measured and of which no check is open."""
-    open_checks, measured_hosts = set(), set()
+    open_checks: set[str] = set()
+    measured_hosts: set[str] = set()
     for check in checks:
         names = check["host"].split(", ")
         if check["id"] in draining and check["verdict"] == "not_evaluated":
@@ -307,8 +392,15 @@ def _proved(checks, draining):
     return measured_hosts - open_checks
 
 
-def nodes(checks, blame, suspect, draining, known, hosts):
-    """Return which of the scheduler's nodes to C(drain), with C(node) and C(reason) of each, and the names of those to C(resume).
+def nodes(
+    checks: Findings,
+    blame: Findings,
+    suspect: Collection[str],
+    draining: Collection[str],
+    known: Sequence[Mapping[str, Any]],
+    hosts: Collection[str],
+) -> Nodes:
+    """Return which of the scheduler's nodes to drain and to resume.
 
     A node is drained if one of the checks C(draining) failed on it, or if the measurement blames it (C(blame)) and leaves it out of later runs (C(suspect)).
     It is resumed if trainyard drained it, all of these checks were made where they apply, and its bandwidth or speed was measured. C(known) are the nodes as
@@ -336,13 +428,18 @@ def nodes(checks, blame, suspect, draining, known, hosts):
     }
 
 
-def probe(slurm, users, trees, image=""):
-    """Return how a job is tried on each node: C(person), C(account), C(folder) of the person on the share, C(image), and C(problem) if it cannot be tried.
+def probe(
+    slurm: Mapping[str, Any],
+    users: Iterable[Mapping[str, Any]],
+    trees: Iterable[Mapping[str, Any]],
+    image: str = "",
+) -> Probe:
+    """Return how a job is tried on each node.
 
-    C(slurm) is the plan of role slurm. The person is the member of the account with the largest quota, as the quota must not be in the way. C(possible) is
-    false if nobody can submit a job, which is no fault.
+    C(slurm) is the plan of role slurm. C(users) are people, C(trees) the folders of the share. The person is the member of the account with the largest quota,
+    as the quota must not be in the way.
     """
-    found = {
+    found: Probe = {
         "person": "",
         "account": "",
         "folder": "",
@@ -351,46 +448,47 @@ def probe(slurm, users, trees, image=""):
         "possible": True,
     }
     if "accounts" not in slurm:
-        return dict(found, problem="the accounts of the scheduler were not read")
+        return {**found, "problem": "the accounts of the scheduler were not read"}
     missing = slurm.get("missing_people") or []
-    best = None
-    for account in slurm["accounts"]:
-        limits = [
-            account[key] for key in ("gpus", "max_gpus_per_person") if account.get(key) is not None
-        ]
-        quota = min(limits) if limits else float("inf")
-        members = [
-            user["name"]
-            for user in users
-            if user["name"] in (account.get("members") or []) and user["name"] not in missing
-        ]
-        if members and (best is None or quota > best[0]):
-            best = quota, members[0], account["name"]
+    names = [user["name"] for user in users if user["name"] not in missing]
+    best = _largest_quota(slurm["accounts"], names)
+    if best is None and missing:
+        problem = "%s cannot log in to the scheduler; run people.yml" % ", ".join(missing)
+        return {**found, "problem": problem}
     if best is None:
-        if missing:
-            return dict(
-                found,
-                problem="%s cannot log in to the scheduler; run people.yml" % ", ".join(missing),
-            )
-        return dict(
-            found,
-            possible=False,
-            problem="slurm_accounts has no member who is in shared_storage_users, so nobody can submit a job",
-        )
-    if best[0] < 1:
-        return dict(
-            found, possible=False, problem="the quotas in slurm_accounts allow nobody a GPU"
-        )
+        problem = "slurm_accounts has no member who is in shared_storage_users, so nobody can submit a job"
+        return {**found, "possible": False, "problem": problem}
+    if best.quota < 1:
+        problem = "the quotas in slurm_accounts allow nobody a GPU"
+        return {**found, "possible": False, "problem": problem}
     of_users = [tree["path"].rstrip("/") for tree in trees if tree.get("of") == "users"]
-    return dict(
-        found,
-        person=best[1],
-        account=best[2],
-        folder="%s/%s" % (of_users[0], best[1]) if of_users else "",
-    )
+    folder = "%s/%s" % (of_users[0], best.person) if of_users else ""
+    return {**found, "person": best.person, "account": best.account, "folder": folder}
 
 
-def _isolation_check(entry: dict | None, host: str, reason: str, accepted: bool, seconds: int):
+class _Quota(NamedTuple):
+    """How many GPUs a person gets in an account. Infinite without a limit."""
+
+    quota: float
+    person: str
+    account: str
+
+
+def _largest_quota(accounts: Iterable[Mapping[str, Any]], people: list[str]) -> _Quota | None:
+    """Return the first account with the largest quota, and its first member among C(people). None if no account has one of them."""
+    best = None
+    for account in accounts:
+        limits = [account.get(key) for key in ("gpus", "max_gpus_per_person")]
+        quota = min((limit for limit in limits if limit is not None), default=float("inf"))
+        members = [name for name in people if name in (account.get("members") or [])]
+        if members and (best is None or quota > best.quota):
+            best = _Quota(quota, members[0], account["name"])
+    return best
+
+
+def _isolation_check(
+    entry: Mapping[str, Any] | None, host: str, reason: str, accepted: bool, seconds: float
+) -> Mapping[str, Any]:
     """Return the finding of check scheduler-isolation of a host."""
     if entry is None:
         found = reason or "no job was submitted"
@@ -412,11 +510,25 @@ def _isolation_check(entry: dict | None, host: str, reason: str, accepted: bool,
         "no GPU opens in a task without GPUs, its memory is limited, and others cannot read the "
         "folder of a job"
     )
-    more = {"expected": expected, "fix": fix, "seconds": seconds}
-    return finding(ISOLATION, host, verdict, found=found, source="srun", **more)
+    return finding(
+        ISOLATION,
+        host,
+        verdict,
+        expected=expected,
+        found=found,
+        source="srun",
+        fix=fix,
+        seconds=seconds,
+    )
 
 
-def probe_checks(result, plan, hosts, reason="", accepted=False):
+def probe_checks(
+    result: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    hosts: Sequence[str],
+    reason: str = "",
+    accepted: bool = False,
+) -> list[Mapping[str, Any]]:
     """Return the findings of checks scheduler-job and scheduler-isolation.
 
     C(result) is of module slurm_probe. If it is empty, C(reason) says why no job was submitted.
@@ -425,7 +537,7 @@ def probe_checks(result, plan, hosts, reason="", accepted=False):
     probes = {entry["node"]: entry for entry in result.get("probes", [])}
     place = " in a container of %s" % plan["image"] if plan.get("image") else ""
     share = ", and the share" if plan.get("folder") else ""
-    checks = []
+    checks: list[Mapping[str, Any]] = []
     for host in hosts:
         entry = probes.get(host)
         if entry is None:
@@ -486,7 +598,7 @@ def unmeasured(required: list[str], of_jobs: list[str], run: Measurement) -> lis
     A check stays required if a fault of the cluster prevents it, or if C(required) names it and the job is only switched off.
     """
 
-    def unless_required(*check_ids):
+    def unless_required(*check_ids: str) -> list[str]:
         return [check_id for check_id in check_ids if check_id not in required]
 
     left_out = []
@@ -508,8 +620,12 @@ def unmeasured(required: list[str], of_jobs: list[str], run: Measurement) -> lis
 
 
 def evidence(
-    variables: dict, members: list, names: list, answering: list, scheduler: str = ""
-) -> dict:
+    variables: Variables,
+    members: Members,
+    names: Collection[str],
+    answering: Sequence[str],
+    scheduler: str = "",
+) -> Evidence:
     """Return what the report has of the hosts: C(hosts) of those in C(names), C(versions) and C(logs) of those that answer."""
     return {
         "hosts": checked(members, names, variables, scheduler),
@@ -518,7 +634,9 @@ def evidence(
     }
 
 
-def decide_verify_unmeasured(required: list[str], of_jobs: list[str], hosts: int, **run) -> list:
+def decide_verify_unmeasured(
+    required: list[str], of_jobs: list[str], hosts: int, **run: Any
+) -> list[str]:
     """As unmeasured. C(run) has the other fields of Measurement."""
     return unmeasured(required, of_jobs, Measurement(hosts, **run))
 
