@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import collections
 import ipaddress
+from typing import TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._host import is_virtual_interface
 
 __all__ = [
+    "Member",
     "as_address",
     "cluster_network",
     "fabric_network",
@@ -24,6 +26,47 @@ __all__ = [
     "shared_networks",
     "slots_of",
 ]
+
+
+class Rdma(TypedDict):
+    """The RDMA devices that carry a host's data."""
+
+    #: C(infiniband) or C(roce).
+    transport: str
+    #: Of each device in Gb/s; None if it reports none.
+    rate_gb_s: float | None
+    #: In NCCL_IB_HCA's notation.
+    devices: list[str]
+    #: Index of the address in the GID tables with RoCE; None with InfiniBand, or if the devices differ.
+    gid_index: int | None
+
+
+class Rail(TypedDict):
+    """The place of a host in one of several fabric networks."""
+
+    network: str
+    address: str
+    interface: str
+
+
+class Member(TypedDict):
+    """A host of the cluster, as M(cluster_members) returns it. Its documentation explains each key."""
+
+    name: str
+    address: str
+    interface: str
+    fabric_address: str
+    fabric_interface: str
+    fabric_rdma: Rdma | None
+    fabric_rails: list[Rail]
+    addresses: list[str]
+    slots: int
+    slots_counted: bool
+    nvidia_devices: int
+    npus: int
+    reachable: bool
+    in_play: bool
+    error: str
 
 
 #: More than a host has. Root of a host can answer anything.
