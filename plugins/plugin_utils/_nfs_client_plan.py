@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import normal_path
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import version_in
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._cluster import Member
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import quoted
+
+if TYPE_CHECKING:
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._cluster import Member
 
 UNITS = "/etc/systemd/system"
 # People write on the share, so no file on it gives rights of another, unless the site wants it.
