@@ -6,20 +6,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._finding import finding
 
 __all__ = ["blocks", "finding", "render"]
 
+#: A finding, see module_utils/_finding.py.
+_Finding = TypeVar("_Finding", bound=Mapping[str, Any])
 
-def blocks(findings, fail_on="block"):
+
+def blocks(findings: Iterable[_Finding], fail_on: str = "block") -> list[_Finding]:
     """Return the findings that stop the run: failed ones, and warnings too if C(fail_on) is warn."""
     stopping = ("fail", "warn") if fail_on == "warn" else ("fail",)
     return [entry for entry in findings if entry["verdict"] in stopping]
 
 
-def render(findings, words=(("fail", "BLOCK"), ("warn", "WARN"))):
-    """Return the findings of these verdicts as text, in this order, under the name of the verdict. Equal findings of several hosts are merged."""
-    merged = {}
+def render(
+    findings: Iterable[Mapping[str, Any]],
+    words: Sequence[tuple[str, str]] = (("fail", "BLOCK"), ("warn", "WARN")),
+) -> str:
+    """Return the findings of some verdicts as text. Equal findings of several hosts are merged.
+
+    C(words) are pairs of a verdict and its name in the text, in the order of the text.
+    """
+    merged: dict[tuple[str, ...], list[str]] = {}
     for entry in findings:
         if entry["verdict"] in dict(words):
             key = tuple(

@@ -7,9 +7,21 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any, TypedDict
 
 
-def _differs(entry: dict, found: dict[str, str] | None) -> bool:
+class Found(TypedDict):
+    """A file of a host, as module host_info returns it."""
+
+    #: C(file), C(directory) or C(other).
+    state: str
+    #: Such as "0644".
+    mode: str
+    #: SHA-256 of a file; empty for everything else.
+    checksum: str
+
+
+def _differs(entry: dict[str, Any], found: Found | None) -> bool:
     state = entry.get("state", "file")
     if state == "absent":
         return found is not None
@@ -19,10 +31,11 @@ def _differs(entry: dict, found: dict[str, str] | None) -> bool:
         return True
     if state == "directory":
         return False
-    return found["checksum"] != hashlib.sha256(entry["content"].encode("utf-8")).hexdigest()
+    requested: str = hashlib.sha256(entry["content"].encode("utf-8")).hexdigest()
+    return found["checksum"] != requested
 
 
-def files_differ(entries: list[dict], found: dict[str, dict[str, str]]) -> bool:
+def files_differ(entries: list[dict[str, Any]], found: dict[str, Found]) -> bool:
     """Return whether module managed_files would change one of the entries.
 
     C(found) are the files of module host_info by path. Entries are files with C(content), folders, and what is to be absent. They belong to root, as every

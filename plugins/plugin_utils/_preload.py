@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import pkgutil
 
-from ansible.plugins.loader import filter_loader
+# ansible-core has no types.
+from ansible.plugins.loader import filter_loader  # type: ignore[import-untyped]
 
 from ansible_collections.trainyard.gpu.plugins import filter as filters
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import verify_rules
 
 
-def load_filters():
+def load_filters() -> None:
     """Load all filters into this process and those that it forks."""
     verify_rules()
     for module in pkgutil.iter_modules(filters.__path__):
