@@ -105,10 +105,8 @@ def bandwidth_tool(image, asked, gpus, on_host=False, frameworks=None, problems=
 def bandwidth_of_nccl_tests(together, alone, before, after, gpus, plan, image=()):
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _bandwidth_tool
 
-    told = _bandwidth_tool.told_by_tasks(alone, before, after)
-    return _bandwidth_tool.of_nccl_tests(
-        told["alone"], together, told["facts"], told["after"], gpus, plan, image
-    )
+    results = _bandwidth_tool.results_of_tasks(alone, before, after)
+    return _bandwidth_tool.of_nccl_tests(results, together, gpus, plan, image)
 
 
 def bandwidth_with_search(found, job, tail=()):

@@ -6,25 +6,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._finding import finding
 
+if TYPE_CHECKING:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._finding import Finding
+
 __all__ = ["blocks", "finding", "render"]
 
-#: A finding, see module_utils/_finding.py.
-_Finding = TypeVar("_Finding", bound=Mapping[str, Any])
 
-
-def blocks(findings: Iterable[_Finding], fail_on: str = "block") -> list[_Finding]:
+def blocks(findings: Iterable[Finding], fail_on: str = "block") -> list[Finding]:
     """Return the findings that stop the run: failed ones, and warnings too if C(fail_on) is warn."""
     stopping = ("fail", "warn") if fail_on == "warn" else ("fail",)
     return [entry for entry in findings if entry["verdict"] in stopping]
 
 
 def render(
-    findings: Iterable[Mapping[str, Any]],
+    findings: Iterable[Finding],
     words: Sequence[tuple[str, str]] = (("fail", "BLOCK"), ("warn", "WARN")),
 ) -> str:
     """Return the findings of some verdicts as text. Equal findings of several hosts are merged.
@@ -34,10 +34,8 @@ def render(
     merged: dict[tuple[str, ...], list[str]] = {}
     for entry in findings:
         if entry["verdict"] in dict(words):
-            key = tuple(
-                entry[name] for name in ("verdict", "id", "source", "found", "expected", "fix")
-            )
-            merged.setdefault(key, []).append(entry["host"])
+            texts = (entry["source"], entry["found"], entry["expected"], entry["fix"])
+            merged.setdefault((entry["verdict"], entry["id"], *texts), []).append(entry["host"])
     paragraphs = []
     for verdict, word in words:
         for (its_verdict, check_id, source, found, expected, fix), hosts in merged.items():
