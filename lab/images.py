@@ -401,7 +401,7 @@ def recipe_digest(root):
             *files,
             root / "lab/wheels.txt",
             root / "plugins/module_utils/_recipe.py",
-            root / "plugins/filter/training_image.py",
+            root / "plugins/plugin_utils/_image_plan.py",
         ]
     ):
         if path.name != "README.md":

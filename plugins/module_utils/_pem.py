@@ -72,3 +72,11 @@ def check(pem):
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem)
     except ssl.SSLError as error:
         raise ParseError(f"OpenSSL cannot parse the certificate: {error}") from error
+
+
+def fingerprints(texts):
+    """Return the SHA-256 fingerprints of all certificates in the texts, none if a text cannot be read."""
+    try:
+        return [fingerprint for text in texts for fingerprint in certificates(text)]
+    except ParseError:
+        return []

@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 
-__all__ = ["DamagedRecord", "Record", "parse"]
+__all__ = ["DamagedRecord", "Record", "parse", "recorded"]
 
 
 class DamagedRecord(ValueError):
@@ -24,7 +25,8 @@ def parse(content, path):
     try:
         record = json.loads(content.decode("utf-8"))
     except ValueError as error:
-        raise _damaged(path, error) from error
+        # Its own text says all. Ansible would print each cause once more.
+        raise _damaged(path, error) from None
     if not isinstance(record, dict):
         raise _damaged(path, "a dictionary is expected")
     return record
@@ -76,3 +78,8 @@ class Record:
             file.flush()
             os.fsync(file.fileno())
         os.rename(unfinished, self.path)
+
+
+def recorded(slurped):
+    """Return the record that M(ansible.builtin.slurp) has read, {} if the file is empty. Raises DamagedRecord, which names its C(source)."""
+    return parse(base64.b64decode(slurped["content"]), slurped["source"])

@@ -10,7 +10,7 @@ module: job_container_info
 short_description: Gather what jobs in rootless containers need from a host
 version_added: "0.3.0"
 description:
-  - Returns in one run the host's part of the input of P(trainyard.gpu.job_container_plan#filter) - packages, devices, file systems, subordinate IDs, podman's
+  - Returns in one run the host's part of the input of decision C(job_container_plan) - packages, devices, file systems, subordinate IDs, podman's
     configuration, the image store, the firewall of jobs, images of the Docker engine and the record of the role.
   - A host without podman or Docker is a result, not a failure.
 options:

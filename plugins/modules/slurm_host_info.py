@@ -10,7 +10,7 @@ module: slurm_host_info
 short_description: Gather what Slurm's configuration needs from a host
 version_added: "0.3.0"
 description:
-  - Returns in one run the host's part of the input of P(trainyard.gpu.slurm_plan#filter) - packages, hardware, GPU device nodes, control groups, services,
+  - Returns in one run the host's part of the input of decision C(slurm_plan) - packages, hardware, GPU device nodes, control groups, services,
     files and the record of a role.
   - A host without Slurm is a result, not a failure.
   - The versions of Slurm, munge and MariaDB are returned in addition to O(packages).

@@ -228,7 +228,16 @@ def _of_hosts(texts_of, readings, npus):
 
 
 def ascend_plan(readings, npus, wanted):
-    """Return the plan; see the filter. C(readings) and C(npus) are by host, in rank order."""
+    """Judge driver, firmware and devices of all hosts with NPUs, and plan their environment and the rank table.
+
+    C(readings) are results of M(trainyard.gpu.ascend_info), C(npus) of M(trainyard.gpu.npu_smi_info), by host in rank order. C(wanted) has C(versions) of
+    C(driver) and C(firmware), empty for any, C(format) of the table, empty for none, C(format_problems), C(addresses) of all hosts with NPUs by name, and
+    C(absent), those of them that are not in this run.
+
+    Returns C(problems) that keep NPUs from working, C(warnings), C(hosts), by host C(files) and C(absent) for M(trainyard.gpu.managed_files), whether they
+    C(differs) and the table does (C(table_differs)), the paths that are C(changed), and a C(summary), C(members) with C(name) and C(address), the C(format) of
+    the table, empty if none is written, and C(board_id) for one of the old format.
+    """
     problems = [
         fault
         for name, reading in readings.items()

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BROKE_OFF
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
@@ -23,9 +23,6 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import (
     gpus_busy,
     nccl_transport,
 )
-
-if TYPE_CHECKING:
-    from ansible_collections.trainyard.gpu.plugins.module_utils._finding import Finding
 
 SOURCE = {
     "gloo": "PyTorch's all-reduce by Gloo",
@@ -114,7 +111,9 @@ def _source(answer: dict[str, Any]) -> str:
     return SOURCE.get(key or "", "an all-reduce of all ranks") + carrier
 
 
-def _busy_check(answer: dict[str, Any], host: str, gpus: int | None, why_unknown: str) -> Finding:
+def _busy_check(
+    answer: dict[str, Any], host: str, gpus: int | None, why_unknown: str
+) -> Mapping[str, Any]:
     """Return check gpus-busy of a host. C(gpus) is the number of its GPUs, C(why_unknown) the reason why nothing was seen."""
     carrier = answer.get("carrier") or answer.get("collective")
     if not gpus:
@@ -143,16 +142,17 @@ def _on_gpus(answer: dict[str, Any]) -> bool:
     return bool(answer.get("on_gpus", by_nccl))
 
 
-def _skipped(answer: dict[str, Any], check_id: str, host: str, found: str) -> Finding:
+def _skipped(answer: dict[str, Any], check_id: str, host: str, found: str) -> Mapping[str, Any]:
     return finding(check_id, host, "skipped", found=found, source=_source(answer))
 
 
 def _fabric_checks(
     answer: dict[str, Any], hosts: Sequence[str], unknown: Mapping[str, str]
-) -> list[Finding]:
+) -> list[Mapping[str, Any]]:
     """Return what the counters of the fabric tell of each of several hosts. C(unknown) has the reason of those that were not seen."""
-    watched, carrier = answer.get("watched"), answer.get("carrier") or answer.get("collective")
-    checks: list[Finding] = []
+    watched = answer.get("watched") or {}
+    carrier = answer.get("carrier") or answer.get("collective") or ""
+    checks: list[Mapping[str, Any]] = []
     for host in hosts:
         if unknown[host]:
             check = _skipped(answer, "fabric-counters", host, "not read: %s" % unknown[host])
@@ -172,7 +172,7 @@ def _fabric_checks(
 
 def _transport_check(
     answer: dict[str, Any], hosts: Sequence[str], unknown: Mapping[str, str]
-) -> Finding:
+) -> Mapping[str, Any]:
     """Return check nccl-transport: how NCCL has moved data between all hosts. C(unknown) has by host why it was not seen."""
     carrier, name = answer.get("carrier") or answer.get("collective"), ", ".join(hosts)
     if carrier and carrier != "nccl":
@@ -192,13 +192,13 @@ def _watched_checks(
     tail: Sequence[str],
     gpus: Mapping[str, int],
     reason: str,
-) -> list[Finding]:
+) -> list[Mapping[str, Any]]:
     """Return observations while all hosts worked together. A check that cannot be made gives the reason."""
     watched = answer.get("watched") or {}
     reason = reason or watched.get("error") or _unseen(answer, hosts, tail)
     seen, errors = watched.get("hosts") or {}, watched.get("errors", {})
     unknown = {host: errors.get(host) or ("" if host in seen else reason) for host in hosts}
-    checks: list[Finding] = [
+    checks: list[Mapping[str, Any]] = [
         _busy_check(answer, host, gpus.get(host), unknown[host]) for host in hosts
     ]
     if len(hosts) > 1:
@@ -212,8 +212,11 @@ def bandwidth_checks(
     tail: Sequence[str] = (),
     gpus: Mapping[str, int] | None = None,
     reason: str = "",
-) -> list[Finding]:
+) -> list[Mapping[str, Any]]:
     """Return the findings of a measurement and of what was seen meanwhile.
+
+    They are C(bandwidth-host), one per host, and C(bandwidth-cluster), which names the suspects. What was seen during the job becomes C(gpus-busy) and
+    C(fabric-counters), one per host, and C(nccl-transport). Without a measurement a check is skipped, and a bandwidth without an expected value is a warning.
 
     C(answer) is the result of the measuring job, empty if it left none. C(tail) are the last lines of its output, C(gpus) the number of GPUs by host, and
     C(reason) tells why nothing was measured.
@@ -225,7 +228,7 @@ def bandwidth_checks(
 
 def _host_check(
     answer: dict[str, Any], host: str, run: dict[str, Any] | None, reason: tuple[str, str]
-) -> Finding:
+) -> Mapping[str, Any]:
     """Return check bandwidth-host. C(run) is the host's own run, None with the C(reason)."""
     if run is None:
         return _unmeasured(answer, "bandwidth-host", host, reason)
@@ -244,7 +247,7 @@ def _host_check(
 
 def _unmeasured(
     answer: dict[str, Any], check_id: str, host: str, reason: tuple[str, str]
-) -> Finding:
+) -> Mapping[str, Any]:
     """Return a skipped check. C(reason) has why, and for a job whose log tells it, a fix."""
     why, fix = reason
     found = "not measured: %s" % why
@@ -271,7 +274,7 @@ def _cluster_fix(answer: dict[str, Any]) -> str:
     return "%s; until then leave out: %s" % (" and ".join(fix), ", ".join(answer["suspect"]))
 
 
-def _cluster_check(answer: dict[str, Any], name: str, run: dict[str, Any]) -> Finding:
+def _cluster_check(answer: dict[str, Any], name: str, run: dict[str, Any]) -> Mapping[str, Any]:
     """Return check bandwidth-cluster. C(run) is that of all hosts, C(name) has their names."""
     found, required = _measured(run), run["expected"]["required_gb_s"]
     verdict, fix = "pass", ""
@@ -307,7 +310,7 @@ def _measured_checks(
     tail: Sequence[str],
     gpus: Mapping[str, int],
     reason: str,
-) -> list[Finding]:
+) -> list[Mapping[str, Any]]:
     """Return the checks of the bandwidth. See bandwidth_checks for the parameters."""
     runs = {run["id"]: run for run in answer.get("runs", [])}
 

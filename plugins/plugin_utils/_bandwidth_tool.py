@@ -425,3 +425,28 @@ def with_search(
         watched=watched,
         lost=lost,
     )
+
+
+def decide_bandwidth_tool(
+    image: Iterable[str],
+    requested: str,
+    gpus: Mapping[str, int],
+    on_host: bool = False,
+    frameworks: Iterable[str] | str | None = None,
+    problems: Mapping[str, list[str]] | None = None,
+) -> Choice:
+    """As choose. Raises ValueError if C(requested) is no tool."""
+    if requested not in ("auto",) + TOOLS:
+        raise ValueError("'%s' is not a tool; use auto, %s" % (requested, ", ".join(TOOLS)))
+    return choose(requested, gpus, image, on_host, frameworks, problems)
+
+
+def decide_bandwidth_of_nccl_tests(
+    together: dict[str, Any],
+    alone: Mapping[str, dict[str, Any]],
+    before: Mapping[str, dict[str, Any]],
+    after: Mapping[str, dict[str, Any]],
+    *job: Any,
+) -> dict[str, Any]:
+    """As of_nccl_tests, of results of tasks as results_of_tasks takes them. C(job) are its C(gpus), C(plan) and C(image)."""
+    return of_nccl_tests(results_of_tasks(alone, before, after), together, *job)

@@ -15,7 +15,7 @@ import operator
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 # ansible-core has no types.
 from ansible.module_utils.common.yaml import yaml_load  # type: ignore[import-untyped]
@@ -26,7 +26,10 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
     version_key,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import nvlink_5_board
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import (
+    nvlink_5_board,
+    plan as driver_plan,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_name import versions_in_name
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import (
     COMPLETED,
@@ -35,6 +38,14 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import (
     refusal,
 )
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import (
+        Plan as DriverPlan,
+        Requested as RequestedDriver,
+    )
 
 FOLDER = os.path.join(os.path.dirname(__file__), "compat")
 RECOMMENDED = "recommended"
@@ -931,3 +942,59 @@ def nearest(release: str, cuda: str, versions: Iterable[str], count: int = 3) ->
     builds = {version: NcclBuild.parse(version) for version in versions}
     exact = {version: build for version, build in builds.items() if build}
     return sorted(exact, key=lambda version: (distance(exact[version]), version))[:count]
+
+
+def decide_gpu_fit(
+    stack: dict[str, Any],
+    directory: str,
+    image_cuda: str = "",
+    requested: Mapping[str, str] | None = None,
+    facts_file: str = "",
+) -> dict[str, Any]:
+    """As gpu_fit, with the compatibility data of the collection and of a file of the site. Raises ParseError."""
+    return gpu_fit(stack, load_facts(facts_file), directory, image_cuda, requested)
+
+
+def decide_image_fit(
+    base: str,
+    known: dict[str, Any] | None = None,
+    source_fixes: Iterable[dict[str, Any]] = (),
+    horovod: str = "",
+    facts_file: str = "",
+    **requested: Any,
+) -> dict[str, Any]:
+    """As image_fit, with the compatibility data of the collection and of a file of the site. C(source_fixes) are those of the inventory, and C(requested) has
+    the other fields of ImageRequest.
+    """
+    fixes = own_source_fixes() + list(source_fixes)
+    given = ImageRequest(fixes, horovod, **requested)
+    return image_fit(base, load_facts(facts_file), known or {}, given)
+
+
+def decide_rank_table_fit(
+    reading: dict[str, Any],
+    requested: str | float = "auto",
+    mindspore: str = "",
+    packages: Iterable[str] = (),
+    facts_file: str = "",
+) -> RankTableFit:
+    """As rank_table_fit, with the compatibility data of the collection and of a file of the site."""
+    return rank_table_fit(reading, requested, load_facts(facts_file), mindspore, packages)
+
+
+def decide_toolkit_version(
+    requested: str | float, packages: dict[str, Any], facts_file: str = ""
+) -> str:
+    """As toolkit_version, with the compatibility data of the collection and of a file of the site."""
+    return toolkit_version(str(requested), packages, load_facts(facts_file))
+
+
+def decide_nvidia_driver_plan(
+    found: dict[str, Any],
+    data: dict[str, Any],
+    recommended: str = "",
+    **requested: Unpack[RequestedDriver],
+) -> DriverPlan:
+    """As plan of _driver_plan, with the compatibility data of the collection."""
+    facts = load_facts()
+    return driver_plan(found, facts, Compatibility(facts).generation, requested, data, recommended)

@@ -464,3 +464,19 @@ def docker_engine_files(
         "files": directories + present + leaving,
         "has_work": differ or _has_work(plan),
     }
+
+
+def decide_docker_engine_plan(
+    found: dict[str, Any],
+    requested: Requested,
+    catalog: dict[str, Parts],
+    system: str,
+    **answers: Any,
+) -> Plan:
+    """As docker_engine_plan. C(answers) has the fields of Answers, and versions may be numbers."""
+    as_texts: Requested = {
+        **requested,
+        "version": str(requested["version"]),
+        "minimum_version": str(requested["minimum_version"]),
+    }
+    return docker_engine_plan(found, as_texts, catalog, system, Answers(**answers))

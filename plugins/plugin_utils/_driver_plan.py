@@ -793,3 +793,16 @@ def driver_versions(installed: Mapping[str, Any]) -> list[str]:
             if not package.get("leads_to")
         }
     )
+
+
+def decide_nvidia_driver_state(
+    found: dict[str, Any],
+    planned: Plan,
+    offered: dict[str, Any] | None = None,
+    recommended: dict[str, str] | None = None,
+    **requested: Any,
+) -> State:
+    """As state. C(offered) and C(recommended) are results of nvidia_driver_info, None if it has not run; C(requested) has the keys of Operation."""
+    operation: Any = {"persistence": True, "allow_reboot": False, **requested}
+    named = (recommended or {}).get("recommended", "")
+    return state(found, planned, operation, offered or {}, named)

@@ -15,6 +15,8 @@ cluster and fabric networks.
 from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import RESET
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts, nvlinks
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._verify_plan import hardware
 
 __all__ = ["gpu_models", "problems"]
 
@@ -524,3 +526,11 @@ def problems(hosts, models):
         }
         for check, judge in _CHECKS.items()
     }
+
+
+def decide_verify_hardware(variables: dict, members: list, facts_file: str = "") -> dict:
+    """Return C(models), the GPUs of the hosts by model, and C(problems). C(variables) are those of role verify by host, C(facts_file) is one of the site."""
+    known = load_facts(facts_file)
+    hosts = hardware(members, variables)
+    models = gpu_models(hosts, lambda name: nvlinks(name, known))
+    return {"models": models, "problems": problems(hosts, models)}

@@ -10,12 +10,28 @@ plan. The plan is recorded in labels of the image and is not part of the hash.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import (
     FRAMEWORKS,
+    REPOSITORY,
+    Build,
+    archive_image,
+    base_problems,
     horovod_variables,
+    recipe_hash,
+)
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._vendor_source import (
+    CUDA_ARCHITECTURES,
+    CUDA_FINGERPRINT,
+    CUDA_PLACE,
+    CUDA_URL,
+    FORMER_PLACE,
+    RETIRED_KEYS,
+    facts,
+    vendor_source,
 )
 
 if TYPE_CHECKING:
@@ -216,7 +232,7 @@ def _nccl_for_base(
 
 
 def _repository_problems(
-    base: str, probe: dict[str, Any], plan: NcclPlan, source: dict[str, Any]
+    base: str, probe: dict[str, Any], plan: NcclPlan, source: Mapping[str, Any]
 ) -> list[str]:
     """Return why NVIDIA's repository does not have the NCCL of the plan."""
     if source["problem"]:
@@ -238,7 +254,7 @@ def nccl_plan(
     requested: Requested,
     wants_nccl: bool,
     compat: Compatibility,
-    source: dict[str, Any],
+    source: Mapping[str, Any],
 ) -> NcclPlan:
     """Return what becomes of NCCL.
 
@@ -354,7 +370,7 @@ def image_plan(
     probe: dict[str, Any],
     requested: Requested,
     compat: Compatibility,
-    source: dict[str, Any],
+    source: Mapping[str, Any],
 ) -> Plan:
     """Return the plan of a build on a base.
 
@@ -390,3 +406,98 @@ def image_plan(
         ),
         "labels": _labels(requires, nccl["version"]),
     }
+
+
+class RetiredSources(TypedDict):
+    """NVIDIA's former repositories, which a build removes from its base."""
+
+    #: Patterns of their addresses.
+    places: list[str]
+    former_places: list[str]
+    #: Of keys.
+    fingerprints: list[str]
+    retired_keys: list[str]
+
+
+class PlanWithSource(Plan):
+    #: NVIDIA's repository for the image, empty if no build has to be planned.
+    source: Mapping[str, Any]
+    retired: RetiredSources
+
+
+def decide_image_plan(
+    probe: dict[str, Any],
+    base: str,
+    horovod: dict[str, Any],
+    requested: Requested,
+    vendor: dict[str, str] | None = None,
+    facts_file: str = "",
+) -> PlanWithSource:
+    """As image_plan, with the compatibility data of the collection and of a file of the site.
+
+    C(probe) is empty if no build has to be planned. C(vendor) has C(cuda_url), C(keyring_checksum) and C(cuda_fingerprint) of the inventory, where it sets
+    them.
+    """
+    given = vendor or {}
+    fingerprint = (given.get("cuda_fingerprint") or CUDA_FINGERPRINT).upper()
+    source: Mapping[str, Any] = {}
+    if probe:
+        machine = probe["architecture"]
+        probe = dict(probe, cuda_architecture=CUDA_ARCHITECTURES.get(machine, machine))
+        source = vendor_source(
+            "cuda_ubuntu",
+            {"os": probe["os"], "architecture": machine},
+            given.get("cuda_url") or CUDA_URL,
+            keyring_checksum=given.get("keyring_checksum") or "",
+            facts_file=facts_file,
+            cuda_fingerprint=fingerprint,
+        )
+    return {
+        **image_plan(base, horovod, probe, requested, facts(facts_file), source),
+        "source": source,
+        "retired": {
+            "places": [CUDA_PLACE % "[^/]+"],
+            "former_places": [FORMER_PLACE],
+            "fingerprints": [fingerprint],
+            "retired_keys": RETIRED_KEYS,
+        },
+    }
+
+
+class Recipe(TypedDict):
+    """What determines an image."""
+
+    hash: str
+    name: str
+    #: Environment of Horovod's build.
+    variables: dict[str, str]
+    #: Layers of the base, which are known of an archive only.
+    base_layers: list[str]
+
+
+def image_recipe(recipe: dict[str, Any]) -> Recipe:
+    """Return what determines an image, from the variables of the role without their prefix.
+
+    Raises RecipeError for an archive C(base_archive) that does not have the base.
+    """
+    parts = dict(recipe)
+    archive = parts.pop("base_archive")
+    base = archive_image(archive, parts["base"]) if archive else {"id": "", "layers": []}
+    variables = horovod_variables(
+        parts["requires"], parts.pop("cuda_architectures"), parts.pop("build_variables")
+    )
+    digest = recipe_hash(dict(parts, base_id=base["id"], variables=variables))
+    return {
+        "hash": digest,
+        "name": "%s:%s" % (REPOSITORY, digest[:12]),
+        "variables": variables,
+        "base_layers": base["layers"],
+    }
+
+
+def base_image_problems(
+    probe: dict[str, Any], python_packages: list[str], **build: Any
+) -> list[str]:
+    """As base_problems. C(build) has the other fields of Build."""
+    problems: list[str] = base_problems(probe, Build(packages=python_packages, **build))
+    return problems

@@ -631,7 +631,14 @@ def numbers(wanted):
 
 
 def host_plan(found, wanted):
-    """Return the plan of the registry's host; see the filter."""
+    """Return the plan of the registry's host, and what is wrong before anything changes.
+
+    C(found) is a result of M(trainyard.gpu.image_relay_info), C(wanted) the request, as role image_relay makes it from its variables.
+
+    Returns C(packages), C(lacks_packages), C(masked), links that keep services of packages from starting, C(files), the undo C(record) and its C(record_text),
+    C(problems) with the variable and what to do, C(registry), how names of images in it begin, C(certificate), C(names) and C(addresses) for
+    M(trainyard.gpu.own_certificate), empty if the site has one, and the C(images).
+    """
     wanted = numbers(wanted)
     packages = list(TOOLS if wanted["registry"] else TOOLS + SERVERS)
     record = record_of(found, wanted, packages)
@@ -688,7 +695,11 @@ def requests(wanted):
 
 
 def images_plan(found, wanted):
-    """Return the plan of the images; see the filter.
+    """Compare the digests of images at their sources and in the registry. Return which of them to copy or to complete.
+
+    C(found) is a result of M(trainyard.gpu.image_relay_info), C(wanted) the request, as role image_relay makes it from its variables. It has C(images) and
+    C(relayed). Returns C(todo), whose C(what) is copy, complete or record, C(problems), C(kept), relayed images whose source does not answer now, and the
+    C(catalogue).
 
     A source that does not answer is a problem only if the image is not there yet, so that a site can give up its internet access later.
     """
@@ -798,7 +809,13 @@ def login_document(registry, auth):
 
 
 def client_plan(found, wanted, access):
-    """Return what each host of the cluster gets; see the filter."""
+    """Return what each host of the cluster gets: the certificate of the registry and the logins of people.
+
+    C(found) is a result of M(trainyard.gpu.image_relay_info), C(wanted) the request, as role image_relay makes it from its variables.
+    C(access): C(ca), the certificate of the authority, and C(logins) by name, as M(trainyard.gpu.image_relay_logins) returns them.
+
+    Returns C(files) and secret C(logins) for M(trainyard.gpu.managed_files), C(absent) paths, and the undo C(record) of a host without the registry.
+    """
     wanted = numbers(wanted)
     registry = registry_name(wanted)
     files = [_folder("/etc/trainyard"), _folder(FOLDER)]
@@ -912,7 +929,10 @@ def _of_registry_host(wanted, now):
 
 
 def drift(found, wanted, now, host):
-    """Return how a host differs from its plan; see the filter. C(now) is empty, or what the registry's host has and the paths of files that differ."""
+    """Return how a host differs from its plan, each with C(what), C(asked) and C(found). No registry is asked: a newer image outside is no difference.
+
+    C(now) is empty, or what the registry's host has and the paths of files that differ.
+    """
     wanted = numbers(wanted)
     registry, record = registry_name(wanted), found["record"]
     if not record:
@@ -950,7 +970,11 @@ def _unit_files():
 
 
 def former_registry(found, wanted, host):
-    """Return what a host has of a registry that is no longer configured there; see the filter. The units go last: they tell that something is left."""
+    """Return what a host has of a registry that is no longer configured there. The units go last: they tell that something is left.
+
+    Returns C(units) to stop, C(absent), paths to remove, folders only if they are empty, and C(storage), folders in which images stay. All are empty if nothing
+    is left. Images, packages and the undo record are not in it.
+    """
     is_planned = host == wanted["host"] and not wanted["registry"]
     if is_planned or not _units_of(found):
         return {"units": [], "absent": [], "storage": []}
@@ -965,7 +989,9 @@ def former_registry(found, wanted, host):
 
 
 def removal(found):
-    """Return what a host has of the role; see the filter."""
+    """Return what a host has of the role: whether anything is C(placed), C(units) to stop, C(absent), paths to remove, folders only if they are empty,
+    C(empty), files and folders of packages, to remove after the packages, C(unmask), links that mask services, and C(storage), folders of registries.
+    """
     record = found["record"]
     absent = ["%s/%s" % (PEOPLE, name) for name in found["people"]] + [
         PEOPLE,

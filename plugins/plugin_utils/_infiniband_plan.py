@@ -73,7 +73,16 @@ def _ports(devices):
 
 
 def infiniband_plan(found, packages, placed_paths, names_file, names_rule, persistent_names):
-    """Return the plan; see the filter. C(found) is empty before the host is read, and then only C(kernel_modules) is of use."""
+    """Plan the kernel modules, packages and files that the InfiniBand and RoCE adapters of a host need.
+
+    C(found) is a result of M(trainyard.gpu.infiniband_info). It is empty before the host is read, and then only C(kernel_modules) is of use. C(packages) are
+    not needed if the vendor's OFED is installed. C(placed_paths) are files that the role may have written. C(names_file) is the one of them that replaces a
+    rule of rdma-core, and may be the user's; C(names_rule) is its content. C(persistent_names): devices are named by their place on the PCI bus.
+
+    Returns C(kernel_modules) whose state the plan needs, C(missing_packages), C(modules) to load at boot, C(lacking), those that the kernel does not have,
+    C(unloaded), those to load now, C(own_paths), existing files of the role, C(keeps_names), whether C(names_file) is written, C(ports) with C(device),
+    C(port), C(transport), C(state), C(rate_gb_s), C(netdev) and C(gid_index), and C(summary), sentences.
+    """
     ofed, files = found.get("ofed") or "", found.get("files") or {}
     devices, states = found.get("devices") or [], found.get("kernel_modules") or {}
     missing, wanted = [], []

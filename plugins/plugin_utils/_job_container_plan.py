@@ -875,7 +875,20 @@ def differs(entry, found):
 
 
 def job_container_plan(found, wanted):
-    """Return the plan; see the filter."""
+    """Plan packages, files and the image store of a training host whose Slurm jobs run in rootless containers, and list what keeps them from working.
+
+    Another host of the cluster gets only the table that refuses its people the ports of jobs. C(found) is a result of M(trainyard.gpu.job_container_info).
+    C(wanted): C(users), each with C(name) and C(uid); C(registries); C(storage), the folder for containers; C(share); C(shm_size); C(job_cgroups), whether
+    Slurm has a cgroup for each job, None if unknown; C(network) and C(fabric), networks as CIDR; C(members) of M(trainyard.gpu.cluster_members);
+    C(environment) of jobs; C(gpus), their number by Slurm, and C(gpu_numbers), the device number of each in the order in which Slurm counts them, None if
+    unknown; C(free_gib); C(images), names of images of the Docker engine; C(training_image); C(programs), their content by path; C(former), paths of programs
+    that another role has now; C(firewall), the table of ports: C(enabled), C(host), this host, C(training) and C(login), names of hosts, C(open), ports that
+    stay open.
+
+    Returns C(packages), C(lacks_packages), C(files), C(absent), C(files_differ), the role's C(record), C(record_differs), C(images) that the store lacks, with
+    C(name), C(id) and C(command), the line for bash that loads it, C(firewall), whether to C(load) or C(stop) the table, C(store), its C(unit), C(mount), the
+    state that the unit has to get, and C(clean), whether files in it may give rights on the host, and C(problems), sentences.
+    """
     record = record_of(found, wanted) if is_training_host(wanted) else found["record"]
     entries = files(found, wanted, record)
     absent = (

@@ -923,7 +923,19 @@ def missing_files(wanted, host, is_hub, is_notebook):
 
 
 def jupyterhub_plan(wanted, host):
-    """See the filter."""
+    """Return what role jupyterhub places on a host.
+
+    C(wanted): C(enabled); C(hub_host) and C(training_hosts), inventory names; C(members), C(name) and C(address) of each host; C(accounts), as slurm_accounts;
+    C(users), as shared_storage_users; C(containers), whether jobs run in them; C(programs), their content by name; C(requirements), C(npm_package), C(npm_lock)
+    and C(vscode_pinned), the pinned packages; C(vscode_build), the program that builds VS Code; C(proxy_token), a new secret; and the variables of the role
+    without their prefix.
+
+    Returns C(parts), hub on its host and notebook on training hosts, C(problems), C(packages), C(certificate), C(folder), C(names) and C(addresses) of the one
+    that the role makes, C(needs_ca), whether the host needs that of the role's authority, C(hub_environment) and C(notebook_environment), options of
+    M(trainyard.gpu.program_environment), C(vscode), C(path), C(content) and C(proof) of the same and C(built), the archive that the host of the hub builds,
+    C(files) of instances, C(hub_files), C(firewall) files of instances, C(secrets), files whose content is not shown, C(services) in the order in which they
+    start, the C(url), and C(answers), what has to answer after a start, C(url) and C(status). What a host does not have is empty.
+    """
     address = addresses(wanted["members"]).get(wanted["hub_host"], "")
     is_hub = wanted["enabled"] and host == wanted["hub_host"]
     is_notebook = wanted["enabled"] and host in wanted["training_hosts"]
@@ -968,7 +980,10 @@ def jupyterhub_plan(wanted, host):
 
 
 def leaving(placed, wanted, host):
-    """See the filter."""
+    """Return the folders, of those in C(placed), of parts that a host should no longer have.
+
+    It is no longer the hub's host or a training host, or the hub is off.
+    """
     return [PARTS[part] for part in _left(placed, jupyterhub_plan(wanted, host))]
 
 
@@ -982,7 +997,11 @@ def _row(what, asked, found):
 
 
 def jupyterhub_drift(now, wanted, host):
-    """See the filter."""
+    """Return how programs, settings, services and the firewall of a host differ from its plan, each with C(what), C(asked) and C(found).
+
+    C(now): C(placed), the folders of programs of the role that exist; C(changed_paths) of the plan's files; C(units_and_tables), the output of
+    C(systemctl list-units --plain) and of C(nft list table) for the table of instances. Environments of Python, secrets and certificates are not compared.
+    """
     plan = jupyterhub_plan(wanted, host)
     names = {"hub": "JupyterHub", "notebook": "JupyterLab of instances"}
     left = [_row(names[part], "absent", "installed") for part in _left(now["placed"], plan)]

@@ -905,7 +905,11 @@ def read_options(wanted: dict) -> dict:
 
 
 def host_plan(found: dict, wanted: dict) -> dict:
-    """Return the plan of a host; see the filter."""
+    """Return the plan of a host, and what is wrong before anything changes.
+
+    C(found) is a result of M(trainyard.gpu.monitoring_info), C(wanted) the request for the host, as role monitoring makes it from its variables.
+    Returns C(packages), C(early_files), C(host_files), C(server_files), C(absent), C(units), C(stop), C(problems) and C(warnings).
+    """
     wanted = _converted(wanted)
     needed = packages(wanted)
     record = record_of(found, wanted)

@@ -493,3 +493,16 @@ def _unit_state(mount: Mount, kind: str, is_restarted: bool) -> dict[str, str]:
     name = mount["automount_unit"] if kind == "automount" else mount["unit"]
     state = "restarted" if is_restarted else "started"
     return {"target": mount["target"], "name": name, "state": state}
+
+
+def decide_nfs_client_plan(
+    found: dict[str, Any],
+    mounts: list[Mount],
+    unit: str,
+    timeout: int = 0,
+    waited: dict[str, Any] | None = None,
+    now: dict[str, Any] | None = None,
+) -> Plan:
+    """As nfs_client_plan. C(waited) and C(now) are results of nfs_mount_info, empty before it has run. Raises QuoteError."""
+    readings = [(reading or {}).get("mounts") or [] for reading in (waited, now)]
+    return nfs_client_plan(found, mounts, unit, timeout, *readings)

@@ -277,3 +277,8 @@ def nfs_server_plan(found: dict[str, Any], requested: Requested) -> Plan:
         "settings_differ": settings_differ(found, requested.settings),
         "problems": problems(found, exports, requested.require_mount),
     }
+
+
+def decide_nfs_server_plan(found: dict[str, Any], **requested: Any) -> Plan:
+    """As nfs_server_plan. C(requested) has the fields of Requested."""
+    return nfs_server_plan(found, Requested(**requested))

@@ -189,7 +189,11 @@ def gids(users, groups):
 
 
 class Requested(NamedTuple):
-    """What the variables say about NFS and people. Filter preflight_plan explains each field."""
+    """What the variables say about NFS and people.
+
+    C(mounts) and C(options) are C(nfs_client_mounts) and C(nfs_client_options), C(clients) and C(exports) are C(nfs_server_clients) and C(nfs_server_exports),
+    C(users) and C(groups) are C(shared_storage_users) and C(shared_storage_groups).
+    """
 
     mounts: Sequence[dict] = ()
     options: Sequence[str] = ()
@@ -321,3 +325,10 @@ def mtu_differences(members, answering):
             names = sorted(name for hosts in by_mtu.values() for name in hosts)
             different.append({"network": network, "hosts": names, "found": found, "by_mtu": by_mtu})
     return different
+
+
+def decide_preflight_plan(
+    members: list[dict], host: str, port: int, storage: str, requested: dict | None = None
+) -> dict:
+    """As preflight_plan. C(requested) has the fields of Requested."""
+    return preflight_plan(members, host, port, storage, Requested(**(requested or {})))

@@ -14,6 +14,8 @@ import re
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.yaml import yaml_load
 
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import ids_with
+
 ROLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "roles")
 
 # A fact as a variable, and none of what Ansible itself or an inventory sets.
@@ -388,3 +390,8 @@ def _plain(value):
         if isinstance(value, kind):
             return kind(value)
     return value
+
+
+def verify_ids(key: str, value: str | None = None) -> list[str]:
+    """Return the ids of the checks of role verify whose row has a key and, if it is given, this value in it."""
+    return ids_with(verify_rules(), key, value)

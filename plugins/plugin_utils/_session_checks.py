@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections import Counter
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._container_state import in_words
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._verify_plan import (
+    sessions as sessions_of,
+)
 
 __all__ = ["CHECKS", "findings"]
 
@@ -496,3 +499,10 @@ def findings(sessions: dict, running: list[str] | None, share: str) -> dict[str,
         + shadow_findings(sessions)
     )
     return told
+
+
+def decide_verify_sessions(
+    variables: dict, members: list, share: str, head: str, names: list
+) -> dict[str, list[dict]]:
+    """As findings, of what the hosts C(names) have read. C(variables) are those of role verify by host."""
+    return findings(*sessions_of(members, names, variables, head), share=share)

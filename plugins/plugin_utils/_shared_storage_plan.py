@@ -95,7 +95,10 @@ def own_groups(users, groups=None, key="gid"):
 
 
 def id_problems(users: list, groups: list, recorded: dict, accepted=()) -> list:
-    """Return texts about requested ids that belonged to somebody else; see the filter."""
+    """Return a text about each requested id that belonged to somebody else: files keep the number of their owner, so who gets it gets the files.
+
+    C(recorded) has C(recorded_ids) of M(trainyard.gpu.host_info) by host. C(accepted) are ids that others may get.
+    """
     requested = {
         "users": {user["name"]: user["uid"] for user in users},
         "groups": {group["name"]: group["gid"] for group in list(groups) + own_groups(users)},
@@ -115,7 +118,12 @@ def id_problems(users: list, groups: list, recorded: dict, accepted=()) -> list:
 
 
 class Requested(NamedTuple):
-    """What the variables of role shared_storage request. Filter shared_storage_plan explains each field."""
+    """What the variables of role shared_storage request.
+
+    C(share) is the absolute path of the shared folder, C(storage) the name of the NFS server, whose addresses are known from C(members). C(mounts) and
+    C(exports) are those of the site. C(backend) is nfs or existing. C(client) has C(options) and C(version) of mounts without their own. C(require_mount): the
+    folder must not be on the root file system; the server is exempt. C(anonymous_uid) is nfs_server_anonuid: folders of people are planned without its access.
+    """
 
     share: str
     storage: str
@@ -236,7 +244,13 @@ def _keys_of_people(requested: Requested, host: str) -> dict[str, list[str]]:
 
 
 def shared_storage_plan(requested: Requested, host: str = "", written: dict | None = None) -> dict:
-    """Return the plan of a host; see the filter. C(written) is the result of shared_storage_proof."""
+    """Return the plan of a host. C(written) is the result of shared_storage_proof; with it, whether the folder can be the shared folder is checked, too.
+
+    Folders below a mount of the site are neither exported nor mounted by the cluster. Returns C(exports) and C(mounts), values for nfs_server and nfs_client,
+    C(folders), C(quotas), C(accounts), C(homes), the first tree of users, C(people_keys), their public keys on a login host, C(serves), whether the host
+    exports folders, C(package) that it needs for NFS and the C(program) that shows it, C(expected), C(source) and C(types) of the mount of the shared folder,
+    empty for the server and an existing one, C(problem), why the folder cannot be it, and C(fix).
+    """
     trees = _trees(requested)
     planned = _exports_and_mounts(requested, trees.paths)
     uses_nfs = requested.backend == "nfs"
@@ -274,7 +288,13 @@ def shared_storage_plan(requested: Requested, host: str = "", written: dict | No
 
 
 def shared_storage_verdict(readings, mounts=None):
-    """Return the verdict on what the hosts have read of each other; see the filter."""
+    """Return the verdict on what the hosts have read of each other.
+
+    C(readings) and C(mounts) are RV(trainyard.gpu.shared_storage_proof#module:seen) and RV(trainyard.gpu.shared_storage_proof#module:mount) by host.
+
+    Returns C(pairs) with C(writer), C(reader), C(cause), empty if the file was read, and C(seconds), C(broken), those with a cause, C(verdict), pass, fail, or
+    not_evaluated without a pair, and C(mounted), a sentence for each mount.
+    """
     pairs = {
         reader: [
             {
@@ -297,3 +317,10 @@ def shared_storage_verdict(readings, mounts=None):
             for host, mount in (mounts or {}).items()
         ],
     }
+
+
+def decide_shared_storage_plan(
+    share: str, storage: str, *people, host: str = "", written: dict | None = None, **more
+) -> dict:
+    """As shared_storage_plan. C(people) are trees, users and groups, and C(more) has the other fields of Requested."""
+    return shared_storage_plan(Requested(share, storage, *people, **more), host, written)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm_host
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import SLURM_USER, TRAIN_ACCOUNT
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import priority_faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
@@ -168,7 +169,18 @@ _SUFFIXES = ("ti", "super", "ada", "blackwell")
 
 
 class Requested(NamedTuple):
-    """What the inventory requests of a Slurm cluster. Filter slurm_plan explains each field."""
+    """What the inventory requests of a Slurm cluster. Hosts are inventory names.
+
+    C(hosts) are the training hosts in the order of the nodes. C(groups) of the inventory serve C(partitions), entries with C(name), C(hosts), C(default),
+    C(max_minutes), C(default_minutes) and C(priorities); none is one partition train with all hosts. C(priorities) have C(name), C(priority) and C(preempts).
+    C(node_features) are further ones by host, compared with C(hosts_classes) of C(accounts). C(options) are keys of slurm.conf; those that the plan decides are
+    refused. C(accept_smaller) may have less hardware than configured. C(gpu_models) of each host, in the order of their numbers, count where the driver's files
+    name none, and C(gpu_types) in place of what follows from the model. C(node_hardware) has C(cpus) and C(real_memory) for containers. C(scripts) are paths of
+    C(prolog), C(epilog) and C(health). C(ssh): C(needs_job), and C(users) and C(groups) that need none. C(outside) of jobs: C(gpus_need_job) closes GPUs, cron
+    and at, C(memory) and C(tasks) limit a person on a login host, C(memory_all) all of them. C(accept_no_limits): hosts that cannot limit jobs are no problem.
+    C(limits): C(max_minutes) and C(default_minutes) of partitions, C(max_jobs_per_person) and C(max_submitted_per_person) of accounts, C(share), the percentage
+    of CPUs and memory that each account has at least; 0 means none.
+    """
 
     hosts: list[str]
     scheduler: str
@@ -1529,7 +1541,26 @@ def _host_files(readings: dict, requested: Requested, cluster: _Cluster, slurm: 
 
 
 def slurm_plan(readings: dict, requested: Requested) -> dict:
-    """Return the plan; see the filter. C(readings) are the results of slurm_host_info by host."""
+    """Write the texts of Slurm's files, say which daemons a change of them concerns, and list problems.
+
+    C(readings) are results of M(trainyard.gpu.slurm_host_info) by host. A training host that was not read keeps its node as it is in the scheduler's
+    slurm.conf.
+
+    With problems the plan has only C(complete), whether it can be carried out, C(problems), C(warnings), C(scheduler) and C(hosts). Otherwise it also has:
+
+    - C(release) of the scheduler, C(releases) by host, C(cgroups), whether jobs are limited by them, which one host decides for all.
+    - C(nodes), C(node_names), C(partitions), C(priorities), C(qos) that must exist before slurmctld starts, C(cluster_name), C(accounts) for
+      M(trainyard.gpu.slurm_accounts), C(missing_people) without a Unix account on the scheduler.
+    - C(packages) by host, C(installed), hosts that have them, C(munge_hosts) that need the scheduler's key, C(absent), files to remove by host.
+    - Files for M(trainyard.gpu.managed_files): C(pmix_files) and C(check_files), which must exist before C(controller_files) are validated, C(database_files)
+      of MariaDB and C(slurmdbd_files), whose change restarts it, C(controller_files), C(node_files) of training hosts, C(login_files) of others,
+      C(pending_files), which record C(effect) until all of it is done. C(sql) creates the database, and C(validate) checks a slurm.conf.
+    - C(ssh) by host, who can log in: C(rule) (adopt, slurm, none), C(why) there is none, and C(steps), arguments of managed_files in this order.
+    - C(pending), an earlier run was interrupted, C(changes), whether C(effect) needs anything, C(in_the_way), C(arguments) of squeue that select jobs which the
+      change would end, and C(why).
+    - C(effect) of the difference from the scheduler's files, in this order: C(first), there was no slurm.conf, C(restart_slurmctld), C(reconfigure),
+      C(restart_slurmd), nodes, C(needs_idle), reasons why no job may run, C(added) and C(removed) nodes, C(removed_partitions), C(reasons) of a restart.
+    """
     requested = requested.with_defaults()
     scheduler = requested.scheduler
     problems, warnings = _input_problems(requested), []
@@ -1854,3 +1885,29 @@ def slurm_drift(
             )
         )
     return found
+
+
+def decide_slurm_plan(readings: dict, hosts: list, scheduler: str, members: list, **more) -> dict:
+    """As slurm_plan. C(more) has the other fields of Requested."""
+    return slurm_plan(readings, Requested(hosts, scheduler, members, **more))
+
+
+def decide_preflight_limits(cgroup: dict, version: str) -> dict:
+    """Return C(why) Slurm could not limit jobs on a host, empty if it can, and the C(way) to it. C(version) is that of slurmd."""
+    return {"why": limits_fault(cgroup, _slurm_host.release(version)), "way": way_to_limits(cgroup)}
+
+
+def decide_preflight_releases(each: list, scheduler: str, others: list) -> list:
+    """As release_mismatches, for the hosts C(each) with what they would get (C(offered))."""
+    wanted = {scheduler, *others}
+    releases = {
+        host["name"]: _slurm_host.release(host["offered"].get("slurmd", ""))
+        for host in each
+        if host["name"] in wanted
+    }
+    return release_mismatches(scheduler, releases, others)
+
+
+def ssh_removal(reading: dict) -> list:
+    """Return the steps that give a host its own logins with ssh back."""
+    return _slurm_ssh.removal(reading) + _slurm_sessions.removal(reading)

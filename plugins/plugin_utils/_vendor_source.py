@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import functools
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import quoted
+
 KINDS = ("cuda", "cuda_ubuntu", "container_toolkit")
 # The defaults of role package_sources.
 CUDA_URL = "https://developer.download.nvidia.com/compute/cuda/repos"
@@ -32,7 +35,7 @@ DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 @functools.lru_cache(maxsize=2)
 def facts(more=""):
     """The compatibility data, with that of a file of the site."""
-    # Imported when it is called, as filters import this file and Ansible loads all filters of a collection for the first one that a task uses.
+    # Imported when it is called, because most callers do not need the compatibility data.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 
     return _compat.Compatibility(_compat.load_facts(more))
@@ -49,7 +52,20 @@ def vendor_source(
     facts_file="",
     cuda_fingerprint="",
 ):
-    """A repository of KINDS for a host, as filter vendor_source documents it."""
+    """Return NVIDIA's apt repository for a host and its key, with the options of M(trainyard.gpu.vendor_source). Raises ValueError for another C(kind).
+
+    C(cuda) is the CUDA repository for the system. C(cuda_ubuntu) is the one with NCCL, which for Debian is that of the newest Ubuntu whose C library is not
+    newer. C(host) is C(cluster_host). The URLs may be those of a mirror. C(keyring_checksum) are checksums, separated by spaces, instead of those in the
+    compatibility data, which is read for the key only (C(with_key)). C(cuda_fingerprint) is used if no checksum is known.
+
+    Returns C(name) of its files, C(uri), C(folder) with the repositories of other systems, C(directory) in it, C(key_url), C(key_checksums),
+    C(key_fingerprints), C(replaces), regular expressions for the locations of entries that it replaces, C(retired_keys), their fingerprints, and C(problem),
+    why it cannot be added.
+    """
+    if kind not in KINDS:
+        raise ValueError(
+            "'%s' is not a repository; use cuda, cuda_ubuntu or container_toolkit" % kind
+        )
     machine = host["architecture"]
     problem = "" if machine in CUDA_ARCHITECTURES else "NVIDIA has no packages for %s" % machine
     if kind == "container_toolkit":
@@ -101,3 +117,45 @@ def vendor_source(
         "replaces": [CUDA_PLACE % directory, FORMER_PLACE],
         "retired_keys": RETIRED_KEYS,
     }
+
+
+#: The packages of NCCL that a host or an image gets.
+NAMES = ("libnccl2", "libnccl-dev")
+#: Above 1000, so that it overrides an installed newer version and the vendor's pin of 600.
+PREFERENCES = """\
+Explanation: Managed by trainyard.gpu. libnccl-dev needs the libnccl2 of its very version, and a newer build may need a newer CUDA than the driver runs.
+Package: %s
+Pin: version %s
+Pin-Priority: 1001
+"""
+
+
+def nccl_pair(
+    version: str,
+    cuda: str = "",
+    directory: str = "",
+    architecture: str = "x86_64",
+    facts_file: str = "",
+) -> dict:
+    """Return the version of libnccl2 and libnccl-dev. If the compatibility data does not have the pair, it is composed from the request, and apt decides.
+
+    C(version) is exact, as 2.21.5-1+cuda12.4, or a release, as 2.21.5, for C(cuda), as 12.4. If it is empty, all results are. C(directory) is one of NVIDIA's
+    repositories, as ubuntu2204; empty means any. C(architecture) is as C(uname -m) names it. C(facts_file) is a file of the site with compatibility data.
+
+    Returns C(version), C(known), whether the data has it there, C(nearest), versions, best first, C(packages) in apt's notation, and C(preferences), the text
+    of apt's file, which is the same for a host and for an image. Raises QuoteError.
+    """
+    if not version:
+        return {"version": "", "known": False, "nearest": [], "packages": [], "preferences": ""}
+    found = facts(facts_file).nccl_pair(
+        version, cuda, directory, CUDA_ARCHITECTURES.get(architecture, architecture)
+    )
+    exact = quoted(
+        found["version"] or str(NcclBuild(version, 1, ".".join(cuda.split(".")[:2]))), "field"
+    )
+    return dict(
+        found,
+        version=exact,
+        packages=["%s=%s" % (name, exact) for name in NAMES],
+        preferences=PREFERENCES % (" ".join(NAMES), exact),
+    )

@@ -314,7 +314,7 @@ def nodes(checks, blame, suspect, draining, known, hosts):
     It is resumed if trainyard drained it, all of these checks were made where they apply, and its bandwidth or speed was measured. C(known) are the nodes as
     M(trainyard.gpu.slurm_info#module) returns them. Those that are not in C(hosts) were not checked and stay as they are.
     """
-    # Not at the top: Ansible loads all filters, and this module loads much more than they need.
+    # Not at the top, because it takes long, and only one host of a run needs it.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import redact
 
     reasons, proved = _reasons(checks, blame, suspect, draining), _proved(checks, draining)
@@ -505,3 +505,19 @@ def unmeasured(required: list[str], of_jobs: list[str], run: Measurement) -> lis
     if not run.has_person:
         left_out += unless_required("scheduler-job", "scheduler-isolation")
     return left_out
+
+
+def evidence(
+    variables: dict, members: list, names: list, answering: list, scheduler: str = ""
+) -> dict:
+    """Return what the report has of the hosts: C(hosts) of those in C(names), C(versions) and C(logs) of those that answer."""
+    return {
+        "hosts": checked(members, names, variables, scheduler),
+        "versions": versions(answering, variables),
+        "logs": tails(answering, variables),
+    }
+
+
+def decide_verify_unmeasured(required: list[str], of_jobs: list[str], hosts: int, **run) -> list:
+    """As unmeasured. C(run) has the other fields of Measurement."""
+    return unmeasured(required, of_jobs, Measurement(hosts, **run))

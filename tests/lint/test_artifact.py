@@ -172,7 +172,7 @@ def public_names():
     plugins = ROOT / "plugins"
     return {
         "module": {path.stem for path in (plugins / "modules").glob("*.py")},
-        "filter": {path.stem for path in (plugins / "filter").glob("*.yml")},
+        "filter": {path.stem for path in (plugins / "filter").glob("*.py")},
         "lookup": {path.stem for path in (plugins / "lookup").glob("*.py")},
         "role": {path.name for path in (ROOT / "roles").iterdir()},
     }

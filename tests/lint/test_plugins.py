@@ -1,4 +1,4 @@
-"""Plugins: what each may import. Filters: one file per role. Modules: who they are for, which platform they need, and the group of those with common options."""
+"""Plugins: what each may import. Filters and decisions: whom they serve. Modules: who they are for, which platform they need, and the group of those with common options."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 import jinja2
 import pytest
 import yaml
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._decisions import DECISIONS, function
 
 ROOT = Path(__file__).resolve().parents[2]
 INTERNAL = "trainyard.gpu.attributes.internal"
@@ -195,45 +197,59 @@ def _filters():
     return found
 
 
-def test_each_filter_file_serves_one_role(filters):
-    """Files that serve several roles are compat.py and those with the name of their one filter."""
-    roles = {path.name for path in (ROOT / "roles").iterdir()}
-    texts = {
-        role: "".join(
-            path.read_text(encoding="utf-8", errors="replace")
-            for path in (ROOT / "roles" / role).glob("*/**/*")
-            if path.is_file()
-        )
-        for role in roles
-    }
-    for file, names in filters.items():
-        if file not in roles:
-            assert file == "compat" or names == [file], file
-            continue
-        users = {
-            role
-            for role in roles
-            for name in names
-            if re.search(r"\btrainyard\.gpu\.%s\b" % name, texts[role])
-        }
-        assert {
-            role for role in users if role != file and not role.startswith(file + "_")
-        } == set(), file
+def test_each_filter_has_a_file_with_its_documentation(filters):
+    assert {file: names for file, names in filters.items() if names != [file]} == {}
+    assert [
+        path.name for path in (ROOT / "plugins/filter").iterdir() if path.suffix == ".yml"
+    ] == []
+    assert all(documentation(ROOT / "plugins/filter" / (file + ".py")) for file in filters)
 
 
-def test_each_filter_is_documented_once(filters):
-    """The documentation in a .py file would count for all of its filters."""
-    sidecars = {path.stem for path in (ROOT / "plugins/filter").glob("*.yml")}
-    told = {
-        file
-        for file in filters
-        if "DOCUMENTATION = "
-        in (ROOT / "plugins/filter" / (file + ".py")).read_text(encoding="utf-8")
-    }
-    assert all(filters[file] == [file] for file in told)
-    assert sorted([*sidecars, *told]) == sorted(
-        name for names in filters.values() for name in names
-    )
+def test_filters_for_users_are_listed(filters):
+    text = (ROOT / "docs/modules.md").read_text(encoding="utf-8")
+    section = re.search(r"^## Filters$(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL).group(1)
+    rows = [names_in(row.split("|")[1]) for row in section.splitlines() if row.startswith("| `")]
+    assert rows == [[file] for file in filters if file != "decide"]
+
+
+@pytest.fixture(name="calls", scope="module")
+def _calls():
+    """The decisions that each role, and each other folder with templates, makes."""
+    found = {}
+    for folder in ("roles", "playbooks", "molecule", "lab", "inventories", "tests"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and path.suffix in (".yml", ".j2", ".py", ".md"):
+                parts = path.relative_to(ROOT).parts
+                text = path.read_text(encoding="utf-8", errors="replace")
+                names = re.findall(r"trainyard\.gpu\.decide(?:\(|',)\s*'(\w+)'", text)
+                found.setdefault(parts[1] if folder == "roles" else folder, set()).update(names)
+    return found
+
+
+def test_decisions_are_those_that_are_made(calls):
+    """A name without a function fails a run, and nobody would miss a function without a call."""
+    made = set().union(*calls.values())
+    assert sorted(made) == sorted(DECISIONS) == list(DECISIONS)
+
+
+def test_each_decision_is_a_function_with_a_docstring():
+    found = {name: function(name) for name in DECISIONS}
+    assert [name for name, decision in found.items() if not decision.__doc__] == []
+    assert len({DECISIONS[name] for name in DECISIONS}) == len(DECISIONS)
+
+
+def test_a_decision_serves_one_role(calls):
+    """That of the role whose name its own begins with, and the role's parts: slurm_node has those of slurm."""
+    roles = sorted((path.name for path in (ROOT / "roles").iterdir()), key=len, reverse=True)
+    strangers = []
+    # That of the compatibility data is for several.
+    for name in sorted(set(DECISIONS) - {"nccl_pair"}):
+        owners = [role + "_" for role in roles if name.startswith(role + "_")][:1]
+        users = [user for user in roles if name in calls.get(user, ())]
+        strangers += [
+            (name, user) for owner in owners for user in users if not (user + "_").startswith(owner)
+        ]
+    assert strangers == []
 
 
 def texts_in(value):

@@ -11,6 +11,9 @@ import pytest
 from built_collection import BIN, ROOT, build, run, sanity, unpack
 
 
+PACKAGES = ("plugin_utils", "module_utils")
+
+
 def with_tools(**variables):
     return dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), **variables)
 
@@ -18,6 +21,18 @@ def with_tools(**variables):
 def ruff(_folder, _artifact):
     run(BIN / "ruff", "check", ".")
     run(BIN / "ruff", "format", "--check", ".")
+
+
+def mypy(folder, _artifact):
+    """The types of what all modules and programs share. pyproject.toml lists the files that are not typed yet."""
+    packages = ["ansible_collections.trainyard.gpu.plugins." + name for name in PACKAGES]
+    # .dev has a link to this checkout. mypy reads what the collection imports from the environment of the tests.
+    run(
+        BIN / "mypy",
+        *("--cache-dir", folder / "cache", "--python-executable", sys.executable),
+        *(word for package in packages for word in ("--package", package)),
+        env=with_tools(MYPYPATH=".dev"),
+    )
 
 
 def yamllint(_folder, _artifact):
@@ -99,6 +114,7 @@ TOOLS = [
     ansible_lint,
     antsibull_docs,
     yamllint,
+    mypy,
     ruff,
     changelog,
     galaxy_importer,

@@ -256,6 +256,35 @@ def test_unet3d_reports_its_dice(cluster):
     assert 0.45 < result["metrics"]["dice"] <= 1 and "test Dice" in run.text
 
 
+CURVE = """import horovod.torch, tensorboardX, tqdm
+horovod.torch.init()
+rank = horovod.torch.rank()
+writer = tensorboardX.SummaryWriter("/data1/share/curves/rank%d" % rank)
+for step in tqdm.tqdm(range(3), desc="rank %d" % rank):
+    writer.add_scalar("loss_of_rank_%d" % rank, 1 / (step + 1), step)
+writer.close()
+"""
+
+
+@pytest.mark.acceptance
+def test_ranks_write_curves_with_tensorboardx_and_show_progress_with_tqdm(cluster):
+    cluster.on(cluster.head, "mkdir -p /data1/share/curves")
+    cluster.on(cluster.head, "cat > /data1/share/curves/curve.py <<'EOF'\n%sEOF" % CURVE)
+    try:
+        run = train(cluster, train_command="python3 /data1/share/curves/curve.py")
+        kept = [
+            cluster.on(
+                cluster.peer, "grep -c loss_of_rank_%d /data1/share/curves/rank%d/*" % (n, n)
+            )
+            for n in (0, 1)
+        ]
+    finally:
+        cluster.on(cluster.head, "rm -rf /data1/share/curves")
+    assert run.code == 0
+    assert [int(found.out) > 0 for found in kept] == [True, True]
+    assert all("rank %d: 100%%" % n in run.text for n in (0, 1))
+
+
 @pytest.mark.acceptance
 def test_horovod_s_own_examples_come_from_the_archive_of_their_tag(cluster):
     """An archive with the layout of the tag's, from a server on the head: only its examples are installed on the share, once."""

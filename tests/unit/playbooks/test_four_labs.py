@@ -19,22 +19,11 @@ from labs import (
     stack_facts,
 )
 
-from ansible_collections.trainyard.gpu.plugins.filter import (
-    infiniband,
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._decisions import function
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._network_settings import (
     network_settings,
-    nfs_client,
-    nfs_server,
-    nvidia_driver,
-    preflight,
-    shared_storage,
-    slurm,
 )
 
-PLANS = {}
-for module in (infiniband, network_settings, nfs_client, nfs_server, nvidia_driver):
-    PLANS.update(module.FilterModule().filters())
-for module in (preflight, shared_storage, slurm):
-    PLANS.update(module.FilterModule().filters())
 ITS = ["mlx5_%d" % number for number in range(8)]
 
 
@@ -120,7 +109,14 @@ def test_drivers(lab):
     data = lab.value(lab.hosts[0], "__nvidia_driver_data", cluster_host=lab.facts[lab.hosts[0]])
     for name, found in lab.stacks.items():
         version = lab.value(name, "nvidia_driver_version")
-        told = PLANS["nvidia_driver_plan"](found, "distribution", version, "auto", "auto", data, "")
+        told = function("nvidia_driver_plan")(
+            found,
+            data,
+            source="distribution",
+            version=version,
+            kernel_module="auto",
+            fabric_manager="auto",
+        )
         assert told["problems"] == []
         # Without a branch the kind is not known before the distribution recommends one.
         kind = "proprietary" if told["generations"] == ["Volta"] else "open"
@@ -140,13 +136,11 @@ def test_storage_and_networks(lab):
         )
         # The NAS serves the H100 lab, and the first host the others. A folder of one server needs no mount.
         assert len(mounts) == int("front" in lab.hosts or name != lab.hosts[0])
-        assert PLANS["nfs_client_plan"]({}, mounts, "mount")["problems"] == []
+        assert function("nfs_client_plan")({}, mounts, "mount")["problems"] == []
         infiniband_files = lab.value(name, "__infiniband_plan", "infiniband", **facts)
         assert infiniband_files["lacking"] == []
     for launcher in ("torchrun", "horovodrun", "mpirun"):
-        networks = PLANS["network_settings"](
-            members, launcher, told["network"], told["fabric_network"]
-        )
+        networks = network_settings(members, launcher, told["network"], told["fabric_network"])
         assert (networks["problems"], networks["notes"]) == ([], [])
 
 
@@ -155,7 +149,7 @@ def test_slurm(tmp_path, name, lines):
     """The queue of the H100 lab, and of the others if they had one. The jobs of a GPU get cores beside it."""
     lab = LABS[name](tmp_path)
     hosts = lab.groups.get("gpu") or lab.hosts
-    told = PLANS["slurm_plan"](
+    told = function("slurm_plan")(
         lab.slurm,
         hosts=hosts,
         scheduler=lab.hosts[0],
@@ -186,7 +180,7 @@ def test_the_rails_of_the_h100_lab(tmp_path):
         lab.set(cluster_fabric_network=given)
         told = lab.members()
         assert told["fabric_network"] == expected
-        settings = PLANS["network_settings"](
+        settings = network_settings(
             told["members"], "torchrun", told["network"], told["fabric_network"]
         )["environment"]
         assert {each["NCCL_IB_HCA"] for each in settings.values()} == {"=" + ",".join(ITS)}
@@ -206,7 +200,7 @@ def test_defaults_by_the_number_of_hosts(tmp_path, name, threads, connections, m
     # A site with shorter jobs has set no time for those that name none.
     shorter = int(lab.value(host, "slurm_default_minutes", slurm_max_minutes=1440))
     assert shorter == min(minutes, 1440)
-    mounts = PLANS["nfs_mounts"](
+    mounts = function("nfs_mounts")(
         [{"server": "nas", "path": "/x"}], host, lab.members()["members"], nconnect=0
     )
     assert ("nconnect=4" in mounts[0]["options"]) == (connections == 4)
@@ -496,7 +490,7 @@ def test_two_releases_with_slurm_are_named(tmp_path):
     """One with 22.04 among hosts with 24.04."""
     lab = h100(tmp_path)
     lab.slurm["gpu8"] = slurm_facts("gpu8", 8, H100[1], release="21.08")
-    told = PLANS["slurm_plan"](
+    told = function("slurm_plan")(
         lab.slurm,
         hosts=lab.groups["gpu"],
         scheduler="front",

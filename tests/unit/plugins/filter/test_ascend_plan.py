@@ -11,10 +11,12 @@ import subprocess
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.ascend import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._ascend_plan import (
+    ascend_drift,
+    ascend_plan,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _ascend_plan as plan_of
 
-PLAN, DRIFT = (FilterModule().filters()["ascend_" + name] for name in ("plan", "drift"))
 HOME = "/usr/local/Ascend/ascend-toolkit/latest"
 
 
@@ -83,7 +85,7 @@ def wanted(**changes):
 
 
 def plan(a=None, b=None, npus_a=None, npus_b=None, **changes):
-    return PLAN(
+    return ascend_plan(
         {"a": a or reading(), "b": b or reading()},
         {"a": npus_a or npus(1), "b": npus_b or npus(2)},
         wanted(**changes),
@@ -263,7 +265,9 @@ def test_hosts_that_write_no_table():
         [],
     )
     # One NPU needs no table, and often has no address.
-    alone = PLAN({"a": reading()}, {"a": npus(1, devices=[{"id": 0, "address": None}])}, wanted())
+    alone = ascend_plan(
+        {"a": reading()}, {"a": npus(1, devices=[{"id": 0, "address": None}])}, wanted()
+    )
     assert (alone["problems"], alone["hosts"]["a"]["changed"]) == ([], [plan_of.ENVIRONMENT])
 
 
@@ -316,24 +320,24 @@ def test_processes_are_raised_to_the_hard_limit_and_no_further():
 
 def test_drift():
     told = plan()
-    assert DRIFT(told, "a", reading()) == [
+    assert ascend_drift(told, "a", reading()) == [
         {"what": path, "asked": "as planned", "found": "missing"}
         for path in (plan_of.ENVIRONMENT, plan_of.TABLE)
     ]
     done = after(told, "a", reading())
-    assert DRIFT(plan(done), "a", done) == []
+    assert ascend_drift(plan(done), "a", done) == []
     changed = dict(done, files=dict(done["files"], **{plan_of.TABLE: "0" * 64}))
-    assert DRIFT(plan(changed), "a", changed) == [
+    assert ascend_drift(plan(changed), "a", changed) == [
         {"what": plan_of.TABLE, "asked": "as planned", "found": "changed"}
     ]
     broken = plan(
         done, reading(driver={"path": "/d", "version": "2"}, missing_devices=["/dev/hisi_hdc"])
     )
-    found = [row["found"] for row in DRIFT(broken, "a", done)]
+    found = [row["found"] for row in ascend_drift(broken, "a", done)]
     assert len(found) == 1 and "different versions of the driver" in found[0], (
         "of the other host only what concerns both"
     )
-    assert DRIFT(plan(done, format=""), "a", done) == [
+    assert ascend_drift(plan(done, format=""), "a", done) == [
         {"what": plan_of.TABLE, "asked": "absent", "found": "present"}
     ]
 

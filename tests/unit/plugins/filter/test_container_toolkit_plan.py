@@ -10,7 +10,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from trusted import trusted
 
-from ansible_collections.trainyard.gpu.plugins.filter.container_toolkit import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_toolkit_plan
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import (
     load_facts,
     toolkit_version,
@@ -80,7 +80,7 @@ def plan(found=None, of_engine=None, version=VERSION, said="", **request):
     asked = dict(
         {"is_asked": True, "recommended": False, "keep_gpus": True, "cdi": True}, **request
     )
-    decide = FilterModule().filters()["container_toolkit_plan"]
+    decide = _container_toolkit_plan.container_toolkit_plan
     return decide(
         host() if found is None else found,
         engine() if of_engine is None else of_engine,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.cuda_toolkit import cuda_toolkits
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._cuda_toolkits import cuda_toolkits
 
 
 def installed(**versions):

@@ -11,7 +11,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from trusted import trusted
 
-from ansible_collections.trainyard.gpu.plugins.filter.docker_engine import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _docker_engine_plan
 
 ROLE = Path(__file__).parents[4] / "roles/docker_engine"
 CATALOG = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))[
@@ -96,7 +96,7 @@ def plan(
         },
         **asked,
     )
-    return FilterModule().filters()["docker_engine_plan"](
+    return _docker_engine_plan.decide_docker_engine_plan(
         found,
         request,
         CATALOG,
@@ -620,7 +620,7 @@ def files(contents, found, key_checksum="", needs=None, **changes):
         )
         for path in (KEYRING, SOURCES, ENVIRONMENT, DROP_IN)
     ]
-    return FilterModule().filters()["docker_engine_files"](
+    return _docker_engine_plan.docker_engine_files(
         dict(NO_WORK, **changes),
         entries,
         found,

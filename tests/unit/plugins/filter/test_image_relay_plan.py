@@ -10,10 +10,9 @@ import re
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.image_relay import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _image_relay_plan
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _image_relay_plan as planned
 
-FILTERS = FilterModule().filters()
 WANTED = {
     "host": "front",
     "registry": "",
@@ -60,7 +59,7 @@ ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
 
 def plan(found=(), **wanted):
-    return FILTERS["image_relay_plan"](dict(FOUND, **dict(found)), dict(WANTED, **wanted))
+    return _image_relay_plan.host_plan(dict(FOUND, **dict(found)), dict(WANTED, **wanted))
 
 
 def texts(found):
@@ -534,7 +533,7 @@ COMPLETED = planned.recipe_of({"complete": True})
     ],
 )
 def test_what_is_relayed(image, found, what):
-    done = FILTERS["image_relay_images"](found, dict(WANTED, images=[image]))
+    done = _image_relay_plan.images_plan(found, dict(WANTED, images=[image]))
     assert [entry["what"] for entry in done["todo"]] == ([what] if what else []) and done[
         "problems"
     ] == done["kept"] == []
@@ -545,25 +544,25 @@ def test_what_is_relayed(image, found, what):
 
 def test_a_source_that_does_not_answer():
     wanted = dict(WANTED, images=[TORCH])
-    done = FILTERS["image_relay_images"](seen(source_error="down"), wanted)
+    done = _image_relay_plan.images_plan(seen(source_error="down"), wanted)
     assert (
         done["problems"] == ["image_relay_images: 'r.example/torch:1' of torch:1: down"]
         and done["todo"] == []
     )
     # An image that is there stays.
-    done = FILTERS["image_relay_images"](
+    done = _image_relay_plan.images_plan(
         seen("", ONE, source_error="down", former=relayed(ONE, ONE)), wanted
     )
     assert done["problems"] == [] == done["todo"] and done["kept"] == ["torch:1: down"]
     # But not if the registry has another one, or the request has changed.
-    assert FILTERS["image_relay_images"](
+    assert _image_relay_plan.images_plan(
         seen("", TWO, source_error="down", former=relayed(ONE, ONE)), wanted
     )["problems"]
-    assert FILTERS["image_relay_images"](
+    assert _image_relay_plan.images_plan(
         seen("", ONE, source_error="down", former=relayed(ONE, ONE, source="r.example/other:1")),
         wanted,
     )["problems"]
-    done = FILTERS["image_relay_images"](
+    done = _image_relay_plan.images_plan(
         seen(ONE, there_error="full", former=relayed(ONE, ONE)), wanted
     )
     assert done["problems"] == [
@@ -580,7 +579,7 @@ def test_the_catalogue_has_what_is_there_and_tells_what_will_be():
         platforms=["linux/amd64"],
     )
     there = json.loads(
-        FILTERS["image_relay_images"](seen(ONE, ONE, former=former), dict(WANTED, images=[TORCH]))[
+        _image_relay_plan.images_plan(seen(ONE, ONE, former=former), dict(WANTED, images=[TORCH]))[
             "catalogue"
         ]
     )
@@ -599,7 +598,7 @@ def test_the_catalogue_has_what_is_there_and_tells_what_will_be():
         }
     ]
     coming = json.loads(
-        FILTERS["image_relay_images"](seen(TWO, ONE, former=former), dict(WANTED, images=[TORCH]))[
+        _image_relay_plan.images_plan(seen(TWO, ONE, former=former), dict(WANTED, images=[TORCH]))[
             "catalogue"
         ]
     )
@@ -609,7 +608,7 @@ def test_the_catalogue_has_what_is_there_and_tells_what_will_be():
     # No longer approved.
     assert (
         json.loads(
-            FILTERS["image_relay_images"](seen(ONE, ONE, former=former), WANTED)["catalogue"]
+            _image_relay_plan.images_plan(seen(ONE, ONE, former=former), WANTED)["catalogue"]
         )["images"]
         == []
     )
@@ -621,7 +620,7 @@ ACCESS = {"ca": "PEM\n", "logins": {"anna": "YTpi", "al.b": "Yzpk"}}
 
 
 def test_hosts_get_the_certificate_and_each_person_a_file():
-    found = FILTERS["image_relay_client"](
+    found = _image_relay_plan.client_plan(
         dict(
             FOUND,
             people=["gone.json", "anna.json"],
@@ -653,12 +652,12 @@ def test_hosts_get_the_certificate_and_each_person_a_file():
 
 
 def test_nothing_secret_is_in_the_files_that_are_logged():
-    found = FILTERS["image_relay_client"](FOUND, WANTED, ACCESS)
+    found = _image_relay_plan.client_plan(FOUND, WANTED, ACCESS)
     assert "YTpi" not in json.dumps(found["files"]) and "YTpi" not in json.dumps(plan()["files"])
 
 
 def test_hosts_of_a_registry_without_tls():
-    found = FILTERS["image_relay_client"](
+    found = _image_relay_plan.client_plan(
         FOUND,
         dict(WANTED, registry="r.example:5000", plain_http=["r.example:5000"]),
         {"ca": "", "logins": {}},
@@ -668,7 +667,7 @@ def test_hosts_of_a_registry_without_tls():
         and found["logins"] == []
         and planned.PROFILE in found["absent"]
     )
-    found = FILTERS["image_relay_client"](
+    found = _image_relay_plan.client_plan(
         FOUND, dict(WANTED, registry="r.example:5000"), {"ca": "", "logins": {}}
     )
     assert planned.PLAIN_CONF in found["absent"] and planned.PLAIN_CONF not in texts(found)
@@ -679,8 +678,8 @@ def test_the_removal_lists_all_that_is_placed():
     found = dict(
         FOUND, record=first["record"], people=["anna.json", "al.b.json"], units=list(planned.UNITS)
     )
-    done = FILTERS["image_relay_removal"](found)
-    client = FILTERS["image_relay_client"](found, WANTED, ACCESS)
+    done = _image_relay_plan.removal(found)
+    client = _image_relay_plan.client_plan(found, WANTED, ACCESS)
     # /etc/containers and /etc/docker are left as long as they have content.
     placed = {entry["path"] for entry in first["files"] + client["files"] + client["logins"]}
     assert {path for path in placed if not path.startswith("/scratch")} - set(
@@ -699,7 +698,7 @@ def test_the_removal_lists_all_that_is_placed():
     # A network of the host's own.
     assert (
         "/etc/cni"
-        not in FILTERS["image_relay_removal"](dict(found, record=dict(first["record"], cni=True)))[
+        not in _image_relay_plan.removal(dict(found, record=dict(first["record"], cni=True)))[
             "empty"
         ]
     )
@@ -710,7 +709,7 @@ def test_the_removal_lists_all_that_is_placed():
             for other in done["absent"][done["absent"].index(path) :]
             if other.startswith(path + "/")
         ], path
-    assert FILTERS["image_relay_removal"](FOUND)["placed"] is False
+    assert _image_relay_plan.removal(FOUND)["placed"] is False
 
 
 UNIT_FILES = {"/etc/systemd/system/" + name for name in planned.UNITS}
@@ -733,9 +732,9 @@ def test_a_former_registry(host, wanted, is_former):
     found = dict(
         FOUND, record=first["record"], units=["trainyard-image-registry.service.d", *planned.UNITS]
     )
-    left = FILTERS["image_relay_former"](found, dict(WANTED, **wanted), host)
+    left = _image_relay_plan.former_registry(found, dict(WANTED, **wanted), host)
     # A host that never had one, and a second run.
-    assert FILTERS["image_relay_former"](FOUND, dict(WANTED, **wanted), host) == {
+    assert _image_relay_plan.former_registry(FOUND, dict(WANTED, **wanted), host) == {
         "units": [],
         "absent": [],
         "storage": [],
@@ -765,7 +764,7 @@ def test_a_former_registry(host, wanted, is_former):
     # If the run stops in between, the next one still finds units.
     assert not UNIT_FILES & set(left["absent"][: -len(planned.UNITS) - 1])
     # What the relay and the hosts still need stays.
-    client = FILTERS["image_relay_client"](found, dict(WANTED, **wanted), ACCESS)
+    client = _image_relay_plan.client_plan(found, dict(WANTED, **wanted), ACCESS)
     needed = {entry["path"] for entry in client["files"] + client["logins"]} | (
         set() if host == "node" else set(texts(plan(**wanted)))
     )
@@ -776,7 +775,7 @@ def test_a_former_registry(host, wanted, is_former):
         client["record"]["storage"] == ["/scratch/registry"]
         and client["record"]["masked"] == first["record"]["masked"]
     )
-    said = FILTERS["image_relay_drift"](found, dict(WANTED, **wanted), {}, host)
+    said = _image_relay_plan.drift(found, dict(WANTED, **wanted), {}, host)
     assert {
         "what": "former registry of images",
         "asked": "absent",
@@ -810,7 +809,7 @@ def drift(found=(), now=(), **wanted):
     changed = now.pop("changed_paths", [])
     return [
         (entry["what"], entry["asked"], entry["found"])
-        for entry in FILTERS["image_relay_drift"](
+        for entry in _image_relay_plan.drift(
             state, wanted, {"server": dict(server, **now), "changed_paths": changed}, "front"
         )
     ]
@@ -887,8 +886,8 @@ def test_drift_of_other_hosts():
         people=["al.b.json", "anna.json"],
         certificates=[base + "/192.0.2.10:5000/ca.crt" for base in planned.CERTIFICATES],
     )
-    assert FILTERS["image_relay_drift"](found, WANTED, {}, "node") == []
-    assert FILTERS["image_relay_drift"](FOUND, WANTED, {}, "node") == [
+    assert _image_relay_plan.drift(found, WANTED, {}, "node") == []
+    assert _image_relay_plan.drift(FOUND, WANTED, {}, "node") == [
         {
             "what": "registry of images",
             "asked": "192.0.2.10:5000",
@@ -897,7 +896,7 @@ def test_drift_of_other_hosts():
     ]
     # A registry that exists has its own logins.
     assert (
-        FILTERS["image_relay_drift"](
+        _image_relay_plan.drift(
             dict(FOUND, record={"registries": ["r.example"]}),
             dict(WANTED, registry="r.example"),
             {},
@@ -908,7 +907,7 @@ def test_drift_of_other_hosts():
 
 
 def test_logins_for_skopeo():
-    made = FILTERS["image_relay_auth"](
+    made = _image_relay_plan.auth_document(
         [{"registry": "r.example", "username": "a", "password": "b:c"}]
     )
     assert json.loads(made) == {"auths": {"r.example": {"auth": "YTpiOmM="}}}

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.infiniband import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _infiniband_plan
 
 NAMES, MODULES = (
     "/etc/udev/rules.d/60-rdma-persistent-naming.rules",
@@ -39,7 +39,7 @@ def plan(persistent_names=False, **found):
         },
         **found,
     )
-    return FilterModule().filters()["infiniband_plan"](
+    return _infiniband_plan.infiniband_plan(
         given,
         packages=["rdma-core", "ibverbs-utils"],
         placed_paths=[MODULES, NAMES],
@@ -50,7 +50,7 @@ def plan(persistent_names=False, **found):
 
 
 def test_before_the_host_is_read():
-    told = FilterModule().filters()["infiniband_plan"](
+    told = _infiniband_plan.infiniband_plan(
         {},
         packages=["rdma-core"],
         placed_paths=[NAMES],

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.trainyard.gpu.plugins.filter.job_container import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _job_container_plan
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _job_container_plan as plan_of
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_plan import SCRIPTS
 
@@ -107,11 +107,11 @@ def wanted(**changes):
 
 
 def plan(found=None, **changes):
-    return FilterModule().filters()["job_container_plan"](found or host(), wanted(**changes))
+    return _job_container_plan.job_container_plan(found or host(), wanted(**changes))
 
 
 def removal(found):
-    return FilterModule().filters()["job_container_removal"](found)
+    return _job_container_plan.removal(found)
 
 
 def content(path, found=None, **changes):
@@ -775,7 +775,7 @@ def finished(**changes):
 
 
 def drift(found, **changes):
-    rows = FilterModule().filters()["job_container_drift"](found, wanted(**dict(IMAGE, **changes)))
+    rows = _job_container_plan.job_container_drift(found, wanted(**dict(IMAGE, **changes)))
     return [(row["what"], row["asked"], row["found"]) for row in rows]
 
 

@@ -9,7 +9,6 @@ import json
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.jobs import FilterModule
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _jobs_plan
 
 NAMES = set(_jobs_plan.OF_LOGIN + _jobs_plan.OF_TRAINING) | {"completion"}
@@ -32,7 +31,7 @@ WANTED = {
 
 
 def plan(host, **changes):
-    return FilterModule().filters()["jobs_plan"](dict(WANTED, **changes), host)
+    return _jobs_plan.jobs_plan(dict(WANTED, **changes), host)
 
 
 def files(found):
@@ -165,7 +164,5 @@ LIBRARY = "/usr/local/lib/trainyard/jobs/"
     ],
 )
 def test_drift(host, now, wanted, rows):
-    found = FilterModule().filters()["jobs_drift"](
-        dict(AS_PLANNED, **now), dict(WANTED, **wanted), host
-    )
+    found = _jobs_plan.jobs_drift(dict(AS_PLANNED, **now), dict(WANTED, **wanted), host)
     assert [(row["what"], row["asked"], row["found"]) for row in found] == rows

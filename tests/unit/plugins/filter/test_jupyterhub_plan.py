@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.trainyard.gpu.plugins.filter.jupyterhub import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _jupyterhub_plan
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
-    _jupyterhub_plan,
     _monitoring_plan,
 )
 
@@ -88,7 +87,7 @@ WANTED = {
 
 
 def plan(host, **changes):
-    return FilterModule().filters()["jupyterhub_plan"](dict(WANTED, **changes), host)
+    return _jupyterhub_plan.jupyterhub_plan(dict(WANTED, **changes), host)
 
 
 def files(found):
@@ -617,7 +616,7 @@ def test_drift(host, now, expected):
         if "placed" not in now
         else dict(AS_PLANNED, **now)
     )
-    found = FilterModule().filters()["jupyterhub_drift"](now, WANTED, host)
+    found = _jupyterhub_plan.jupyterhub_drift(now, WANTED, host)
     assert [(row["what"], row["asked"], row["found"]) for row in found] == expected
 
 
@@ -634,7 +633,7 @@ def test_drift(host, now, expected):
 )
 def test_what_a_host_no_longer_has(host, enabled, placed, expected):
     """A hub on another host, a training host that has left, and a hub that is switched off."""
-    found = FilterModule().filters()["jupyterhub_leaving"](
+    found = _jupyterhub_plan.leaving(
         PLACED["front"] + PLACED["a"] if placed == "both" else [],
         dict(WANTED, enabled=enabled),
         host,
@@ -644,9 +643,7 @@ def test_what_a_host_no_longer_has(host, enabled, placed, expected):
 
 def test_without_the_firewall_its_service_is_not_missed():
     now = dict(AS_PLANNED, units_and_tables="")
-    assert (
-        FilterModule().filters()["jupyterhub_drift"](now, dict(WANTED, firewall=False), "a") == []
-    )
+    assert _jupyterhub_plan.jupyterhub_drift(now, dict(WANTED, firewall=False), "a") == []
 
 
 def test_jobs_have_other_ports_than_instances():
@@ -824,9 +821,7 @@ def test_an_archive_of_the_site_needs_no_compiler():
 )
 def test_a_change_restarts_what_reads_it(paths, environment, certificate, services):
     """The proxy, whose restart cuts connections, only if it has to be."""
-    assert (
-        FilterModule().filters()["jupyterhub_restarts"](paths, environment, certificate) == services
-    )
+    assert _jupyterhub_plan.restarts(paths, environment, certificate) == services
 
 
 def test_the_pinned_packages_have_checksums():
@@ -856,7 +851,7 @@ def test_instances_of_removed_people():
         "qx|7|anna|trainyard instance\nqx|8|ben|trainyard instance\nqx|9|ben|trainyard\n"
         "qx|10|2003|trainyard instance\nqx|11|ben|(null)\nqx|12|ben|a|b\n\nslurm: odd line"
     )
-    left = FilterModule().filters()["jupyterhub_left_instances"]
+    left = _jupyterhub_plan.left_instances
     assert left(text, ["anna"], asked) == ["8", "10"] and left("", [], asked) == []
     assert left(text + "\n", ["anna", "ben"], asked) == ["10"]
     # Comments that look like another job: scancel would get that number, or an option.

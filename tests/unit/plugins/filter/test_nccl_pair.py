@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trainyard.gpu.plugins.filter.compat import nccl_pair
+from ansible_collections.trainyard.gpu.plugins.filter.decide import decide
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._vendor_source import nccl_pair
 
 
 def test_a_release_for_a_cuda():
@@ -53,4 +54,4 @@ def test_a_version_that_preferences_cannot_hold():
         AnsibleFilterError,
         match="^nccl_pair: '2.21.5 x-1.cuda12.4' cannot be written as field: it is empty or has white space",
     ):
-        nccl_pair("2.21.5 x", "12.4")
+        decide("2.21.5 x", "nccl_pair", "12.4")

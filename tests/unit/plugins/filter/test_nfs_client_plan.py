@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trainyard.gpu.plugins.filter.nfs_client import FilterModule, nfs_mounts
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._nfs_client_plan import (
+    decide_nfs_client_plan,
+    nfs_mounts,
+)
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import QuoteError
 
 MEMBERS = [{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}]
 SHARE = {"server": "a", "path": "/data1/share"}
@@ -20,9 +23,8 @@ OPTIONS = ["_netdev", "nofail", "hard", "nosuid", "nodev", "vers=4", "retry=1008
 
 
 def plan(found=None, mounts=(SHARE,), unit="mount", host="b", **more):
-    filters = FilterModule().filters()
-    return filters["nfs_client_plan"](
-        found or {}, filters["nfs_mounts"](mounts, host, MEMBERS, ["hard"], "4", 1), unit, **more
+    return decide_nfs_client_plan(
+        found or {}, nfs_mounts(mounts, host, MEMBERS, ["hard"], "4", 1), unit, **more
     )
 
 
@@ -138,7 +140,7 @@ def test_connections_by_the_number_of_hosts(hosts, nconnect, options, shown):
     mounts = nfs_mounts([{"server": "h0", "path": "/x"}], "h1", members, options, "4", nconnect)
     told = [option for option in mounts[0]["options"] if option.startswith("nconnect")]
     assert told == shown
-    found = FilterModule().filters()["nfs_client_plan"]({}, mounts, "mount")
+    found = decide_nfs_client_plan({}, mounts, "mount")
     asked = [option for option in found["question"][0]["options"] if option.startswith("nconnect")]
     assert asked == [option for option in shown if option in options]
     assert ("nconnect=4" in found["files"][0]["content"]) == ("nconnect=4" in shown)
@@ -230,7 +232,7 @@ def test_unit_files(unit, names, installed):
 
 
 def test_a_value_that_a_unit_cannot_have_is_refused():
-    with pytest.raises(AnsibleFilterError, match="cannot be written as systemd_line"):
+    with pytest.raises(QuoteError, match="cannot be written as systemd_line"):
         plan(mounts=[dict(SHARE, path="/data1/share\\")])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.nfs_server import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _nfs_server_plan
 
 OPTIONS = ["rw", "sync", "no_subtree_check", "root_squash"]
 SETTINGS = {"threads": 0, "versions": [], "lease_seconds": 0, "grace_seconds": 0}
@@ -21,7 +21,7 @@ MEMBERS = [member("a", "10.0.0.11"), member("b", "10.0.0.12"), member("c", "10.0
 
 def plan(found=None, exports=(SHARE,), members=MEMBERS, settings=None, **more):
     given = dict({"options": OPTIONS, "anonymous": {"uid": 65534, "gid": 65533}}, **more)
-    return FilterModule().filters()["nfs_server_plan"](
+    return _nfs_server_plan.decide_nfs_server_plan(
         found or {},
         exports=list(exports),
         members=members,
@@ -273,7 +273,7 @@ def test_before_the_host_is_read():
     ],
 )
 def test_options_that_conflict_with_others(exports, anonymous, fsids):
-    assert FilterModule().filters()["nfs_server_conflicts"](exports) == {
+    assert _nfs_server_plan.conflicts(exports) == {
         "anonymous": anonymous,
         "fsids": fsids,
     }

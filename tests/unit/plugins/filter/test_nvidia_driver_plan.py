@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.trainyard.gpu.plugins.filter.nvidia_driver import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat, _driver_plan
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import recommended_branches
 
@@ -76,8 +76,14 @@ def plan(
     recommended="",
     **data,
 ):
-    return FilterModule().filters()["nvidia_driver_plan"](
-        found, source, version, kernel_module, fabric_manager, dict(DATA, **data), recommended
+    return _compat.decide_nvidia_driver_plan(
+        found,
+        dict(DATA, **data),
+        recommended,
+        source=source,
+        version=version,
+        kernel_module=kernel_module,
+        fabric_manager=fabric_manager,
     )
 
 
@@ -544,7 +550,7 @@ def state(
         ),
     )
     planned = dict(plan(host("Hopper"), version="570"), **(changes or {}))
-    return FilterModule().filters()["nvidia_driver_state"](
+    return _driver_plan.decide_nvidia_driver_state(
         found,
         planned,
         source=source,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.preflight import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _preflight_plan
 
 
 def member(number, **more):
@@ -19,7 +19,7 @@ def member(number, **more):
 
 def plan(members=None, host="a", storage="b", **asked):
     those = [member(0), member(1)] if members is None else members
-    return FilterModule().filters()["preflight_plan"](
+    return _preflight_plan.decide_preflight_plan(
         those, host, asked.pop("port", 12345), storage, asked
     )
 
@@ -42,14 +42,14 @@ UBUNTU = Path(__file__).parents[3] / "fixtures/ubuntu"
 )
 def test_what_a_host_of_ubuntu_gets(file, system, slurm, podman):
     """Recorded versions read as those that are known of the distribution."""
-    offered = FilterModule().filters()["preflight_offered"]
+    offered = _preflight_plan.offered
     host = {"os": {"id": "ubuntu", "version_id": system}}
     recorded = dict(line.split()[:2] for line in (UBUNTU / file).read_text().splitlines())
-    assert offered(host, {}) == {"slurmd": slurm, "podman": podman}
-    found = offered(host, recorded)
+    assert offered(host, {}, {}) == {"slurmd": slurm, "podman": podman}
+    found = offered(host, recorded, {})
     assert (found["slurmd"], found["podman"]) == (slurm, podman)
     # A candidate that apt does not have, and a source that the host does not have yet.
-    assert offered(host, {"slurmd": "", "podman": ""}) == offered(host, {})
+    assert offered(host, {"slurmd": "", "podman": ""}, {}) == offered(host, {}, {})
     assert offered(host, recorded, {"uris": ["https://apt.example.org"]}) == {}
 
 
@@ -178,7 +178,7 @@ def versions(driver, nccl):
     ],
 )
 def test_what_the_hosts_do_not_have_in_common(gpus, differences):
-    assert FilterModule().filters()["preflight_differences"](gpus) == differences
+    assert _preflight_plan.differences(gpus) == differences
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,7 @@ def test_what_the_hosts_do_not_have_in_common(gpus, differences):
 def test_names_of_members_with_a_wrong_address(addresses, wrong):
     members = [member(0), member(1), member(2), member(3, address="")]
     resolved = {"b": {"addresses": addresses}, "c": {"addresses": []}}
-    found = FilterModule().filters()["preflight_wrong_names"](
-        members, "a", resolved, r"(127\.|::1$)"
-    )
+    found = _preflight_plan.wrong_names(members, "a", resolved, r"(127\.|::1$)")
     assert [each["name"] for each in found] == (["b"] if wrong else [])
 
 
@@ -241,7 +239,7 @@ def facts_of(name, address, mtu=1500):
 def test_a_name_with_an_address_that_its_member_does_not_have(addresses, wrong):
     members = [member(0), member(1)]
     resolved = {"b": {"addresses": addresses}}
-    found = FilterModule().filters()["preflight_wrong_names"](
+    found = _preflight_plan.wrong_names(
         members, "a", resolved, r"(127\.|::1$)", [facts_of("b", members[1]["address"])]
     )
     assert [each["name"] for each in found] == (["b"] if wrong else [])
@@ -259,7 +257,7 @@ def test_a_name_with_an_address_that_its_member_does_not_have(addresses, wrong):
 def test_networks_with_different_mtus(mtus, found):
     members = [dict(member(number), interface="eth0", fabric_interface="eth0") for number in (0, 1)]
     answering = [facts_of(each["name"], each["address"], mtu) for each, mtu in zip(members, mtus)]
-    told = FilterModule().filters()["preflight_mtu_differences"](members, answering)
+    told = _preflight_plan.mtu_differences(members, answering)
     assert [each["found"] for each in told] == found
 
 
@@ -271,7 +269,7 @@ def test_rails_with_different_mtus():
     ]
     answering = [facts_of(each["name"], each["address"]) for each in members]
     answering[1]["interfaces"][1]["mtu"] = 1500
-    (told,) = FilterModule().filters()["preflight_mtu_differences"](members, answering)
+    (told,) = _preflight_plan.mtu_differences(members, answering)
     assert (told["network"], told["found"]) == ("fabric (10.1.0.0/24)", "1500 on b; 9000 on a")
 
 
@@ -298,11 +296,10 @@ def test_hosts_with_fewer_rdma_ports(ports, found):
     members = [dict(member(number), slots=8 if number < 2 else 0) for number in (0, 1, 2)]
     of_hosts = {"a": rdma("active", "active"), "b": ports, "c": []}
     answering = [{"name": name, "rdma_ports": its} for name, its in of_hosts.items()]
-    filters = FilterModule().filters()
-    told = filters["preflight_rdma_ports"](members, answering)
+    told = _preflight_plan.rdma_ports_missing(members, answering)
     assert [(each["name"], each["found"]) for each in told] == found
     assert all(each["expected"] == "2 active RDMA ports with 400 Gb/s, as on a" for each in told)
-    assert filters["preflight_rdma_ports"](members, [{"name": "a"}, {"name": "b"}]) == []
+    assert _preflight_plan.rdma_ports_missing(members, [{"name": "a"}, {"name": "b"}]) == []
 
 
 @pytest.mark.parametrize(
@@ -333,7 +330,7 @@ def test_mounts_by_rdma(mounts, options, transports, found):
         {"name": "a", "rdma_ports": [port]},
         {"name": "b", "rdma_ports": [port], "nfs_transports": transports},
     ]
-    judge = FilterModule().filters()["preflight_nfs_rdma"]
+    judge = _preflight_plan.nfs_without_rdma
     told = judge(mounts, options, members, "a", "b", answering)
     assert [(each["server"], each["found"], each["on_server"]) for each in told] == found
     assert judge([], ["rdma"], members, "b", "b", answering) == []

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.shared_storage import (
-    shared_storage_id_problems,
-    shared_storage_own_groups,
-    shared_storage_plan,
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._shared_storage_plan import (
+    decide_shared_storage_plan as shared_storage_plan,
+    id_problems as shared_storage_id_problems,
+    own_groups as shared_storage_own_groups,
     shared_storage_verdict,
 )
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.slurm import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_accounts import faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
-    _slurm_plan,
     _slurm_sessions,
     _slurm_ssh,
 )
@@ -87,7 +86,7 @@ def plan(readings=None, hosts=None, **more):
         "members",
         [{"name": name, "address": "10.0.0.%d" % number} for number, name in enumerate(hosts, 11)],
     )
-    return FilterModule().filters()["slurm_plan"](
+    return _slurm_plan.decide_slurm_plan(
         readings, hosts=hosts, scheduler=more.pop("scheduler", hosts[0]), members=members, **more
     )
 
@@ -1099,7 +1098,7 @@ def test_who_can_log_in():
         and "user in root:ops:monitor\n" in found["ssh"]["c"]["steps"][0]["files"][0]["content"]
     )
     assert good(readings, ssh={"needs_job": False})["ssh"]["c"]["rule"] == "none"
-    assert FILTERS["slurm_needs"](found, readings["c"], "c", "a")["ssh"]
+    assert _slurm_plan.slurm_needs(found, readings["c"], "c", "a")["ssh"]
     ours = {**files, "/etc/pam.d/sshd": found["ssh"]["c"]["steps"][0]["files"][0]["content"]}
     second = dict(readings, c=dict(readings["c"], login_user="second", texts=ours))
     warned = [
@@ -1258,7 +1257,7 @@ def finished(found, readings, scheduler="a"):
 def needs(found, readings, name):
     return {
         part
-        for part, wanted in FILTERS["slurm_needs"](found, readings[name], name, "a").items()
+        for part, wanted in _slurm_plan.slurm_needs(found, readings[name], name, "a").items()
         if wanted
     }
 
@@ -1266,11 +1265,8 @@ def needs(found, readings, name):
 def drift(found, readings, name):
     return [
         (row["what"], row["found"])
-        for row in FILTERS["slurm_drift"](found, readings[name], name, "a")
+        for row in _slurm_plan.slurm_drift(found, readings[name], name, "a")
     ]
-
-
-FILTERS = FilterModule().filters()
 
 
 def test_what_a_new_host_needs():
@@ -1289,8 +1285,8 @@ def test_what_a_new_host_needs():
     assert drift(found, readings, "b")[0][1].startswith("no packages munge, slurm-client")
     # A host of the cluster without a part in Slurm, and one that was not read.
     assert needs(dict(found, packages={}, node_names=[], ssh={}), readings, "b") == set()
-    assert FILTERS["slurm_needs"](found, {"skipped": True}, "b", "a") == dict.fromkeys(
-        FILTERS["slurm_needs"](found, readings["b"], "b", "a"), False
+    assert _slurm_plan.slurm_needs(found, {"skipped": True}, "b", "a") == dict.fromkeys(
+        _slurm_plan.slurm_needs(found, readings["b"], "b", "a"), False
     )
 
 
@@ -1420,7 +1416,9 @@ def test_a_cluster_that_cannot_be_planned(compared, expected):
     }
     word = {"slurm_options: Nonsense": "options", "b: its CPUs": "b", "c: its release": "c"}
     told = {
-        name: [word[row["found"]] for row in FILTERS["slurm_drift"](found, {}, name, "a", compared)]
+        name: [
+            word[row["found"]] for row in _slurm_plan.slurm_drift(found, {}, name, "a", compared)
+        ]
         for name in expected
     }
     assert told == expected
@@ -1616,12 +1614,8 @@ def test_a_problem_is_shown_for_its_host():
 
 
 def test_checks_for_the_input_rules():
-    assert FILTERS["slurm_priority_problems"]([{"name": "a", "preempts": ["a"]}]) == [
+    assert _slurm_plan.priority_problems([{"name": "a", "preempts": ["a"]}]) == [
         "slurm_priorities: a > a preempt each other in a circle; jobs would requeue each other without end. Remove one of these 'preempts'"
     ]
-    assert (
-        FILTERS["slurm_priority_problems"]([])
-        == []
-        == FILTERS["slurm_option_problems"]({"TmpFS": "/x"})
-    )
-    assert len(FILTERS["slurm_option_problems"]({"AuthType": "auth/none"})) == 1
+    assert _slurm_plan.priority_problems([]) == [] == _slurm_plan.option_problems({"TmpFS": "/x"})
+    assert len(_slurm_plan.option_problems({"AuthType": "auth/none"})) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.gpu.plugins.filter.verify import stack_problems
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import problems as stack_problems
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import table
 
 GOOD = {
@@ -17,7 +17,7 @@ ASKED = {"libnccl2": "2.21.5-1+cuda12.4", "nvidia-docker2": "absent"}
 
 def test_a_host_as_requested_has_no_problems():
     assert stack_problems(GOOD, ASKED) == []
-    assert stack_problems(GOOD) == []
+    assert stack_problems(GOOD, {}) == []
 
 
 def test_each_thing_that_may_be_wrong():
@@ -51,7 +51,7 @@ def test_driver_by_its_library_and_by_the_packages_that_are_noted():
     noted = dict(
         GOOD, record={"packages": {"libnccl2": "2.21.5-1+cuda12.4", "nvidia-smi": "550.54.15-1"}}
     )
-    assert stack_problems(noted) == [
+    assert stack_problems(noted, {}) == [
         {"what": "nvidia-smi", "asked": "550.54.15-1", "found": "absent"}
     ]
 

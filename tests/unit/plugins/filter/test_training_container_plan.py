@@ -17,7 +17,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from trusted import trust_as_template, trusted
 
-from ansible_collections.trainyard.gpu.plugins.filter.training_container import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_plan
 
 ROLE = Path(__file__).parents[4] / "roles/training_container"
 # ansible-core 2.17 and 2.18 look up files of services although there are none.
@@ -88,9 +88,6 @@ ASKED = {
     "service_programs": {"supervisor.py": "run()\n"},
 }
 HOST = {"gpus": 2, "memory_mib": 257000, "own_name_in_hosts": [], "own_name_repaired": False}
-PLAN, FAULTS = [
-    FilterModule().filters()["training_container_" + name] for name in ("plan", "faults")
-]
 
 
 def found(container=None, unit=None, image=None, **more):
@@ -114,7 +111,9 @@ def found(container=None, unit=None, image=None, **more):
 
 
 def plan(state=None, host=None, **asked):
-    return PLAN(state or found(), dict(ASKED, **asked), dict(HOST, **(host or {})), FILES)
+    return _container_plan.plan(
+        state or found(), dict(ASKED, **asked), dict(HOST, **(host or {})), FILES
+    )
 
 
 def settings(state=None, **asked):
@@ -268,8 +267,11 @@ def test_what_is_no_problem():
 )
 def test_faults_of_a_container_that_should_run(container, unit, image, fault):
     state = found(container, unit, image)
-    assert FAULTS(state, "job", "site/image:1") == [fault] and plan(state)["as_asked"] is False
-    assert FAULTS(found(), "job", "site/image:1") == []
+    assert (
+        _container_plan.faults(state, "job", "site/image:1") == [fault]
+        and plan(state)["as_asked"] is False
+    )
+    assert _container_plan.faults(found(), "job", "site/image:1") == []
 
 
 def as_planned(**changes):
@@ -357,7 +359,7 @@ def test_a_mount_of_a_site_that_was_lost():
     lost = ["/data1/share is read-only in the container", "/mnt is not mounted in the container"]
     told = plan(as_planned(departures=lost + ["/dev/shm is not mounted in the container"]))
     assert [fault["found"] for fault in told["faults"]] == lost[1:]
-    drift = FilterModule().filters()["training_container_drift"]
+    drift = _container_plan.drift
     rows = drift(as_planned(departures=lost), ASKED, [], told["faults"])
     assert [row["found"] for row in rows] == [lost[1], lost[0]]
 
@@ -382,7 +384,7 @@ def test_a_container_as_planned_has_no_faults():
 
 def test_drift_names_container_and_unit_once_each():
     state = as_planned(restart_policy="always", limited=["memory 300 MiB"])
-    drift = FilterModule().filters()["training_container_drift"]
+    drift = _container_plan.drift
     told = drift(
         state, ASKED, ["job.service is failed", "service a: failed"], plan(state)["faults"]
     )
@@ -716,15 +718,17 @@ def test_a_container_whose_services_do_not_serve_is_not_as_asked():
     state = found({"settings": plain["hash"]}, paths=paths, files=files, services=told)
     assert (
         plan(state, **asked)["as_asked"] is True
-        and FAULTS(state, "job", "site/image:1", ["x"]) == []
+        and _container_plan.faults(state, "job", "site/image:1", ["x"]) == []
     )
     failed = dict(
         state, services=dict(told, states={"x": {"state": "failed", "why": "no disk space"}})
     )
-    assert plan(failed, **asked)["as_asked"] is False and FAULTS(
+    assert plan(failed, **asked)["as_asked"] is False and _container_plan.faults(
         failed, "job", "site/image:1", ["x"]
     ) == ["service x: failed: no disk space"]
-    assert FAULTS(found(), "job", "site/image:1", ["x"]) == ["service x: not started"]
+    assert _container_plan.faults(found(), "job", "site/image:1", ["x"]) == [
+        "service x: not started"
+    ]
 
 
 class Engine(BaseHTTPRequestHandler):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.upgrade import (
-    upgrade_plan,
-    service_updates,
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._upgrade_plan import (
+    plan as upgrade_plan,
+    services as service_updates,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 
@@ -75,8 +75,8 @@ def test_after_a_rollback_only_faults_of_the_host_count():
     broken = dict(
         STACK, packages={"libnccl2": {"version": "2.21.5-1+cuda12.4", "held": True, "broken": True}}
     )
-    assert upgrade_plan(STACK, smi=WORKS)["faults"] == []
-    assert upgrade_plan(broken, smi=FAILS)["faults"] == [
+    assert upgrade_plan(STACK, {}, smi=WORKS)["faults"] == []
+    assert upgrade_plan(broken, {}, smi=FAILS)["faults"] == [
         "libnccl2: 2.21.5-1+cuda12.4, broken off.",
         "nvidia-smi: unknown: read the log: Failed to initialize NVML: Unknown Error.",
     ]

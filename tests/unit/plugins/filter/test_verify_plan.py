@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.verify import FilterModule
-
-FILTERS = FilterModule().filters()
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _role_input
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _verify_plan
 
 
 def member(name, slots=8, in_play=True):
@@ -53,7 +52,7 @@ class Variables(dict):
     ],
 )
 def test_who_is_measured(variables, slots, gpus):
-    assert FILTERS["verify_plan"]({"a": variables}, [member("a")]) == {
+    assert _verify_plan.measured([member("a")], {"a": variables}) == {
         "hosts": [{"name": "a", "slots": slots}],
         "gpus": {"a": gpus},
     }
@@ -61,8 +60,8 @@ def test_who_is_measured(variables, slots, gpus):
 
 def test_hosts_without_slots_and_outside_the_play_are_not_measured():
     hosts = Hosts({name: {"other": 1} for name in "abc"})
-    assert FILTERS["verify_plan"](
-        hosts, [member("a", slots=0), member("b"), member("c", in_play=False)]
+    assert _verify_plan.measured(
+        [member("a", slots=0), member("b"), member("c", in_play=False)], hosts
     ) == {"hosts": [{"name": "b", "slots": 2}], "gpus": {"b": 0}}
     # Ansible computes all variables of a host at each look-up, and evaluates one when it is read.
     assert hosts.lookups == ["b"] and "other" not in dict.__getitem__(hosts, "b").read
@@ -135,7 +134,7 @@ FULL = {
     ],
 )
 def test_evidence_of_a_host(variables, versions, gpus, rdma_devices):
-    found = FILTERS["verify_evidence"]({"a": variables}, [member("a"), member("b")], ["a"], ["a"])
+    found = _verify_plan.evidence({"a": variables}, [member("a"), member("b")], ["a"], ["a"])
     assert found == {
         "hosts": [dict(member("a"), gpus=gpus, rdma_devices=rdma_devices)],
         "versions": {"a": versions},
@@ -144,7 +143,7 @@ def test_evidence_of_a_host(variables, versions, gpus, rdma_devices):
 
 
 def test_a_host_that_has_dropped_out_is_in_the_report_without_versions():
-    found = FILTERS["verify_evidence"](
+    found = _verify_plan.evidence(
         {"a": FULL, "b": {}}, [member("a"), member("b")], ["a", "b"], ["a"]
     )
     assert [(host["name"], host["gpus"]) for host in found["hosts"]] == [
@@ -161,7 +160,7 @@ def test_tails_of_logs():
         "a": {"cluster_host": {"kernel": "6"}, "__verify_log": {"results": results}},
         "b": {"cluster_host": {"kernel": "6"}, "__verify_log": {"skipped": True}},
     }
-    assert FILTERS["verify_evidence"](hosts, [], [], ["a", "b"])["logs"] == [
+    assert _verify_plan.evidence(hosts, [], [], ["a", "b"])["logs"] == [
         {"host": "a", "name": "kernel", "tail": "NVRM: Xid\n"}
     ]
 
@@ -207,7 +206,7 @@ def check(check_id, host="a", verdict="fail"):
 def test_logs_to_read(checks, job_checks, logs):
     assert [
         (log["host"], log["name"])
-        for log in FILTERS["verify_logs"](checks, "a", SOURCES, JOB, job_checks)
+        for log in _verify_plan.logs(checks, "a", SOURCES, job_checks, JOB)
     ] == logs
 
 
@@ -237,7 +236,10 @@ JOBS = ["bandwidth-host", "bandwidth-cluster", "gpus-busy"]
     ],
 )
 def test_what_cannot_be_required(required, run, left_out):
-    assert FILTERS["verify_unmeasured"](required, JOBS, **dict({"hosts": 2}, **run)) == left_out
+    assert (
+        _verify_plan.decide_verify_unmeasured(required, JOBS, **dict({"hosts": 2}, **run))
+        == left_out
+    )
     assert JOBS == ["bandwidth-host", "bandwidth-cluster", "gpus-busy"]
 
 
@@ -267,7 +269,7 @@ def test_rates_of_ports(ports, rates):
         for name, its in ports.items()
     }
     variables["c"] = {"__verify_infiniband": {"available": False}}
-    assert FILTERS["verify_port_rates"](variables, [{"name": name} for name in variables]) == rates
+    assert _verify_plan.port_rates([{"name": name} for name in variables], variables) == rates
 
 
 def a_login(name, cause="", **session):
@@ -301,7 +303,7 @@ def a_login(name, cause="", **session):
     ],
 )
 def test_what_logins_have_shown(proofs, told):
-    assert FILTERS["verify_logins"](proofs) == told
+    assert _verify_plan.logins(proofs) == told
 
 
 @pytest.mark.parametrize(
@@ -376,7 +378,12 @@ def test_what_logins_have_shown(proofs, told):
     ],
 )
 def test_ids_by_the_keys_of_the_rows(key, value, ids):
-    assert FILTERS["verify_ids"](key, value) == ids
+    assert _role_input.verify_ids(key, value) == ids
+
+
+def drained_and_resumed(checks, draining, scheduler, hosts, blame=(), suspect=()):
+    known = scheduler.get("nodes") or []
+    return _verify_plan.nodes(checks, blame, suspect, draining, known, hosts)
 
 
 # --- nodes of the scheduler -------------------------------------------------------------------------------------------------------
@@ -436,7 +443,7 @@ MEASURED = found("bandwidth-cluster", "a, b")
     ],
 )
 def test_a_node_is_drained_with_the_findings_that_are_a_reason_for_it(checks, drain):
-    decided = FILTERS["verify_nodes"](
+    decided = drained_and_resumed(
         checks, DRAINING, {"nodes": [node("a"), node("b"), node("away")]}, ["login", "a", "b"]
     )
     assert {entry["node"]: entry["reason"] for entry in decided["drain"]} == drain and decided[
@@ -446,7 +453,7 @@ def test_a_node_is_drained_with_the_findings_that_are_a_reason_for_it(checks, dr
 
 def test_of_a_slow_link_the_suspect_is_drained():
     blame = [{"kind": "link", "names": ["a", "b"], "evidence": "3.1 of 24 GB/s"}]
-    decided = FILTERS["verify_nodes"](
+    decided = drained_and_resumed(
         [found("bandwidth-cluster", "a, b", "fail")],
         DRAINING,
         {"nodes": [node("a"), node("b")]},
@@ -497,21 +504,20 @@ def test_of_a_slow_link_the_suspect_is_drained():
     ],
 )
 def test_only_good_nodes_that_trainyard_drained_are_resumed(nodes, checks, resumed):
-    assert (
-        FILTERS["verify_nodes"](checks, DRAINING, {"nodes": nodes}, ["a", "b"])["resume"] == resumed
-    )
+    assert drained_and_resumed(checks, DRAINING, {"nodes": nodes}, ["a", "b"])["resume"] == resumed
 
 
 def test_without_an_answer_of_the_scheduler_nothing_is_decided():
-    assert FILTERS["verify_nodes"](
+    assert drained_and_resumed(
         [found("gpu-xid", "a", "fail", "Xid 79")],
         DRAINING,
         {"available": False, "nodes": []},
         ["a"],
     ) == {"drain": [], "resume": []}
-    assert FILTERS["verify_nodes"](
-        [found("gpu-xid", "a", "fail", "Xid 79")], DRAINING, {}, ["a"]
-    ) == {"drain": [], "resume": []}
+    assert drained_and_resumed([found("gpu-xid", "a", "fail", "Xid 79")], DRAINING, {}, ["a"]) == {
+        "drain": [],
+        "resume": [],
+    }
 
 
 def test_hosts_of_a_scheduler():
@@ -519,9 +525,9 @@ def test_hosts_of_a_scheduler():
     variables = {name: {"cluster_host": {"kernel": "6.1"}} for name in "ab"}
     assert [
         host.get("scheduler")
-        for host in FILTERS["verify_evidence"](variables, members, ["a", "b"], [])["hosts"]
+        for host in _verify_plan.evidence(variables, members, ["a", "b"], [])["hosts"]
     ] == [None, None]
-    with_slurm = FILTERS["verify_evidence"](variables, members, ["a", "b"], [], "a")["hosts"]
+    with_slurm = _verify_plan.evidence(variables, members, ["a", "b"], [], "a")["hosts"]
     assert [host["scheduler"] for host in with_slurm] == [["controller"], ["node"]]
 
 
@@ -578,14 +584,14 @@ CHOSEN = {
     ],
 )
 def test_the_person_whose_job_is_tried(accounts, changes):
-    assert FILTERS["verify_probe"](
-        {"accounts": accounts, "missing_people": []}, PEOPLE, TREES
-    ) == dict(CHOSEN, **changes)
+    assert _verify_plan.probe({"accounts": accounts, "missing_people": []}, PEOPLE, TREES) == dict(
+        CHOSEN, **changes
+    )
 
 
 def test_a_person_without_a_folder_on_the_share():
     plan = {"accounts": [{"name": "vision", "members": ["anna"]}]}
-    assert FILTERS["verify_probe"](plan, PEOPLE, TREES[:1], "image:1") == dict(
+    assert _verify_plan.probe(plan, PEOPLE, TREES[:1], "image:1") == dict(
         CHOSEN, folder="", image="image:1"
     )
 
@@ -614,7 +620,7 @@ def test_a_person_without_a_folder_on_the_share():
     ],
 )
 def test_nobody_whose_job_can_be_tried(plan, problem, possible):
-    told = FILTERS["verify_probe"](plan, PEOPLE, TREES)
+    told = _verify_plan.probe(plan, PEOPLE, TREES)
     assert problem in told["problem"] and (told["person"], told["possible"]) == ("", possible)
 
 
@@ -623,7 +629,7 @@ def test_a_person_who_is_missing_is_not_chosen():
         "accounts": [{"name": "vision", "members": ["anna", "ben"]}],
         "missing_people": ["anna"],
     }
-    assert FILTERS["verify_probe"](plan, PEOPLE, TREES)["person"] == "ben"
+    assert _verify_plan.probe(plan, PEOPLE, TREES)["person"] == "ben"
 
 
 def separates(verdict="pass", found="", of_limits=False):
@@ -649,7 +655,7 @@ def test_findings_of_the_jobs():
     }
     told["probes"] = [dict(entry, isolation=separates()) for entry in told["probes"]]
     checks = of_jobs(
-        FILTERS["verify_probe_checks"](
+        _verify_plan.probe_checks(
             told, dict(CHOSEN, image="trainyard/training:1"), ["a", "b", "c", "d"], "no such node"
         )
     )
@@ -671,7 +677,7 @@ def test_findings_of_the_jobs():
     assert [bool(check["fix"]) for check in checks] == [False, True, True, False] and checks[1][
         "seconds"
     ] == 3
-    (plain,) = of_jobs(FILTERS["verify_probe_checks"](told, dict(CHOSEN, folder=""), ["a"]))
+    (plain,) = of_jobs(_verify_plan.probe_checks(told, dict(CHOSEN, folder=""), ["a"]))
     assert plain["expected"] == "a job of anna on this host, with its GPU alone"
 
 
@@ -701,9 +707,7 @@ def test_whether_a_node_separates_jobs(isolation, accepted, verdict):
         ],
         "seconds": 3,
     }
-    checks = FILTERS["verify_probe_checks"](
-        told, CHOSEN, ["a", "b"], "no such node", accepted=accepted
-    )
+    checks = _verify_plan.probe_checks(told, CHOSEN, ["a", "b"], "no such node", accepted=accepted)
     found_here, elsewhere = of_jobs(checks, "scheduler-isolation")
     assert (found_here["host"], found_here["verdict"]) == ("a", verdict) and isolation[
         "found"
@@ -714,8 +718,8 @@ def test_whether_a_node_separates_jobs(isolation, accepted, verdict):
         "no such node",
     )
     assert bool(found_here["fix"]) is (verdict != "pass")
-    decision = FILTERS["verify_nodes"](
-        checks, FILTERS["verify_ids"]("drains"), {"nodes": [node("a"), node("b")]}, ["a", "b"]
+    decision = drained_and_resumed(
+        checks, _role_input.verify_ids("drains"), {"nodes": [node("a"), node("b")]}, ["a", "b"]
     )
     assert [entry["node"] for entry in decision["drain"]] == (["a"] if verdict == "fail" else [])
 
@@ -728,10 +732,10 @@ def test_a_node_whose_job_could_not_be_tried_is_not_resumed():
             {"node": "c", "verdict": "fail", "found": "x", "isolation": separates()},
         ]
     }
-    checks = FILTERS["verify_probe_checks"](told, CHOSEN, ["a", "b", "c"]) + [
+    checks = _verify_plan.probe_checks(told, CHOSEN, ["a", "b", "c"]) + [
         found("bandwidth-cluster", "a, b, c")
     ]
-    decision = FILTERS["verify_nodes"](
+    decision = drained_and_resumed(
         checks, ["scheduler-job"], {"nodes": [node(name, OURS) for name in "abc"]}, ["a", "b", "c"]
     )
     assert decision == {

@@ -10,8 +10,6 @@ import tarfile
 
 import pytest
 
-from ansible.errors import AnsibleFilterError
-from ansible_collections.trainyard.gpu.plugins.filter.training_image import image_recipe
 from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import (
     Build,
     RecipeError,
@@ -20,6 +18,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import (
     horovod_variables,
     layers_digest,
 )
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_plan import image_recipe
 
 LAB = {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["gloo"]}
 NCCL = {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
@@ -143,7 +142,7 @@ def test_archive_without_a_tag_in_the_name_means_latest(tmp_path):
 def test_archive_without_the_base_names_what_it_has(tmp_path):
     path = save(tmp_path / "x.tar", {"example/base:2": ["sha256:a"]})
     with pytest.raises(
-        AnsibleFilterError,
+        RecipeError,
         match=r"training_image_base_archive: .* no image named 'example/base:1' .* It has: example/base:2",
     ):
         recipe(base_archive=path)

@@ -6,10 +6,12 @@ import stat
 from types import SimpleNamespace
 
 import pytest
-from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trainyard.gpu.plugins.filter.recorded import recorded
-from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import (
+    DamagedRecord,
+    Record,
+    recorded,
+)
 
 
 class Failed(Exception):
@@ -73,7 +75,7 @@ def test_a_damaged_record_is_an_error_that_says_what_to_do(module, tmp_path, con
         Record(module, str(tmp_path / "role.json")).read()
     assert str(error.value).startswith(str(tmp_path / "role.json")) and reason in str(error.value)
     assert "Restore it from a backup, or remove it" in str(error.value)
-    with pytest.raises(AnsibleFilterError) as of_filter:
+    with pytest.raises(DamagedRecord) as of_filter:
         recorded(
             {"content": base64.b64encode(content).decode(), "source": str(tmp_path / "role.json")}
         )

@@ -6,13 +6,13 @@ import ssl
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.package_sources import FilterModule
+from ansible_collections.trainyard.gpu.plugins.module_utils import _pem
 from ansible_collections.trainyard.gpu.plugins.module_utils._pem import certificates
 from ansible_collections.trainyard.gpu.plugins.module_utils._trust_store import file_name, trusts
 
 PEMS = [ssl.DER_cert_to_PEM_cert(bytes([number]) * 200) for number in range(3)]
 FINGERPRINTS = [fingerprint for pem in PEMS for fingerprint in certificates(pem)]
-fingerprints_of = FilterModule().filters()["certificate_fingerprints"]
+fingerprints_of = _pem.fingerprints
 
 
 @pytest.fixture(name="host")

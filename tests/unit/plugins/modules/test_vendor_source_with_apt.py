@@ -10,7 +10,7 @@ import vendor_repository
 from role_variables import ROLES, role_variable
 from scripted_tools import run_module
 
-from ansible_collections.trainyard.gpu.plugins.filter.compat import nccl_pair
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._vendor_source import nccl_pair
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
     _job_container_plan,

@@ -11,12 +11,12 @@ import re
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.training_container import FilterModule
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_services as services
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._container_plan import (
+    drift,
+    service_faults,
+)
 
-FAULTS, DRIFT = [
-    FilterModule().filters()["training_container_" + name] for name in ("service_faults", "drift")
-]
 PROGRAMS = {"supervisor.py": "run()\n", "services.py": "x = 1\n"}
 REVISION = "0123456789" * 4
 NOTEBOOKS = {"repository": "https://git.example.org/notebooks.git", "revision": REVISION}
@@ -239,11 +239,11 @@ def test_the_container_gets_no_key_of_the_authority():
 )
 def test_a_finished_host_does_not_differ(asked):
     found = finished(asked)
-    assert DRIFT(found, asked) == [] and planned(found, asked)["differ"] is False
+    assert drift(found, asked) == [] and planned(found, asked)["differ"] is False
     assert (
-        DRIFT(empty(), asked) == []
+        drift(empty(), asked) == []
         if not asked["services"] and not asked["notebooks"]
-        else DRIFT(empty(), asked) != []
+        else drift(empty(), asked) != []
     )
 
 
@@ -262,7 +262,7 @@ def test_what_differs():
         "jupyterlab": {"state": "failed", "why": "it ended with exit code 1: no"}
     }
     found["notebooks"]["revision"] = "f" * 40
-    assert [(entry["what"], entry["asked"], entry["found"]) for entry in DRIFT(found, ALL)] == [
+    assert [(entry["what"], entry["asked"], entry["found"]) for entry in drift(found, ALL)] == [
         (INSIDE + "/services.py", "as configured", "absent"),
         (INSIDE + "/supervisor.py", "as configured", "another content"),
         (INSIDE + "/jupyterlab.token", "mode 0600", "mode 0644"),
@@ -284,7 +284,7 @@ def test_what_differs():
 def test_a_changed_service_differs():
     found = finished(ALL)
     asked = request(JUPYTER, dict(AIAA, port=5001), notebooks=NOTEBOOKS)
-    assert [entry["what"] for entry in DRIFT(found, asked)] == [INSIDE + "/config.json"]
+    assert [entry["what"] for entry in drift(found, asked)] == [INSIDE + "/config.json"]
     assert planned(found, asked)["config"] != found["services"]["config"]
 
 
@@ -337,4 +337,4 @@ def test_folders_that_were_deleted_under_the_container():
     ],
 )
 def test_rules_between_keys_and_services(kind, wanted, names):
-    assert FAULTS(wanted, kind, 12345) == names
+    assert service_faults(wanted, kind, 12345) == names

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.verify import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _hardware
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import nvlinks
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import parse_query
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import (
@@ -106,7 +106,7 @@ def told(check, **hosts):
     members = [
         {"name": name, "address": "10.0.0.1", "fabric_address": "10.0.0.1"} for name in hosts
     ]
-    found = FilterModule().filters()["verify_hardware"](variables, members)
+    found = _hardware.decide_verify_hardware(variables, members)
     return {
         host: [
             ("warn: " if entry["warn"] else "") + entry["found"]
@@ -302,7 +302,7 @@ def test_a_virtual_machine_with_eight_of_sixteen_lanes(capture):
     gpus = parse_query(path.read_text(encoding="utf-8")).gpus
     variables = {"a": {"cluster_host": {"x": 1}, "__verify_gpus": {"gpus": gpus}}}
     members = [{"name": "a", "address": "10.0.0.1"}]
-    found = FilterModule().filters()["verify_hardware"](variables, members)["problems"]
+    found = _hardware.decide_verify_hardware(variables, members)["problems"]
     (problem,) = found["gpu-pcie-width"]["a"]
     assert problem["warn"] and "reseat" not in problem["fix"]
     assert (problem["expected"], problem["found"]) == (
@@ -311,7 +311,7 @@ def test_a_virtual_machine_with_eight_of_sixteen_lanes(capture):
     )
     # With one that has all of them it is a fault.
     gpus.append(dict(copy.deepcopy(gpus[0]), index=1, pcie_width=16))
-    found = FilterModule().filters()["verify_hardware"](variables, members)["problems"]
+    found = _hardware.decide_verify_hardware(variables, members)["problems"]
     (problem,) = found["gpu-pcie-width"]["a"]
     assert not problem["warn"] and "reseat" not in problem["fix"]
 
@@ -453,7 +453,7 @@ def test_pcie_of_network_cards(hosts, found):
 
 
 def test_a_host_that_did_not_answer_is_not_compared():
-    found = FilterModule().filters()["verify_hardware"](
+    found = _hardware.decide_verify_hardware(
         {"a": {}}, [{"name": "a", "address": "", "fabric_address": ""}]
     )
     assert found["problems"]["nic-pcie"] == {} and found["models"] == {}
@@ -463,7 +463,7 @@ def test_models_of_the_cluster():
     """As the bandwidth job compares them."""
     variables = {"a": {"cluster_host": {"x": 1}, "__verify_gpus": with_links(18, 18)}}
     members = [{"name": "a", "address": "", "fabric_address": ""}]
-    assert FilterModule().filters()["verify_hardware"](variables, members)["models"] == {
+    assert _hardware.decide_verify_hardware(variables, members)["models"] == {
         H100: {"links": 18, "gb_s": 26.562, "nvlink": 478.116, "bridge": False, "known": True}
     }
 
@@ -668,7 +668,7 @@ def test_two_firmwares_on_each_host_are_no_difference():
 
 
 def test_gpudirect_names_a_peer():
-    its = FilterModule().filters()["verify_hardware"]
+    its = _hardware.decide_verify_hardware
     variables = {
         name: {
             "cluster_host": {"hostname": name},

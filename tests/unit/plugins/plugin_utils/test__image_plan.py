@@ -13,7 +13,10 @@ from ansible.template import Templar
 from scripted_tools import run_module, scripts
 from trusted import trust_as_template, trusted
 
-from ansible_collections.trainyard.gpu.plugins.filter.training_image import FilterModule, image_plan
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _image_plan
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_plan import (
+    decide_image_plan as image_plan,
+)
 
 SECTIONS = {
     "frameworks": ("tensorflow", "pytorch", "mxnet"),
@@ -358,10 +361,10 @@ BEHIND = [
 @pytest.mark.parametrize("changed, behind", BEHIND)
 def test_hosts_whose_image_differs_from_the_heads(changed, behind):
     images = dict(dict.fromkeys(("server-a", "server-b", "server-c"), image()), **changed)
-    assert FilterModule().filters()["hosts_behind"](images.items(), "server-a", image()) == behind
+    assert _image_plan.hosts_behind(images.items(), "server-a", image()) == behind
     # The head is never behind itself, even if its own image is the one that differs.
     assert (
-        FilterModule().filters()["hosts_behind"](
+        _image_plan.hosts_behind(
             dict(images, **{"server-a": image(())}).items(), "server-a", image()
         )
         == behind
@@ -386,7 +389,7 @@ def test_hosts_whose_image_differs_from_the_heads(changed, behind):
 )
 def test_whether_all_hosts_have_the_image(engines, everywhere):
     recipe = image()["recipe"]
-    assert FilterModule().filters()["image_is_everywhere"](engines, "x:1", recipe) is everywhere
+    assert _image_plan.image_is_everywhere(engines, "x:1", recipe) is everywhere
 
 
 @pytest.mark.parametrize("changed, behind", BEHIND)
@@ -499,6 +502,6 @@ def test_an_image_that_lacks_something_after_the_build_is_refused(
 )
 def test_the_host_whose_image_differs_from_the_recipe_is_named(own, head, on, words):
     hosts = {"own": on, "head": "server-a"}
-    found = FilterModule().filters()["image_problem"](own, head, image()["recipe"], "x:1", hosts)
+    found = _image_plan.image_problem(own, head, image()["recipe"], "x:1", hosts)
     assert words in found and bool(found) is bool(words)
     assert not found or ("copies it from" in found) is (on != "server-a")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.trainyard.gpu.plugins.filter.package_sources import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _placed_files
 
 ROLES = Path(__file__).parents[4] / "roles"
 ENTRIES = [
@@ -43,7 +43,7 @@ FOUND = {
 )
 def test_files_that_differ(changed, differ):
     found = {path: entry for path, entry in dict(FOUND, **changed).items() if entry}
-    assert FilterModule().filters()["files_differ"](ENTRIES, found) is differ
+    assert _placed_files.files_differ(ENTRIES, found) is differ
 
 
 def test_role_cluster_reads_what_role_package_sources_compares():

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.slurm import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _readings
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
     ASCEND,
@@ -252,7 +252,7 @@ def contents(value):
 
 
 def test_no_answer_adds_a_line_to_a_file_of_slurm():
-    plan = FilterModule().filters()["slurm_plan"]
+    plan = _slurm_plan.decide_slurm_plan
     members = [{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}]
     good = {"a": dict(ON_SLURM, hostname="gpu-a"), "b": dict(ON_SLURM, hostname="gpu-b")}
     assert plan(good, hosts=["a", "b"], scheduler="a", members=members)["problems"] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.teardown_roles import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _teardown_plan
 
 ROLES = ["train", "image_relay", "slurm", "training_container", "shared_storage", "docker_engine"]
 RECORDS = "/var/lib/trainyard/placed.d/"
@@ -34,4 +34,4 @@ RECORDS = "/var/lib/trainyard/placed.d/"
     ],
 )
 def test_roles_with_something_left(found, roles):
-    assert FilterModule().filters()["teardown_roles"](found, ROLES) == roles
+    assert _teardown_plan.teardown_roles(found, ROLES) == roles

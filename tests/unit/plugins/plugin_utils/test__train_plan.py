@@ -6,12 +6,12 @@ import subprocess
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.train import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _train_plan
 
 
 def plan(*members, devices=None, gpus=None):
     environment = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
-    return FilterModule().filters()["train_plan"](
+    return _train_plan.train_plan(
         list(members), environment, {"a": 8, "b": 8} if gpus is None else gpus
     )
 
@@ -102,7 +102,7 @@ def test_what_cuda_does_not_take(devices, problem):
 
 def npu_plan(*members, devices=None, npus=None):
     environment = {} if devices is None else {"ASCEND_RT_VISIBLE_DEVICES": devices}
-    return FilterModule().filters()["train_plan"](
+    return _train_plan.train_plan(
         list(members), environment, {}, "mindspore", {"a": 8, "b": 8} if npus is None else npus
     )
 
@@ -164,7 +164,7 @@ def test_a_job_waits_in_the_queue_for_its_hosts(timeout, limit):
         {"name": "front", "slots": 0},
         {"name": "gpu-b", "slots": 1},
     ]
-    words = FilterModule().filters()["train_queue"](hosts, "night", timeout, ["--qos=high"])
+    words = _train_plan.queue_command(hosts, "night", timeout, ["--qos=high"])
     # Slurm refuses jobs of root.
     first = words.index("salloc")
     assert words[:first] == [

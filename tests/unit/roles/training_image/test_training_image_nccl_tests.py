@@ -18,7 +18,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from trusted import trusted
 
-from ansible_collections.trainyard.gpu.plugins.filter.training_image import image_recipe
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_plan import image_recipe
 
 ROLES = Path(__file__).parents[4] / "roles"
 ROLE = ROLES / "training_image"

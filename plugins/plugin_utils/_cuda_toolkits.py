@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""The packages and folders of the requested CUDA toolkits and of cuDNN. Pure functions."""
+
 from __future__ import annotations
 
 import re
@@ -65,7 +67,16 @@ def _versions_asked(packages):
 
 
 def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
-    """See the filter."""
+    """Return the plan of the requested toolkits and of cuDNN.
+
+    C(versions) are installed as packages. Each is a series (12.4), a release (12.4.1) or the version of a package (12.4.1-1). C(runfiles) come from NVIDIA's
+    self-extracting files, by their C(version). C(chosen) is the toolkit for the link C(/usr/local/cuda), by default the newest. C(cudnn) is the version of its
+    packages, empty for none. C(found) is a result of M(trainyard.gpu.gpu_stack_info).
+
+    Returns C(folders) with their series, C(chosen), the target of the link, C(priority), that of the alternative as in NVIDIA's packages, C(packages) in apt's
+    notation, C(asked), their versions by name, C(holds), patterns of the names of packages to hold, C(lacks_packages), whether one is missing, not held or of
+    another version, C(missing_runfiles) with their C(folder), C(new_folders), those of them without nvcc, and C(wrong), sentences about other versions of nvcc.
+    """
     found = found or {}
     asked = [str(version) for version in versions]
     asked += [str(runfile["version"]) for runfile in runfiles]
@@ -98,10 +109,3 @@ def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
         "new_folders": [runfile["folder"] for runfile in missing if runfile["folder"] not in cuda],
         "wrong": wrong_releases(folders, cuda),
     }
-
-
-class FilterModule:
-    """Filters for CUDA toolkits."""
-
-    def filters(self):
-        return {"cuda_toolkits": cuda_toolkits}
