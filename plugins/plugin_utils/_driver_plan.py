@@ -340,7 +340,10 @@ def kernel_flavours(packages: Iterable[str]) -> list[str]:
 
 
 def nvlink_5_board(facts: dict[str, Any], gpus: Iterable[dict[str, Any]]) -> bool:
-    """Return whether the GPUs are a board whose NVSwitches the host does not see as PCI bridges, and which needs nvlsm beside Fabric Manager: HGX B200, B300."""
+    """Return whether the GPUs are a board whose NVSwitches the host does not see as PCI bridges, and which needs nvlsm beside Fabric Manager.
+
+    These are HGX B200 and B300.
+    """
     row = facts["cuda"]["nvlink_5_boards"]
     ours = [gpu for gpu in gpus if gpu["device_id"].lower() in row["device_ids"]]
     enough: int = row["gpus"]
