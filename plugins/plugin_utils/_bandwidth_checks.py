@@ -180,8 +180,8 @@ def _transport_check(
         return _skipped(answer, "nccl-transport", name, "the job ran without NCCL, %s" % why)
     watched = answer.get("watched") or {}
     # The log of a run without other results may still name its connections.
-    missing = [] if watched.get("transports") else [text for text in unknown.values() if text]
-    if missing:
+    missing = [text for text in unknown.values() if text]
+    if missing and not watched.get("transports"):
         return _skipped(answer, "nccl-transport", name, "not seen: %s" % missing[0])
     return nccl_transport(watched, answer["facts"], hosts)
 
@@ -197,7 +197,8 @@ def _watched_checks(
     watched = answer.get("watched") or {}
     reason = reason or watched.get("error") or _unseen(answer, hosts, tail)
     seen, errors = watched.get("hosts") or {}, watched.get("errors", {})
-    unknown = {host: errors.get(host) or ("" if host in seen else reason) for host in hosts}
+    unseen = {host: reason for host in hosts if host not in seen}
+    unknown = {host: errors.get(host) or unseen.get(host, "") for host in hosts}
     checks: list[Mapping[str, Any]] = [
         _busy_check(answer, host, gpus.get(host), unknown[host]) for host in hosts
     ]

@@ -153,10 +153,8 @@ def choose(
     }
     names = TOOLS if requested == "auto" else (requested,)
     tool = next((name for name in names if not against[name]), "")
-    passed_over = [
-        "%s: %s" % (NAMES[name], against[name])
-        for name in names[: names.index(tool) if tool else len(names)]
-    ]
+    better = names[: names.index(tool)] if tool else names
+    passed_over = ["%s: %s" % (NAMES[name], against[name]) for name in better]
     if not tool:
         problem = "no tool can measure it. %s" % ". ".join(passed_over)
         return {"tool": "", "where": "", "reason": "", "problem": problem}
