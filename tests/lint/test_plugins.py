@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import importlib.util
+import inspect
 import os
 import re
 from pathlib import Path
@@ -258,6 +259,44 @@ def texts_in(value):
             yield from texts_in(inner)
     elif isinstance(value, str):
         yield value
+
+
+def decisions_in(text):
+    """Yield (name, arguments, keywords, whether more come at run time) of each decision in a text with Jinja."""
+    template = text if "{{" in text or "{%" in text else "{{ %s }}" % text
+    for node in jinja2.Environment().parse(template).find_all(jinja2.nodes.Filter):
+        arguments = node.args
+        if arguments and getattr(arguments[0], "value", "") == "trainyard.gpu.decide":
+            arguments = arguments[1:]
+        elif node.name != "trainyard.gpu.decide":
+            continue
+        keywords = {keyword.key: keyword.value for keyword in node.kwargs}
+        yield arguments[0].value, arguments[1:], keywords, bool(node.dyn_args or node.dyn_kwargs)
+
+
+def test_each_call_of_a_decision_fits_its_function():
+    """A wrong number of arguments fails a run, often in a branch that only some clusters take."""
+    made, wrong = set(), []
+    for path in sorted((ROOT / "roles").rglob("*.yml")) + sorted(
+        (ROOT / "playbooks").rglob("*.yml")
+    ):
+        text = path.read_text(encoding="utf-8")
+        if "trainyard.gpu.decide" not in text:
+            continue
+        documents = [yaml.safe_load(text)]
+        for inner in texts_in(documents):
+            if "trainyard.gpu.decide" not in inner:
+                continue
+            for name, arguments, keywords, more in decisions_in(inner):
+                made.add(name)
+                signature = inspect.signature(function(name))
+                bind = signature.bind_partial if more else signature.bind
+                try:
+                    bind("input", *arguments, **keywords)
+                except TypeError as error:
+                    wrong.append("%s: %s: %s" % (path.relative_to(ROOT), name, error))
+    assert wrong == []
+    assert sorted(made) == sorted(DECISIONS)
 
 
 def value_of(node, variables):
