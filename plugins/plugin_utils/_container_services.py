@@ -234,7 +234,7 @@ def _expected_files(requested: Requested, texts: dict[str, str]) -> list[Expecte
 
 
 def _file_differences(found: dict[str, Any], expected: ExpectedFile) -> list[Difference]:
-    """Return how a file or folder differs. A path that nobody has read cannot."""
+    """Return how a file or folder differs. A path that was not read does not differ."""
     path = expected.path
     mode = found["paths"].get(path, expected.mode)
     if mode != expected.mode:
