@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import ASCEND, reading_faults
@@ -17,6 +19,11 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import (
     rendered,
 )
 
+if TYPE_CHECKING:
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import Difference
+
+#: Results of ascend_info and of npu_smi_info by host, in rank order.
+Readings = Mapping[str, dict[str, Any]]
 ENVIRONMENT, TABLE = "/etc/trainyard/ascend.sh", "/etc/trainyard/hccl.json"
 PARTS = ("driver", "firmware")
 # In a rank table of the old format.
@@ -29,12 +36,59 @@ HEADING = (
 )
 
 
-def _digest(content):
+class Requested(TypedDict):
+    """What the variables of role ascend request."""
+
+    #: Of driver and firmware, empty for any.
+    versions: dict[str, str]
+    #: Of the rank table, empty for none, and what is wrong with it on the hosts.
+    format: str
+    format_problems: list[str]
+    #: Of all hosts with NPUs by name.
+    addresses: dict[str, str]
+    #: Those of them that are not in this run.
+    absent: list[str]
+
+
+class HostFiles(TypedDict):
+    """The files of a host, and how it differs from them."""
+
+    #: For managed_files, and paths to remove.
+    files: list[dict[str, str]]
+    absent: list[str]
+    #: Whether these differ, and whether the rank table does.
+    differs: bool
+    table_differs: bool
+    #: Paths whose content differs.
+    changed: list[str]
+
+
+class HostPlan(HostFiles):
+    #: What the host has, in a sentence.
+    summary: str
+
+
+class Plan(TypedDict):
+    """What role ascend does on the hosts."""
+
+    #: What keeps NPUs from working, and what does not, one sentence each.
+    problems: list[str]
+    warnings: list[str]
+    hosts: dict[str, HostPlan]
+    #: For a rank table of the old format; empty without hosts.
+    board_id: str
+    #: Of the rank table; empty if none is written.
+    format: str
+    #: C(name) and C(address) of the hosts in rank order.
+    members: list[dict[str, str]]
+
+
+def _digest(content: str) -> str:
     return hashlib.sha256(content.encode("utf-8")).hexdigest()
 
 
-def environment_file(variables):
-    """Return a file for `.` of sh, which may be read several times. Lists come before what a variable has."""
+def environment_file(variables: Mapping[str, str | list[str]]) -> str:
+    """Return a file for `.` of sh, which may be read several times. Lists are paths and come before what a variable has."""
     lines = []
     for name in sorted(variables):
         value = variables[name]
@@ -50,7 +104,7 @@ def environment_file(variables):
     return HEADING + "\n".join(lines + ['ulimit -S -u "$(ulimit -H -u)" 2> /dev/null || :', ""])
 
 
-def host_problems(reading, npus):
+def host_problems(reading: dict[str, Any], npus: dict[str, Any]) -> list[str]:
     """Return what keeps NPUs of a host from working, one sentence each."""
     found = []
     for part in PARTS:
@@ -81,27 +135,22 @@ def host_problems(reading, npus):
     return found
 
 
-def _is_open(mode):
-    """Whether everyone may read and write."""
+def _is_open(mode: str) -> bool:
+    """Return whether everyone may read and write."""
     return int(mode, 8) & 0o006 == 0o006
 
 
-def host_warnings(reading, npus):
-    found = [
-        "%s%s: found %s, expected %s; %s"
-        % (
-            entry["kind"],
-            "" if entry["device"] is None else " of device %s" % entry["device"],
-            entry["found"],
-            entry["expected"],
-            entry["fix"],
+def host_warnings(reading: dict[str, Any], npus: dict[str, Any]) -> list[str]:
+    """Return what is wrong with a host although its NPUs may work, one sentence each."""
+    found = []
+    for entry in npus["findings"]:
+        device = "" if entry["device"] is None else " of device %s" % entry["device"]
+        found.append(
+            "%s%s: found %s, expected %s; %s"
+            % (entry["kind"], device, entry["found"], entry["expected"], entry["fix"])
         )
-        for entry in npus["findings"]
-    ]
-    group, closed = (
-        reading["group"],
-        [entry for entry in reading["devices"] if not _is_open(entry["mode"])],
-    )
+    group = reading["group"]
+    closed = [entry for entry in reading["devices"] if not _is_open(entry["mode"])]
     found += [
         "%s belongs to group '%s' with mode %s; reinstall the driver, or use chgrp %s and chmod 0660"
         % (entry["path"], entry["group"], entry["mode"], group["name"])
@@ -116,40 +165,42 @@ def host_warnings(reading, npus):
     return found
 
 
-def different(readings, asked):
+def different(readings: Readings, requested: dict[str, str]) -> list[str]:
     """Return where driver and firmware differ between hosts or from the requested version. Versions are compared as text: 1.72.T2.100.B020."""
     found = []
     for part in PARTS:
-        versions = {}
+        versions: dict[str, list[str]] = {}
         for name, reading in readings.items():
             if reading[part]["version"]:
                 versions.setdefault(reading[part]["version"], []).append(name)
-        told = ", ".join(
+        by_version = ", ".join(
             "%s on %s" % (version, ", ".join(names)) for version, names in versions.items()
         )
         if len(versions) > 1:
             found.append(
                 "the hosts have different versions of the %s: %s; install one of them on all hosts"
-                % (part, told)
+                % (part, by_version)
             )
-        if asked.get(part) and any(version != asked[part] for version in versions):
+        if requested.get(part) and any(version != requested[part] for version in versions):
             found.append(
                 "ascend_%s_version is '%s', found: %s; install that version, or correct the variable"
-                % (part, asked[part], told)
+                % (part, requested[part], by_version)
             )
     return found
 
 
-def table_of(readings, npus, wanted):
+def table_of(
+    readings: Readings, npus: Readings, requested: Requested
+) -> tuple[dict[str, Any] | None, str, str]:
     """Return the rank table (None if there is none), a problem and a warning about it."""
-    if not wanted["format"]:
+    if not requested["format"]:
         return None, "", ""
-    if wanted["absent"]:
+    if requested["absent"]:
         return (
             None,
             "",
             "the rank table is not written, because it needs all hosts, and %s is not in this run"
-            % ", ".join(wanted["absent"]),
+            % ", ".join(requested["absent"]),
         )
     devices = sum(len(answer["devices"]) for answer in npus.values())
     if devices < 2:
@@ -157,21 +208,22 @@ def table_of(readings, npus, wanted):
     boards = [
         BOARDS.get(reading["architecture"], BOARDS["aarch64"]) for reading in readings.values()
     ]
-    hosts = [
+    hosts: list[Any] = [
         {
             "name": name,
-            "server_id": wanted["addresses"].get(name, ""),
+            "server_id": requested["addresses"].get(name, ""),
             "devices": npus[name]["devices"],
         }
         for name in readings
     ]
     try:
-        return rank_table(hosts, wanted["format"], board_id=boards[0]), "", ""
+        return rank_table(hosts, requested["format"], board_id=boards[0]), "", ""
     except RankTableError as error:
         return None, "rank table: %s. Without one, set ascend_rank_table_format to none" % error, ""
 
 
-def summary(reading, npus):
+def summary(reading: dict[str, Any], npus: dict[str, Any]) -> str:
+    """Return what a host has, in sentences."""
     names = sorted({npu["name"] for npu in npus["npus"] if npu["name"]})
     versions = [reading[part]["version"] or "unknown" for part in PARTS]
     texts = [
@@ -191,7 +243,9 @@ def summary(reading, npus):
     return " ".join(texts)
 
 
-def _host_files(reading, table, keeps_table):
+def _host_files(
+    reading: dict[str, Any], table: dict[str, Any] | None, keeps_table: bool
+) -> HostFiles:
     """Return the files of a host, and how it differs from them. C(keeps_table): without a new table, that of an earlier run stays."""
     files = reading["files"]
     contents = {ENVIRONMENT: environment_file(reading["environment"])}
@@ -211,14 +265,18 @@ def _host_files(reading, table, keeps_table):
     }
 
 
-def _board(readings):
+def _board(readings: Readings) -> str:
     """Return the board of the hosts, by the architecture of the first one."""
     for reading in readings.values():
         return BOARDS.get(reading["architecture"], BOARDS["aarch64"])
     return ""
 
 
-def _of_hosts(texts_of, readings, npus):
+def _of_hosts(
+    texts_of: Callable[[dict[str, Any], dict[str, Any]], list[str]],
+    readings: Readings,
+    npus: Readings,
+) -> list[str]:
     """Return what a function says about each host, with the host's name."""
     return [
         "%s: %s" % (name, text)
@@ -227,16 +285,10 @@ def _of_hosts(texts_of, readings, npus):
     ]
 
 
-def ascend_plan(readings, npus, wanted):
+def ascend_plan(readings: Readings, npus: Readings, requested: Requested) -> Plan:
     """Judge driver, firmware and devices of all hosts with NPUs, and plan their environment and the rank table.
 
-    C(readings) are results of M(trainyard.gpu.ascend_info), C(npus) of M(trainyard.gpu.npu_smi_info), by host in rank order. C(wanted) has C(versions) of
-    C(driver) and C(firmware), empty for any, C(format) of the table, empty for none, C(format_problems), C(addresses) of all hosts with NPUs by name, and
-    C(absent), those of them that are not in this run.
-
-    Returns C(problems) that keep NPUs from working, C(warnings), C(hosts), by host C(files) and C(absent) for M(trainyard.gpu.managed_files), whether they
-    C(differs) and the table does (C(table_differs)), the paths that are C(changed), and a C(summary), C(members) with C(name) and C(address), the C(format) of
-    the table, empty if none is written, and C(board_id) for one of the old format.
+    C(readings) are results of M(trainyard.gpu.ascend_info), C(npus) of M(trainyard.gpu.npu_smi_info), by host in rank order.
     """
     problems = [
         fault
@@ -245,9 +297,11 @@ def ascend_plan(readings, npus, wanted):
     ]
     problems += _of_hosts(host_problems, readings, npus)
     warnings = _of_hosts(host_warnings, readings, npus)
-    problems += list(wanted["format_problems"]) + different(readings, wanted["versions"])
+    problems += list(requested["format_problems"]) + different(readings, requested["versions"])
     # Hosts without a driver have no addresses, which would only repeat it.
-    table, problem, warning = table_of(readings, npus, wanted) if not problems else (None, "", "")
+    table, problem, warning = None, "", ""
+    if not problems:
+        table, problem, warning = table_of(readings, npus, requested)
     problems += [problem] if problem else []
     warnings += [warning] if warning else []
     # If hosts are missing in this run, or have problems, the table of an earlier run stays.
@@ -256,33 +310,31 @@ def ascend_plan(readings, npus, wanted):
         "problems": problems,
         "warnings": warnings,
         "hosts": {
-            name: dict(
-                _host_files(reading, table, keeps_table), summary=summary(reading, npus[name])
-            )
+            name: {
+                **_host_files(reading, table, keeps_table),
+                "summary": summary(reading, npus[name]),
+            }
             for name, reading in readings.items()
         },
         "board_id": _board(readings),
-        "format": wanted["format"],
+        "format": requested["format"],
         "members": [
-            {"name": name, "address": wanted["addresses"].get(name, "")} for name in readings
+            {"name": name, "address": requested["addresses"].get(name, "")} for name in readings
         ],
     }
 
 
-def ascend_drift(plan, name, reading):
-    """Return how a host differs from the plan: C(what), C(asked) and C(found) of each difference."""
-    rows = [
+def ascend_drift(plan: Plan, name: str, reading: dict[str, Any]) -> list[Difference]:
+    """Return how a host differs from the plan."""
+    rows: list[Difference] = [
         {"what": PART, "asked": "NPUs that work alike on all hosts", "found": text}
         for text in plan["problems"]
         if text.startswith(name + ": ") or text.partition(": ")[0] not in plan["hosts"]
     ]
     host = plan["hosts"][name]
-    rows += [
-        {
-            "what": path,
-            "asked": "as planned",
-            "found": "changed" if path in reading["files"] else "missing",
-        }
-        for path in host["changed"]
-    ]
-    return rows + [{"what": path, "asked": "absent", "found": "present"} for path in host["absent"]]
+    for path in host["changed"]:
+        found = "changed" if path in reading["files"] else "missing"
+        rows.append({"what": path, "asked": "as planned", "found": found})
+    for path in host["absent"]:
+        rows.append({"what": path, "asked": "absent", "found": "present"})
+    return rows

@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BROKE_OFF
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import remarks as remarks_of
@@ -37,14 +40,15 @@ NO_SETS = (
 )
 
 
-def _required(bound):
+def _required(bound: dict[str, Any]) -> str:
+    """Return the required bandwidth of a run in words, empty if it is unknown."""
     if bound["required_gb_s"] is None:
         return ""
     return "%.3g GB/s or more (%s: %s)" % (bound["required_gb_s"], bound["bound"], bound["from"])
 
 
-def _told(run):
-    """What a run has measured. One that failed has measured no slow hardware."""
+def _measured(run: dict[str, Any]) -> str:
+    """Return what a run has measured, in words. One that failed has measured no slow hardware."""
     found = "; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"]
     return "the measurement failed: %s" % found if run["errors"] else found
 
@@ -53,9 +57,9 @@ def _told(run):
 ALONE = ", but there is nothing to compare with: no other host has these GPUs, the compatibility data does not have the model, and there is no earlier run"
 
 
-def _host_verdict(run):
-    """Verdict, what was found, and what to do, for a host that was measured alone."""
-    host, found = run["hosts"][0], _told(run)
+def _host_verdict(run: dict[str, Any]) -> tuple[str, str, str]:
+    """Return verdict, what was found, and what to do, for a host that was measured alone."""
+    host, found = run["hosts"][0], _measured(run)
     if run["errors"] and not run["passed"]:
         return "fail", found, FAILED
     if not run["passed"]:
@@ -75,8 +79,8 @@ def _host_verdict(run):
     )
 
 
-def _remarks(answer):
-    """What NCCL's log of a job has told of ports, by host."""
+def _remarks(answer: dict[str, Any]) -> dict[str, list[str]]:
+    """Return what NCCL's log of a job has told of ports, by host."""
     return {
         host: [
             "%s; %s" % (remark["cause"], remark["fix"]) for remark in remarks_of("\n".join(lines))
@@ -85,13 +89,13 @@ def _remarks(answer):
     }
 
 
-def _ended(answer):
-    """Whether the job has completed. Until then its note says that it did not."""
+def _ended(answer: dict[str, Any]) -> bool:
+    """Return whether the job has completed. Until then its note says that it did not."""
     return "runs" in answer and answer.get("note") != BROKE_OFF
 
 
-def _unseen(answer, hosts, tail):
-    """Why the ranks were not observed during their work."""
+def _unseen(answer: dict[str, Any], hosts: Sequence[str], tail: Sequence[str]) -> str:
+    """Return why the ranks were not observed during their work."""
     if not answer.get("runs"):
         return reason_of(tail)
     if any(run["errors"] for run in answer["runs"] if run["id"] == "cluster" or len(hosts) < 2):
@@ -99,21 +103,23 @@ def _unseen(answer, hosts, tail):
     return ONE_RANK if len(hosts) < 2 and _ended(answer) else "the job was aborted"
 
 
-def _source(answer):
+def _source(answer: dict[str, Any]) -> str:
+    """Return the source of the findings: what has measured."""
     key = "all_reduce_perf" if answer.get("tool") == "all_reduce_perf" else answer.get("collective")
-    carrier = {"nccl": " by NCCL", "gloo": " by Gloo", "mpi": " by MPI"}.get(
-        answer.get("carrier"), ""
-    )
-    return SOURCE.get(key, "an all-reduce of all ranks") + carrier
+    carriers = {"nccl": " by NCCL", "gloo": " by Gloo", "mpi": " by MPI"}
+    carrier = carriers.get(answer.get("carrier", ""), "")
+    return SOURCE.get(key or "", "an all-reduce of all ranks") + carrier
 
 
-def _busy_check(answer, host, gpus, why_unknown):
-    """Check gpus-busy of a host. C(gpus) is the number of its GPUs, C(why_unknown) the reason why nothing was seen."""
+def _busy_check(
+    answer: dict[str, Any], host: str, gpus: int | None, why_unknown: str
+) -> Mapping[str, Any]:
+    """Return check gpus-busy of a host. C(gpus) is the number of its GPUs, C(why_unknown) the reason why nothing was seen."""
     carrier = answer.get("carrier") or answer.get("collective")
-    on_gpus = _on_gpus(answer)
-    if not gpus and not on_gpus:
-        return _skipped(answer, "gpus-busy", host, "the training container has no GPU")
-    if carrier and not on_gpus:
+    if not gpus:
+        if not _on_gpus(answer):
+            return _skipped(answer, "gpus-busy", host, "the training container has no GPU")
+    elif carrier and not _on_gpus(answer):
         framework = FRAMEWORKS[answer.get("binding", "Torch")]
         return finding(
             "gpus-busy",
@@ -130,76 +136,101 @@ def _busy_check(answer, host, gpus, why_unknown):
     return gpus_busy(answer["watched"], host)
 
 
-def _on_gpus(answer):
-    """Whether the job used GPUs. Horovod may use another library than NCCL for them."""
-    return answer.get("on_gpus", (answer.get("carrier") or answer.get("collective")) == "nccl")
+def _on_gpus(answer: dict[str, Any]) -> bool:
+    """Return whether the job used GPUs. Horovod may use another library than NCCL for them."""
+    by_nccl = (answer.get("carrier") or answer.get("collective")) == "nccl"
+    return bool(answer.get("on_gpus", by_nccl))
 
 
-def _skipped(answer, check_id, host, found):
+def _skipped(answer: dict[str, Any], check_id: str, host: str, found: str) -> Mapping[str, Any]:
     return finding(check_id, host, "skipped", found=found, source=_source(answer))
 
 
-def _fabric_checks(answer, hosts, unknown):
-    """What the counters of the fabric tell of each of several hosts. C(unknown) has the reason of those that were not seen."""
-    watched, carrier = answer.get("watched"), answer.get("carrier") or answer.get("collective")
-    checks = [
-        _skipped(answer, "fabric-counters", host, "not read: %s" % unknown[host])
-        if unknown[host]
-        else fabric_counters(watched, answer["facts"], host, carrier)
-        for host in hosts
-    ]
+def _fabric_checks(
+    answer: dict[str, Any], hosts: Sequence[str], unknown: Mapping[str, str]
+) -> list[Mapping[str, Any]]:
+    """Return what the counters of the fabric tell of each of several hosts. C(unknown) has the reason of those that were not seen."""
+    watched = answer.get("watched") or {}
+    carrier = answer.get("carrier") or answer.get("collective") or ""
+    checks: list[Mapping[str, Any]] = []
+    for host in hosts:
+        if unknown[host]:
+            check = _skipped(answer, "fabric-counters", host, "not read: %s" % unknown[host])
+        else:
+            check = fabric_counters(watched, answer["facts"], host, carrier)
+        checks.append(check)
     lost, remarks = answer.get("lost") or {}, answer.get("remarks") or _remarks(answer)
-    return checks + [
-        fabric_errors(lost, remarks, host)
-        if lost.get(host)
-        else _skipped(
-            answer, "fabric-errors", host, "not read: %s" % (unknown[host] or NO_COUNTERS)
-        )
-        for host in hosts
-    ]
+    for host in hosts:
+        if lost.get(host):
+            check = fabric_errors(lost, remarks, host)
+        else:
+            why = unknown[host] or NO_COUNTERS
+            check = _skipped(answer, "fabric-errors", host, "not read: %s" % why)
+        checks.append(check)
+    return checks
 
 
-def _transport_check(answer, hosts, unknown):
+def _transport_check(
+    answer: dict[str, Any], hosts: Sequence[str], unknown: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """Return check nccl-transport: how NCCL has moved data between all hosts. C(unknown) has by host why it was not seen."""
     carrier, name = answer.get("carrier") or answer.get("collective"), ", ".join(hosts)
     if carrier and carrier != "nccl":
         why = "which Horovod was not built with" if _on_gpus(answer) else "because it has no GPUs"
         return _skipped(answer, "nccl-transport", name, "the job ran without NCCL, %s" % why)
     watched = answer.get("watched") or {}
     # The log of a run without other results may still name its connections.
-    missing = [] if watched.get("transports") else [text for text in unknown.values() if text]
-    if missing:
+    missing = [text for text in unknown.values() if text]
+    if missing and not watched.get("transports"):
         return _skipped(answer, "nccl-transport", name, "not seen: %s" % missing[0])
     return nccl_transport(watched, answer["facts"], hosts)
 
 
-def _watched_checks(answer, hosts, tail, gpus, reason):
-    """Observations while all hosts worked together. A check that cannot be made gives the reason."""
+def _watched_checks(
+    answer: dict[str, Any],
+    hosts: Sequence[str],
+    tail: Sequence[str],
+    gpus: Mapping[str, int],
+    reason: str,
+) -> list[Mapping[str, Any]]:
+    """Return observations while all hosts worked together. A check that cannot be made gives the reason."""
     watched = answer.get("watched") or {}
     reason = reason or watched.get("error") or _unseen(answer, hosts, tail)
     seen, errors = watched.get("hosts") or {}, watched.get("errors", {})
-    unknown = {host: errors.get(host) or ("" if host in seen else reason) for host in hosts}
-    checks = [_busy_check(answer, host, gpus.get(host), unknown[host]) for host in hosts]
+    unseen = {host: reason for host in hosts if host not in seen}
+    unknown = {host: errors.get(host) or unseen.get(host, "") for host in hosts}
+    checks: list[Mapping[str, Any]] = [
+        _busy_check(answer, host, gpus.get(host), unknown[host]) for host in hosts
+    ]
     if len(hosts) > 1:
         checks += _fabric_checks(answer, hosts, unknown)
     return checks + [_transport_check(answer, hosts, unknown)]
 
 
-def bandwidth_checks(answer, hosts, tail=(), gpus=None, reason=""):
-    """Convert the result of the bandwidth job to checks in the format of report.json.
+def bandwidth_checks(
+    answer: dict[str, Any],
+    hosts: Sequence[str],
+    tail: Sequence[str] = (),
+    gpus: Mapping[str, int] | None = None,
+    reason: str = "",
+) -> list[Mapping[str, Any]]:
+    """Return the findings of a measurement and of what was seen meanwhile.
 
     They are C(bandwidth-host), one per host, and C(bandwidth-cluster), which names the suspects. What was seen during the job becomes C(gpus-busy) and
     C(fabric-counters), one per host, and C(nccl-transport). Without a measurement a check is skipped, and a bandwidth without an expected value is a warning.
 
-    C(answer) is empty if there is none, C(tail) are the last lines of the job's output, C(gpus) the number in the container of each host, C(reason) why no job
-    was started.
+    C(answer) is the result of the measuring job, empty if it left none. C(tail) are the last lines of its output, C(gpus) the number of GPUs by host, and
+    C(reason) tells why nothing was measured.
     """
     return _measured_checks(answer, hosts, tail, gpus or {}, reason) + _watched_checks(
         answer, hosts, tail, gpus or {}, reason
     )
 
 
-def _host_check(answer, host, run, reason):
-    """Check bandwidth-host. C(run) is the host's own run, None with the C(reason)."""
+def _host_check(
+    answer: dict[str, Any], host: str, run: dict[str, Any] | None, reason: tuple[str, str]
+) -> Mapping[str, Any]:
+    """Return check bandwidth-host. C(run) is the host's own run, None with the C(reason)."""
     if run is None:
         return _unmeasured(answer, "bandwidth-host", host, reason)
     verdict, found, fix = _host_verdict(run)
@@ -215,22 +246,24 @@ def _host_check(answer, host, run, reason):
     )
 
 
-def _unmeasured(answer, check_id, host, reason):
-    """C(reason) has why, and for a job whose log tells it, a fix."""
+def _unmeasured(
+    answer: dict[str, Any], check_id: str, host: str, reason: tuple[str, str]
+) -> Mapping[str, Any]:
+    """Return a skipped check. C(reason) has why, and for a job whose log tells it, a fix."""
     why, fix = reason
     found = "not measured: %s" % why
     return finding(check_id, host, "skipped", source=_source(answer), found=found, fix=fix)
 
 
-def _why_not_alone(answer, host, gpus):
-    """Why a host was not measured alone, empty if that is not known."""
+def _why_not_alone(answer: dict[str, Any], host: str, gpus: Mapping[str, int]) -> str:
+    """Return why a host was not measured alone, empty if that is not known."""
     if answer.get("collective") == "horovod" and gpus.get(host, 0) > 1:
         return NO_SETS
     return ONE_RANK if _ended(answer) else ""
 
 
-def _cluster_fix(answer):
-    """What to do about a cluster that is too slow."""
+def _cluster_fix(answer: dict[str, Any]) -> str:
+    """Return what to do about a cluster that is too slow."""
     if not answer["blame"] and answer.get("tool") in ("all_reduce_perf", "horovod"):
         return "check first the hosts that fail alone, then what all hosts share: the switch, its uplinks, settings"
     if not answer["suspect"]:
@@ -242,8 +275,9 @@ def _cluster_fix(answer):
     return "%s; until then leave out: %s" % (" and ".join(fix), ", ".join(answer["suspect"]))
 
 
-def _cluster_check(answer, name, run):
-    found, required = _told(run), run["expected"]["required_gb_s"]
+def _cluster_check(answer: dict[str, Any], name: str, run: dict[str, Any]) -> Mapping[str, Any]:
+    """Return check bandwidth-cluster. C(run) is that of all hosts, C(name) has their names."""
+    found, required = _measured(run), run["expected"]["required_gb_s"]
     verdict, fix = "pass", ""
     if not run["passed"]:
         blame = [
@@ -271,10 +305,17 @@ def _cluster_check(answer, name, run):
     )
 
 
-def _measured_checks(answer, hosts, tail, gpus, reason):
+def _measured_checks(
+    answer: dict[str, Any],
+    hosts: Sequence[str],
+    tail: Sequence[str],
+    gpus: Mapping[str, int],
+    reason: str,
+) -> list[Mapping[str, Any]]:
+    """Return the checks of the bandwidth. See bandwidth_checks for the parameters."""
     runs = {run["id"]: run for run in answer.get("runs", [])}
 
-    def because(why):
+    def because(why: str) -> tuple[str, str]:
         return (why, "") if why else (reason_of(tail), LOG)
 
     checks = [
@@ -292,6 +333,6 @@ def _measured_checks(answer, hosts, tail, gpus, reason):
     if run is None:
         return checks + [_unmeasured(answer, "bandwidth-cluster", name, because(reason))]
     checks.append(_cluster_check(answer, name, run))
-    return checks + [link_check(answer["runs"], answer["collective"], hosts)] * bool(
-        answer.get("pairs")
-    )
+    if answer.get("pairs"):
+        checks.append(link_check(answer["runs"], answer["collective"], list(hosts)))
+    return checks

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import numbers
 
@@ -28,31 +29,94 @@ EXPECTED_RUNTIMES = {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
 CDI_FROM = [25]
 
 
-def docker_options(engine, keep_gpus, cdi, said):
-    """The options of daemon.json to merge: C(runtimes) as nvidia-ctk has printed them, and those that the role adds."""
-    options = {}
+class Requested(TypedDict):
+    """What the variables of role container_toolkit request."""
+
+    #: Whether the toolkit is requested for this host.
+    is_asked: bool
+    #: Whether no version is requested.
+    recommended: bool
+    #: Whether Docker manages the cgroups itself.
+    keep_gpus: bool
+    #: Whether the host has a CDI specification.
+    cdi: bool
+
+
+class DockerPlan(TypedDict):
+    """What becomes of Docker."""
+
+    #: Options of daemon.json to merge.
+    options: dict[str, Any]
+    #: Whether Docker has to restart, although its options may be complete.
+    restarts: bool
+    #: Whether Docker has to be configured or restarted.
+    configures: bool
+    #: Whether existing options make systemd manage the cgroups, although containers are to keep their GPUs.
+    cgroups_by_systemd: bool
+
+
+class CdiPlan(TypedDict):
+    """What becomes of the CDI specifications of a host."""
+
+    #: Of the role's: file, absent or as it is.
+    own_state: str
+    #: Paths of those for an earlier driver, to be generated again, and of those among them that are not the role's.
+    stale: list[str]
+    stale_of_others: list[str]
+
+
+class Plan(DockerPlan, CdiPlan):
+    """What role container_toolkit does on a host."""
+
+    #: Versions by package, for option asked of gpu_stack_info. Empty if no version is requested.
+    asked: dict[str, str]
+    #: In apt's notation.
+    packages: list[str]
+    #: Whether one of them is missing, has another version or is not held.
+    packages_differ: bool
+    #: Whether a working toolkit is installed that the role did not install, and no version is requested.
+    is_left_alone: bool
+    #: Whether a CDI specification has to be written, removed or generated again.
+    updates_cdi: bool
+    #: Whether the GPUs have to be checked in a container after the changes.
+    is_checked: bool
+    #: Why a container cannot show the GPUs; empty if it can.
+    no_proof_because: str
+
+
+def docker_options(
+    engine: dict[str, Any], keep_gpus: bool, cdi: bool, runtimes: str
+) -> dict[str, Any]:
+    """Return the options of daemon.json to merge: those that the role adds, and C(runtimes), which nvidia-ctk has printed as JSON."""
+    options: dict[str, Any] = {}
     if keep_gpus:
         options["exec-opts"] = list(EXEC_OPTS)
     if cdi and numbers(engine.get("version") or "") >= CDI_FROM:
         options["features"] = {"cdi": True}
-    options["runtimes"] = json.loads(said or "{}").get("runtimes", EXPECTED_RUNTIMES)
+    options["runtimes"] = json.loads(runtimes or "{}").get("runtimes", EXPECTED_RUNTIMES)
     return options
 
 
-def docker_plan(found, engine, keep_gpus, cdi, said):
-    """C(options), whether Docker C(restarts), whether the role C(configures) it, and whether systemd manages the cgroups by the user's own options."""
-    options = docker_options(engine, keep_gpus, cdi, said)
-    there = engine.get("daemon_config", {}).get("options", {})
+def _is_configured(engine: dict[str, Any], options: dict[str, Any], keep_gpus: bool) -> bool:
+    """Return whether daemon.json has the options, and none that the role has set earlier."""
+    existing = engine.get("daemon_config", {}).get("options", {})
     noted = engine.get("record", {}).get("daemon_config", {})
     placed = {entry["path"][0] for entry in noted.get("placed", [])}
-    own = there.get("exec-opts", [])
-    configured = (
-        "nvidia" in (there.get("runtimes") or {})
-        and ("exec-opts" in there or not keep_gpus)
-        and ("cdi" in (there.get("features") or {}) or "features" not in options)
+    return (
+        "nvidia" in (existing.get("runtimes") or {})
+        and ("exec-opts" in existing or not keep_gpus)
+        and ("cdi" in (existing.get("features") or {}) or "features" not in options)
         and placed <= set(options)
         and not noted.get("pending", False)
     )
+
+
+def docker_plan(
+    found: dict[str, Any], engine: dict[str, Any], keep_gpus: bool, cdi: bool, runtimes: str
+) -> DockerPlan:
+    """Return what becomes of Docker. See container_toolkit_plan for the parameters."""
+    options = docker_options(engine, keep_gpus, cdi, runtimes)
+    own = engine.get("daemon_config", {}).get("options", {}).get("exec-opts", [])
     # The engine may have started before the file was changed.
     in_force = "nvidia" in engine.get("runtimes", []) and (
         engine.get("cgroup_driver") == "cgroupfs" or own != EXEC_OPTS
@@ -63,31 +127,35 @@ def docker_plan(found, engine, keep_gpus, cdi, said):
     return {
         "options": options,
         "restarts": restarts,
-        "configures": restarts or not configured,
+        "configures": restarts or not _is_configured(engine, options, keep_gpus),
         "cgroups_by_systemd": keep_gpus and BY_SYSTEMD in own,
     }
 
 
-def cdi_plan(found, cdi, specification):
-    """C(own_state), what becomes of the role's specification: file, absent or as it is; C(stale), specifications to regenerate, and those of others.
+def _stale_specifications(found: dict[str, Any]) -> list[str]:
+    """Return the paths of the specifications that name libraries of an earlier driver."""
+    return [
+        entry["path"]
+        for entry in found.get("cdi", [])
+        if entry["library"] and entry["library"] != found.get("library", "")
+    ]
+
+
+def cdi_plan(found: dict[str, Any], cdi: bool, specification: str) -> CdiPlan:
+    """Return what becomes of the CDI specifications. C(specification) is the path of the role's.
 
     Two specifications of the same device are both rejected, so the role writes one only if no other exists. Toolkit 1.18 and newer maintain their own.
     """
-    library, entries = found.get("library", ""), found.get("cdi", [])
+    library, paths = found.get("library", ""), [entry["path"] for entry in found.get("cdi", [])]
     # nvidia-ctk queries the driver, so it cannot generate a specification before the driver is loaded.
-    wanted = cdi and library != "" and found["loaded"] == library
-    # Specifications that name libraries of an earlier driver.
-    stale = (
-        [entry["path"] for entry in entries if entry["library"] and entry["library"] != library]
-        if wanted
-        else []
-    )
-    has_own = any(entry["path"] == specification for entry in entries)
-    has_others = any(entry["path"] != specification for entry in entries)
+    can_generate = cdi and library != "" and found["loaded"] == library
+    stale = _stale_specifications(found) if can_generate else []
+    has_own = specification in paths
+    has_others = any(path != specification for path in paths)
     state = "as it is"
     if has_own and (has_others or not cdi):
         state = "absent"
-    elif wanted and not has_others and (not has_own or specification in stale):
+    elif can_generate and not has_others and (not has_own or specification in stale):
         state = "file"
     return {
         "own_state": state,
@@ -96,53 +164,60 @@ def cdi_plan(found, cdi, specification):
     }
 
 
-def no_proof_because(found):
-    """Why a container cannot show the GPUs; empty if it can."""
+def no_proof_because(found: dict[str, Any]) -> str:
+    """Return why a container cannot show the GPUs; empty if it can."""
     if found.get("loaded", "") == "":
         return "the driver is not loaded"
-    return found["reboot_required_reason"] or (
-        "" if found["library"] else "the driver has no libraries"
-    )
+    reason: str = found["reboot_required_reason"]
+    return reason or ("" if found["library"] else "the driver has no libraries")
 
 
-def container_toolkit_plan(found, engine, asked, version, specification, said=""):
-    """Compare packages, Docker's options and CDI specifications with the request, before anything changes. What is not known yet may be empty.
+def _works_by_itself(
+    engine: dict[str, Any], installed: list[dict[str, Any]], stale: list[str]
+) -> bool:
+    """Return whether a host has a working toolkit that this role did not install. C(installed) are its packages."""
+    if engine.get("record", {}).get("daemon_config") or stale:
+        return False
+    is_whole = len(installed) == len(PACKAGES)
+    is_of_one_version = len({package["version"] for package in installed}) == 1
+    return "nvidia" in engine.get("runtimes", []) and is_whole and is_of_one_version
 
-    C(found) is a result of M(trainyard.gpu.gpu_stack_info), C(engine) of M(trainyard.gpu.docker_engine_info). C(asked): C(is_asked) for this host,
-    C(recommended), no version is requested, C(keep_gpus), Docker manages the cgroups itself, C(cdi), there is to be a specification. C(version) is that of the
-    packages, C(specification) the path of the role's own, C(said) the settings that nvidia-ctk has printed, as JSON; empty means those that are expected.
 
-    Returns C(asked), versions by package, empty if none is requested, C(packages) in apt's notation, C(packages_differ), C(is_left_alone), a working toolkit is
-    not the role's, C(options) of Docker, C(restarts) and C(configures), whether Docker has to, C(cgroups_by_systemd), existing options would take GPUs away,
-    C(own_state), what becomes of the role's specification (file, absent, as it is), C(stale) ones of an earlier driver, C(stale_of_others), C(updates_cdi),
-    C(is_checked), the GPUs have to be checked in a container, and C(no_proof_because), why a container cannot show them.
+def container_toolkit_plan(
+    found: dict[str, Any],
+    engine: dict[str, Any],
+    requested: Requested,
+    version: str,
+    specification: str,
+    runtimes: str = "",
+) -> Plan:
+    """Return the plan for a host.
+
+    C(found) is the result of gpu_stack_info, C(engine) that of docker_engine_info with the record of the role. C(version) is that of the packages, such as
+    1.17.8-1, C(specification) the path of the role's CDI specification. C(runtimes) is what nvidia-ctk has printed, as JSON; empty for what is expected of it.
     """
-    plan = docker_plan(found, engine, asked["keep_gpus"], asked["cdi"], said)
-    plan.update(cdi_plan(found, asked["cdi"], specification))
+    docker = docker_plan(found, engine, requested["keep_gpus"], requested["cdi"], runtimes)
+    specifications = cdi_plan(found, requested["cdi"], specification)
     installed = [package for name, package in found.get("packages", {}).items() if name in PACKAGES]
     good = [package for package in installed if package["version"] == version and package["held"]]
-    differ = len(good) < len(PACKAGES)
-    plan.update(
-        # The recommended version is for a host without a toolkit, so an installed one is not compared.
-        asked=dict.fromkeys(PACKAGES, version)
-        if asked["is_asked"] and not asked["recommended"]
-        else {},
-        packages=["%s=%s" % (name, version) for name in PACKAGES],
-        packages_differ=differ,
-        # A working toolkit that this role did not install, and no version is requested.
-        is_left_alone=(
-            asked["recommended"]
-            and not engine.get("record", {}).get("daemon_config")
-            and "nvidia" in engine.get("runtimes", [])
-            and len(installed) == len(PACKAGES)
-            and len({package["version"] for package in installed}) == 1
-            and not plan["stale"]
-        ),
-        updates_cdi=plan["own_state"] != "as it is" or plan["stale_of_others"] != [],
-        is_checked=differ
-        or plan["configures"]
-        or plan["own_state"] == "file"
-        or plan["stale_of_others"] != [],
-        no_proof_because=no_proof_because(found),
-    )
-    return plan
+    packages_differ = len(good) < len(PACKAGES)
+    versions: dict[str, str] = {}
+    # The recommended version is for a host without a toolkit, so an installed one is not compared.
+    if requested["is_asked"] and not requested["recommended"]:
+        versions = dict.fromkeys(PACKAGES, version)
+    own_state, others_change = specifications["own_state"], specifications["stale_of_others"] != []
+    return {
+        **docker,
+        **specifications,
+        "asked": versions,
+        "packages": ["%s=%s" % (name, version) for name in PACKAGES],
+        "packages_differ": packages_differ,
+        "is_left_alone": requested["recommended"]
+        and _works_by_itself(engine, installed, specifications["stale"]),
+        "updates_cdi": own_state != "as it is" or others_change,
+        "is_checked": packages_differ
+        or docker["configures"]
+        or own_state == "file"
+        or others_change,
+        "no_proof_because": no_proof_because(found),
+    }

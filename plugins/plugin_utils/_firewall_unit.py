@@ -10,7 +10,7 @@ from __future__ import annotations
 NFTABLES_FOLDER = "/etc/systemd/system/nftables.service.d"
 
 
-def firewall_unit(role, description, table, load):
+def firewall_unit(role: str, description: str, table: str, load: str) -> str:
     """Return the text of a unit that loads a table by a command before slurmd starts.
 
     Debian's nftables.service flushes all tables when it stops and when it loads its file again,

@@ -9,12 +9,17 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import (
     ParseError,
     fingerprint,
     printable,
 )
+
+if TYPE_CHECKING:
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import Difference
 
 __all__ = ["differences"]
 
@@ -51,22 +56,32 @@ KEY = re.compile(r"(?:^|\s)((?:ssh|ecdsa|sk)-\S+ [A-Za-z0-9+/]+={0,2})(?:\s+(.*)
 #: More foreign keys are counted.
 MOST = 10
 EVERYWHERE = ("0.0.0.0", "::")
+ONE_KEY_EACH = "one key of each host of the cluster"
+
+
+class File(TypedDict):
+    """A planned file."""
+
+    path: str
+    content: str
+    #: Such as "0600".
+    mode: str
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a file that count, without blanks around them."""
+    """Return the lines of a file that count, without blanks around them."""
     found = [line.strip() for line in text.splitlines()]
     return [line for line in found if line and not line.startswith("#")]
 
 
 def key_in_words(line: str) -> str:
-    """A line of authorized_keys, as somebody can search for it: fingerprint, options, comment."""
+    """Return a line of authorized_keys, as somebody can search for it: fingerprint, options, comment."""
     match = KEY.search(line)
     if not match:
         return "a line that is no key (%.60r)" % line
     options = line[: match.start()].strip()
     try:
-        text = fingerprint(match.group(1))
+        text: str = fingerprint(match.group(1))
     except ParseError:
         return "a line that is no key (%.60r)" % line
     if options:
@@ -75,56 +90,42 @@ def key_in_words(line: str) -> str:
 
 
 def key_of(line: str) -> str:
-    """Options and key of a line of authorized_keys, which decide who is let in and to what. The line itself, if it has no key."""
+    """Return options and key of a line of authorized_keys, which decide who is let in and to what. The line itself, if it has no key."""
     match = KEY.search(line)
     return line[: match.end(1)] if match else line
 
 
-def key_differences(path: str, planned: str, found: list[str]) -> list[dict]:
-    wanted = lines_of(planned)
+def _difference(found: str, requested: str) -> Difference:
+    return {"found": found, "asked": requested, "what": "ssh to the container"}
+
+
+def key_differences(path: str, planned: str, found: list[str]) -> Iterator[Difference]:
+    """Yield the lines that a file of keys has in place of the planned ones."""
+    requested = lines_of(planned)
     found = lines_of("\n".join(found))
     # A member that was renamed has another comment, which is the last part.
-    keys = {key_of(line): line for line in wanted}
-    renamed = [line for line in found if line not in wanted and key_of(line) in keys]
-    foreign = [line for line in found if line not in wanted + renamed]
+    keys = {key_of(line): line for line in requested}
+    renamed = [line for line in found if line not in requested and key_of(line) in keys]
+    foreign = [line for line in found if line not in requested + renamed]
     kept = [keys[key_of(line)] for line in renamed]
-    missing = [line for line in wanted if line not in found + kept]
-    told = [
-        {
-            "found": "%s lets a key in that is not the cluster's: %s" % (path, key_in_words(line)),
-            "asked": "one key of each host of the cluster",
-        }
-        for line in foreign[:MOST]
-    ]
-    told += [
-        {
-            "found": "%s has a key of the cluster with another comment: %s"
-            % (path, key_in_words(line)),
-            "asked": "%s" % key_in_words(keys[key_of(line)]),
-        }
-        for line in renamed[:MOST]
-    ]
+    missing = [line for line in requested if line not in found + kept]
+    for line in foreign[:MOST]:
+        words = "%s lets a key in that is not the cluster's: %s" % (path, key_in_words(line))
+        yield _difference(words, ONE_KEY_EACH)
+    for line in renamed[:MOST]:
+        words = "%s has a key of the cluster with another comment: %s"
+        yield _difference(words % (path, key_in_words(line)), key_in_words(keys[key_of(line)]))
     if len(foreign) > MOST:
-        told.append(
-            {
-                "found": "%s has %d more foreign keys" % (path, len(foreign) - MOST),
-                "asked": "one key of each host of the cluster",
-            }
-        )
+        words = "%s has %d more foreign keys" % (path, len(foreign) - MOST)
+        yield _difference(words, ONE_KEY_EACH)
     if missing:
-        told.append(
-            {
-                "found": "%s lacks %s"
-                % (path, ", ".join(key_in_words(line) for line in missing[:MOST])),
-                "asked": "one key of each host of the cluster",
-            }
-        )
-    return told
+        words = "%s lacks %s" % (path, ", ".join(key_in_words(line) for line in missing[:MOST]))
+        yield _difference(words, ONE_KEY_EACH)
 
 
 def planned_settings(text: str) -> dict[str, list[str]]:
-    """The settings of a planned sshd_config by name in lower case. The file has no Match and no Include."""
-    found = {}
+    """Return the settings of a planned sshd_config by name in lower case. The file has no Match and no Include."""
+    found: dict[str, list[str]] = {}
     for line in lines_of(text):
         name, _blank, value = line.partition(" ")
         found.setdefault(name.lower(), []).append(value.strip())
@@ -135,82 +136,91 @@ def planned_settings(text: str) -> dict[str, list[str]]:
     return found
 
 
-def setting_differences(path: str, planned: str, effective: dict) -> list[dict]:
-    """Settings that sshd takes from the file otherwise than planned. C(effective) has the values by name, as `sshd -T` prints them."""
-    wanted = planned_settings(planned)
-    told = []
+def setting_differences(
+    path: str, planned: str, effective: dict[str, list[str]]
+) -> Iterator[Difference]:
+    """Yield the settings that sshd takes from the file otherwise than planned. C(effective) has the values by name, as `sshd -T` prints them."""
+    requested = planned_settings(planned)
     for name, default in DECISIVE.items():
-        expected = wanted.get(name, [default] if default else [])
+        expected = requested.get(name, [default] if default else [])
         values = [WORDS.get(value, value) for value in effective.get(name, [])]
         if not expected or not values:
             continue
         if sorted(value.lower() for value in values) != sorted(value.lower() for value in expected):
-            told.append(
-                {
-                    "found": "sshd reads %s from %s as '%s'"
-                    % (name, path, printable(", ".join(values))),
-                    "asked": "%s '%s'" % (name, ", ".join(expected)),
-                }
+            yield _difference(
+                "sshd reads %s from %s as '%s'" % (name, path, printable(", ".join(values))),
+                "%s '%s'" % (name, ", ".join(expected)),
             )
-    return told
 
 
-def listening_differences(address: str, port: int, listens: list[str]) -> list[dict]:
+def listening_differences(address: str, port: int, listens: Iterable[str]) -> Iterator[Difference]:
+    """Yield the addresses beside the planned one on which the port is open. A name in place of the planned address is not judged."""
     try:
-        wanted = str(ipaddress.ip_address(address))
+        requested = str(ipaddress.ip_address(address))
     except ValueError:
+        return
+    for other in listens:
+        if other != requested:
+            place = "all addresses (%s)" % other if other in EVERYWHERE else other
+            yield _difference(
+                "port %d is open on %s" % (port, place),
+                "an sshd that listens on %s only" % requested,
+            )
+
+
+def _content_differences(file: File, found: dict[str, Any]) -> list[Difference]:
+    """Return how the content of a file differs from the plan."""
+    path, name = file["path"], file["path"].rsplit("/", 1)[-1]
+    if found["checksums"][path] == hashlib.sha256(file["content"].encode()).hexdigest():
         return []
-    return [
-        {
-            "found": "port %d is open on %s"
-            % (port, "all addresses (%s)" % other if other in EVERYWHERE else other),
-            "asked": "an sshd that listens on %s only" % wanted,
-        }
-        for other in listens
-        if other != wanted
+    special: list[Difference] = []
+    if name == AUTHORIZED:
+        special += key_differences(path, file["content"], found.get("authorized") or [])
+    elif name == CONFIG:
+        special += setting_differences(path, file["content"], found.get("effective") or {})
+    return special or [
+        _difference(
+            "%s has another content" % path,
+            "the content that the inventory gives it",
+        )
     ]
 
 
-def differences(found: dict, files: list[dict], address: str, port: int) -> list[dict]:
-    """How the access to a container differs from the plan, each with C(what), C(asked) and C(found).
+def _file_differences(file: File, found: dict[str, Any]) -> Iterator[Difference]:
+    """Yield how a file differs from the plan."""
+    path = file["path"]
+    if path not in found["checksums"]:
+        yield _difference("%s is missing" % path, "the file of the plan")
+        return
+    mode = found["permissions"].get(path, file["mode"])
+    if mode != file["mode"]:
+        yield _difference("%s has mode %s" % (path, mode), "mode %s" % file["mode"])
+    yield from _content_differences(file, found)
 
-    C(found) is the result of M(ssh_mesh_keys), C(files) are the planned files with C(path), C(content) and C(mode). Without a running container, the
-    text of sshd_config is not known, and it is not compared. On a host without any of the files, the role has not run.
+
+def differences(
+    found: dict[str, Any], files: list[File], address: str, port: int
+) -> list[Difference]:
+    """Return how the access to a container differs from the plan.
+
+    C(found) is the result of M(ssh_mesh_keys). Without a running container, the text of sshd_config is not known, and it is not compared. On a host without
+    any of the files, the role has not run.
     """
-    if not any(entry["path"] in found["checksums"] for entry in files):
+    if not any(file["path"] in found["checksums"] for file in files):
         return []
-    runs = (found.get("sshd") or {}).get("running", False)
-    told = []
-    for entry in files:
-        path, name = entry["path"], entry["path"].rsplit("/", 1)[-1]
-        if name == CONFIG and not runs:
-            continue
-        if path not in found["checksums"]:
-            told.append({"found": "%s is missing" % path, "asked": "the file of the plan"})
-            continue
-        mode = found["permissions"].get(path, entry["mode"])
-        if mode != entry["mode"]:
-            told.append(
-                {"found": "%s has mode %s" % (path, mode), "asked": "mode %s" % entry["mode"]}
+    sshd = found.get("sshd") or {}
+    runs = sshd.get("running", False)
+    different: list[Difference] = []
+    for file in files:
+        if runs or file["path"].rsplit("/", 1)[-1] != CONFIG:
+            different += _file_differences(file, found)
+    if runs and sshd.get("reload_needed"):
+        different.append(
+            _difference(
+                "sshd in the container has not read its files since they were changed",
+                "an sshd with the settings of its files",
             )
-        if found["checksums"][path] != hashlib.sha256(entry["content"].encode()).hexdigest():
-            special = []
-            if name == AUTHORIZED:
-                special = key_differences(path, entry["content"], found.get("authorized") or [])
-            elif name == CONFIG:
-                special = setting_differences(path, entry["content"], found.get("effective") or {})
-            told += special or [
-                {
-                    "found": "%s has another content" % path,
-                    "asked": "the content that the inventory gives it",
-                }
-            ]
-    if runs and (found["sshd"].get("reload_needed")):
-        told.append(
-            {
-                "found": "sshd in the container has not read its files since they were changed",
-                "asked": "an sshd with the settings of its files",
-            }
         )
-    told += listening_differences(address, port, found.get("listens") or [] if runs else [])
-    return [dict(entry, what="ssh to the container") for entry in told]
+    if runs:
+        different += listening_differences(address, port, found.get("listens") or [])
+    return different

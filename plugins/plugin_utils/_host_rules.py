@@ -9,6 +9,9 @@ They are asked twice: of a site's own files when the input is judged, and of eve
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from typing import Any
+
 from jinja2 import Environment, TemplateSyntaxError
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import nearest
@@ -43,20 +46,22 @@ _WORDS = ("title", "checked", "warns")
 _JINJA = Environment()
 
 
-def _names(words):
+def _names(words: Iterable[object]) -> str:
     return ", ".join(sorted(str(word) for word in words))
 
 
-def _unknown_keys(given, known):
-    """Message about unknown keys, with the likely ones; empty if there are none."""
-    told = []
+def _unknown_keys(given: Iterable[object], known: Collection[str]) -> str:
+    """Return a message about unknown keys, with the likely ones; empty if there are none."""
+    messages = []
     for key in sorted(str(key) for key in set(given) - set(known)):
         close = nearest(key, known)
-        told.append("unknown key '%s'%s" % (key, " (did you mean %s?)" % close if close else ""))
-    return ", ".join(told)
+        hint = " (did you mean %s?)" % close if close else ""
+        messages.append("unknown key '%s'%s" % (key, hint))
+    return ", ".join(messages)
 
 
-def _bad_template(text, is_expression):
+def _bad_template(text: str, is_expression: bool) -> str:
+    """Return why Jinja cannot parse a text; empty if it can."""
     try:
         _JINJA.parse("{{ (%s) }}" % text if is_expression else text)
     except TemplateSyntaxError as error:
@@ -64,7 +69,7 @@ def _bad_template(text, is_expression):
     return ""
 
 
-def problem_of_rule(rule, templates=True):
+def problem_of_rule(rule: Any, templates: bool = True) -> str:
     """Return what is wrong with a rule, empty for a valid one. Without C(templates) its expressions and texts are not parsed."""
     if not isinstance(rule, dict):
         return "a rule is not a dictionary: %r" % (rule,)
@@ -77,7 +82,7 @@ def problem_of_rule(rule, templates=True):
     return "rule %s: %s" % (rule.get("id", "without id"), problem) if problem else ""
 
 
-def _problem_of_keys(rule):
+def _problem_of_keys(rule: dict[str, Any]) -> str:
     """Return what is wrong with the keys of a rule and with their fixed values."""
     # A rule that is always skipped must give the reason.
     if set(rule) == {"id", "otherwise"}:
@@ -95,7 +100,7 @@ def _problem_of_keys(rule):
     return ""
 
 
-def _problem_of_words(rule):
+def _problem_of_words(rule: dict[str, Any]) -> str:
     """Return what is wrong with the words of a rule for readers, or with its needs."""
     untold = [
         key
@@ -111,7 +116,7 @@ def _problem_of_words(rule):
     return ""
 
 
-def _problem_of_templates(rule):
+def _problem_of_templates(rule: dict[str, Any]) -> str:
     """Return which expression or text of a rule Jinja cannot parse, and why."""
     needs = rule.get("needs", {})
     expressions = [(key, rule[key]) for key in _EXPRESSIONS if key in rule]
@@ -129,8 +134,18 @@ def _problem_of_templates(rule):
     return ""
 
 
-def problem_of_table(table, templates=True):
-    """Return what is wrong with a file of rules, empty for a valid one."""
+def _problem_of_names(table: dict[str, Any]) -> str:
+    """Return which expression that rules use by name Jinja cannot parse, and why."""
+    for key in ("let_once", "let"):
+        for name, expression in table.get(key, {}).items():
+            bad = _bad_template(str(expression), True)
+            if bad:
+                return "%s.%s is not a Jinja expression: %s" % (key, name, bad)
+    return ""
+
+
+def problem_of_table(table: Any, templates: bool = True) -> str:
+    """Return what is wrong with a file of rules, empty for a valid one. Without C(templates) its expressions and texts are not parsed."""
     if (
         not isinstance(table, dict)
         or not isinstance(table.get("host_rules"), list)
@@ -143,22 +158,17 @@ def problem_of_table(table, templates=True):
     for key in ("let", "let_once", "data"):
         if not isinstance(table.get(key, {}), dict):
             return "%s is not a dictionary" % key
-    for key in ("let_once", "let") if templates else ():
-        for name, expression in table.get(key, {}).items():
-            bad = _bad_template(str(expression), True)
-            if bad:
-                return "%s.%s is not a Jinja expression: %s" % (key, name, bad)
-    return next(
-        (
-            told
-            for told in (problem_of_rule(rule, templates) for rule in table["host_rules"])
-            if told
-        ),
-        "",
-    )
+    problem = _problem_of_names(table) if templates else ""
+    if problem:
+        return problem
+    for rule in table["host_rules"]:
+        problem = problem_of_rule(rule, templates)
+        if problem:
+            return problem
+    return ""
 
 
-def published_checks(table):
+def published_checks(table: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the checks of a table whose rules have titles, in the order of the report: id, title, checked, stage, required, and applies_to if it has one.
 
     First those that are reported only in trouble, then the rules, then what other parts of the collection check (C(other_checks)).
@@ -176,13 +186,13 @@ def published_checks(table):
     ]
 
 
-def ids_with(table, key, value=None):
+def ids_with(table: dict[str, Any], key: str, value: str | None = None) -> list[str]:
     """Return the ids of the rows where a key is true or, given a C(value), has it in its list."""
     rows = table["host_rules"] + table.get("other_checks", [])
     return [row["id"] for row in rows if row.get(key) and (value is None or value in row[key])]
 
 
-def problem_of_facts(more, facts):
+def problem_of_facts(more: Any, facts: dict[str, Any]) -> str:
     """Return what is wrong with a site's compatibility data, which has priority over C(facts); empty if nothing is."""
     # An empty file adds nothing.
     if more is None:
@@ -190,29 +200,36 @@ def problem_of_facts(more, facts):
     return _differs(more, facts, "") if isinstance(more, dict) else "it is not a dictionary"
 
 
-def _differs(more, facts, where):
+def _differs(more: dict[Any, Any], facts: dict[Any, Any], where: str) -> str:
+    """Return what is wrong with a dictionary of a site's data. C(where) are the keys that lead to it, with dots."""
     for key, value in more.items():
         name = "%s%s" % (where, key)
-        if key not in facts:
-            # Below the first level, most keys are data.
-            close = nearest(str(key), [other for other in facts if isinstance(other, str)])
-            if close or not where:
-                return "unknown key %s%s" % (
-                    name,
-                    " (did you mean %s%s?)" % (where, close)
-                    if close
-                    else "; known are %s" % _names(facts),
-                )
-            continue
-        for kind, words in ((dict, "dictionary"), (list, "list")):
-            if isinstance(facts[key], kind) and not isinstance(value, kind):
-                return "%s is not a %s" % (name, words)
-        if isinstance(value, dict) and isinstance(facts[key], dict):
-            told = _differs(value, facts[key], name + ".")
-            if told:
-                return told
-        if isinstance(value, list) and all(isinstance(row, dict) for row in facts[key]):
-            for number, row in enumerate(value):
-                if not isinstance(row, dict):
-                    return "%s[%d] is not a dictionary" % (name, number)
+        if key in facts:
+            problem = _problem_of_value(value, facts[key], name)
+        else:
+            problem = _problem_of_unknown_key(str(key), facts, where)
+        if problem:
+            return problem
+    return ""
+
+
+def _problem_of_unknown_key(key: str, facts: dict[Any, Any], where: str) -> str:
+    """Return what is wrong with a key that the facts do not have. Below the first level most keys are data, and only one with a misspelled name is wrong."""
+    close = nearest(key, [other for other in facts if isinstance(other, str)])
+    if close:
+        return "unknown key %s%s (did you mean %s%s?)" % (where, key, where, close)
+    return "" if where else "unknown key %s; known are %s" % (key, _names(facts))
+
+
+def _problem_of_value(value: Any, known: Any, name: str) -> str:
+    """Return what is wrong with a value in place of a C(known) one."""
+    for kind, words in ((dict, "dictionary"), (list, "list"), ((int, float), "number")):
+        if isinstance(known, kind) and not isinstance(value, kind):
+            return "%s is not a %s" % (name, words)
+    if isinstance(known, dict):
+        return _differs(value, known, name + ".")
+    if isinstance(known, list) and all(isinstance(row, dict) for row in known):
+        for number, row in enumerate(value):
+            if not isinstance(row, dict):
+                return "%s[%d] is not a dictionary" % (name, number)
     return ""

@@ -10,6 +10,7 @@ Only what follows from the name is claimed. A word that is missing, that has no 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 # Python 3 of a distribution, the default of an image.
 UBUNTU_PYTHON = {"16.04": "3.5", "18.04": "3.6", "20.04": "3.8", "22.04": "3.10", "24.04": "3.12"}
@@ -44,7 +45,8 @@ _NAMED_AFTER = {
 _HIGHEST_MAJOR = {"python": 3, "torch": 9, "tensorflow": 9, "horovod": 9, "cuda": 19}
 # These have their own Python.
 _OWN_PYTHON = re.compile(r"conda|mamba|jupyter|notebook|pyenv|(?:^|[/_-])ray(?:$|[/_-])")
-NOTHING = {
+#: What is known of an image whose name says nothing. Versions are texts, and C(nvcc) is a bool or None.
+NOTHING: dict[str, Any] = {
     "python": "",
     "cuda": "",
     "torch": "",
@@ -107,7 +109,7 @@ def _debian(last: str, tag: str, words: list[str]) -> str:
     return debian
 
 
-def _default_python(versions: dict, debian: str) -> str:
+def _default_python(versions: dict[str, Any], debian: str) -> str:
     """Return the Python 3 of an image's distribution, empty if it may have another one."""
     if versions["torch"] or versions["tensorflow"] or versions["horovod"]:
         # A framework may have its own Python.
@@ -117,9 +119,10 @@ def _default_python(versions: dict, debian: str) -> str:
     return DEBIAN_PYTHON.get(debian, "")
 
 
-def versions_in_name(repository: str, tag: str) -> dict:
-    """Versions by the keys of C(NOTHING), and C(nvcc): whether it has the CUDA compiler; None if unknown."""
-    found, repository = {}, repository.lower()
+def versions_in_name(repository: str, tag: str) -> dict[str, Any]:
+    """Return versions by the keys of C(NOTHING), and C(nvcc): whether the image has the CUDA compiler; None if unknown."""
+    found: dict[str, set[str]] = {}
+    repository = repository.lower()
     words = [word for word in re.split(r"[-_+]", tag.lower()) if word]
     # cuda-11.3, ubuntu-20.04: a name and its version in two words.
     pairs = [
@@ -142,13 +145,16 @@ def versions_in_name(repository: str, tag: str) -> dict:
     return versions
 
 
-def _one(values):
-    """The longest of compatible versions (11.3, 11.3.1); empty if they differ."""
+def _one(values: set[str]) -> str:
+    """Return the longest of compatible versions (11.3, 11.3.1); empty if they differ."""
     longest = max(sorted(values), key=lambda value: value.count("."))
     return longest if all((longest + ".").startswith(value + ".") for value in values) else ""
 
 
-def _nvcc(last, words):
-    """NVIDIA's tags, which others use too: devel has the compiler, runtime has only the libraries, and NVIDIA's base has neither."""
+def _nvcc(last: str, words: set[str]) -> bool | None:
+    """Return whether an image has the CUDA compiler, None if unknown.
+
+    NVIDIA's tags, which others use too: devel has the compiler, runtime has only the libraries, and NVIDIA's base has neither.
+    """
     devel, without = "devel" in words, "runtime" in words or "base" in words and last == "cuda"
     return None if devel == without else devel

@@ -6,9 +6,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._launchers import EACH, LAUNCHERS
+
+if TYPE_CHECKING:
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._cluster import Member
 
 __all__ = ["LAUNCHERS", "network_settings"]
 
@@ -18,7 +22,22 @@ ON_EACH_HOST = [name for name, launcher in LAUNCHERS.items() if launcher.starts 
 LISTS = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 
 
-def _each(hosts, value):
+class Settings(TypedDict):
+    """What the ranks of a job know of the network."""
+
+    #: The interface of all hosts; empty if they have different ones.
+    interface: str
+    #: Address on the fabric network, by host.
+    addresses: dict[str, str]
+    #: Variables of the ranks, by host.
+    environment: dict[str, dict[str, str]]
+    #: Why the ranks cannot reach each other, and what is worth knowing, as sentences.
+    problems: list[str]
+    notes: list[str]
+
+
+def _each(hosts: Iterable[Member], value: Callable[[Member], object]) -> str:
+    """Return a value of each host, in words."""
     return ", ".join("%s on %s" % (value(host), host["name"]) for host in hosts)
 
 
@@ -30,7 +49,7 @@ class _Transport(NamedTuple):
     note: str
 
 
-def _transport(hosts: list[dict], fabric_network: str) -> _Transport:
+def _transport(hosts: list[Member], fabric_network: str) -> _Transport:
     over_rdma = [host["fabric_rdma"] for host in hosts if host["fabric_rdma"]]
     whole = len(over_rdma) == len(hosts) and len({rdma["transport"] for rdma in over_rdma}) == 1
     if whole or not over_rdma:
@@ -43,7 +62,7 @@ def _transport(hosts: list[dict], fabric_network: str) -> _Transport:
     return _Transport(False, True, note)
 
 
-def _interface_problems(hosts: list[dict], launcher: str, fabric_network: str) -> list[str]:
+def _interface_problems(hosts: list[Member], launcher: str, fabric_network: str) -> list[str]:
     """Return why the ranks have no interface that the launcher can name."""
     names = {host["fabric_interface"] for host in hosts}
     nameless = [host["name"] for host in hosts if not host["fabric_interface"]]
@@ -60,7 +79,7 @@ def _interface_problems(hosts: list[dict], launcher: str, fabric_network: str) -
     return []
 
 
-def _environment(host: dict, launcher: str, transport: _Transport) -> dict[str, str]:
+def _environment(host: Member, launcher: str, transport: _Transport) -> dict[str, str]:
     """Return the variables of a host's ranks that follow from the host."""
     # Without the sign it is a prefix: bond0 also matches bond0.100. With RDMA, sockets are only for the rendezvous; horovodrun has one name for both.
     socket = host["fabric_interface"]
@@ -70,10 +89,11 @@ def _environment(host: dict, launcher: str, transport: _Transport) -> dict[str, 
         "GLOO_SOCKET_IFNAME": host["fabric_interface"],
         "NCCL_SOCKET_IFNAME": "=" + socket,
     }
-    if transport.whole:
-        settings["NCCL_IB_HCA"] = "=" + ",".join(host["fabric_rdma"]["devices"])
-        if host["fabric_rdma"]["gid_index"] is not None:
-            settings["NCCL_IB_GID_INDEX"] = str(host["fabric_rdma"]["gid_index"])
+    rdma = host["fabric_rdma"]
+    if transport.whole and rdma:
+        settings["NCCL_IB_HCA"] = "=" + ",".join(rdma["devices"])
+        if rdma["gid_index"] is not None:
+            settings["NCCL_IB_GID_INDEX"] = str(rdma["gid_index"])
     elif transport.partly:
         settings["NCCL_IB_DISABLE"] = "1"
     if launcher == "horovodrun":
@@ -82,9 +102,9 @@ def _environment(host: dict, launcher: str, transport: _Transport) -> dict[str, 
 
 
 def network_settings(
-    members: list[dict], launcher: str, cluster_network: str, fabric_network: str
-) -> dict:
-    """Return the environment of each host's ranks and its fabric address by host name, horovodrun's interface, and problems and notes as sentences.
+    members: list[Member], launcher: str, cluster_network: str, fabric_network: str
+) -> Settings:
+    """Return the settings of all hosts, for one of LAUNCHERS. The networks are CIDRs.
 
     Hosts without slots have no ranks and are ignored.
     """
@@ -108,8 +128,8 @@ def network_settings(
         }
 
     if launcher not in ON_EACH_HOST and not problems:
-        environment, told = _one_for_all(environment, launcher)
-        notes += told
+        environment, differences = _one_for_all(environment, launcher)
+        notes += differences
     return {
         "interface": names[0] if len(names) == 1 else "",
         "addresses": {host["name"]: host.get("fabric_address", "") for host in hosts},
@@ -119,10 +139,12 @@ def network_settings(
     }
 
 
-def _one_for_all(environment, launcher):
+def _one_for_all(
+    environment: dict[str, dict[str, str]], launcher: str
+) -> tuple[dict[str, dict[str, str]], list[str]]:
     """Return the common environment of all hosts, by host, and its differences from each host's own settings."""
     merged, notes = {}, []
-    for variable in sorted(set().union(*environment.values())):
+    for variable in sorted({name for settings in environment.values() for name in settings}):
         values = {name: settings.get(variable, "none") for name, settings in environment.items()}
         several = list(dict.fromkeys(values.values()))
         each = ", ".join("%s on %s" % (value, name) for name, value in values.items())

@@ -7,30 +7,100 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import normal_path
+
+if TYPE_CHECKING:
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._cluster import Member
 
 SETTINGS_FILE = "/etc/nfs.conf.d/trainyard.conf"
 # A firewall does not resolve names.
 _ADDRESS = re.compile(r"([0-9]+[.][0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*)(/[0-9]+)?$")
 
 
-def _unique(names):
+class Export(TypedDict, total=False):
+    """An entry of nfs_server_exports. The keys apart from C(path) may lack."""
+
+    path: str
+    clients: list[str]
+    options: list[str]
+    full_access: bool
+
+
+class Anonymous(TypedDict):
+    """The user of root's files on the clients."""
+
+    uid: int
+    gid: int
+
+
+class Settings(TypedDict):
+    """Settings of the server. A number of 0 and an empty list request nothing."""
+
+    threads: int
+    lease_seconds: int
+    grace_seconds: int
+    versions: list[str]
+
+
+class Conflicts(TypedDict):
+    """Options of the exports that conflict with another setting or export."""
+
+    #: Options that name the user of root's files. Only an export without full access may have them.
+    anonymous: list[str]
+    #: Options fsid that occur more than once.
+    fsids: list[str]
+
+
+class Served(TypedDict):
+    path: str
+    clients: list[str]
+    options: list[str]
+
+
+class Wanted(TypedDict):
+    """What one client gets, as nfs_server_info compares it."""
+
+    path: str
+    client: str
+    options: list[str]
+
+
+class Plan(TypedDict):
+    """What role nfs_server does on a host."""
+
+    #: The exports that have clients.
+    served: list[Served]
+    wanted: list[Wanted]
+    #: Addresses and networks for which a firewall must be open.
+    let_in: list[str]
+    #: Exported folders, for shared_folders.
+    folders: list[dict[str, Any]]
+    #: Whether any setting is requested, and whether the running server has others.
+    has_settings: bool
+    settings_differ: bool
+    #: Conflicts with other exports and with the folders' mounts, one sentence each.
+    problems: list[str]
+
+
+def _unique(names: Iterable[str]) -> list[str]:
     """Return the names, each once. Names of hosts have no case."""
-    found = {}
+    found: dict[str, str] = {}
     for name in names:
         found.setdefault(name.lower(), name)
     return list(found.values())
 
 
-def squashes(options):
+def squashes(options: Sequence[str]) -> bool:
     """Return whether an export maps root of the clients to another user."""
     return "no_root_squash" not in options or "all_squash" in options
 
 
-def cluster_clients(members, host, inventory_addresses, own_clients):
+def cluster_clients(
+    members: list[Member], host: str, inventory_addresses: Iterable[str], own_clients: list[str]
+) -> list[str]:
     """Return the addresses of the other members, sorted.
 
     The address of a member that does not answer is unknown, unless the inventory has it: C(inventory_addresses). The clients of an earlier run,
@@ -45,11 +115,8 @@ def cluster_clients(members, host, inventory_addresses, own_clients):
     return sorted(_unique(address for address in addresses if address), key=str.lower)
 
 
-def conflicts(exports):
-    """Options of the exports that conflict with another setting or export.
-
-    C(anonymous) are those that name the user of root's files. Only an export without full access may have them. C(fsids) occur more than once.
-    """
+def conflicts(exports: list[Export]) -> Conflicts:
+    """Return the options of the exports that conflict with another setting or export."""
     anonymous = [
         option
         for export in exports
@@ -70,9 +137,18 @@ def conflicts(exports):
     }
 
 
-def served(exports, cluster, clients, options, anonymous):
-    """Return C(path), C(clients) and C(options) of each export that has clients."""
-    found = []
+def served(
+    exports: list[Export],
+    cluster: list[str],
+    clients: Sequence[str],
+    options: list[str],
+    anonymous: Anonymous,
+) -> list[Served]:
+    """Return the exports that have clients.
+
+    C(cluster) and C(clients) are clients of all exports, C(options) those of an export without options of its own.
+    """
+    found: list[Served] = []
     for export in exports:
         chosen = list(export.get("options") or options)
         allowed = _unique([*cluster, *clients, *(export.get("clients") or [])])
@@ -83,47 +159,53 @@ def served(exports, cluster, clients, options, anonymous):
     return found
 
 
-def folders(exports, options, uid):
+def folders(exports: list[Export], options: list[str], uid: int) -> list[dict[str, Any]]:
     """Return the exported folders for shared_folders. If root of the clients is mapped to another user, that user gets full access, unless disabled."""
-    return [
-        {"path": export["path"], "mode": "2775", "full_access_uid": uid}
-        if export.get("full_access") is not False and squashes(export.get("options") or options)
-        else {"path": export["path"]}
-        for export in exports
-    ]
+    found = []
+    for export in exports:
+        folder: dict[str, Any] = {"path": export["path"]}
+        if export.get("full_access") is not False and squashes(export.get("options") or options):
+            folder.update(mode="2775", full_access_uid=uid)
+        found.append(folder)
+    return found
 
 
-def settings_differ(found, settings):
-    """Return whether the running server has other settings than requested. Settings that are not requested may have any value."""
+def _numbers(settings: Settings) -> dict[str, int]:
+    """Return the requested settings that are numbers."""
+    numbers = {
+        "threads": settings["threads"],
+        "lease_seconds": settings["lease_seconds"],
+        "grace_seconds": settings["grace_seconds"],
+    }
+    return {name: number for name, number in numbers.items() if number > 0}
+
+
+def settings_differ(found: dict[str, Any], settings: Settings) -> bool:
+    """Return whether the running server has other settings than requested. Settings that are not requested may have any value.
+
+    C(found) is the result of nfs_server_info.
+    """
     nfsd = found.get("nfsd") or {}
     if not nfsd:
         return False
-    return (
-        any(
-            settings[name] > 0 and nfsd[name] != settings[name]
-            for name in ("threads", "lease_seconds", "grace_seconds")
-        )
-        or settings["versions"] != []
-        and sorted(nfsd["versions"]) != sorted(settings["versions"])
-        or (SETTINGS_FILE in found["files"]) != has_settings(settings)
-    )
+    if any(nfsd[name] != number for name, number in _numbers(settings).items()):
+        return True
+    if settings["versions"] and sorted(nfsd["versions"]) != sorted(settings["versions"]):
+        return True
+    return (SETTINGS_FILE in found["files"]) != has_settings(settings)
 
 
-def has_settings(settings):
-    return (
-        any(settings[name] > 0 for name in ("threads", "lease_seconds", "grace_seconds"))
-        or settings["versions"] != []
-    )
+def has_settings(settings: Settings) -> bool:
+    """Return whether any setting is requested."""
+    return bool(_numbers(settings)) or settings["versions"] != []
 
 
-def problems(found, exports, require_mount):
+def problems(found: dict[str, Any], exports: list[Export], require_mount: bool) -> list[str]:
     """Return the conflicts of the exports with what is on the host, one sentence each."""
     paths = [normal_path(export["path"]) for export in exports]
-    texts = (
-        ["%s: correct that file, because exportfs would reject it" % found["error"]]
-        if found.get("error")
-        else []
-    )
+    texts = []
+    if found.get("error"):
+        texts.append("%s: correct that file, because exportfs would reject it" % found["error"])
     texts += [
         "%s also exports a folder of nfs_server_exports: remove it there or here" % file
         for file in _unique(
@@ -147,36 +229,28 @@ def problems(found, exports, require_mount):
 
 
 class Requested(NamedTuple):
-    """What the variables of role nfs_server request of C(host).
+    """What the variables of role nfs_server request of a host."""
 
-    C(exports) have C(path), and may have C(options) and C(clients). C(members) are the hosts of the cluster. C(options) are those of exports without their own.
-    C(anonymous): C(uid) and C(gid) to which root of the clients is mapped. C(settings): C(threads), C(lease_seconds) and C(grace_seconds), 0 for any, and
-    C(versions), empty for any. C(inventory_addresses) are those of members that do not answer. C(clients) are further ones of all exports. C(firewall): open
-    one for the clients. C(require_mount): an exported folder must not be on the root file system.
-    """
-
-    exports: list[dict]
-    members: list[dict]
+    exports: list[Export]
+    #: The hosts of the cluster, which are clients.
+    members: list[Member]
+    #: Inventory name of the server.
     host: str
+    #: Options of an export without options of its own.
     options: list[str]
-    anonymous: dict
-    settings: dict
+    anonymous: Anonymous
+    settings: Settings
+    #: Addresses of members that the inventory has.
     inventory_addresses: Sequence[str] = ()
+    #: Clients of all exports beside the members.
     clients: Sequence[str] = ()
+    #: Whether the role opens the firewall.
     firewall: bool = True
     require_mount: bool = False
 
 
-def nfs_server_plan(found: dict, requested: Requested) -> dict:
-    """Complete the exports with their clients and options, and compare them and the settings with the host.
-
-    C(found) is a result of M(trainyard.gpu.nfs_server_info). It is empty before the host is read: then problems and differences are of no use, and former
-    clients are not kept while a member does not answer.
-
-    Returns C(served), C(path), C(clients) and C(options) of each export that has clients, C(wanted), one entry per export and client, as nfs_server_info takes
-    them, C(let_in), addresses and networks for which a firewall must be open, exported C(folders), C(has_settings), whether any is requested,
-    C(settings_differ), those of the running server do, and C(problems), conflicts with other exports and with the folders' mounts, one sentence each.
-    """
+def nfs_server_plan(found: dict[str, Any], requested: Requested) -> Plan:
+    """Return the plan. C(found) is the result of nfs_server_info, with the clients of an earlier run (C(own_clients)); empty before the host is read."""
     cluster = cluster_clients(
         requested.members,
         requested.host,
@@ -185,7 +259,7 @@ def nfs_server_plan(found: dict, requested: Requested) -> dict:
     )
     exports, options, anonymous = requested.exports, requested.options, requested.anonymous
     exported = served(exports, cluster, requested.clients, options, anonymous)
-    wanted = [
+    wanted: list[Wanted] = [
         {"path": export["path"], "client": client, "options": export["options"]}
         for export in exported
         for client in export["clients"]
@@ -205,6 +279,6 @@ def nfs_server_plan(found: dict, requested: Requested) -> dict:
     }
 
 
-def decide_nfs_server_plan(found: dict, **requested) -> dict:
+def decide_nfs_server_plan(found: dict[str, Any], **requested: Any) -> Plan:
     """As nfs_server_plan. C(requested) has the fields of Requested."""
     return nfs_server_plan(found, Requested(**requested))

@@ -12,7 +12,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from ansible.plugins.loader import filter_loader
+# ansible-core has no types.
+from ansible.plugins.loader import filter_loader  # type: ignore[import-untyped]
 
 from ansible_collections.trainyard.gpu.plugins import filter as filters
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._decisions import DECISIONS, PLUGINS
@@ -31,5 +32,5 @@ def load_filters() -> None:
     verify_rules()
     for module in pkgutil.iter_modules(filters.__path__):
         filter_loader.get("trainyard.gpu." + module.name)
-    for module in sorted({path.rpartition(".")[0] for path in DECISIONS.values()} - LATE):
-        importlib.import_module(PLUGINS + module)
+    for name in sorted({path.rpartition(".")[0] for path in DECISIONS.values()} - LATE):
+        importlib.import_module(PLUGINS + name)

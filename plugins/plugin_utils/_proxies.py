@@ -6,9 +6,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 
-def proxy_environment(http_proxy, https_proxy="", no_proxy=()):
-    """Only the variables that have a value: an empty one would hide that of the host."""
+
+def proxy_environment(
+    http_proxy: str, https_proxy: str = "", no_proxy: Iterable[object] = ()
+) -> dict[str, str]:
+    """Return the variables that have a value: an empty one would hide that of the host."""
     variables = {
         "http_proxy": http_proxy,
         "https_proxy": https_proxy,

@@ -10,6 +10,7 @@ The input is validated earlier. This is for values from elsewhere, such as from 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import (
     is_host,
@@ -28,70 +29,70 @@ class QuoteError(ValueError):
     """A value that a format cannot represent; the message has both."""
 
 
-def _one_line(text):
+def _one_line(text: str) -> str:
     if not is_plain_text(text):
         raise QuoteError("has a line break or a control character")
     return text
 
 
-def _field(text):
+def _field(text: str) -> str:
     """Formats that use everything between two blanks literally, without quotes."""
     if not _one_line(text) or re.search(r"\s", text):
         raise QuoteError("is empty or has white space")
     return text
 
 
-def _host_name(text):
+def _host_name(text: str) -> str:
     if not is_host(text):
         raise QuoteError("is not a host name or an address")
     return text
 
 
-def _systemd_line(text):
+def _systemd_line(text: str) -> str:
     """The rest of a line, without quotes: What=, Where=, Description=."""
     if _one_line(text) != text.strip() or text.endswith("\\"):
         raise QuoteError("begins or ends with a blank, or ends with a backslash")
     return text.replace("%", "%%")
 
 
-def _systemd_word(text):
+def _systemd_word(text: str) -> str:
     """One word of a list: RequiresMountsFor=."""
     if not _OF_UNITS.search(_one_line(text)):
         return text
     return '"%s"' % text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
 
 
-def _systemd_argument(text):
+def _systemd_argument(text: str) -> str:
     """One word of a command: ExecStart= also replaces variables."""
     return _systemd_word(text).replace("$", "$$")
 
 
-def _environment_file(text):
+def _environment_file(text: str) -> str:
     """The value of a variable in an EnvironmentFile= file."""
     if not _OF_ENVIRONMENT_FILES.search(_one_line(text)):
         return text
     return '"%s"' % re.sub(r'(["\\`$])', r"\\\1", text)
 
 
-def _apt_conf(text):
+def _apt_conf(text: str) -> str:
     if '"' in _one_line(text):
         raise QuoteError('has a ", for which apt.conf knows no escape')
     return '"%s"' % text
 
 
-def _export_path(text):
+def _export_path(text: str) -> str:
     """exports(5) interprets a backslash with three octal digits everywhere, also within quotes."""
     return '"%s"' % re.sub(r'["\\]', lambda found: "\\%03o" % ord(found.group()), _one_line(text))
 
 
-def _export_word(text):
+def _export_word(text: str) -> str:
     """A client or an option of exports(5)."""
     if re.search(r'[()",#\\]', _field(text)):
         raise QuoteError('has one of ( ) " , # and \\')
     return text
 
 
-FORMATS = {
+FORMATS: dict[str, Callable[[str], str]] = {
     "one_line": _one_line,
     "field": _field,
     "host_name": _host_name,
@@ -105,8 +106,8 @@ FORMATS = {
 }
 
 
-def quoted(value, form):
-    """Return a value quoted for a format; raises QuoteError."""
+def quoted(value: object, form: str) -> str:
+    """Return a value quoted for one of FORMATS. QuoteError: the format cannot represent it."""
     try:
         return FORMATS[form](str(value))
     except QuoteError as error:

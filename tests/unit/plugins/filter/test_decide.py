@@ -60,7 +60,7 @@ def test_an_unknown_name_is_one_error():
         (
             [],
             "bandwidth_tool",
-            {"asked": "iperf", "gpus": {}},
+            {"requested": "iperf", "gpus": {}},
             "'iperf' is not a tool; use auto, all_reduce_perf, torch, horovod",
         ),
         (

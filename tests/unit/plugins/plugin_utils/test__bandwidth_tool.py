@@ -137,11 +137,10 @@ def moved(gb, cards=(), peaks=(97, 96, 95, 98), **changes):
 
 
 def answer(alone, together, plan=None, after=None, image=(), gpus=None):
+    seen = {"a": moved(170), "b": moved(170)} if after is None else after
     found = _bandwidth_tool.of_nccl_tests(
-        alone,
+        {"alone": alone, "facts": FACTS, "after": seen},
         together,
-        FACTS,
-        {"a": moved(170), "b": moved(170)} if after is None else after,
         gpus or {"a": 4, "b": 4},
         plan or PLAN,
         image,
@@ -548,11 +547,11 @@ def test_results_of_the_tasks_of_each_host():
     alone = {"a": {"passed": True, "rows": []}, "b": {"skipped": True}}
     before = {host: {"rc": 0, "stdout": '{"counters": [1, 2]}'} for host in "ab"}
     after = {"a": {"rc": 0, "stdout": '{"peaks": []}'}, "b": {"rc": 1, "stdout": ""}, "c": {}}
-    assert _bandwidth_tool.told_by_tasks(alone, before, after) == {
+    assert _bandwidth_tool.results_of_tasks(alone, before, after) == {
         "alone": {"a": alone["a"]},
         "facts": {"a": {"counters": [1, 2]}, "b": {"counters": [1, 2]}},
         "after": {"a": {"peaks": []}},
     }
     # Without the facts of a host nothing can be judged.
     with pytest.raises(ValueError):
-        _bandwidth_tool.told_by_tasks({}, {"a": {"rc": 1, "stdout": ""}}, {})
+        _bandwidth_tool.results_of_tasks({}, {"a": {"rc": 1, "stdout": ""}}, {})

@@ -137,6 +137,7 @@ def test_good_facts(more):
         ),
         ({"cuda": {"driver_branches": {"branch": 1}}}, "cuda.driver_branches is not a list"),
         ({"cuda": {"driver_branches": ["570"]}}, "cuda.driver_branches[0] is not a dictionary"),
+        ({"cuda": {"nvlink_5_boards": {"gpus": [8]}}}, "cuda.nvlink_5_boards.gpus is not a number"),
     ],
 )
 def test_facts_that_would_break_later(more, said):
