@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._image_relay import auth_document
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import bad_names
@@ -29,6 +29,10 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
     IMAGE_RELAY,
     reading_faults,
 )
+
+if TYPE_CHECKING:
+    # Python 3.11 and later have them; a controller with ansible-core 2.17 may have 3.10.
+    from typing import NotRequired
 
 __all__ = [
     "auth_document",

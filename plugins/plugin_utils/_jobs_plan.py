@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._placed_files import (
     Difference,
@@ -17,6 +17,10 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._placed_files import
     managed_folder,
 )
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_plan import PRIORITIES
+
+if TYPE_CHECKING:
+    # Python 3.11 and later have them; a controller with ansible-core 2.17 may have 3.10.
+    from typing import NotRequired
 
 COMMAND = "/usr/local/bin/trainyard"
 LIBRARY = "/usr/local/lib/trainyard/jobs"

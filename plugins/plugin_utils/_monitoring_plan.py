@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import yaml
 
@@ -25,6 +25,10 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
     MONITORING,
     reading_faults,
 )
+
+if TYPE_CHECKING:
+    # Python 3.11 and later have them; a controller with ansible-core 2.17 may have 3.10.
+    from typing import Unpack
 
 __all__ = ["drift", "host_plan", "read_options", "removal", "rules_document", "services"]
 

@@ -7,7 +7,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Required, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, TypedDict, cast
+
+if TYPE_CHECKING:
+    # Python 3.11 and later have them; a controller with ansible-core 2.17 may have 3.10.
+    from typing import Required, Unpack
 
 
 class FileOptions(TypedDict, total=False):

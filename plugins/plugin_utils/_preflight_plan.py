@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+if TYPE_CHECKING:
+    # Python 3.11 and later have them; a controller with ansible-core 2.17 may have 3.10.
+    from typing import NotRequired
 
 NFS_PORT = 2049
 # What the distributions have, for a host whose package lists are empty. Ubuntu's: packages.ubuntu.com as quoted in tests/fixtures/ubuntu.

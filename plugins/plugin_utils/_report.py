@@ -10,7 +10,7 @@ import functools
 import re
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from xml.etree import ElementTree
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._burn_in import tolerance
@@ -18,6 +18,9 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import fin
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._signatures import Meaning, explain
 
 if TYPE_CHECKING:
+    # Python 3.11 and later have them; a controller with ansible-core 2.17 may have 3.10.
+    from typing import NotRequired
+
     from ansible_collections.trainyard.gpu.plugins.module_utils._finding import Finding
 
 SCHEMA_VERSION = 1
