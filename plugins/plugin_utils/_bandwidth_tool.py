@@ -285,7 +285,12 @@ def of_nccl_tests(alone, together, facts, after, gpus, plan, image=()):
         _run("host:%s" % host, [host], gpus[host], alone[host]) for host in hosts if host in alone
     ]
     if len(hosts) > 1:
-        runs.append(_run("cluster", hosts, sum(gpus.values()), together))
+        whole = _run("cluster", hosts, sum(gpus.values()), together)
+        # The first host has watched the run. One that ended after all has no need of it.
+        waited = after.get(hosts[0], {}).get("waited")
+        if waited and not together.get("passed"):
+            whole["errors"].append(waited)
+        runs.append(whole)
     judged = _bandwidth.judge_runs(
         runs, facts, "nccl", plan["asked"], plan["history"].get("nccl", {})
     )

@@ -23,8 +23,10 @@ import time
 import typing
 
 __all__ = [
+    "ANSWER",
     "ASKED",
     "FILE",
+    "MINUTE",
     "Progress",
     "answer",
     "ask",
@@ -288,6 +290,9 @@ def _dump(process: dict, proc: str, deadline: float) -> tuple:
         if done.returncode == 0 and "Thread " in text:
             return text[:MOST_DUMP], ""
         said = _of_spy(done.stderr.decode("utf-8", "replace"), proc)
+    if not _is_python(process):
+        said = "the program %s is not Python, so py-spy cannot say where it waits"
+        said %= process["program"]
     return "", said
 
 

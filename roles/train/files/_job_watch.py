@@ -28,6 +28,7 @@ except ImportError:
 __all__ = [
     "IN_USE",
     "USAGE",
+    "WORK",
     "card_counters",
     "cards_of",
     "counters",

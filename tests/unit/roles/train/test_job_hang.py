@@ -747,6 +747,15 @@ def test_why_py_spy_says_nothing(tmp_path, monkeypatch):
     assert told == "py-spy may not read the process (kernel.yama.ptrace_scope is 1)"
 
 
+def test_a_program_that_is_not_python_needs_no_py_spy(tmp_path, monkeypatch):
+    """all_reduce_perf: nobody is sent to install what cannot help."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    alone = process(os.getpid(), 1, "all_reduce_perf -b 8", {}, path="")
+    told = _job_hang._dump(alone, str(tmp_path), 1e12)
+    said = "the program all_reduce_perf is not Python, so py-spy cannot say where it waits"
+    assert told == ("", said)
+
+
 def test_py_spy_of_the_image_is_taken(tmp_path, monkeypatch):
     """Its path is one below the root of the container's process."""
     monkeypatch.setenv("PATH", "/nowhere")

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import yaml
 from role_variables import role_variable
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame
@@ -748,3 +749,35 @@ def test_a_measurement_that_hangs_is_noticed_after_10_minutes(launcher, program)
     spec = role_variable("verify", "__verify_bandwidth_spec", **given)
     assert (spec["hang_minutes"], spec["timeout"]) == (10, 900)
     assert spec["command"] == "python3 -B /share/p/%sall_reduce.py" % program
+
+
+def test_all_reduce_perf_on_all_hosts_is_watched_as_a_job_is():
+    """By the first host, for as long, in a folder that the search for a slow host does not clean. A run on one host has no others."""
+    given = {
+        "__verify_bandwidth_names": ["gpu-a", "gpu-b"],
+        "__verify_nccl_environment": {"NCCL_DEBUG": "INFO"},
+        "cluster_share_path": "/share",
+        "hostvars": {"gpu-a": {"__verify_bandwidth_facts": {"stdout": '{"ras_port": 40123}'}}},
+        "inventory_hostname": "gpu-b",
+    }
+    folder = "/share/.trainyard/jobs/verify-nccl-tests"
+    watched = role_variable("verify", "__verify_nccl_watch", **given)
+    assert watched == ["10", folder, "1", "gpu-a", "gpu-b"]
+    assert role_variable("verify", "__verify_nccl_together_environment", **given) == {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_RAS_ADDR": "127.0.0.1:40123",
+        "TRAINYARD_JOB_ID": "verify-nccl-tests",
+    }
+    for other in ({"inventory_hostname": "gpu-x"}, {"__verify_bandwidth_names": ["gpu-b"]}):
+        assert role_variable("verify", "__verify_nccl_watch", **dict(given, **other)) == []
+    role = Path(__file__).resolve().parents[4] / "roles/verify"
+    tasks = yaml.safe_load((role / "tasks/nccl_tests.yml").read_text(encoding="utf-8"))
+    by_name = {task["name"]: task for task in tasks}
+    begin = by_name["Start watching the host"]["ansible.builtin.command"]["argv"]
+    assert begin.endswith("+ __verify_nccl_watch }}")
+    together = by_name["Run all_reduce_perf on all hosts"]["trainyard.gpu.nccl_all_reduce"]
+    assert together["environment"] == "{{ __verify_nccl_together_environment }}"
+    variables = yaml.safe_load((role / "vars/main.yml").read_text(encoding="utf-8"))
+    files = variables["__verify_bandwidth_files"]
+    paths = [entry["path"].rpartition("/")[2] for entry in files]
+    assert "_job_hang.py" in paths and "{{ __verify_nccl_dir }}" in paths
