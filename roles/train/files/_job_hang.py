@@ -655,7 +655,10 @@ def _of_children(entry: dict) -> list:
         if child.get("state") in "DTZ" and words:
             found[words] += 1
     told = ["a process of it: " + words for words in told[:1]]
-    return told + ["%d of them: %s" % (count, words) for words, count in sorted(found.items())]
+    for words, count in sorted(found.items()):
+        name = _verb(count, "process", "processes")
+        told.append("%d %s of it %s" % (count, name, _do(count, words)))
+    return told
 
 
 # --- one sentence about all ranks ---
@@ -680,6 +683,16 @@ def _verb(count: int, one: str, more: str) -> str:
     return one if count == 1 else more
 
 
+#: Verbs with which the words about one process begin, and those of several.
+_OF_SEVERAL = {"has": "have", "is": "are", "sleeps": "sleep", "waits": "wait"}
+
+
+def _do(count: int, words: str) -> str:
+    """Return words about one process, such as P(kernel_words) returns, for so many."""
+    verb, blank, rest = words.partition(" ")
+    return words if count == 1 else _OF_SEVERAL.get(verb, verb) + blank + rest
+
+
 def _grouped(ranks: list, key: str = "label") -> list:
     """Return the ranks by their place, the fewest first."""
     groups = collections.OrderedDict()  # type: dict
@@ -697,7 +710,7 @@ def _of_group(ranks: list) -> str:
     if where["label"]:
         return "%s %s in %s" % (_some(ranks), _verb(count, "is", "are"), _clean(where["label"]))
     if where["kind"] == OWN:
-        return "%s%s %s" % (_some(ranks), ":" * (count > 1), _clean(where["detail"]))
+        return "%s %s" % (_some(ranks), _clean(_do(count, where["detail"])))
     return "where %s %s is not known" % (_some(ranks), _verb(count, "waits", "wait"))
 
 
@@ -727,7 +740,7 @@ def _who(ranks: list) -> str:
         parts = [
             "%s at %s" % (_some(group), _clean(group[0]["place"]["caller"])) for group in lines[:4]
         ]
-        return "%s wait in %s, but of different lines: %s" % (_all(ranks), label, ", ".join(parts))
+        return "%s wait in %s, but at different lines: %s" % (_all(ranks), label, ", ".join(parts))
     if len(ranks) == 1:
         return "%s waits in %s" % (_some(ranks), label)
     return "%s wait in %s" % (_all(ranks), label)
@@ -757,8 +770,14 @@ def _of_ras(ranks: list, found: dict) -> list:
         told.append("NCCL has no answer from %s" % name(said))
     for said in found["behind"][:3]:
         told.append(
-            "%s has started %d %s operations, others %d"
-            % (name(said), said["count"], _clean(said["operation"]), said["others"])
+            "%s has started %d %s operation%s, others %d"
+            % (
+                name(said),
+                said["count"],
+                _clean(said["operation"]),
+                _verb(said["count"], "", "s"),
+                said["others"],
+            )
         )
     more = len(found["missing"][3:]) + len(found["behind"][3:])
     return told + ["%d more in %s" % (more, FILE)] * bool(more) + found["errors"][:2]
