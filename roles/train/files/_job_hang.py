@@ -204,19 +204,27 @@ def leaders(found: dict) -> list:
 
     What runs beside a job is left out: its services, and terminals of people unless there is nothing else.
     """
-    groups = [group for group in _groups(found) if not _is_service(group)]
-    groups = [group for group in groups if not group[0]["has_terminal"]] or groups
+    groups = _groups_that_train(found)
     numbered = [group for group in groups if _number(group[0]["signs"]) is not None]
+    kind = "rank" if numbered else "worker"
     ranks = {}  # type: dict
     for group in numbered or groups:
         signs = group[0]["signs"]
         number = _number(signs) if numbered else int(signs.get(WORKER) or 0)
-        former = ranks.get(number)
-        is_better = former and _is_python(main_process(group)) > _is_python(main_process(former))
-        if not former or is_better:
+        if number not in ranks or _is_better(group, ranks[number]):
             ranks[number] = group
-    kind = "rank" if numbered else "worker"
     return [(kind, number, ranks[number]) for number in sorted(ranks)]
+
+
+def _groups_that_train(found: dict) -> list:
+    """Return the groups of processes without services, and without terminals unless there is nothing else."""
+    groups = [group for group in _groups(found) if not _is_service(group)]
+    return [group for group in groups if not group[0]["has_terminal"]] or groups
+
+
+def _is_better(group: list, former: list) -> bool:
+    """Return whether these processes are those of a rank, and not others with its number: they run Python, and the others do not."""
+    return _is_python(main_process(group)) > _is_python(main_process(former))
 
 
 def _is_service(group: list) -> bool:
@@ -465,15 +473,7 @@ def _read_text(text: str, found: dict) -> None:
     most = {}  # type: dict
     for line in text.splitlines():
         section, operation = _place(line, section, operation)
-        size = re.match(
-            r"\s*\d+\s+\d+\s+\d+\s+\S+\s+(\d+)\s+\d+\s+(?:INIT|RUNNING|FINALIZE|ABORT|NOCOMM)", line
-        )
-        if size:
-            found["size"] = max(found["size"], int(size.group(1)))
-        old = re.match(r"  The missing ranks?: ([\d, ]+)$", line)
-        if old:
-            for rank in re.findall(r"\d+", old.group(1)):
-                _missing(found, int(rank), "", None, False)
+        _of_group_of_ranks(found, line)
         several = _RAS_COUNT.match(line)
         if several:
             count = int(several.group("count") or 0)
@@ -483,6 +483,23 @@ def _read_text(text: str, found: dict) -> None:
             own = int(rank.group("count") or 0)
             own = own if rank.group("count") or rank.group("none") else count
             _of_rank(found, section, operation, (rank, own), counts)
+    _behind_most(found, counts, most)
+
+
+def _of_group_of_ranks(found: dict, line: str) -> None:
+    """Take a line with the size of a group of ranks, or with the ranks that an old NCCL misses in one."""
+    size = re.match(
+        r"\s*\d+\s+\d+\s+\d+\s+\S+\s+(\d+)\s+\d+\s+(?:INIT|RUNNING|FINALIZE|ABORT|NOCOMM)", line
+    )
+    if size:
+        found["size"] = max(found["size"], int(size.group(1)))
+    old = re.match(r"  The missing ranks?: ([\d, ]+)$", line)
+    for rank in re.findall(r"\d+", old.group(1)) if old else []:
+        _missing(found, int(rank), "", None, False)
+
+
+def _behind_most(found: dict, counts: dict, most: dict) -> None:
+    """Add the ranks behind the others by operation. C(counts) has those that are named, C(most) the highest count of those that are only counted."""
     for name, ranks in counts.items():
         highest = max([most.get(name, 0)] + [each[0] for each in ranks])
         ranks = [each for each in ranks if each[0] < highest]
@@ -628,13 +645,8 @@ def place(entry: dict) -> dict:
     words = kernel_words(entry)
     if not threads:
         return {"kind": OWN if words else "", "label": "", "detail": words, "caller": ""}
-    frames = threads[0]["frames"]
+    frames = _thread_that_trains(threads)
     found = _known(frames)
-    if found is None and _LIBRARY.search(frames[0][1]):
-        # The main thread only waits for one that trains.
-        for thread in threads[1:]:
-            if found is None and _known(thread["frames"]):
-                found, frames = _known(thread["frames"]), thread["frames"]
     own = [frame for frame in frames if not _LIBRARY.search(frame[1])] or frames
     caller = "%s (%s:%d)" % own[0]
     if entry.get("state") in _STATES:
@@ -644,6 +656,15 @@ def place(entry: dict) -> dict:
     told = [caller] + [words] * any(word in words for word in _TOLD_ALWAYS)
     told += _of_children(entry)
     return {"kind": kind, "label": label, "detail": ", ".join(told), "caller": caller}
+
+
+def _thread_that_trains(threads: list) -> list:
+    """Return the frames of the main thread, which is the first, or those of another one if the main one only waits for it."""
+    frames = threads[0]["frames"]
+    if _known(frames) is None and _LIBRARY.search(frames[0][1]):
+        others = [thread["frames"] for thread in threads[1:]]
+        return next((each for each in others if _known(each)), frames)
+    return frames
 
 
 def _of_children(entry: dict) -> list:
@@ -722,20 +743,28 @@ def _who(ranks: list) -> str:
     if behind and waiting:
         parts = [_of_group(group) for group in _grouped(behind)[:3]]
         if len(groups) == 1:
-            label = _clean(groups[0][0]["place"]["label"])
-            few = len(waiting) == 1
-            rest = _of_group(waiting) if few else "the others wait in %s" % label
-            return ", ".join(parts + [rest])
+            return ", ".join(parts + [_the_others(waiting)])
         return ", ".join(parts + [_of_group(group) for group in groups])
     if behind:
         return ", ".join(_of_group(group) for group in _grouped(behind)[:4])
     if len(groups) > 1:
         parts = [_of_group(group) for group in groups[:-1]]
-        label = _clean(groups[-1][0]["place"]["label"])
-        rest = _of_group(groups[-1]) if len(groups[-1]) == 1 else "the others wait in " + label
-        return ", ".join(parts + [rest]) + ": they do not call the same operations"
-    lines = _grouped(waiting, "caller")
-    label = _clean(waiting[0]["place"]["label"])
+        said = ", ".join(parts + [_the_others(groups[-1])])
+        return said + ": they do not call the same operations"
+    return _at_one_place(waiting)
+
+
+def _the_others(ranks: list) -> str:
+    """Return what the ranks do that are named last. A single one has a name."""
+    if len(ranks) == 1:
+        return _of_group(ranks)
+    return "the others wait in " + _clean(ranks[0]["place"]["label"])
+
+
+def _at_one_place(ranks: list) -> str:
+    """Return that all ranks wait in the same operation, and whether different lines of the program have called it."""
+    lines = _grouped(ranks, "caller")
+    label = _clean(ranks[0]["place"]["label"])
     if len(lines) > 1:
         parts = [
             "%s at %s" % (_some(group), _clean(group[0]["place"]["caller"])) for group in lines[:4]
@@ -806,9 +835,8 @@ def sentence(answers: list) -> str:
         told.append("the job has no process of a rank")
     ras = next((each["ras"] for each in answers if (each.get("ras") or {}).get("text")), None)
     of_nccl = _of_ras(ranks, parse_ras(ras["text"])) if ras else []
-    if len(ranks) > 1 and not of_nccl and all(each["place"]["kind"] == WAITS for each in ranks):
-        if "different lines" not in told[0] and "do not call" not in told[0]:
-            of_nccl = ["none is behind, so check the network between the hosts"]
+    if not of_nccl and _all_at_one_line(ranks):
+        of_nccl = ["none is behind, so check the network between the hosts"]
     told += of_nccl
     if silent:
         hosts = ", ".join(map(_clean, silent[:4]))
@@ -816,6 +844,13 @@ def sentence(answers: list) -> str:
     told += _details(ranks)
     # Not the name of a program.
     return ". ".join(told[:1] + [_begin(each) for each in told[1:]])
+
+
+def _all_at_one_line(ranks: list) -> bool:
+    """Return whether several ranks all wait in the same operation, which the same line of the program has called."""
+    if len(ranks) < 2 or any(each["place"]["kind"] != WAITS for each in ranks):
+        return False
+    return len(_grouped(ranks)) == len(_grouped(ranks, "caller")) == 1
 
 
 def _begin(text: str) -> str:
