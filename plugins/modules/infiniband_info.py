@@ -285,8 +285,8 @@ devices:
           sample: {out_of_sequence: 0, np_cnp_sent: 12}
         pfc:
           description:
-            - Of RoCE, if C(ethtool -S) shows it - frames of priority flow control (C(rx_pause), C(tx_pause)), packets lost with it (C(discards)), and how often the
-              adapter had to stop its own pauses (C(storms)). Sums of all priorities since the driver was loaded, as far as the driver counts them.
+            - Of RoCE, if C(ethtool -S) shows it - frames of priority flow control (C(rx_pause), C(tx_pause)), packets lost with it (C(discards)), and how often
+              the adapter had to stop its own pauses (C(storms)). Sums of all priorities since the driver was loaded, as far as the driver counts them.
           type: dict
           version_added: "0.4.0"
           sample: {rx_pause: 1204, tx_pause: 0, discards: 0, storms: 0}

@@ -351,7 +351,12 @@ def heat_maps(devices: list[dict]) -> list[dict]:
     A cell has the share of the median of the model, and a class for its colour.
     """
     tables = []
-    for kind, title in (("gpu", "GPUs"), ("cpu", "CPU ranks"), ("host", "Disks")):
+    for kind, title in (
+        ("gpu", "GPUs"),
+        ("cpu", "CPU ranks"),
+        ("hca", "Network cards"),
+        ("host", "Disks"),
+    ):
         own = [device for device in devices if device["kind"] == kind and device["rates"]]
         tests = list(dict.fromkeys(test for device in own for test in device["rates"]))
         by_host = {}
