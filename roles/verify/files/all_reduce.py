@@ -577,11 +577,9 @@ class Conductor(Rank):
 
     def ask(self, wanted, watch=False, rail=None):
         """Measure groups in parallel: {name: (ranks, sizes)} to {name: answer}. A watched measurement has one size, one over a rail only its card."""
+        more = {"rail": rail} if rail else {}
         groups = [
-            dict(
-                {"ranks": ranks, "sizes": sizes, "watch": watch}, **({"rail": rail} if rail else {})
-            )
-            for ranks, sizes in wanted.values()
+            dict(more, ranks=ranks, sizes=sizes, watch=watch) for ranks, sizes in wanted.values()
         ]
         self.put("step/%d" % self.number, groups)
         self.take_part(self.number)
