@@ -61,7 +61,7 @@ def no_statistics(_interface: str) -> str:
     return ""
 
 
-def read_ports(root: str = SYSFS, statistics: Callable[[str], str] = no_statistics) -> dict:
+def read_ports(root: str = SYSFS, *, statistics: Callable[[str], str] = no_statistics) -> dict:
     """Return the ports of the host: whether each is active, and its counters. C(link_downed) of RoCE is of its interface, where the card does not count it.
 
     C(statistics) returns what C(ethtool -S) prints of an interface.

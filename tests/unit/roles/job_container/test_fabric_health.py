@@ -32,7 +32,7 @@ class Host:
     def look(self, seconds=300):
         self.now += seconds
         ports = _fabric.read_ports(
-            str(self.folder), lambda interface: self.statistics.get(interface, "")
+            str(self.folder), statistics=lambda interface: self.statistics.get(interface, "")
         )
         found, kept = _fabric.judge(self.kept, ports, self.boot, self.now)
         self.kept = json.loads(json.dumps(kept))
