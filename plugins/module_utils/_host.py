@@ -119,7 +119,7 @@ def memory_mib(meminfo):
     return int(match.group(1)) // 1024
 
 
-def hugepages(counts):
+def hugepages(counts: dict[str, str]) -> dict[str, int]:
     """Return the number of huge pages by their size, such as C(2M): of C(counts), the text of nr_hugepages by the name of its folder, hugepages-2048kB.
 
     A size that the CPU does not have has no folder. Text that is no number is left out.
