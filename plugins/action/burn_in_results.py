@@ -20,13 +20,14 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("hosts", "results_dir", "compat_facts"))
+    _VALID_ARGS = frozenset(("hosts", "rails", "results_dir", "compat_facts"))
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         dummy, args = self.validate_argument_spec(
             {
-                "hosts": {"type": "dict", "required": True},
+                "hosts": {"type": "dict", "default": {}},
+                "rails": {"type": "dict", "default": {}},
                 "results_dir": {"type": "path", "required": True},
                 "compat_facts": {"type": "str", "default": ""},
             }
@@ -34,14 +35,14 @@ class ActionModule(ActionBase):
         # Templates return Ansible's own types of text and list.
         told = json.loads(json.dumps(args["hosts"], default=str))
         folder = os.path.abspath(os.path.expanduser(args["results_dir"]))
-        found = _burn_in.of_hosts(told)
         filed = self._filed(folder)
+        earlier = {serial: document["results"] for serial, document in filed.items()}
         facts = _compat.load_facts(args["compat_facts"])
         judged = _burn_in.judge(
-            found,
-            {serial: document["results"] for serial, document in filed.items()},
-            lambda model: _compat.gpu_figures(model, facts),
+            _burn_in.of_hosts(told), earlier, lambda model: _compat.gpu_figures(model, facts)
         )
+        of_rails = _burn_in.judge_rails(json.loads(json.dumps(args["rails"], default=str)), earlier)
+        judged = {key: judged[key] + of_rails[key] for key in judged}
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         if not self._task.check_mode:
             try:

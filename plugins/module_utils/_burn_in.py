@@ -24,9 +24,9 @@ except ImportError:
 
 SCHEMA_VERSION = 1
 RESULTS, SPEED, ERRORS = "burn-in-results", "burn-in-speed", "burn-in-errors"
-LINKS = "burn-in-links"
+LINKS, RAILS = "burn-in-links", "burn-in-rails"
 #: How much slower than the median is a fault: microsoft/superbenchmark's 5 % for GPUs. CPUs, disks and links share more with others.
-TOLERANCE = {"gpu": 0.05, "cpu": 0.25, "host": 0.4}
+TOLERANCE = {"gpu": 0.05, "cpu": 0.25, "host": 0.4, "hca": 0.15}
 #: Copies depend on the socket of the process, and on what else the host does.
 COPIES, COPY_TOLERANCE = ("to_device", "from_device", "peers", "all_reduce"), 0.15
 #: Pairs of hosts without GPUs also share CPUs.
@@ -547,6 +547,8 @@ def _unit(test: str, value: float) -> str:
 def _name(device: Judged) -> str:
     if device["kind"] == "host":
         return "the host"
+    if device["kind"] == "hca":
+        return "%s of %s" % (device["name"], device["host"])
     return "%s %d (%s, serial %s)" % (
         "GPU" if device["kind"] == "gpu" else "rank",
         device["index"],
@@ -732,6 +734,7 @@ def _shown(device: Judged) -> Shown:
             if rate["relative"] is not None
         },
         "state": {key: value for key, value in device["state"].items() if key != "slowed"},
+        **({"name": device["name"]} if "name" in device else {}),
     }
 
 
@@ -784,12 +787,96 @@ def link_check(runs: list[dict[str, Any]], collective: str, hosts: list[str]) ->
     )
 
 
+def rail_devices(answer: dict) -> list[dict]:
+    """Return the cards that were measured alone, as devices, from the answer of the bandwidth job: C(rails) and, by host, C(facts).
+
+    A card was measured with one or two others. The best of these counts, because the other one may be slow.
+    """
+    software = str(answer.get("collective") or "")
+    found = []
+    for host, facts in (answer.get("facts") or {}).items():
+        for number, rail in enumerate(facts.get("rails") or []):
+            own = [
+                run
+                for run in answer.get("rails") or []
+                if run["card"] == rail["name"] and host in run["hosts"]
+            ]
+            if own:
+                found.append(_rail_device(host, number, rail, own, software))
+    return _told_apart(found)
+
+
+def _rail_fault(run: dict) -> str:
+    """Return why a measurement over one card counts for nothing."""
+    if run["error"]:
+        return run["error"]
+    if run["wrong"]:
+        return "%d wrong values" % run["wrong"]
+    return "" if run["busbw_gb_s"] else "nothing was measured"
+
+
+def _rail_device(host: str, number: int, rail: dict, own: list[dict], software: str) -> dict:
+    good = [run["busbw_gb_s"] for run in own if not _rail_fault(run)]
+    broken = [
+        "with %s: %s" % (", ".join(name for name in run["hosts"] if name != host), _rail_fault(run))
+        for run in own
+        if _rail_fault(run)
+    ]
+    return {
+        "kind": "hca",
+        "name": rail["name"],
+        "serial": rail.get("serial") or "%s-%s" % (host, rail["name"]),
+        "uuid": "",
+        "index": number,
+        "model": rail.get("model") or "unknown",
+        "host": host,
+        "software": software,
+        "rates": {"rail": [max(good)] if good else []},
+        # If another pair works, the fault is of the other card.
+        "wrong": {"rail": 0 if good else sum(run["wrong"] for run in own)},
+        "error": "" if good else "; ".join(broken),
+        "grown": [],
+        "state": {},
+    }
+
+
+def judge_rails(answer: dict, filed: dict) -> dict:
+    """Return the judged cards and the finding about them. C(filed) are earlier results by serial number, as for P(judge)."""
+    found = rail_devices(answer)
+    rates = judge(found, filed, lambda model: {})["devices"]
+    scores = {device["serial"]: {"rail": score(device["rates"]["rail"])} for device in found}
+    peers = _peers(found, scores, filed)
+    slow, broken = [], []
+    for device in found:
+        value = scores[device["serial"]]["rail"]
+        if device["error"]:
+            broken.append("%s: %s" % (_name(device), device["error"]))
+        elif value is not None:
+            rate = _rate(device, "rail", value, peers, filed, lambda model: {})
+            slow += ["%s: %s" % (_name(device), text) for text in rate["slow"]]
+    hosts = list(dict.fromkeys(device["host"] for device in found))
+    check = finding(
+        RAILS,
+        ", ".join(hosts),
+        "fail" if broken else "warn" if slow else "pass",
+        expected="each card alone carries as much as the others of its model, and as before, minus %d %%"
+        % (100 * TOLERANCE["hca"]),
+        found="; ".join((broken + slow)[:6]) or "%d cards are equally fast" % len(found),
+        source="PyTorch's all-reduce between two hosts over one card of each",
+        fix="Check the card that is named, its cable, its slot and its switch port. If all cards of one name are slow, check the switch of that rail."
+        if broken or slow
+        else "",
+    )
+    return {"devices": rates, "checks": [check] if found else []}
+
+
 # --- the files ----------------------------------------------------------------------------------------------------------------
 
 
 def filed_result(device: Shown, generated: str) -> dict[str, Any]:
     """Return what the file of a device keeps of this run."""
     keys = ("kind", "model", "host", "index", "software", "verdict", "wrong", "rates", "state")
+    keys += ("name",) if "name" in device else ()
     found: dict[str, Any] = dict(device)
     return dict({key: found[key] for key in keys}, generated=generated)
 

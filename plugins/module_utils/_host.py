@@ -24,6 +24,7 @@ __all__ = [
     "is_virtual_interface",
     "is_virtual_machine",
     "listening_sockets",
+    "hugepages",
     "memory_mib",
     "own_name_addresses",
     "parse_ip_addresses",
@@ -135,6 +136,23 @@ def memory_mib(meminfo: str) -> int:
     if not match:
         raise ParseError("no MemTotal in /proc/meminfo: %.80r" % meminfo)
     return int(match.group(1)) // 1024
+
+
+def hugepages(counts: dict[str, str]) -> dict[str, int]:
+    """Return the number of huge pages by their size, such as C(2M): of C(counts), the text of nr_hugepages by the name of its folder, hugepages-2048kB.
+
+    A size that the CPU does not have has no folder. Text that is no number is left out.
+    """
+    found = {}
+    for folder, text in counts.items():
+        size = re.fullmatch(r"hugepages-(\d+)kB", folder)
+        if size and text.strip().isdigit():
+            kib = int(size.group(1))
+            unit, divisor = next(
+                pair for pair in (("G", 1 << 20), ("M", 1 << 10), ("K", 1)) if kib % pair[1] == 0
+            )
+            found["%d%s" % (kib // divisor, unit)] = int(text)
+    return found
 
 
 def _proc_address(text: str) -> str:

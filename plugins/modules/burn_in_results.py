@@ -19,7 +19,11 @@ options:
       - What was read on each host, by name - C(run), the result of the program of role C(burn_in), C(serial) of the host, C(before), C(during) and C(after) of
         M(trainyard.gpu.nvidia_smi_info), and C(errors_before) and C(errors_after) of M(trainyard.gpu.host_health_info).
     type: dict
-    required: true
+    default: {}
+  rails:
+    description: The answer of the bandwidth job of role C(verify), which has measured each network card alone.
+    type: dict
+    default: {}
   results_dir:
     description: Folder on the controller with a file for each device, relative to the working directory of ansible-playbook.
     type: path

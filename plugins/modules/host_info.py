@@ -212,6 +212,11 @@ memory_mib:
   description: Memory in MiB.
   returned: always
   type: int
+hugepages:
+  description: Number of huge pages by their size, as far as the CPU has such pages, from C(/sys/kernel/mm/hugepages).
+  returned: always
+  type: dict
+  sample: {2M: 512, 1G: 0}
 hostname:
   description: The host's own name as C(gethostname) gives it.
   returned: always
@@ -540,6 +545,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
     ParseError,
     container_ids,
     default_interface,
+    hugepages,
     is_virtual_machine,
     listening_sockets,
     memory_mib,
@@ -561,6 +567,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import 
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import DamagedRecord, parse
 from ansible_collections.trainyard.gpu.plugins.module_utils._trust_store import trusts_requested
 
+HUGEPAGES = "/sys/kernel/mm/hugepages"
 SYS_CLASS = "/sys/class"
 DMI = "/sys/class/dmi/id/modalias"
 RDMA_FILES = [
@@ -672,6 +679,12 @@ def with_master(interface):
     master = os.path.join(SYS_CLASS, "net", interface, "master")
     masters = [os.path.basename(os.readlink(master))] if os.path.islink(master) else []
     return [interface] + masters
+
+
+def huge_pages():
+    """Return the number of this host's huge pages by their size."""
+    paths = glob.glob(os.path.join(HUGEPAGES, "*/nr_hugepages"))
+    return hugepages({os.path.basename(os.path.dirname(path)): read_text(path) for path in paths})
 
 
 def rdma_ports():
@@ -1000,6 +1013,7 @@ def main():
             kernel=platform.release(),
             cpus=len(os.sched_getaffinity(0)),
             memory_mib=memory_mib(read_text("/proc/meminfo")),
+            hugepages=huge_pages(),
             hostname=hostname,
             interfaces=interfaces(module),
             default_interface=default_interface(

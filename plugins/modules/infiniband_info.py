@@ -283,6 +283,13 @@ devices:
           description: The vendor's counters of loss, retries and congestion by their names, as far as the port has them.
           type: dict
           sample: {out_of_sequence: 0, np_cnp_sent: 12}
+        pfc:
+          description:
+            - Of RoCE, if C(ethtool -S) shows it - frames of priority flow control (C(rx_pause), C(tx_pause)), packets lost with it (C(discards)), and how often
+              the adapter had to stop its own pauses (C(storms)). Sums of all priorities since the driver was loaded, as far as the driver counts them.
+          type: dict
+          version_added: "0.4.0"
+          sample: {rx_pause: 1204, tx_pause: 0, discards: 0, storms: 0}
         unavailable:
           description: Reason for every key above that is null.
           type: dict
@@ -383,8 +390,9 @@ FIXES = {
 class Sysfs:
     """Texts of a device's files, and the errors of files that exist but cannot be read."""
 
-    def __init__(self, root):
-        self.root = root
+    def __init__(self, root, say):
+        """C(say) runs a tool of the host, and returns what it prints."""
+        self.root, self.say = root, say
 
     def device(self, name):
         folder = os.path.join(self.root, "class/infiniband", name)
@@ -420,6 +428,10 @@ class Sysfs:
         }:
             for file in ("operstate", "bonding/slaves"):
                 take("net/%s/%s" % (name, file), within=os.path.join(self.root, "class"))
+        # The kernel has no files of flow control by priority. InfiniBand has none.
+        layers = {words.strip() for path, words in texts.items() if path.endswith("/link_layer")}
+        for name in interfaces if "Ethernet" in layers else ():
+            texts[_infiniband.STATISTICS % name] = self.say("ethtool", "-S", name)
         return texts, errors
 
 
@@ -562,7 +574,9 @@ def main():
         folder = os.path.join(root, "class/infiniband")
         names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         devices = [
-            _infiniband.describe_device(name, *Sysfs(root).device(name), networks=networks)
+            _infiniband.describe_device(
+                name, *Sysfs(root, host.say).device(name), networks=networks
+            )
             for name in names
         ]
         cause, evidence = (

@@ -356,7 +356,12 @@ def of_nccl_tests(
         _run("host:%s" % host, [host], gpus[host], alone[host]) for host in hosts if host in alone
     ]
     if len(hosts) > 1:
-        runs.append(_run("cluster", hosts, sum(gpus.values()), together))
+        of_all = _run("cluster", hosts, sum(gpus.values()), together)
+        # The first host has watched the run. One that ended after all has no need of it.
+        waited = results["after"].get(hosts[0], {}).get("waited")
+        if waited and not together.get("passed"):
+            of_all["errors"].append(waited)
+        runs.append(of_all)
     judged = _bandwidth.judge_runs(
         runs, facts, "nccl", plan["asked"], plan["history"].get("nccl", {})
     )

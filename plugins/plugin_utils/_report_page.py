@@ -391,7 +391,12 @@ def heat_maps(devices: Entries) -> list[dict[str, Any]]:
     A cell has the share of the median of the model, and a class for its colour.
     """
     tables = []
-    for kind, title in (("gpu", "GPUs"), ("cpu", "CPU ranks"), ("host", "Disks")):
+    for kind, title in (
+        ("gpu", "GPUs"),
+        ("cpu", "CPU ranks"),
+        ("hca", "Network cards"),
+        ("host", "Disks"),
+    ):
         own = [device for device in devices if device["kind"] == kind and device["rates"]]
         tests = list(dict.fromkeys(test for device in own for test in device["rates"]))
         by_host: dict[str, list[Mapping[str, Any]]] = {}

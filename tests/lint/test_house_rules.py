@@ -8,6 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _hardware
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,3 +120,71 @@ def test_each_fixture_has_a_row_of_its_index():
             if path.is_file() and path.name not in ("INDEX.tsv", "README.md")
         ]
         assert rows[0] == "path" and sorted(rows[1:]) == sorted(files), index
+
+
+# --- what each check costs, where its threshold is from, and what no test has proved ----------------------------------------------
+
+
+def tables_of_costs(role):
+    """The tables of a README with a column of costs: by check its cells, by the title of the column."""
+    found, titles = {}, []
+    for line in (ROOT / "roles" / role / "README.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if not line.startswith("|"):
+            titles = []
+        elif cells[0] == "Check" and "Costs" in cells:
+            titles = cells
+        elif titles and not line.startswith("|---"):
+            for check in re.findall(r"`([a-z-]+)`", cells[0]):
+                assert check not in found, check
+                found[check] = dict(zip(titles, [*cells, ""], strict=False))
+    return found
+
+
+def checks_of_health_program():
+    """The IDs that P(problems) of the health program puts together."""
+    path = ROOT / "roles/job_container/files/health.py"
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    parts = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    of_cards = next(
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "OF_CARDS"
+    )
+    starred = [node for node in ast.walk(parts["problems"]) if isinstance(node, ast.Starred)]
+    # The checks of cards, and those of the fabric. Others must be read here, too.
+    assert len(starred) == 2
+    pairs = [node.elts for node in ast.walk(parts["problems"]) if isinstance(node, ast.Tuple)]
+    fabric = [node.keys for node in ast.walk(parts["judge_fabric"]) if isinstance(node, ast.Dict)]
+    firsts = [pair[0] for pair in pairs] + [key for keys in fabric for key in keys]
+    constants = [node for node in [*firsts, *of_cards.elts] if isinstance(node, ast.Constant)]
+    return {node.value for node in constants}
+
+
+def rules_of_verify():
+    text = (ROOT / "roles/verify/meta/rules.yml").read_text(encoding="utf-8")
+    tables = yaml.safe_load(text)
+    return [rule for table in tables.values() if isinstance(table, list) for rule in table]
+
+
+def checks_with_costs():
+    rules = rules_of_verify()
+    burn_in = {rule["id"] for rule in rules if rule["id"].startswith("burn-in-")}
+    # What is read of the kernel's files about buses, cards and memory.
+    hardware = {rule["id"] for rule in rules if "/sys" in str(rule.get("source", ""))}
+    hardware |= {"ib-ports", "fabric-errors"}
+    return {
+        "burn_in": burn_in,
+        "job_container": checks_of_health_program(),
+        "verify": hardware | set(_hardware._CHECKS),
+    }
+
+
+@pytest.mark.parametrize("owner", ["burn_in", "job_container", "verify"])
+def test_each_check_says_what_it_costs_and_where_its_threshold_is_from(owner):
+    table = tables_of_costs(owner)
+    assert set(table) == checks_with_costs()[owner]
+    for check, cells in table.items():
+        sources = [text for title, text in cells.items() if "ource" in title]
+        assert cells["Costs"] and sources and all(sources), check
+        assert "Not proved by a test" in cells

@@ -217,7 +217,8 @@ def test_a_measurement_that_hangs(cluster):
     # One or both of its ranks were there. Without py-spy it is not known where the others wait.
     said = (
         r"not measured: the job was stopped after its timeout of 60 s; at its end: (?:where .+ wait is not known, )?"
-        r"ranks? [23](?: and 3)? on %s:? is stopped by a signal[,.] .*\. See /data1/share/\.trainyard/jobs/verify-bandwidth/hang\.txt"
+        r"(?:rank [23] on {host} is|ranks 2 and 3 on {host} are) stopped by a signal[,.] .*\. "
+        r"See /data1/share/\.trainyard/jobs/verify-bandwidth/hang\.txt"
     )
-    assert re.fullmatch(said % cluster.peer, found), found
+    assert re.fullmatch(said.format(host=cluster.peer), found), found
     assert run.code == 2 and found in run.text

@@ -11,6 +11,13 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Callable
+
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils import _infiniband
+except ImportError:
+    # On a host, the health program has the folder of shared modules.
+    import _infiniband
 
 SYSFS = "/sys/class/infiniband"
 #: Counter: events, in so many seconds, above which the port is a fault.
@@ -24,6 +31,11 @@ REMARKED = {
     "port_xmit_discards": (100, 1),
     "local_ack_timeout_err": (1, 1),
     "roce_slow_restart": (10, 1),
+}
+#: The same of priority flow control. Discards count as those of a port. A pause storm is one that the adapter has ended itself, with losses.
+PFC = {
+    "pfc_discards": (100, 1),
+    "pfc_storms": (0, 1),
 }
 #: Of the adapter itself. Their folder differs.
 OF_HARDWARE = ("local_ack_timeout_err", "roce_slow_restart")
@@ -45,8 +57,15 @@ def number(text: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def read_ports(root: str = SYSFS) -> dict[str, dict]:
-    """Return the ports of the host: whether each is active, and its counters. C(link_downed) of RoCE is of its interface, where the card does not count it."""
+def no_statistics(_interface: str) -> str:
+    return ""
+
+
+def read_ports(root: str = SYSFS, *, statistics: Callable[[str], str] = no_statistics) -> dict:
+    """Return the ports of the host: whether each is active, and its counters. C(link_downed) of RoCE is of its interface, where the card does not count it.
+
+    C(statistics) returns what C(ethtool -S) prints of an interface.
+    """
     ports = {}
     for folder in sorted(glob.glob(root + "/*/ports/*")):
         device = os.path.basename(os.path.dirname(os.path.dirname(folder)))
@@ -56,17 +75,28 @@ def read_ports(root: str = SYSFS) -> dict[str, dict]:
             for counter in [*RATES, *REMARKED, "link_downed"]
         }
         if read(folder + "/link_layer") == "Ethernet":
-            changes = [
-                number(read(path))
-                for path in glob.glob(root + "/%s/device/net/*/carrier_changes" % device)
-            ]
+            paths = sorted(glob.glob(root + "/%s/device/net/*/carrier_changes" % device))
+            changes = [number(read(path)) for path in paths]
             # Down and up again are two changes.
             counters["link_downed"] = max((each // 2 for each in changes if each), default=0)
+            counters.update(flow_control(paths, statistics))
         ports[name] = {
             "active": read(folder + "/state").endswith("ACTIVE"),
             "counters": {key: value for key, value in counters.items() if value is not None},
         }
     return ports
+
+
+def flow_control(paths: list[str], statistics: Callable[[str], str]) -> dict[str, int]:
+    """Return the losses of priority flow control of the interfaces to which these files belong. Representors of virtual functions do not count any."""
+    found = {}
+    for path in paths:
+        pfc = _infiniband.parse_pfc(statistics(os.path.basename(os.path.dirname(path))))
+        for counter in PFC:
+            count = pfc.get(counter[len("pfc_") :])
+            if count is not None:
+                found[counter] = max(count, found.get(counter, 0))
+    return found
 
 
 def place_of(counter: str) -> str:
@@ -102,7 +132,7 @@ def remark(name: str, last: dict, entry: dict) -> list[str]:
     since = last.get("time") if isinstance(last.get("time"), (int, float)) else now
     before = last.get("counters") if isinstance(last.get("counters"), dict) else {}
     entry["remarked"] = {}
-    for counter, (events, span) in REMARKED.items():
+    for counter, (events, span) in {**REMARKED, **PFC}.items():
         more, seen = grown(before, entry["counters"], counter), former.get(counter)
         is_bad = now - since >= LEAST_SECONDS and more > (now - since) / span * events
         was_bad = isinstance(seen, (int, float)) and now - seen < 3600

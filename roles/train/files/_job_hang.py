@@ -23,8 +23,10 @@ import time
 import typing
 
 __all__ = [
+    "ANSWER",
     "ASKED",
     "FILE",
+    "MINUTE",
     "Progress",
     "answer",
     "ask",
@@ -202,19 +204,27 @@ def leaders(found: dict) -> list:
 
     What runs beside a job is left out: its services, and terminals of people unless there is nothing else.
     """
-    groups = [group for group in _groups(found) if not _is_service(group)]
-    groups = [group for group in groups if not group[0]["has_terminal"]] or groups
+    groups = _groups_that_train(found)
     numbered = [group for group in groups if _number(group[0]["signs"]) is not None]
+    kind = "rank" if numbered else "worker"
     ranks = {}  # type: dict
     for group in numbered or groups:
         signs = group[0]["signs"]
         number = _number(signs) if numbered else int(signs.get(WORKER) or 0)
-        former = ranks.get(number)
-        is_better = former and _is_python(main_process(group)) > _is_python(main_process(former))
-        if not former or is_better:
+        if number not in ranks or _is_better(group, ranks[number]):
             ranks[number] = group
-    kind = "rank" if numbered else "worker"
     return [(kind, number, ranks[number]) for number in sorted(ranks)]
+
+
+def _groups_that_train(found: dict) -> list:
+    """Return the groups of processes without services, and without terminals unless there is nothing else."""
+    groups = [group for group in _groups(found) if not _is_service(group)]
+    return [group for group in groups if not group[0]["has_terminal"]] or groups
+
+
+def _is_better(group: list, former: list) -> bool:
+    """Return whether these processes are those of a rank, and not others with its number: they run Python, and the others do not."""
+    return _is_python(main_process(group)) > _is_python(main_process(former))
 
 
 def _is_service(group: list) -> bool:
@@ -288,6 +298,9 @@ def _dump(process: dict, proc: str, deadline: float) -> tuple:
         if done.returncode == 0 and "Thread " in text:
             return text[:MOST_DUMP], ""
         said = _of_spy(done.stderr.decode("utf-8", "replace"), proc)
+    if not _is_python(process):
+        said = "the program %s is not Python, so py-spy cannot say where it waits"
+        said %= process["program"]
     return "", said
 
 
@@ -460,15 +473,7 @@ def _read_text(text: str, found: dict) -> None:
     most = {}  # type: dict
     for line in text.splitlines():
         section, operation = _place(line, section, operation)
-        size = re.match(
-            r"\s*\d+\s+\d+\s+\d+\s+\S+\s+(\d+)\s+\d+\s+(?:INIT|RUNNING|FINALIZE|ABORT|NOCOMM)", line
-        )
-        if size:
-            found["size"] = max(found["size"], int(size.group(1)))
-        old = re.match(r"  The missing ranks?: ([\d, ]+)$", line)
-        if old:
-            for rank in re.findall(r"\d+", old.group(1)):
-                _missing(found, int(rank), "", None, False)
+        _of_group_of_ranks(found, line)
         several = _RAS_COUNT.match(line)
         if several:
             count = int(several.group("count") or 0)
@@ -478,6 +483,23 @@ def _read_text(text: str, found: dict) -> None:
             own = int(rank.group("count") or 0)
             own = own if rank.group("count") or rank.group("none") else count
             _of_rank(found, section, operation, (rank, own), counts)
+    _behind_most(found, counts, most)
+
+
+def _of_group_of_ranks(found: dict, line: str) -> None:
+    """Take a line with the size of a group of ranks, or with the ranks that an old NCCL misses in one."""
+    size = re.match(
+        r"\s*\d+\s+\d+\s+\d+\s+\S+\s+(\d+)\s+\d+\s+(?:INIT|RUNNING|FINALIZE|ABORT|NOCOMM)", line
+    )
+    if size:
+        found["size"] = max(found["size"], int(size.group(1)))
+    old = re.match(r"  The missing ranks?: ([\d, ]+)$", line)
+    for rank in re.findall(r"\d+", old.group(1)) if old else []:
+        _missing(found, int(rank), "", None, False)
+
+
+def _behind_most(found: dict, counts: dict, most: dict) -> None:
+    """Add the ranks behind the others by operation. C(counts) has those that are named, C(most) the highest count of those that are only counted."""
     for name, ranks in counts.items():
         highest = max([most.get(name, 0)] + [each[0] for each in ranks])
         ranks = [each for each in ranks if each[0] < highest]
@@ -623,13 +645,8 @@ def place(entry: dict) -> dict:
     words = kernel_words(entry)
     if not threads:
         return {"kind": OWN if words else "", "label": "", "detail": words, "caller": ""}
-    frames = threads[0]["frames"]
+    frames = _thread_that_trains(threads)
     found = _known(frames)
-    if found is None and _LIBRARY.search(frames[0][1]):
-        # The main thread only waits for one that trains.
-        for thread in threads[1:]:
-            if found is None and _known(thread["frames"]):
-                found, frames = _known(thread["frames"]), thread["frames"]
     own = [frame for frame in frames if not _LIBRARY.search(frame[1])] or frames
     caller = "%s (%s:%d)" % own[0]
     if entry.get("state") in _STATES:
@@ -641,6 +658,15 @@ def place(entry: dict) -> dict:
     return {"kind": kind, "label": label, "detail": ", ".join(told), "caller": caller}
 
 
+def _thread_that_trains(threads: list) -> list:
+    """Return the frames of the main thread, which is the first, or those of another one if the main one only waits for it."""
+    frames = threads[0]["frames"]
+    if _known(frames) is None and _LIBRARY.search(frames[0][1]):
+        others = [thread["frames"] for thread in threads[1:]]
+        return next((each for each in others if _known(each)), frames)
+    return frames
+
+
 def _of_children(entry: dict) -> list:
     """Return words about the processes that load data for a rank: what one of them does, and how many wait for a file."""
     found = collections.Counter()  # type: typing.Counter
@@ -650,7 +676,10 @@ def _of_children(entry: dict) -> list:
         if child.get("state") in "DTZ" and words:
             found[words] += 1
     told = ["a process of it: " + words for words in told[:1]]
-    return told + ["%d of them: %s" % (count, words) for words, count in sorted(found.items())]
+    for words, count in sorted(found.items()):
+        name = _verb(count, "process", "processes")
+        told.append("%d %s of it %s" % (count, name, _do(count, words)))
+    return told
 
 
 # --- one sentence about all ranks ---
@@ -675,6 +704,16 @@ def _verb(count: int, one: str, more: str) -> str:
     return one if count == 1 else more
 
 
+#: Verbs with which the words about one process begin, and those of several.
+_OF_SEVERAL = {"has": "have", "is": "are", "sleeps": "sleep", "waits": "wait"}
+
+
+def _do(count: int, words: str) -> str:
+    """Return words about one process, such as P(kernel_words) returns, for so many."""
+    verb, blank, rest = words.partition(" ")
+    return words if count == 1 else _OF_SEVERAL.get(verb, verb) + blank + rest
+
+
 def _grouped(ranks: list, key: str = "label") -> list:
     """Return the ranks by their place, the fewest first."""
     groups = collections.OrderedDict()  # type: dict
@@ -692,7 +731,7 @@ def _of_group(ranks: list) -> str:
     if where["label"]:
         return "%s %s in %s" % (_some(ranks), _verb(count, "is", "are"), _clean(where["label"]))
     if where["kind"] == OWN:
-        return "%s%s %s" % (_some(ranks), ":" * (count > 1), _clean(where["detail"]))
+        return "%s %s" % (_some(ranks), _clean(_do(count, where["detail"])))
     return "where %s %s is not known" % (_some(ranks), _verb(count, "waits", "wait"))
 
 
@@ -704,25 +743,33 @@ def _who(ranks: list) -> str:
     if behind and waiting:
         parts = [_of_group(group) for group in _grouped(behind)[:3]]
         if len(groups) == 1:
-            label = _clean(groups[0][0]["place"]["label"])
-            few = len(waiting) == 1
-            rest = _of_group(waiting) if few else "the others wait in %s" % label
-            return ", ".join(parts + [rest])
+            return ", ".join(parts + [_the_others(waiting)])
         return ", ".join(parts + [_of_group(group) for group in groups])
     if behind:
         return ", ".join(_of_group(group) for group in _grouped(behind)[:4])
     if len(groups) > 1:
         parts = [_of_group(group) for group in groups[:-1]]
-        label = _clean(groups[-1][0]["place"]["label"])
-        rest = _of_group(groups[-1]) if len(groups[-1]) == 1 else "the others wait in " + label
-        return ", ".join(parts + [rest]) + ": they do not call the same operations"
-    lines = _grouped(waiting, "caller")
-    label = _clean(waiting[0]["place"]["label"])
+        said = ", ".join(parts + [_the_others(groups[-1])])
+        return said + ": they do not call the same operations"
+    return _at_one_place(waiting)
+
+
+def _the_others(ranks: list) -> str:
+    """Return what the ranks do that are named last. A single one has a name."""
+    if len(ranks) == 1:
+        return _of_group(ranks)
+    return "the others wait in " + _clean(ranks[0]["place"]["label"])
+
+
+def _at_one_place(ranks: list) -> str:
+    """Return that all ranks wait in the same operation, and whether different lines of the program have called it."""
+    lines = _grouped(ranks, "caller")
+    label = _clean(ranks[0]["place"]["label"])
     if len(lines) > 1:
         parts = [
             "%s at %s" % (_some(group), _clean(group[0]["place"]["caller"])) for group in lines[:4]
         ]
-        return "%s wait in %s, but of different lines: %s" % (_all(ranks), label, ", ".join(parts))
+        return "%s wait in %s, but at different lines: %s" % (_all(ranks), label, ", ".join(parts))
     if len(ranks) == 1:
         return "%s waits in %s" % (_some(ranks), label)
     return "%s wait in %s" % (_all(ranks), label)
@@ -752,8 +799,14 @@ def _of_ras(ranks: list, found: dict) -> list:
         told.append("NCCL has no answer from %s" % name(said))
     for said in found["behind"][:3]:
         told.append(
-            "%s has started %d %s operations, others %d"
-            % (name(said), said["count"], _clean(said["operation"]), said["others"])
+            "%s has started %d %s operation%s, others %d"
+            % (
+                name(said),
+                said["count"],
+                _clean(said["operation"]),
+                _verb(said["count"], "", "s"),
+                said["others"],
+            )
         )
     more = len(found["missing"][3:]) + len(found["behind"][3:])
     return told + ["%d more in %s" % (more, FILE)] * bool(more) + found["errors"][:2]
@@ -782,9 +835,8 @@ def sentence(answers: list) -> str:
         told.append("the job has no process of a rank")
     ras = next((each["ras"] for each in answers if (each.get("ras") or {}).get("text")), None)
     of_nccl = _of_ras(ranks, parse_ras(ras["text"])) if ras else []
-    if len(ranks) > 1 and not of_nccl and all(each["place"]["kind"] == WAITS for each in ranks):
-        if "different lines" not in told[0] and "do not call" not in told[0]:
-            of_nccl = ["none is behind, so check the network between the hosts"]
+    if not of_nccl and _all_at_one_line(ranks):
+        of_nccl = ["none is behind, so check the network between the hosts"]
     told += of_nccl
     if silent:
         hosts = ", ".join(map(_clean, silent[:4]))
@@ -792,6 +844,13 @@ def sentence(answers: list) -> str:
     told += _details(ranks)
     # Not the name of a program.
     return ". ".join(told[:1] + [_begin(each) for each in told[1:]])
+
+
+def _all_at_one_line(ranks: list) -> bool:
+    """Return whether several ranks all wait in the same operation, which the same line of the program has called."""
+    if len(ranks) < 2 or any(each["place"]["kind"] != WAITS for each in ranks):
+        return False
+    return len(_grouped(ranks)) == len(_grouped(ranks, "caller")) == 1
 
 
 def _begin(text: str) -> str:

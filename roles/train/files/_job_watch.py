@@ -28,6 +28,7 @@ except ImportError:
 __all__ = [
     "IN_USE",
     "USAGE",
+    "WORK",
     "card_counters",
     "cards_of",
     "counters",
@@ -217,12 +218,7 @@ def losses(cards, sysfs="/sys", proc="/proc"):
 
     TCP's counters are of all connections of the host, or of the container if it has a network of its own.
     """
-    found = {"tcp": [], "cards": {}, "mtu": {}}
-    lines = [line.split() for line in read(os.path.join(proc, "net/snmp")).splitlines()]
-    tcp = [words[1:] for words in lines if words[:1] == ["Tcp:"]]
-    values = dict(zip(*tcp[:2])) if len(tcp) > 1 else {}
-    if "OutSegs" in values and "RetransSegs" in values:
-        found["tcp"] = [int(values["OutSegs"]), int(values["RetransSegs"])]
+    found = {"tcp": _segments(proc), "cards": {}, "mtu": {}}
     for name, rdma in sorted({(card["name"], card["rdma"]) for card in cards}):
         folders, counted = [os.path.join(sysfs, "class/net", name)], LOST
         if rdma:
@@ -237,6 +233,16 @@ def losses(cards, sysfs="/sys", proc="/proc"):
             if numbers:
                 found["cards"]["%s %s" % (name, path.split("/")[1])] = sum(numbers)
     return found
+
+
+def _segments(proc):
+    """Return how many segments TCP has sent, and how many of them again. Empty if the kernel does not say."""
+    lines = [line.split() for line in read(os.path.join(proc, "net/snmp")).splitlines()]
+    tcp = [words[1:] for words in lines if words[:1] == ["Tcp:"]]
+    values = dict(zip(*tcp[:2])) if len(tcp) > 1 else {}
+    if "OutSegs" not in values or "RetransSegs" not in values:
+        return []
+    return [int(values["OutSegs"]), int(values["RetransSegs"])]
 
 
 def seen_gpus(requested, devices, peaks):
@@ -357,16 +363,30 @@ def load(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
     return found
 
 
-def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
-    """Write the observations as one line of JSON repeatedly until the input ends, and once more then."""
-    source, sink = source or sys.stdin, sink or sys.stdout
+def _watched_cards(with_gpus, sysfs):
+    """Return the cards whose bytes are those of a job."""
     # InfiniBand ports also count socket traffic. RoCE ports count only RDMA.
     told = [
         card
         for card in rdma_cards(os.environ.get("NCCL_IB_HCA", ""), sysfs)
         if "NCCL_IB_HCA" in os.environ and is_infiniband(card["name"], sysfs)
     ]
-    cards = (not with_gpus and told) or cards_of(os.environ, with_gpus, sysfs)[0]
+    return (not with_gpus and told) or cards_of(os.environ, with_gpus, sysfs)[0]
+
+
+def _grown(before, now):
+    """Return the bytes sent and received since the first reading, [None, None] if that is not known."""
+    grown = [late - early for late, early in zip(now, before)] if now and before else [None, None]
+    if None not in grown and min(grown) < 0:
+        # The counters restart at 0 after a reload of the driver.
+        return [None, None]
+    return grown
+
+
+def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
+    """Write the observations as one line of JSON repeatedly until the input ends, and once more then."""
+    source, sink = source or sys.stdin, sink or sys.stdout
+    cards = _watched_cards(with_gpus, sysfs)
     before = counters(cards, sysfs)
     killed = memory(sysfs + "/fs/cgroup")["oom_kills"]
     gpus = _Gpus()
@@ -374,13 +394,7 @@ def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
         gpus.start()
     ended = False
     while True:
-        now = counters(cards, sysfs)
-        grown = (
-            [late - early for late, early in zip(now, before)] if now and before else [None, None]
-        )
-        if None not in grown and min(grown) < 0:
-            # The counters restart at 0 after a reload of the driver.
-            grown = [None, None]
+        grown = _grown(before, counters(cards, sysfs))
         sink.write(
             json.dumps(
                 {

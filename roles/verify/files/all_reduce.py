@@ -19,6 +19,7 @@ import datetime
 import json
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,7 +27,17 @@ import time
 
 import _bandwidth
 import _blame
-from _job_watch import USAGE, card_counters, cards_of, counters, losses, output, rdma_models
+from _job_watch import (
+    USAGE,
+    card_counters,
+    cards_of,
+    counters,
+    interface_card,
+    losses,
+    output,
+    rdma_models,
+    read,
+)
 
 try:
     import torch
@@ -60,6 +71,9 @@ CONNECTIONS = 200
 # The collection's _run_log.py, which is on the controller, reads these lines.
 REMARKED, REMARKS = ("Got async", "GPU Direct RDMA Disabled"), 20
 TIMEOUT = datetime.timedelta(seconds=30)
+# A rail alone is measured in processes of its own, because NCCL chooses its cards once for a process. They get the task in this variable, and have so many
+# seconds for the start of PyTorch, the connection and the rows.
+TASK, TASK_SECONDS, ROWS = "TRAINYARD_BANDWIDTH_TASK", 120, "trainyard rows: "
 STORE_TIMEOUT = datetime.timedelta(seconds=600)
 
 
@@ -83,6 +97,78 @@ def facts(with_gpus):
     told["nics"] = rdma_models()
     told["p2p"] = _bandwidth.peer_to_peer(output("nvidia-smi", "topo", "-p2p", "r"))
     return told
+
+
+def rails(cards, interfaces, sysfs="/sys"):
+    """Return the cards that NCCL can use one at a time: name, model, whether it is RDMA, and the serial number, which is the GUID or the hardware address.
+
+    C(cards) are those that carry the data, C(interfaces) the names of NCCL_SOCKET_IFNAME, which count where no RDMA device carries it. Several ports of a
+    device are one card.
+    """
+    found = {}
+    if not any(card["rdma"] for card in cards):
+        names = [name for name in interfaces.lstrip("=").split(",") if name]
+        cards = (
+            [] if interfaces.startswith("^") else [interface_card(name, sysfs) for name in names]
+        )
+    for card in cards:
+        folder, file = ("infiniband", "node_guid") if card["rdma"] else ("net", "address")
+        serial = read(os.path.join(sysfs, "class", folder, card["name"], file))
+        found[card["name"]] = {
+            "name": card["name"],
+            "rdma": card["rdma"],
+            "model": card.get("model", ""),
+            "serial": serial.replace(":", ""),
+        }
+    return [found[name] for name in sorted(found)]
+
+
+def over_rail(rail):
+    """Return the variables with which NCCL uses this card only."""
+    if rail["rdma"]:
+        return {"NCCL_IB_HCA": "=" + rail["name"]}
+    return {"NCCL_SOCKET_IFNAME": "=" + rail["name"], "NCCL_IB_DISABLE": "1"}
+
+
+def in_process(task, changes):
+    """Return the rows that a process of its own measures, with these changes of the environment. RuntimeError with what it has printed last."""
+    # Rank 0 would offer a store in place of using that of the job, and the log of NCCL is that of the caller.
+    known = dict(os.environ, RANK="1", NCCL_DEBUG="WARN", **changes)
+    known.pop("NCCL_DEBUG_FILE", None)
+    known[TASK] = json.dumps(task)
+    done = subprocess.run(
+        [sys.executable, "-B", os.path.abspath(__file__)],
+        env=known,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=TASK_SECONDS,
+        check=False,
+        universal_newlines=True,
+    )
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    told = [line[len(ROWS) :] for line in lines if line.startswith(ROWS)]
+    if done.returncode or not told:
+        raise RuntimeError((lines or ["it ended with exit code %d" % done.returncode])[-1])
+    return json.loads(told[-1])
+
+
+def measure_task(task):
+    """In a process of its own: measure the rows of a task, and print them."""
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    store = next(rendezvous("env://"))[0]
+    store.set_timeout(TIMEOUT)
+    dist.init_process_group(
+        "nccl",
+        store=dist.PrefixStore(task["key"], store),
+        rank=task["place"],
+        world_size=task["ranks"],
+        timeout=TIMEOUT,
+    )
+    rows = all_reduce_rows(task["place"], task["ranks"], task["sizes"], device)
+    print(ROWS + json.dumps(rows), flush=True)
+    dist.destroy_process_group()
 
 
 def settled(cards):
@@ -418,12 +504,32 @@ class Rank(object):
             }
         self.put("answer/%d/%d" % (number, self.rank), answer)
 
+    def measure_rail(self, number, group):
+        """Run this rank's part of step `number`, over one card of each host, in a process of its own."""
+        answer = {"rows": [], "error": ""}
+        begun = time.perf_counter()
+        task = {
+            "key": "group/%d/%d" % (number, group["ranks"][0]),
+            "place": group["ranks"].index(self.rank),
+            "ranks": len(group["ranks"]),
+            "sizes": group["sizes"],
+        }
+        try:
+            answer["rows"] = in_process(task, over_rail(group["rail"]))
+        except subprocess.TimeoutExpired:
+            answer["error"] = "it did not end within %d s" % TASK_SECONDS
+        except (OSError, RuntimeError, ValueError) as error:
+            answer["error"] = str(error)
+        answer["seconds"] = round(time.perf_counter() - begun, 2)
+        self.put("answer/%d/%d" % (number, self.rank), answer)
+
     def take_part(self, number):
         """Run this rank's part of step `number`. Return False at the end."""
         groups = self.get("step/%d" % number)
         for group in groups:
             if self.rank in group["ranks"]:
-                self.measure(number, group)
+                measure = self.measure_rail if group.get("rail") else self.measure
+                measure(number, group)
         return bool(groups)
 
     def follow(self):
@@ -474,11 +580,14 @@ class Conductor(Rank):
         self.hosts = [host["name"] for host in plan["hosts"]]
         # Whether each pair of hosts was measured.
         self.has_pairs = False
+        # Measurements over one card of each host.
+        self.by_rail = []
 
-    def ask(self, wanted, watch=False):
-        """Measure groups in parallel: {name: (ranks, sizes)} to {name: answer}. A watched measurement has one size."""
+    def ask(self, wanted, watch=False, rail=None):
+        """Measure groups in parallel: {name: (ranks, sizes)} to {name: answer}. A watched measurement has one size, one over a rail only its card."""
+        more = {"rail": rail} if rail else {}
         groups = [
-            {"ranks": ranks, "sizes": sizes, "watch": watch} for ranks, sizes in wanted.values()
+            dict(more, ranks=ranks, sizes=sizes, watch=watch) for ranks, sizes in wanted.values()
         ]
         self.put("step/%d" % self.number, groups)
         self.take_part(self.number)
@@ -600,6 +709,8 @@ class Conductor(Rank):
             "rounds": verdict["rounds"],
             "seconds": round(time.perf_counter() - self.begun, 2),
         }
+        if self.by_rail:
+            found["rails"] = self.by_rail
         write_answer(found)
         return found
 
@@ -638,6 +749,7 @@ class Conductor(Rank):
         verdict = self.search_if_bad(sizes)
         if self.plan.get("pairs"):
             self.measure_pairs(sizes[-2:-1])
+            self.measure_rails(sizes[-2:-1])
         found = self.write(verdict)
         print_blame(verdict)
         self.end()
@@ -654,6 +766,47 @@ class Conductor(Rank):
                 now, pairs = pairs[: at_once or None], pairs[at_once:] if at_once else []
                 self.measure_groups(now, sizes)
         self.has_pairs = True
+
+    def shared_rails(self):
+        """Return the cards that all hosts have, if they have several. Cards are cabled by their names: NCCL connects those of the same one."""
+        named = [
+            {rail["name"]: rail for rail in self.facts[host].get("rails") or []}
+            for host in self.hosts
+        ]
+        shared = set(named[0]).intersection(*named[1:])
+        return [named[0][name] for name in sorted(shared)] if len(shared) > 1 else []
+
+    def measure_rails(self, sizes):
+        """Measure each card alone, between two hosts at a time. Each host has two partners, if there are as many: one may be slow itself."""
+        if len(self.hosts) < 2 or self.backend != "nccl":
+            return
+        at_once = self.plan["at_once"]
+        for rail in self.shared_rails():
+            for pairs in _blame.circle(self.hosts)[:2]:
+                pairs = [self.in_order(pair) for pair in pairs]
+                while pairs:
+                    now, pairs = pairs[: at_once or None], pairs[at_once:] if at_once else []
+                    self.measure_on(rail, now, sizes)
+
+    def measure_on(self, rail, pairs, sizes):
+        """Measure pairs of hosts in parallel over one card of each."""
+        names = {pair: "rail:%s:%s" % (rail["name"], ",".join(pair)) for pair in pairs}
+        wanted = {names[pair]: (self.ranks(pair), sizes) for pair in pairs}
+        answers = self.ask(wanted, rail=rail)
+        for pair in pairs:
+            answer = answers[names[pair]]
+            busbw = _bandwidth.judged_busbw(answer["rows"])
+            self.by_rail.append(
+                {
+                    "card": rail["name"],
+                    "hosts": list(pair),
+                    "busbw_gb_s": busbw,
+                    "wrong": _bandwidth.wrong_values(answer["rows"]),
+                    "error": answer["error"],
+                }
+            )
+            told = answer["error"] or "%.3f GB/s" % (busbw or 0)
+            print("%-40s %s" % (names[pair], told), flush=True)
 
     def in_order(self, group):
         return tuple(sorted(group, key=self.hosts.index))
@@ -717,12 +870,17 @@ def main():
         raise SystemExit(
             "The bandwidth job needs PyTorch, which the training image lacks (%s)." % NO_TORCH
         )
+    if TASK in os.environ:
+        measure_task(json.loads(os.environ[TASK]))
+        return
     plan = read_plan()
     agent = (Conductor if os.environ["RANK"] == "0" else Rank)(plan)
     host = next(name for name, ranks in agent.ranks_of.items() if agent.rank in ranks)
     if agent.ranks_of[host][0] == agent.rank:
         told = facts(agent.backend == "nccl")
         agent.cards, agent.lost = told["cards"], losses(told["cards"])
+        if plan.get("pairs"):
+            told["rails"] = rails(told["cards"], os.environ.get("NCCL_SOCKET_IFNAME", ""))
         agent.put("facts/%s" % host, told)
     if agent.rank:
         agent.follow()

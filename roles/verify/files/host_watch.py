@@ -3,22 +3,31 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Watches a host while all_reduce_perf runs, which does not do this itself: the counters of the fabric's cards, and the utilization of the GPUs.
 
-    host_watch.py begin SECONDS    prints the host's cards, GPUs and counters, and starts to watch the GPUs, for at most SECONDS
-    host_watch.py end              prints the counters again, and the highest utilization of each GPU since then
+    host_watch.py begin SECONDS [MINUTES FOLDER WORKER HOST...]
+                           prints the host's cards, GPUs and counters, and starts to watch the GPUs, for at most SECONDS
+    host_watch.py end      prints the counters again, and the highest utilization of each GPU since then
 
-Each prints one JSON document. all_reduce.py, _bandwidth.py, _blame.py and _job_watch.py are in the same folder. Python 3.6, for old training images.
+With MINUTES, it also watches whether the ranks on several hosts make progress. The name of FOLDER, which all hosts share, is the ID of the run. WORKER is the
+place of this host among the HOSTs. On the first host C(begin) prints a port for NCCL's RAS, and C(end) where the ranks waited, in one sentence, if nothing has
+happened for so many minutes, or the run came near its time limit. hang.txt in FOLDER has what the hosts have collected.
+
+Each prints one JSON document. all_reduce.py, _bandwidth.py, _blame.py, _job_hang.py and _job_watch.py are in the same folder. Python 3.6, for old training
+images.
 """
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 
 import _bandwidth
+import _job_hang
 import all_reduce
-from _job_watch import card_counters, counters, losses
+from _job_watch import WORK, card_counters, counters, losses, output
 
 #: One process that repeats the query, because starting nvidia-smi takes longer than a query, and a short run must not fall between two queries.
 LOOK = (
@@ -32,6 +41,10 @@ LOOK = (
 ADDRESS = "\0trainyard-verify-host-watch"
 #: Time limit for its answer.
 ANSWER_SECONDS = 10
+#: Begins the sentence about ranks that wait, after what nvidia-smi has printed.
+WAITED = "\ntrainyard: "
+#: Seconds between two looks for a question of the first host.
+QUESTION_SECONDS = 2
 
 
 def answer():
@@ -45,36 +58,115 @@ def answer():
             return ""
 
 
-def look(seconds):
-    """Watch the GPUs until the answer is requested, at most for this many seconds."""
+class Run(object):
+    """A run on several hosts, of which this is one: whether it makes progress, and where its ranks wait if not. C(said) has the sentence, once it is known."""
+
+    def __init__(self, minutes, folder, worker, hosts):
+        self.minutes, self.folder, self.worker, self.hosts = minutes, folder, worker, hosts
+        self.job = os.path.basename(folder)
+        self.ended, self.said = threading.Event(), ""
+
+    def clean(self):
+        """Remove what an earlier run has left."""
+        answers = [_job_hang.ANSWER % worker for worker in range(len(self.hosts))]
+        for name in [_job_hang.FILE, _job_hang.ASKED] + answers:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self.folder, name))
+
+    def start(self, seconds):
+        """Answer the first host until the run has ended, and on the first host watch the run, whose time limit is in so many seconds."""
+        threading.Thread(target=self.answer, daemon=True).start()
+        if self.worker == 0:
+            threading.Thread(target=self.watch, args=(seconds,), daemon=True).start()
+
+    def answer(self):
+        while not self.ended.wait(QUESTION_SECONDS):
+            _job_hang.answer(self.folder, self.job, self.worker)
+
+    def watch(self, seconds):
+        """Ask all hosts once: when this host has done nothing for too long, or as late as all can answer before the time limit."""
+        cards, _interface = all_reduce.cards_of(os.environ, True)
+        begun = time.monotonic()
+        progress = _job_hang.Progress(self.minutes, begun)
+        # Half of the time of a short run is for the run.
+        left = min(seconds / 2, _job_hang.ANSWER_SECONDS + ANSWER_SECONDS)
+        hangs, now = False, begun
+        while not hangs and now - begun < seconds - left:
+            if self.ended.wait(min(_job_hang.MINUTE, seconds - left - (now - begun))):
+                return
+            now = time.monotonic()
+            # What the ranks print is not known here.
+            hangs = progress.look(now, 0, [seen(cards)])
+        idle = int(now - progress.since) // _job_hang.MINUTE
+        since = "%d s before its time limit" % left
+        if hangs:
+            since = "no work of the GPUs of host %s and no bytes on its network for %d minute%s" % (
+                self.hosts[0],
+                idle,
+                "" if idle == 1 else "s",
+            )
+        answers = _job_hang.ask(self.folder, self.hosts, left - min(left / 2, ANSWER_SECONDS))
+        said = _job_hang.tell(self.folder, answers, 0o644)
+        self.said = "%s: %s. See %s/%s" % (since, said, self.folder, _job_hang.FILE)
+
+
+def seen(cards):
+    """Return the use of the host's GPUs, and the bytes that its cards have moved, as P(_job_hang.Progress) takes them."""
+    sent, received = counters(cards) or (None, None)
+    try:
+        gpus = _bandwidth.usage(output(*WORK), 4)
+    except _bandwidth.ParseError:
+        gpus = []
+    return {"now": gpus, "sent_bytes": sent, "received_bytes": received}
+
+
+def run_of(arguments):
+    """Return the run that the arguments name, None without them."""
+    if not arguments:
+        return None
+    return Run(int(arguments[0]), arguments[1], int(arguments[2]), arguments[3:])
+
+
+def look(seconds, run=None):
+    """Watch the GPUs, and a run on several hosts, until the answer is requested, at most for this many seconds."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(ADDRESS)
         listener.listen(1)
         listener.settimeout(seconds)
-        smi = subprocess.Popen(
-            LOOK, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True
-        )
-        lines = []
-        reader = threading.Thread(target=lambda: lines.extend(smi.stdout), daemon=True)
-        reader.start()
+        lines, smi, reader = [], None, None
+        # A container without nvidia-smi has ranks that wait, too.
+        with contextlib.suppress(OSError):
+            smi = subprocess.Popen(
+                LOOK, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True
+            )
+            reader = threading.Thread(target=lambda: lines.extend(smi.stdout), daemon=True)
+            reader.start()
+        if run:
+            run.start(seconds)
         try:
             connection, _address = listener.accept()
         except socket.timeout:
             return
         finally:
-            smi.terminate()
-            reader.join(ANSWER_SECONDS / 2)
+            if smi:
+                smi.terminate()
+                reader.join(ANSWER_SECONDS / 2)
     # The address is free again, so that another watcher can start.
     with connection:
-        connection.sendall("".join(lines).encode())
+        said = WAITED + run.said if run and run.said else ""
+        connection.sendall(("".join(lines) + said).encode())
 
 
-def begin(seconds):
+def begin(seconds, *arguments):
     # Ends the watcher of an aborted run.
     answer()
     told = all_reduce.facts(True)
+    run = run_of(arguments)
+    if run and run.worker == 0:
+        run.clean()
+        told["ras_port"] = free_port()
     subprocess.Popen(
-        [sys.executable, "-B", os.path.abspath(__file__), "look", str(seconds)],
+        [sys.executable, "-B", os.path.abspath(__file__), "look", seconds] + list(arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -85,12 +177,22 @@ def begin(seconds):
     return dict(told, counters=counters(cards), by_card=card_counters(cards), lost=losses(cards))
 
 
+def free_port():
+    """Return a port of this host that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def end():
     cards, _interface = all_reduce.cards_of(os.environ, True)
     told = {"cards": cards, "counters": all_reduce.settled(cards), "peaks": []}
     told["by_card"], told["lost"] = card_counters(cards), losses(cards)
+    used, _mark, said = answer().partition(WAITED)
+    if said:
+        told["waited"] = said
     try:
-        told["peaks"] = _bandwidth.peaks(answer())
+        told["peaks"] = _bandwidth.peaks(used)
     except _bandwidth.ParseError as error:
         print("nvidia-smi: %s" % error, file=sys.stderr)
     return told
@@ -98,9 +200,9 @@ def end():
 
 def main():
     if sys.argv[1] == "look":
-        look(float(sys.argv[2]))
+        look(float(sys.argv[2]), run_of(sys.argv[3:]))
     else:
-        print(json.dumps(begin(sys.argv[2]) if sys.argv[1] == "begin" else end()))
+        print(json.dumps(begin(*sys.argv[2:]) if sys.argv[1] == "begin" else end()))
 
 
 if __name__ == "__main__":

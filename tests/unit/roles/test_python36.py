@@ -197,7 +197,14 @@ def test_a_host_is_watched_from_begin_to_end(tmp_path):
     """The program itself, beside its modules, in an image without PyTorch. The process that looks at the GPUs ends with it."""
     for path in FILES:
         if path.endswith(
-            ("host_watch.py", "/all_reduce.py", "_bandwidth.py", "_blame.py", "_job_watch.py")
+            (
+                "host_watch.py",
+                "/all_reduce.py",
+                "_bandwidth.py",
+                "_blame.py",
+                "_job_hang.py",
+                "_job_watch.py",
+            )
         ):
             (tmp_path / os.path.basename(path)).write_text(
                 (ROOT / path).read_text(encoding="utf-8"), encoding="utf-8"

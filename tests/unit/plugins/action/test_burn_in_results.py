@@ -13,9 +13,9 @@ from ansible.template import Templar
 from ansible_collections.trainyard.gpu.plugins.action import burn_in_results
 
 
-def act(folder, hosts, check=False):
+def act(folder, hosts, check=False, **more):
     task = SimpleNamespace(
-        args={"hosts": hosts, "results_dir": str(folder)},
+        args={"hosts": hosts, "results_dir": str(folder), **more},
         async_val=False,
         check_mode=check,
         diff=False,
@@ -124,3 +124,27 @@ def test_a_host_that_answers_nothing(tmp_path):
         tmp_path, {"host-a": {"run": {"rc": 1, "msg": "docker exec failed"}, "serial": ""}}
     )
     assert verdicts(result)["burn-in-results", "host-a"] == "fail"
+
+
+def test_network_cards_have_files_beside_the_other_devices(tmp_path):
+    act(tmp_path, {"host-a": told(ranks=1)})
+    rail = {"name": "mlx5_0", "rdma": True, "model": "15b3:1021", "serial": "a088c20300e31420"}
+    answer = {
+        "collective": "nccl",
+        "facts": {"a": {"rails": [rail]}, "b": {"rails": [dict(rail, serial="")]}},
+        "rails": [
+            {"card": "mlx5_0", "hosts": ["a", "b"], "busbw_gb_s": 44.0, "wrong": 0, "error": ""}
+        ],
+    }
+    result = act(tmp_path, {}, rails=answer)
+    assert verdicts(result) == {("burn-in-rails", "a, b"): "pass"}
+    assert sorted(os.listdir(tmp_path)) == [
+        "SN-00042-cpu-0.json",
+        "SN-00042.json",
+        "a088c20300e31420.json",
+        "b-mlx5_0.json",
+    ]
+    document = json.loads((tmp_path / "a088c20300e31420.json").read_text(encoding="utf-8"))
+    (entry,) = document["results"]
+    assert (entry["kind"], entry["name"], entry["host"]) == ("hca", "mlx5_0", "a")
+    assert entry["rates"] == {"rail": 44.0}

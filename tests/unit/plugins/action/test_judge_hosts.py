@@ -234,6 +234,16 @@ BAD = [
     ),
     ({"answer_files": {"/snap/bin/docker": {"state": "other"}}}, "docker-snap", "the snap docker"),
     (
+        {"vars_cluster_hugepages": {"2M": 1024}, "facts_hugepages": {"2M": 1023, "1G": 0}},
+        "hugepages",
+        "1023 pages",
+    ),
+    (
+        {"vars_cluster_hugepages": {"1G": 8}, "facts_hugepages": {"2M": 0}},
+        "hugepages",
+        "no pages of this size",
+    ),
+    (
         {"facts_programs": {"needrestart": True}, "facts_files": SET_UP},
         "needrestart",
         "needrestart without it",

@@ -27,7 +27,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import (
 
 JOB_CHECKS = (
     "only skip for scheduler-job, scheduler-isolation, burn-in-results, burn-in-speed,"
-    " burn-in-errors, burn-in-links, bandwidth-host, bandwidth-cluster, gpus-busy,"
+    " burn-in-errors, burn-in-links, burn-in-rails, bandwidth-host, bandwidth-cluster, gpus-busy,"
     " fabric-counters, fabric-errors, nccl-transport, which jobs check themselves"
 )
 

@@ -873,6 +873,7 @@ REFUSED = (
     + bad("cluster_head", "server-z", "", ["server-a"], 1.5)
     + bad("cluster_storage", "nas")
     + bad("cluster_slots", -1, 65, "eight", 1.5, True, [8])
+    + bad("cluster_hugepages", {"2MB": 4}, {"2M": -1}, {"2M": "many"}, {"1G": 1.5}, [8], 1024)
     + bad("cluster_ssh_port", 0, 65536, "ssh", 1.5, True, 22, 2049, 111, "12345 ", [1], None)
     + bad("verify_cluster_name", {"a": "b"}, "", " ", " x", ["x"], 1.5, True, "a" * 101)
     + bad("verify_report_dir", "", "x", "/", ["/x"])

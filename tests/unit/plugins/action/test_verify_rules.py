@@ -409,6 +409,7 @@ def test_a_cluster_in_order(kind):
             for check_id in {
                 "gpudirect",
                 "fabric-alike",
+                "hugepages",
                 "alerts-path",
                 "ib-ports",
                 "metrics-closed",
@@ -981,6 +982,13 @@ FIRING = {
             "mlx5_0 port 1: down, polling",
         ),
         (plain, fabric(a_port(rate_gb_s=100.0)), "100.0 Gb/s"),
+    ],
+    "hugepages": [
+        (
+            plain,
+            {"cluster_hugepages": {"2M": 1024}, "facts": {"hugepages": {"2M": 512, "1G": 0}}},
+            "512 pages",
+        ),
     ],
     "gpudirect": [
         (

@@ -319,6 +319,7 @@ def test_what_logins_have_shown(proofs, told):
                 "burn-in-speed",
                 "burn-in-errors",
                 "burn-in-links",
+                "burn-in-rails",
                 "bandwidth-host",
                 "bandwidth-cluster",
                 "gpus-busy",

@@ -545,3 +545,87 @@ def test_a_pair_that_fails():
     runs = pairs_of(lambda pair: 40.0, lambda pair: pair != ("gpu-a", "gpu-d"))
     found = _burn_in.link_check(runs, "nccl", HOSTS)
     assert found["verdict"] == "fail" and "gpu-a - gpu-d" in found["found"]
+
+
+# --- each network card alone ---
+
+CARDS = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"]
+
+
+def by_rail(speed, hosts=("gpu-a", "gpu-b", "gpu-c", "gpu-d")):
+    """What the bandwidth job has measured: C(speed) tells it of a card and a pair, None for one that fails."""
+    pairs = [("gpu-a", "gpu-d"), ("gpu-b", "gpu-c"), ("gpu-a", "gpu-c"), ("gpu-b", "gpu-d")]
+    pairs = [pair for pair in pairs if set(pair) <= set(hosts)] or [tuple(hosts)]
+    runs = [
+        {
+            "card": card,
+            "hosts": list(pair),
+            "busbw_gb_s": speed(card, pair),
+            "wrong": 0,
+            "error": "" if speed(card, pair) else "no GID",
+        }
+        for card in CARDS
+        for pair in pairs
+    ]
+    facts = {
+        host: {
+            "rails": [
+                {"name": card, "rdma": True, "model": "15b3:1021", "serial": host + card}
+                for card in CARDS
+            ]
+        }
+        for host in hosts
+    }
+    return {"collective": "nccl", "rails": runs, "facts": facts}
+
+
+@pytest.mark.parametrize(
+    "speed, verdict, said",
+    [
+        (lambda card, pair: 44.0 + len(pair[0] + card) % 3, "pass", "16 cards are equally fast"),
+        # The card of one host. Those that it was measured with have another partner.
+        (
+            lambda card, pair: 20.0 if card == "mlx5_2" and "gpu-c" in pair else 44.0,
+            "warn",
+            "mlx5_2 of gpu-c: 20 GB/s, 54.5 % less than the median of 16 such (44 GB/s)",
+        ),
+        (
+            lambda card, pair: None if card == "mlx5_2" and "gpu-c" in pair else 44.0,
+            "fail",
+            "mlx5_2 of gpu-c: with gpu-b: no GID; with gpu-a: no GID",
+        ),
+    ],
+)
+def test_one_card_of_sixteen_is_named(speed, verdict, said):
+    judged = _burn_in.judge_rails(by_rail(speed), {})
+    (check,) = judged["checks"]
+    assert (check["id"], check["verdict"], check["found"]) == ("burn-in-rails", verdict, said)
+    bad = [device["serial"] for device in judged["devices"] if device["verdict"] == "fail"]
+    assert bad == ([] if verdict == "pass" else ["gpu-cmlx5_2"])
+    assert {device["kind"] for device in judged["devices"]} == {"hca"}
+
+
+def test_two_hosts_cannot_tell_whose_card_it_is():
+    judged = _burn_in.judge_rails(
+        by_rail(lambda card, pair: 20.0 if card == "mlx5_1" else 44.0, ("gpu-a", "gpu-b")), {}
+    )
+    found = judged["checks"][0]["found"]
+    assert found.startswith("mlx5_1 of gpu-a: 20 GB/s") and "mlx5_1 of gpu-b" in found
+
+
+def test_a_card_that_was_faster_before():
+    """All of them are slow now, so no other one shows it."""
+    whole = _burn_in.judge_rails(by_rail(lambda card, pair: 44.0), {})
+    filed = {
+        device["serial"]: [_burn_in.filed_result(device, "2026-01-01T00:00:00Z")]
+        for device in whole["devices"]
+    }
+    assert filed["gpu-amlx5_3"][0]["name"] == "mlx5_3"
+    judged = _burn_in.judge_rails(by_rail(lambda card, pair: 30.0), filed)
+    assert judged["checks"][0]["verdict"] == "warn"
+    assert "31.8 % less than in earlier burn-ins of it (44 GB/s)" in judged["checks"][0]["found"]
+
+
+def test_without_rails_there_is_no_finding():
+    assert _burn_in.judge_rails({}, {}) == {"devices": [], "checks": []}
+    assert _burn_in.judge_rails({"facts": {"a": {"cards": []}}}, {})["checks"] == []

@@ -185,6 +185,20 @@ def test_container_ids(cgroup, expected):
     assert _host.container_ids(cgroup) == expected
 
 
+def test_huge_pages():
+    """Folders of x86_64 and of Arm, and one that cannot be read."""
+    counts = {
+        "hugepages-64kB": "0\n",
+        "hugepages-2048kB": "512\n",
+        "hugepages-32768kB": "",
+        "hugepages-524288kB": "3",
+        "hugepages-1048576kB": "8\n",
+        "hugepages-16777216kB": "1\n",
+        "other": "7",
+    }
+    assert _host.hugepages(counts) == {"64K": 0, "2M": 512, "512M": 3, "1G": 8, "16G": 1}
+
+
 def test_memory():
     assert _host.memory_mib("MemTotal:       24683640 kB\nMemFree: 1 kB\n") == 24105
     with pytest.raises(_host.ParseError):

@@ -510,3 +510,35 @@ def test_any_files(texts, errors):
             or texts["ports/%d/rate" % port["port"]].startswith("%g" % port["rate_gb_s"])
             or port["rate_gb_s"] > 99999
         )
+
+
+# --- flow control of RoCE -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "lines, found",
+    [
+        # mlx5, by the kernel's document of its counters. A counter of discards has the sum of the two others.
+        (
+            "rx_packets: 99\nrx_prio0_pause: 0\nrx_prio3_pause: 1204\nrx_prio3_pause_duration: 77\nrx_prio3_pause_transition: 602\n"
+            "tx_prio3_pause: 5\ntx_prio4_pause: 6\nrx_prio3_buf_discard: 2\nrx_prio3_cong_discard: 5\nrx_prio3_discards: 7\nrx_prio4_discards: 1\n"
+            "tx_pause_storm_warning_events: 9\ntx_pause_storm_error_events: 1",
+            {"rx_pause": 1204, "tx_pause": 11, "discards": 8, "storms": 1},
+        ),
+        # bnxt_en and ice.
+        (
+            "rx_pfc_ena_frames_pri3: 4\ntx_pfc_ena_frames_pri3: 2\npfc_pri3_rx_duration_us: 8",
+            {"rx_pause": 4, "tx_pause": 2},
+        ),
+        (
+            "rx_priority_3_xoff.nic: 6\nrx_priority_3_xon.nic: 6\ntx_priority_0_xoff.nic: 0",
+            {"rx_pause": 6, "tx_pause": 0},
+        ),
+        ("rx_packets: 4\nrx_pause: 3", {}),
+        ("rx_prio3_pause: many\nrx_prio3_pause", {}),
+        ("", {}),
+    ],
+)
+def test_flow_control_by_priority(lines, found):
+    text = "NIC statistics:\n" + "".join("     %s\n" % line for line in lines.splitlines())
+    assert _infiniband.parse_pfc(text) == found

@@ -54,7 +54,18 @@ def test_what_every_host_tells():
     )
     # This machine has what it has.
     assert isinstance(told["virtual_machine"], bool)
+    assert all(isinstance(count, int) for count in told["hugepages"].values())
     assert all(card["model"] and card["bus_id"] for card in told["network_cards"])
+
+
+def test_huge_pages_of_a_tree_like_sys(tmp_path, monkeypatch):
+    for size, count in (("2048", "1024"), ("1048576", "0")):
+        folder = tmp_path / ("hugepages-%skB" % size)
+        folder.mkdir()
+        (folder / "nr_hugepages").write_text(count + "\n", encoding="ascii")
+        (folder / "free_hugepages").write_text("7\n", encoding="ascii")
+    monkeypatch.setattr(host_info, "HUGEPAGES", str(tmp_path))
+    assert host_info.huge_pages() == {"2M": 1024, "1G": 0}
 
 
 def test_files(tmp_path):

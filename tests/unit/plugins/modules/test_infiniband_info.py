@@ -42,6 +42,23 @@ def only_port(told, name="mlx5_0"):
 # --- sysfs -----------------------------------------------------------------------------------------------------------------
 
 
+def test_flow_control_of_roce(tree, ask, script):
+    """By ethtool, which only knows the interface. Without it, and for InfiniBand, the port has no such key."""
+    tree.roce()
+    assert "pfc" not in only_port(ask())
+    script(
+        "ethtool",
+        '[ "$1 $2" = "-S enp24s0np0" ] && echo "NIC statistics:\n     rx_prio3_pause: 12\n     tx_pause_storm_error_events: 0"',
+    )
+    assert only_port(ask())["pfc"] == {"rx_pause": 12, "storms": 0}
+
+
+def test_infiniband_has_no_flow_control_by_priority(tree, ask, script):
+    tree.infiniband()
+    script("ethtool", "echo '     rx_prio3_pause: 12'")
+    assert "pfc" not in only_port(ask())
+
+
 def test_infiniband(tree, ask):
     tree.infiniband()
     told = ask()

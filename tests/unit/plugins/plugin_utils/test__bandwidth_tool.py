@@ -247,6 +247,21 @@ def test_ranks_that_are_missing_and_a_tool_that_did_not_start(log):
     }
 
 
+def test_a_run_that_hangs_says_where_its_ranks_waited(log):
+    """As the first host has told. A run that has ended well in spite of it does not."""
+    waited = "no work of the GPUs of host a and no bytes on its network for 10 minutes: NCCL has no answer from rank 5 on b. See /share/hang.txt"
+    after = {"a": moved(170, waited=waited), "b": moved(170)}
+    gone = {"available": False, "passed": False, "rows": [], "reasons": []}
+    gone["reasons"] = [{"id": "timeout", "cause": "it did not end within 900 s", "fix": None}]
+    check = verdicts(answer({}, gone, after=after))["bandwidth-cluster", "a, b"]
+    assert check["found"] == (
+        "the measurement failed: it did not end within 900 s; %s. %s"
+        % (waited, _bandwidth_tool.NO_BLAME)
+    )
+    whole = told(log, expected_ranks=8, expected_hosts=2)
+    assert answer({}, whole, after=after)["runs"][-1]["errors"] == []
+
+
 def test_transport_comes_from_the_tools_own_log(log):
     text = "a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n" + log
     check = verdicts(answer({}, told(text)))["nccl-transport", "a, b"]

@@ -16,6 +16,8 @@ class Host:
 
     def __init__(self, folder):
         self.folder, self.now, self.kept, self.boot = folder, START, None, "boot-1"
+        #: What ethtool -S prints, by interface.
+        self.statistics = {}
 
     def port(self, name="mlx5_0", state="4: ACTIVE", layer="InfiniBand", **counters):
         own = self.folder / name / "ports/1"
@@ -29,7 +31,9 @@ class Host:
 
     def look(self, seconds=300):
         self.now += seconds
-        ports = _fabric.read_ports(str(self.folder))
+        ports = _fabric.read_ports(
+            str(self.folder), statistics=lambda interface: self.statistics.get(interface, "")
+        )
         found, kept = _fabric.judge(self.kept, ports, self.boot, self.now)
         self.kept = json.loads(json.dumps(kept))
         return found
@@ -58,6 +62,29 @@ def test_what_is_worth_a_line_of_the_log(host, counter):
     line = "%s of mlx5_0/1: %d in 300 s"
     assert told[2] == [line % (counter, limit + 1)] and told[-1] == [line % (counter, 2 * limit)]
     assert [each for each in told if each] == [told[2], told[-1]]
+
+
+def test_losses_of_flow_control_are_lines_of_the_log(host):
+    """Of an interface of RoCE: discards by their rate, and each pause storm. Pauses alone are no fault, and neither are those of months ago."""
+    host.port("rocep1s0", layer="Ethernet")
+    changes = host.folder / "rocep1s0/device/net/ens1/carrier_changes"
+    changes.parent.mkdir(parents=True)
+    changes.write_text("2\n", encoding="ascii")
+
+    def remarks(discards, storms, pauses=0):
+        row = "     rx_prio3_pause: %d\n     rx_prio3_discards: %d\n     tx_pause_storm_error_events: %d\n"
+        host.statistics["ens1"] = row % (pauses, discards, storms)
+        assert host.look() == []
+        return host.kept["remarks"]
+
+    assert remarks(900000, 7) == [] and remarks(900000, 7, 10**9) == []
+    assert remarks(930000, 7) == []
+    assert remarks(960001, 8) == [
+        "pfc_discards of rocep1s0/1: 30001 in 300 s",
+        "pfc_storms of rocep1s0/1: 1 in 300 s",
+    ]
+    # Told once.
+    assert remarks(990100, 9) == []
 
 
 def test_a_port_without_a_cable_is_no_fault(host):

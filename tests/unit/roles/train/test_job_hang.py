@@ -504,7 +504,7 @@ INIT = (
                 each=1,
             ),
             "rank 1 on gpu-b is in dataloader, rank 0 on gpu-a waits in all_reduce. "
-            "Rank 1: step (t.py:38), 2 of them: waits for the file server (NFS)",
+            "Rank 1: step (t.py:38), 2 processes of it wait for the file server (NFS)",
         ),
         (
             hosts(entry(0, *NESTED), entry(1, *NESTED), entry(2, *NESTED), entry(3, *REDUCES)),
@@ -512,7 +512,7 @@ INIT = (
         ),
         (
             hosts(entry(0, *REDUCES), entry(1, *LATER), each=1),
-            "both ranks wait in all_reduce, but of different lines: rank 0 on gpu-a at step (t.py:40), rank 1 on gpu-b at evaluate (t.py:70)",
+            "both ranks wait in all_reduce, but at different lines: rank 0 on gpu-a at step (t.py:40), rank 1 on gpu-b at evaluate (t.py:70)",
         ),
         (
             hosts(*(entry(rank, *REDUCES) for rank in range(4))),
@@ -532,6 +532,44 @@ INIT = (
         (
             hosts(*(entry(rank, *BACKWARD) for rank in range(3)), entry(3, state="T")),
             "rank 3 on gpu-b is stopped by a signal, the others wait in backward. py-spy may not read the process (kernel.yama.ptrace_scope is 1)",
+        ),
+        (
+            hosts(
+                *(entry(rank, *BACKWARD) for rank in range(2)),
+                *(entry(rank, state="T") for rank in (2, 3)),
+            ),
+            "ranks 2 and 3 on gpu-b are stopped by a signal, the others wait in backward. "
+            "py-spy may not read the process (kernel.yama.ptrace_scope is 1)",
+        ),
+        (
+            hosts(
+                *(entry(rank, *BACKWARD) for rank in range(2)),
+                *(entry(rank, *LATER, state="T") for rank in (2, 3)),
+            ),
+            "ranks 2 and 3 on gpu-b are stopped by a signal, in evaluate (t.py:70), the others wait in backward",
+        ),
+        # Each word of the kernel for two ranks, and for one.
+        (
+            hosts(
+                *(entry(rank, state="Z") for rank in (0, 1)),
+                *(entry(rank, wchan="nfs_wait_bit") for rank in (2, 3)),
+                *(entry(rank, wchan="hrtimer_nanosleep") for rank in (4, 5)),
+                entry(6, state="t"),
+            ),
+            "rank 6 on gpu-d is stopped by a debugger, ranks 0 and 1 on gpu-a have ended, "
+            "ranks 2 and 3 on gpu-b wait for the file server (NFS), ranks 4 and 5 on gpu-c sleep. "
+            "py-spy may not read the process (kernel.yama.ptrace_scope is 1)",
+        ),
+        (
+            hosts(
+                entry(0, *REDUCES),
+                entry(1, *WAITS_FOR_WORKERS, children=[{"state": "Z", "wchan": ""}]),
+            ),
+            "rank 1 on gpu-a is in dataloader, rank 0 on gpu-a waits in all_reduce. Rank 1: step (t.py:38), 1 process of it has ended",
+        ),
+        (
+            hosts(*(entry(rank, *BACKWARD) for rank in range(2)), ras=ras_json({0: 2, 1: 1})),
+            "both ranks wait in backward. Rank 1 on gpu-a has started 1 AllReduce operation, others 2",
         ),
         (
             hosts(
@@ -583,7 +621,7 @@ def test_the_sentence(answers, said):
         ),
         (
             "lines",
-            "both ranks wait in all_reduce, but of different lines: rank 0 on gpu-a at reduce (record.py:46), rank 1 on gpu-b at rank_of (record.py:61)",
+            "both ranks wait in all_reduce, but at different lines: rank 0 on gpu-a at reduce (record.py:46), rank 1 on gpu-b at rank_of (record.py:61)",
         ),
         (
             "load",
@@ -745,6 +783,15 @@ def test_why_py_spy_says_nothing(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\necho 'Operation not permitted' >&2\nexit 1\n", encoding="utf-8")
     told = _job_hang._dump(alone, str(tmp_path), 1e12)[1]
     assert told == "py-spy may not read the process (kernel.yama.ptrace_scope is 1)"
+
+
+def test_a_program_that_is_not_python_needs_no_py_spy(tmp_path, monkeypatch):
+    """all_reduce_perf: nobody is sent to install what cannot help."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    alone = process(os.getpid(), 1, "all_reduce_perf -b 8", {}, path="")
+    told = _job_hang._dump(alone, str(tmp_path), 1e12)
+    said = "the program all_reduce_perf is not Python, so py-spy cannot say where it waits"
+    assert told == ("", said)
 
 
 def test_py_spy_of_the_image_is_taken(tmp_path, monkeypatch):

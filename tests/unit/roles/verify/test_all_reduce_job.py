@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import yaml
 from role_variables import role_variable
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame
@@ -748,3 +749,190 @@ def test_a_measurement_that_hangs_is_noticed_after_10_minutes(launcher, program)
     spec = role_variable("verify", "__verify_bandwidth_spec", **given)
     assert (spec["hang_minutes"], spec["timeout"]) == (10, 900)
     assert spec["command"] == "python3 -B /share/p/%sall_reduce.py" % program
+
+
+def test_all_reduce_perf_on_all_hosts_is_watched_as_a_job_is():
+    """By the first host, for as long, in a folder that the search for a slow host does not clean. A run on one host has no others."""
+    given = {
+        "__verify_bandwidth_names": ["gpu-a", "gpu-b"],
+        "__verify_nccl_environment": {"NCCL_DEBUG": "INFO"},
+        "cluster_share_path": "/share",
+        "hostvars": {"gpu-a": {"__verify_bandwidth_facts": {"stdout": '{"ras_port": 40123}'}}},
+        "inventory_hostname": "gpu-b",
+    }
+    folder = "/share/.trainyard/jobs/verify-nccl-tests"
+    watched = role_variable("verify", "__verify_nccl_watch", **given)
+    assert watched == ["10", folder, "1", "gpu-a", "gpu-b"]
+    assert role_variable("verify", "__verify_nccl_together_environment", **given) == {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_RAS_ADDR": "127.0.0.1:40123",
+        "TRAINYARD_JOB_ID": "verify-nccl-tests",
+    }
+    for other in ({"inventory_hostname": "gpu-x"}, {"__verify_bandwidth_names": ["gpu-b"]}):
+        assert role_variable("verify", "__verify_nccl_watch", **dict(given, **other)) == []
+    role = Path(__file__).resolve().parents[4] / "roles/verify"
+    tasks = yaml.safe_load((role / "tasks/nccl_tests.yml").read_text(encoding="utf-8"))
+    by_name = {task["name"]: task for task in tasks}
+    begin = by_name["Start watching the host"]["ansible.builtin.command"]["argv"]
+    assert begin.endswith("+ __verify_nccl_watch }}")
+    together = by_name["Run all_reduce_perf on all hosts"]["trainyard.gpu.nccl_all_reduce"]
+    assert together["environment"] == "{{ __verify_nccl_together_environment }}"
+    variables = yaml.safe_load((role / "vars/main.yml").read_text(encoding="utf-8"))
+    files = variables["__verify_bandwidth_files"]
+    paths = [entry["path"].rpartition("/")[2] for entry in files]
+    assert "_job_hang.py" in paths and "{{ __verify_nccl_dir }}" in paths
+
+
+# --- each card alone ---
+
+
+def card_in(sysfs, name, ports=1, guid="a088:c203:00e3:1420"):
+    """An RDMA device with active ports in a tree like /sys. Returns its cards."""
+    folder = sysfs / "class/infiniband" / name
+    (folder / "device").mkdir(parents=True)
+    for file, text in (("vendor", "0x15b3"), ("device", "0x1021")):
+        (folder / "device" / file).write_text(text + "\n", encoding="ascii")
+    (folder / "node_guid").write_text(guid + "\n", encoding="ascii")
+    for port in range(1, ports + 1):
+        own = folder / "ports" / str(port)
+        own.mkdir(parents=True)
+        (own / "state").write_text("4: ACTIVE\n", encoding="ascii")
+        (own / "rate").write_text("400 Gb/sec (4X NDR)\n", encoding="ascii")
+    return [card for card in _job_watch.rdma_cards("", str(sysfs)) if card["name"] == name]
+
+
+def test_rails_are_the_rdma_devices_with_their_guid(agent, tmp_path):
+    cards = card_in(tmp_path, "mlx5_0", ports=2)
+    cards += card_in(tmp_path, "mlx5_1", guid="a088:c203:00e3:1430")
+    assert len(cards) == 3
+    first = {"name": "mlx5_0", "rdma": True, "model": "15b3:1021", "serial": "a088c20300e31420"}
+    second = dict(first, name="mlx5_1", serial="a088c20300e31430")
+    assert agent.rails(cards, "=eth0", str(tmp_path)) == [first, second]
+    assert agent.over_rail(first) == {"NCCL_IB_HCA": "=mlx5_0"}
+
+
+def test_rails_are_interfaces_without_rdma(agent, tmp_path):
+    for name in ("eth1", "eth2"):
+        folder = tmp_path / "class/net" / name
+        folder.mkdir(parents=True)
+        (folder / "address").write_text("52:54:00:00:00:0%s\n" % name[3], encoding="ascii")
+    cards = [_job_watch.interface_card("eth1", str(tmp_path))]
+    found = agent.rails(cards, "=eth1,eth2", str(tmp_path))
+    assert [(rail["name"], rail["serial"]) for rail in found] == [
+        ("eth1", "525400000001"),
+        ("eth2", "525400000002"),
+    ]
+    assert agent.over_rail(found[1]) == {"NCCL_SOCKET_IFNAME": "=eth2", "NCCL_IB_DISABLE": "1"}
+    assert agent.rails(cards, "^docker0", str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    "names, hosts, at_once, asked",
+    [
+        # Each host has two partners for each card that all hosts have.
+        (
+            {"node-d": ["mlx5_0", "mlx5_1", "mlx5_9"]},
+            HOSTS,
+            0,
+            [("mlx5_0", 2), ("mlx5_0", 2), ("mlx5_1", 2), ("mlx5_1", 2)],
+        ),
+        ({}, HOSTS, 1, [("mlx5_0", 1)] * 4 + [("mlx5_1", 1)] * 4),
+        ({}, HOSTS[:2], 0, [("mlx5_0", 1), ("mlx5_1", 1)]),
+        # One card is measured by the pairs, and one host has no partner.
+        ({"node-b": ["mlx5_0"]}, HOSTS, 0, []),
+        ({}, HOSTS[:1], 0, []),
+    ],
+)
+def test_each_card_is_measured_alone(agent, monkeypatch, names, hosts, at_once, asked):
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    given = dict(plan(), at_once=at_once)
+    given["hosts"] = [{"name": name, "slots": 2} for name in hosts]
+    conductor = agent.Conductor(given)
+    conductor.backend, told = "nccl", []
+    for host in hosts:
+        own = names.get(host, ["mlx5_0", "mlx5_1"])
+        conductor.facts[host] = {"rails": [{"name": name, "rdma": True} for name in own]}
+
+    def ask(wanted, watch=False, rail=None):
+        told.append((rail["name"], len(wanted)))
+        # Two ranks of each host.
+        assert all(len(ranks) == 4 for ranks, _sizes in wanted.values())
+        rows = [_bandwidth.row(1 << 22, 0.001, 4, 0)]
+        bad = rail["name"] == "mlx5_1"
+        return {
+            name: {"rows": [] if bad else rows, "error": "no route" if bad else ""}
+            for name in wanted
+        }
+
+    conductor.ask = ask
+    conductor.measure_rails([1 << 22])
+    assert told == asked
+    assert len(conductor.by_rail) == sum(count for _name, count in asked)
+    for run in conductor.by_rail:
+        assert (run["error"], run["busbw_gb_s"] is None) == (
+            ("no route", True) if run["card"] == "mlx5_1" else ("", False)
+        )
+
+
+PROGRAM = """
+import json, os, sys
+print("a library says hello")
+task = json.loads(os.environ["TRAINYARD_BANDWIDTH_TASK"])
+if task["key"] == "bad":
+    sys.exit("RuntimeError: no GID")
+seen = [os.environ.get(name) for name in ("NCCL_IB_HCA", "RANK", "NCCL_DEBUG_FILE", "LOCAL_RANK")]
+print("trainyard rows: " + json.dumps([task["place"], seen]))
+"""
+
+
+def test_a_card_is_chosen_in_a_process_of_its_own(agent, tmp_path, monkeypatch):
+    """A real one. NCCL would not look at another choice of a process that has a communicator."""
+    program = tmp_path / "all_reduce.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    monkeypatch.setattr(agent, "__file__", str(program))
+    monkeypatch.setenv("NCCL_IB_HCA", "=mlx5_0,mlx5_1")
+    monkeypatch.setenv("NCCL_DEBUG_FILE", "/tmp/log-of-the-rank")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setenv("RANK", "0")
+    rows = agent.in_process({"key": "k", "place": 5}, {"NCCL_IB_HCA": "=mlx5_1"})
+    assert rows == [5, ["=mlx5_1", "1", None, "3"]]
+    with pytest.raises(RuntimeError, match="RuntimeError: no GID"):
+        agent.in_process({"key": "bad"}, {})
+
+
+def test_the_process_of_a_card_meets_the_others_in_the_store_of_the_job(agent, monkeypatch, capsys):
+    """With a stand-in for PyTorch, as no test has a GPU."""
+    called = []
+    agent.torch.cuda.set_device = lambda device: called.append(("device", device.type))
+    agent.dist.PrefixStore = lambda key, store: (key, store)
+    agent.dist.init_process_group = lambda backend, **more: called.append((backend, more))
+    agent.dist.destroy_process_group = lambda: called.append("destroyed")
+    store = SimpleNamespace(set_timeout=lambda timeout: None)
+    monkeypatch.setattr(agent, "rendezvous", lambda url: iter([(store, 1, 8)]))
+    monkeypatch.setattr(agent, "all_reduce_rows", lambda *arguments: [list(arguments[:3])])
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    task = {"key": "group/7/0", "place": 3, "ranks": 4, "sizes": [4096]}
+    monkeypatch.setenv("TRAINYARD_BANDWIDTH_TASK", json.dumps(task))
+    agent.main()
+    (_device, (backend, more), ended) = called
+    assert (backend, more["store"], ended) == ("nccl", ("group/7/0", store), "destroyed")
+    assert (more["rank"], more["world_size"]) == (3, 4)
+    assert capsys.readouterr().out == "trainyard rows: [[3, 4, [4096]]]\n"
+
+
+def test_a_rank_tells_why_its_card_carried_nothing(agent, monkeypatch):
+    """The step goes on: each of its ranks has an answer."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    rank, told = agent.Rank(plan()), {}
+    rank.put = told.__setitem__
+
+    def fail(task, changes):
+        assert (task["place"], changes) == (0, {"NCCL_IB_HCA": "=mlx5_1"})
+        raise RuntimeError("no GID")
+
+    monkeypatch.setattr(agent, "in_process", fail)
+    group = {"ranks": [0, 2], "sizes": [4096], "rail": {"name": "mlx5_1", "rdma": True}}
+    rank.get = lambda key: [group]
+    assert rank.take_part(7) is True
+    assert told["answer/7/0"].pop("seconds") >= 0
+    assert told == {"answer/7/0": {"rows": [], "error": "no GID"}}

@@ -6,16 +6,20 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame
-from ansible_collections.trainyard.gpu.roles.train.files import _job_watch
+from ansible_collections.trainyard.gpu.roles.train.files import _job_hang, _job_watch
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = [ROOT / "roles/verify/files" / name for name in ("all_reduce.py", "host_watch.py")]
@@ -38,6 +42,7 @@ def fixture_program(monkeypatch):
         "torch": None,
         "_bandwidth": _bandwidth,
         "_blame": _blame,
+        "_job_hang": _job_hang,
         "_job_watch": _job_watch,
     }.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -52,7 +57,8 @@ def fixture_program(monkeypatch):
 @pytest.fixture(name="host")
 def fixture_host(tmp_path):
     """The programs as they lie on the share, with a socket of this test, and nvidia-smi. Returns how they are called."""
-    for path in FILES + [Path(module.__file__) for module in (_bandwidth, _blame, _job_watch)]:
+    modules = (_bandwidth, _blame, _job_hang, _job_watch)
+    for path in FILES + [Path(module.__file__) for module in modules]:
         shutil.copy(path, tmp_path)
     program = tmp_path / "host_watch.py"
     program.write_text(
@@ -182,3 +188,151 @@ def test_counters_after_the_run_have_settled(program, monkeypatch):
     monkeypatch.setattr(program, "answer", lambda: "")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "=eth9")
     assert program.end()["counters"] == [1, 2] and [card["name"] for card in asked[0]] == ["eth9"]
+
+
+# --- a run on several hosts that does not end ---
+
+
+@pytest.fixture(name="hosts")
+def fixture_hosts(tmp_path):
+    """Returns the calls of hosts a and b, of a run on a, b and c, whose minutes take a second, and which move C(quiet) bytes in one without a run."""
+    calls = []
+
+    def make(quiet):
+        for name in "ab":
+            folder = tmp_path / name
+            folder.mkdir()
+            for path in FILES + [
+                Path(module.__file__) for module in (_bandwidth, _blame, _job_hang, _job_watch)
+            ]:
+                shutil.copy(path, folder)
+            program, hang = folder / "host_watch.py", folder / "_job_hang.py"
+            text = program.read_text(encoding="utf-8")
+            assert text.count("trainyard-verify-host-watch") == 1
+            program.write_text(text.replace("trainyard-verify-host-watch", str(folder)), "utf-8")
+            text = hang.read_text(encoding="utf-8")
+            for was, now in (
+                ("WORKS, QUIET_BYTES = 5, 10 << 20", "WORKS, QUIET_BYTES = 5, %d" % quiet),
+                (" = 60, 75, 15, 50, 8", " = 1, 4, 15, 50, 8"),
+                ("self.seconds = minutes * 60", "self.seconds = minutes * 1"),
+            ):
+                assert text.count(was) == 1
+                text = text.replace(was, now)
+            hang.write_text(text, encoding="utf-8")
+            calls.append(call_of(folder))
+        return calls
+
+    yield make
+    for call in calls:
+        call("end")
+
+
+def call_of(folder):
+    environment = dict(
+        os.environ, NCCL_SOCKET_IFNAME="=lo", NCCL_IB_DISABLE="1", PATH="/usr/bin:/bin"
+    )
+
+    def call(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-B", str(folder / "host_watch.py"), *arguments],
+            env=environment,
+            text=True,
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return call
+
+
+@pytest.fixture(name="run")
+def fixture_run(tmp_path):
+    """The folder of a run with a rank on host a, which sleeps, and one on host b, which is stopped. What an earlier run has left is there."""
+    folder = tmp_path / ("verify-%d" % os.getpid())
+    folder.mkdir()
+    for name in ("hang.txt", "hang.ask", "hang.0.json"):
+        (folder / name).write_text("{}", encoding="utf-8")
+    ranks = [
+        subprocess.Popen(
+            ["sleep", "300"],
+            env=dict(
+                os.environ,
+                TRAINYARD_JOB_ID=folder.name,
+                TRAINYARD_WORKER_INDEX=str(rank),
+                OMPI_COMM_WORLD_RANK=str(rank),
+            ),
+            stdin=subprocess.DEVNULL,
+        )
+        for rank in (0, 1)
+    ]
+    ranks[1].send_signal(signal.SIGSTOP)
+    yield folder
+    for rank in ranks:
+        rank.kill()
+        rank.wait()
+
+
+def written(path):
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.05)
+    return path.read_text(encoding="utf-8")
+
+
+def begun(calls, folder, seconds, minutes):
+    """Begin on both hosts, and return what the first one has told."""
+    more = [seconds, minutes, str(folder)]
+    first = calls[0]("begin", *more, "0", "gpu-a", "gpu-b", "gpu-c")
+    assert not (folder / "hang.txt").exists() and not (folder / "hang.0.json").exists()
+    assert "ras_port" not in calls[1]("begin", *more, "1", "gpu-a", "gpu-b", "gpu-c")
+    return first
+
+
+def test_a_run_that_hangs_says_where_its_ranks_wait(hosts, run):
+    calls = hosts(1 << 50)
+    assert 1024 < begun(calls, run, "60", "2")["ras_port"] < 65536
+    report = written(run / "hang.txt")
+    # The thread writes the file before it has its sentence.
+    time.sleep(0.5)
+    said = calls[0]("end")["waited"]
+    assert re.fullmatch(
+        r"no work of the GPUs of host gpu-a and no bytes on its network for [23] minutes: "
+        r"rank 0 on gpu-a sleeps, rank 1 on gpu-b is stopped by a signal\. No answer from host gpu-c.*\. See %s/hang\.txt"
+        % re.escape(str(run)),
+        said,
+    ), said
+    assert "--- rank 1\nprocess " in report and report.splitlines()[0] in said
+    # The others have only answered.
+    assert "waited" not in calls[1]("end")
+
+
+def test_a_run_that_moves_data_is_asked_before_its_time_limit(hosts, run):
+    calls, ended = hosts(0), threading.Event()
+
+    def send():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            while not ended.wait(0.01):
+                way.sendto(bytes(100), ("127.0.0.1", 9))
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    try:
+        begun(calls, run, "12", "2")
+        written(run / "hang.txt")
+    finally:
+        ended.set()
+        sender.join(5)
+    time.sleep(0.5)
+    said = calls[0]("end")["waited"]
+    assert said.startswith("6 s before its time limit: rank 0 on gpu-a sleeps, rank 1 on gpu-b is")
+
+
+def test_a_run_that_ends_before_says_nothing(hosts, run):
+    calls = hosts(1 << 50)
+    begun(calls, run, "60", "10")
+    told = [call("end") for call in calls]
+    assert "waited" not in told[0] and "waited" not in told[1]
+    assert not (run / "hang.txt").exists()

@@ -88,7 +88,13 @@ OF_MEASUREMENT = [
     "fabric-errors",
     "nccl-transport",
 ]
-OF_BURN_IN = ["burn-in-results", "burn-in-speed", "burn-in-errors", "burn-in-links"]
+OF_BURN_IN = [
+    "burn-in-results",
+    "burn-in-speed",
+    "burn-in-errors",
+    "burn-in-links",
+    "burn-in-rails",
+]
 OF_JOBS = ["scheduler-job", "scheduler-isolation"] + OF_BURN_IN + OF_MEASUREMENT
 
 
