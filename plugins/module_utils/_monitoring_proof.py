@@ -9,6 +9,8 @@ from __future__ import annotations
 import calendar
 import time
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+
 __all__ = [
     "MARKED",
     "SETTLED",
@@ -150,15 +152,16 @@ def wrong_jobs(
     """
     known = {job["id"] for job in jobs}
     found = [
-        "%d GPUs have job %d, which is not in the queue" % (len(gpus), number)
+        "%s %s job %d, which is not in the queue"
+        % (quantity(len(gpus), "GPU"), "has" if len(gpus) == 1 else "have", number)
         for number, gpus in sorted(marked.items())
         if number not in known
     ]
     for job in settled_jobs(jobs, now):
         gpus, expected = marked.get(job["id"], set()), given.get(job["id"])
         if len(gpus) != job["gpus"]:
-            text = "job %d has %d GPUs, and metrics of %d"
-            found.append(text % (job["id"], job["gpus"], len(gpus)))
+            text = "job %d has %s, and metrics of %d"
+            found.append(text % (job["id"], quantity(job["gpus"], "GPU"), len(gpus)))
         elif expected is not None and gpus != expected:
             found.append(
                 "job %d has the device numbers %s, and metrics of %s"

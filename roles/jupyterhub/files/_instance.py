@@ -360,10 +360,10 @@ def choices_of(accounts, nodes, images, default_image, approved=(), registries=(
     if not accounts:
         reason = "you have no account on this cluster"
     elif quota is not None and quota < of_host:
-        reason = "%s, so %d at most" % (
-            "your account has %d GPUs" % quota
-            if len(accounts) == 1
-            else "your accounts have %d GPUs" % quota,
+        reason = "%s %d %s, so %d at most" % (
+            "your account has" if len(accounts) == 1 else "your accounts have",
+            quota,
+            "GPU" if quota == 1 else "GPUs",
             quota,
         )
     else:

@@ -103,7 +103,14 @@ class Run:
             *FILES.glob("_*.py"),
             *(
                 ROOT / ("plugins/module_utils/%s.py" % name)
-                for name in ("_slurm", "_usage", "_log_causes", "_error_signatures", "_host_health")
+                for name in (
+                    "_slurm",
+                    "_usage",
+                    "_log_causes",
+                    "_error_signatures",
+                    "_host_health",
+                    "_quantity",
+                )
             ),
             ROOT / "roles/train/files/_job_hang.py",
             *(ROOT / "roles/host_library/files").glob("_*.py"),

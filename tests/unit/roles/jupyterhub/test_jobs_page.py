@@ -638,6 +638,7 @@ def test_when_a_job_ends_and_what_it_takes():
     accounts = portal.home()["accounts"]
     assert pages.cost_words(job, accounts) == "16 of the 64 GPUs of group vision"
     assert pages.cost_words(job, []) == "16 GPUs, without a limit"
+    assert pages.cost_words(dict(job, gpus=1), []) == "1 GPU, without a limit"
     assert pages.cost_words(dict(job, gpus=0), accounts) == ""
     found = pages.folder_addresses("https://hub.test", "/data1/share/a b/<x>", "/data1/share/")
     assert found == {
