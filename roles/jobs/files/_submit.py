@@ -208,6 +208,11 @@ def site_problems(site, job, state=None):
             if job["copy_results"] and not site.config.get("rclone")
             else []
         )
+        + (
+            ["mail: this cluster sends no mails (jobs_mail); remove the key"]
+            if job["mail"] and not site.config.get("mail")
+            else []
+        )
     )
 
 
