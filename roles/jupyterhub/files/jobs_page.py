@@ -25,7 +25,7 @@ CONFIG = "/etc/trainyard/hub/hub.json"
 #: Of role monitoring_server, if this is its host. Seconds for an answer: pages work without it.
 PROMETHEUS, PATIENCE = "https://localhost:9090/api/v1/", 3
 #: Of role verify: its last report, if this is the host of its metrics.
-REPORT = "/var/lib/trainyard/hub/verify.html"
+REPORT = "/var/lib/trainyard/portal/verify.html"
 #: Bytes of a job file that a person uploads.
 MAX_FILE = 1 << 18
 #: For so long people share an answer of Prometheus about the cluster.
