@@ -61,9 +61,12 @@ ACTIONS = (
     "stop_job",
     "clone",
     "operators",
+    "any_job",
     "node",
 )
-OF_JOB = ("status", "stop", "job", "log", "stop_job", "clone")
+OF_JOB = ("status", "stop", "job", "log", "any_job", "stop_job", "clone")
+#: A name of an account that can be a part of a path.
+ACCOUNT = r"[a-z_][a-z0-9_.-]{0,31}"
 #: Bytes of a job file that a person sends.
 MAX_TEXT = 1 << 18
 
