@@ -151,12 +151,11 @@ def wrong_jobs(
     :param now: the time in seconds since 1970.
     """
     known = {job["id"] for job in jobs}
-    found = [
-        "%s %s job %d, which is not in the queue"
-        % (quantity(len(gpus), "GPU"), "has" if len(gpus) == 1 else "have", number)
-        for number, gpus in sorted(marked.items())
-        if number not in known
-    ]
+    found = []
+    for number, gpus in sorted(marked.items()):
+        if number not in known:
+            words = "1 GPU has" if len(gpus) == 1 else "%d GPUs have" % len(gpus)
+            found.append("%s job %d, which is not in the queue" % (words, number))
     for job in settled_jobs(jobs, now):
         gpus, expected = marked.get(job["id"], set()), given.get(job["id"])
         if len(gpus) != job["gpus"]:
