@@ -179,8 +179,11 @@ class ActionModule(ActionBase):
             }
         ]
         if args["portal"]:
-            private = {"mode": "0600", "owner": "trainyard-hub", "group": "trainyard-hub"}
-            wanted.append(dict(private, path=args["portal"], content=page))
+            # The folder is root's: in one of the portal's account, this account could put a link or a FIFO in the place of the file that root writes.
+            mine = {"owner": "root", "group": "trainyard-hub"}
+            folder = os.path.dirname(args["portal"])
+            wanted.append(dict(mine, path=folder, state="directory", mode="0750"))
+            wanted.append(dict(mine, path=args["portal"], content=page, mode="0640"))
         try:
             done = self._execute_module(
                 module_name="trainyard.gpu.managed_files",

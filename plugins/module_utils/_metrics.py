@@ -548,6 +548,29 @@ def cpu_family(text: str, ticks: int) -> Family:
     )
 
 
+def job_load_families(loads: dict[int, dict]) -> list[Family]:
+    """Return the time of processors and the memory of each job of Slurm on this host.
+
+    :param loads: by number of the job, C(cpu_seconds) and C(memory) in bytes, None for what is not known.
+    """
+    return [
+        Family(
+            "trainyard_job_%s" % name,
+            kind,
+            text,
+            [
+                ({"slurm_job": str(job)}, load[key])
+                for job, load in sorted(loads.items())
+                if load[key] is not None
+            ],
+        )
+        for name, kind, key, text in (
+            ("cpu_seconds_total", "counter", "cpu_seconds", "Time of processors of the job."),
+            ("memory_bytes", "gauge", "memory", "Memory of the job, with its cached files."),
+        )
+    ]
+
+
 def health_family(checks: list[tuple[str, str]]) -> Family:
     """Return the checks of the health program. Each has an ID and what is wrong, which is empty if nothing is. An ID may come twice."""
     failed: dict[str, bool] = {}

@@ -10,6 +10,8 @@ from typing import Any, Iterable, Tuple, Union
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_metrics import seconds_of
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+
 __all__ = [
     "MARKED",
     "SETTLED",
@@ -158,16 +160,16 @@ def wrong_jobs(
     :param now: the time in seconds since 1970.
     """
     known = {job["id"] for job in jobs}
-    found = [
-        "%d GPUs have job %d, which is not in the queue" % (len(gpus), number)
-        for number, gpus in sorted(marked.items())
-        if number not in known
-    ]
+    found = []
+    for number, gpus in sorted(marked.items()):
+        if number not in known:
+            words = "1 GPU has" if len(gpus) == 1 else "%d GPUs have" % len(gpus)
+            found.append("%s job %d, which is not in the queue" % (words, number))
     for job in settled_jobs(jobs, now):
         gpus, expected = marked.get(job["id"], set()), given.get(job["id"])
         if len(gpus) != job["gpus"]:
-            text = "job %d has %d GPUs, and metrics of %d"
-            found.append(text % (job["id"], job["gpus"], len(gpus)))
+            text = "job %d has %s, and metrics of %d"
+            found.append(text % (job["id"], quantity(job["gpus"], "GPU"), len(gpus)))
         elif expected is not None and gpus != expected:
             found.append(
                 "job %d has the device numbers %s, and metrics of %s"

@@ -25,6 +25,12 @@ except ImportError:
     # Role host_library copies these files to hosts, into one folder.
     from _messages import printable  # type: ignore[import-not-found,no-redef]
 
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+except ImportError:
+    # Beside the program in a folder of a host.
+    from _quantity import quantity
+
 __all__ = [
     "COLUMNS",
     "HEADS",
@@ -142,14 +148,14 @@ def words(values: dict[str, Any]) -> str:
         return "not measured"
     parts = [
         "%d %% on average" % round(100 * values["use"]),
-        "%d of %d GPUs used" % (values["used"], values["gpus"]),
+        "%d of %s used" % (values["used"], quantity(values["gpus"], "GPU")),
         "idle %d %% of the time" % round(100 * values["idle"]),
         "%.4g GiB of memory at most" % values["mem"],
     ]
     if values.get("kwh"):
         parts.append("%.3g kWh" % values["kwh"])
     if values["seen"] < values["gpus"]:
-        parts.append("%d of %d GPUs measured" % (values["seen"], values["gpus"]))
+        parts.append("%d of %s measured" % (values["seen"], quantity(values["gpus"], "GPU")))
     return ", ".join(parts)
 
 
@@ -158,16 +164,16 @@ def notes(values: dict[str, Any]) -> list[str]:
     found = []
     if values.get("stopped"):
         found.append(
-            "it was stopped, because none of its GPUs had been used for %d minutes; stop jobs that wait for you, and submit them again"
-            % values["stopped"]
+            "it was stopped, because none of its GPUs had been used for %s; stop jobs that wait for you, and submit them again"
+            % quantity(values["stopped"], "minute")
         )
     if not values["seen"]:
         return found
     unused = int(values["seen"] - values["used"])
     if unused and values["used"]:
         found.append(
-            "%d of its %d GPUs were never used; request fewer, or check how the program chooses its GPUs and CUDA_VISIBLE_DEVICES"
-            % (unused, values["gpus"])
+            "%d of its %d GPUs %s never used; request fewer, or check how the program chooses its GPUs and CUDA_VISIBLE_DEVICES"
+            % (unused, values["gpus"], "was" if unused == 1 else "were")
         )
     elif unused:
         found.append(

@@ -108,7 +108,8 @@ options:
     default: ""
   portal:
     description:
-      - Absolute path of a copy of C(report.html) beside O(metrics), which only the portal's account C(trainyard-hub) can read. Operators see it there.
+      - Absolute path of a copy of C(report.html) beside O(metrics), which only root and the portal's account C(trainyard-hub) can read. Operators see it there.
+      - Its folder is created and belongs to root, so that no other account can replace the file.
       - Empty means none.
     type: str
     default: ""

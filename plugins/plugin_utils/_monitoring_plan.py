@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import yaml
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import bad_names
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._placed_files import (
     Difference,
     FileOptions,
@@ -692,6 +693,7 @@ def rules_document(text: str, changes: dict[str, Any], idle_hours: int) -> str:
     :param changes: by name of the alert: keys of the rule that differ, or false to remove it.
     :param idle_hours: hours without use after which the GPUs of a job are idle.
     """
+    text = text.replace("IDLE_TIME", quantity(idle_hours, "hour"))
     document = yaml.safe_load(text.replace("IDLE_HOURS", str(idle_hours)))
     groups = []
     for group in document["groups"]:

@@ -22,6 +22,46 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _metrics
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _monitoring_plan as planned
 
 FILES = ROLES / "monitoring/files"
+HOSTS = [
+    {"name": "front", "address": "192.0.2.10"},
+    {"name": "gpu-a", "address": "192.0.2.11"},
+    {"name": "gpu-b", "address": "2001:db8::12"},
+]
+#: What the plan of a host is made from.
+WANTED = {
+    "host": "gpu-a",
+    "hosts": HOSTS,
+    "prometheus_host": "front",
+    "has_slurm": True,
+    "has_marks": True,
+    "scheduler_host": "front",
+    "release": "debian 12",
+    "gpus": 8,
+    "npus": 0,
+    "share": "/share",
+    "certificates": ["/etc/trainyard/tls/hub.pem"],
+    # As ansible-core before 2.19 gives them.
+    "interval": "15",
+    "port": 9100,
+    "retention_days": 90,
+    "retention_gib": 20,
+    "idle_hours": 2,
+    "idle_minutes": "60",
+    "mail": False,
+    "people_see": "own",
+    "gpu_source": "nvidia_smi",
+    "receivers": [],
+    "routes": [],
+    "alertmanagers": [],
+    "remote_write": [],
+    "rules": {},
+    "grafana_dir": "",
+    "rules_text": (FILES / "rules.yml").read_text(encoding="utf-8"),
+    "dcgm_text": (FILES / "dcgm.yml").read_text(encoding="utf-8"),
+    "site_rules": {},
+    "dashboards": {"cluster.json": "{}"},
+    "programs": {"gpu_reader": "g", "host_reader": "h", "slurm_reader": "s", "job_usage": "u"},
+}
 
 
 def free_ports(number):
@@ -68,42 +108,22 @@ class Monitoring:
         mail = {"to": "ops@example.org", "from": "alerts@example.org", "require_tls": False}
         mail["smarthost"] = "127.0.0.1:%d" % self.receiver.ports[1]
         hook = {"name": "hook", "webhook_configs": [{"url": url, "send_resolved": False}]}
-        self.wanted = {
+        wanted = {
             "host": "front",
             "hosts": [{"name": "front", "address": "127.0.0.1"}, *hosts],
-            "prometheus_host": "front",
-            "has_slurm": True,
-            "has_marks": True,
-            "scheduler_host": "front",
-            "release": "debian 12",
-            "gpus": 8,
-            "npus": 0,
             "share": "",
             "certificates": [],
             "interval": 15,
             "port": self.ports[0],
             "retention_days": 1,
             "retention_gib": 1,
-            "idle_hours": 2,
             "idle_minutes": 0,
-            "mail": False,
-            "people_see": "own",
-            "gpu_source": "nvidia_smi",
             "receivers": [dict(hook, email_configs=[mail])],
-            "routes": [],
-            "alertmanagers": [],
-            "remote_write": [],
-            "rules": {},
-            "grafana_dir": "",
-            "rules_text": (FILES / "rules.yml").read_text(encoding="utf-8"),
             "dcgm_text": "",
-            "site_rules": {},
             "dashboards": {},
-            "programs": dict.fromkeys(
-                ("gpu_reader", "host_reader", "slurm_reader", "job_usage"), ""
-            ),
-            **changes,
+            "programs": dict.fromkeys(WANTED["programs"], ""),
         }
+        self.wanted = {**WANTED, **wanted, **changes}
         self.write()
         self.sign()
 

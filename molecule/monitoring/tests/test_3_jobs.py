@@ -123,7 +123,7 @@ def test_an_idle_job_is_warned_and_stopped(front, queue, pair, wait):
 
     wait(warned)
     text = front.run(mails)
-    assert "none of the 2 GPUs of job %s has been used for 1 minutes" % bob in text
+    assert "none of the 2 GPUs of job %s has been used for 1 minute." % bob in text
     assert "Job %s" % alice not in text and "bob" in text
     assert queue.state(bob) == "RUNNING"
     # Half an hour later.

@@ -21,7 +21,7 @@ def options(job: dict, place: dict) -> list:
 
     :param job: from P(_job_file.judge).
     :param place: C(output), the path of the log with C(%j) for the job's number, C(workdir), the folder in which the workers start, C(mail), whether
-        Slurm sends e-mail, and C(mark), Slurm's comment if it is not the one of jobs.
+        Slurm sends e-mail, C(mail_default), when it does for jobs without the key C(mail), and C(mark), Slurm's comment if it is not the one of jobs.
     """
     # Slurm charges the content of /dev/shm to the memory of the job.
     memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
@@ -39,10 +39,22 @@ def options(job: dict, place: dict) -> list:
         found.append("--no-requeue")
     # The helper of the hub has limits of memory and CPU time, which are not those of its jobs. A job that is preempted goes on in the same log.
     found += ["--propagate=NONE", "--open-mode=append", "--output=" + place["output"]]
-    if place.get("mail"):
-        found.append("--mail-type=END,FAIL,REQUEUE")
+    events = mail_events(job, place)
+    if events:
+        types = [_job_file.MAIL_TYPES[event] for event in events]
+        found.append("--mail-type=" + ",".join(types))
     # Two keys may have the same option.
     return list(dict.fromkeys(found))
+
+
+def mail_events(job: dict, place: dict) -> list:
+    """Return when Slurm sends mails about a job: as the job says, else its person, else as usual."""
+    if not place.get("mail"):
+        return []
+    for chosen in (job["mail"], place.get("mail_default")):
+        if chosen is not None:
+            return list(chosen)
+    return _job_file.USUAL_MAIL
 
 
 def heredoc_mark(text):

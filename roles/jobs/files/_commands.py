@@ -34,6 +34,7 @@ from _output import (
     printable,
     table,
 )
+from _quantity import quantity
 from _site import Site
 from _slurm_client import (
     ACTIVE,
@@ -542,11 +543,12 @@ def efficiency(number, gpus):
             memory = max(memory, float(re.sub(r"[^0-9.]", "", fields[4]) or 0))
     found = {}
     if cpu and seconds and cpus:
-        found["CPU used"] = "%.0f %% of %d CPUs" % (100 * cpu / (seconds * cpus), cpus)
+        found["CPU used"] = "%.0f %% of %s" % (100 * cpu / (seconds * cpus), quantity(cpus, "CPU"))
     if memory:
         found["memory used"] = "%.1f GB at most, by one worker" % (memory / GIB)
     if seconds and limit.isdigit() and int(limit):
-        found["time used"] = "%.0f %% of %s minutes" % (100 * seconds / (60 * int(limit)), limit)
+        share = 100 * seconds / (60 * int(limit))
+        found["time used"] = "%.0f %% of %s" % (share, quantity(int(limit), "minute"))
     if told:
         # Of all the time, also for jobs of sbatch and srun.
         notes = usage_library().notes(told)

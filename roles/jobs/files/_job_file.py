@@ -18,6 +18,10 @@ import _job_text
 
 KINDS = ("PyTorchJob", "HorovodJob", "MPIJob", "MindSporeJob", "Job")
 ALIASES = ("none", "dlws")
+#: Events of the key mail, as sbatch calls them.
+MAIL_TYPES = {"start": "BEGIN", "end": "END", "fail": "FAIL", "requeue": "REQUEUE"}
+#: Those of a site that sends mails, if the person has chosen none.
+USUAL_MAIL = ["end", "fail", "requeue"]
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 MAX_COMMAND, MAX_TEXT, MAX_VARIABLES = 65536, 4096, 500
@@ -322,6 +326,30 @@ def _services(value: object) -> dict:
     return found
 
 
+def _mail(value: object) -> list | None:
+    """Return when Slurm sends mails about a job, None for the person's default."""
+    allowed = "none, or some of " + ", ".join(MAIL_TYPES)
+    value = _in_brackets(value)
+    if isinstance(value, str):
+        value = [entry.strip() for entry in value.split(",") if entry.strip()]
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise _Fault("%s is not possible; use %s" % (shown(value), allowed))
+    for entry in value:
+        if entry not in MAIL_TYPES and value != ["none"]:
+            raise _Fault("%s is not possible; use %s" % (shown(entry), allowed))
+    if not value:
+        return None
+    return [entry for entry in MAIL_TYPES if entry in value]
+
+
+def mail_default(text: str) -> list | None:
+    """Return the events that a person has chosen for all jobs, None if the text is empty. ValueError: it is not valid."""
+    try:
+        return _mail(text.strip())
+    except _Fault as fault:
+        raise ValueError(str(fault)) from fault
+
+
 # --- the table --------------------------------------------------------------------------------------------------------------
 
 BOOLEAN = Accepts("true or false", _boolean)
@@ -528,6 +556,15 @@ TABLE = (
         "Where `rclone` copies the folder of a job that succeeded, with `result.json` and the logs of the workers. `trainyard show` tells if it failed",
         "results:runs/1",
         is_of_batch=True,
+    ),
+    Key(
+        "mail",
+        "",
+        Accepts("none, or some of start, end, fail, requeue", _mail),
+        "When Slurm sends you a mail. Empty means the line in `~/.config/trainyard/mail`, or `end, fail, requeue` without that file. It needs `jobs_mail`",
+        "start, fail",
+        is_of_batch=True,
+        field=Field(20, "Mail", "text"),
     ),
 )
 KEYS = tuple(key.name for key in TABLE)

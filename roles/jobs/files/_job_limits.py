@@ -11,6 +11,8 @@ from __future__ import annotations
 import difflib
 import re
 
+from _quantity import quantity
+
 GIB = 1024
 #: Limits of accounts by their names in Slurm.
 TRES = {"gpus": "gres/gpu", "cpus": "cpu", "memory_mib": "mem"}
@@ -132,8 +134,14 @@ def account_problems(job, accounts, person):
     ):
         if mine[key] is not None and asked > mine[key]:
             problems.append(
-                "worker_gpu: the job needs %d GPUs (%d workers with %d each), but %s %d at most; use fewer"
-                % (asked, job["worker_count"], job["worker_gpu"], whose, mine[key])
+                "worker_gpu: the job needs %s (%s with %d each), but %s %d at most; use fewer"
+                % (
+                    quantity(asked, "GPU"),
+                    quantity(job["worker_count"], "worker"),
+                    job["worker_gpu"],
+                    whose,
+                    mine[key],
+                )
             )
             break
     problems += size_problems(job, mine) + full_problems(mine)
@@ -161,10 +169,10 @@ def size_problems(job: dict, mine: dict) -> list:
     for key, unit, each, limit, size in limits:
         if limit is None or workers * each <= limit:
             continue
-        needs = "the job needs %.4g %s (%d workers with %.4g each)" % (
+        needs = "the job needs %.4g %s (%s with %.4g each)" % (
             workers * each / size,
-            unit,
-            workers,
+            "CPU" if unit == "CPUs" and workers * each == 1 else unit,
+            quantity(workers, "worker"),
             each / size,
         )
         problems.append(
@@ -179,7 +187,8 @@ def full_problems(mine: dict) -> list:
     used, limit = mine["submitted"], mine["max_submitted"]
     if used is None or limit is None or used < limit:
         return []
-    found = "you have %d waiting and running jobs in account %s" % (used, mine["account"])
+    jobs = quantity(used, "waiting and running job")
+    found = "you have %s in account %s" % (jobs, mine["account"])
     return [
         "workspace_id: %s, which allows each person %d; wait until one ends, or stop one"
         % (found, limit)
@@ -217,15 +226,16 @@ def largest_worker(nodes: list) -> str:
             best = (size, node["name"])
     words = "no worker can start now"
     if best:
-        words = "a worker can have %d GPUs, %d CPUs and %.4g GB now, on %s" % (
-            best[0][0],
-            best[0][1],
+        words = "a worker can have %s, %s and %.4g GB now, on %s" % (
+            quantity(best[0][0], "GPU"),
+            quantity(best[0][1], "CPU"),
             best[0][2] / GIB,
             best[1],
         )
     for name, left in idle[:8]:
         lacking = "CPU" if not left["cpus"] else "memory"
-        words += "\n%d GPUs of %s are free, but no %s is" % (left["gpus"], name, lacking)
+        gpus, verb = quantity(left["gpus"], "GPU"), "is" if left["gpus"] == 1 else "are"
+        words += "\n%s of %s %s free, but no %s is" % (gpus, name, verb, lacking)
     return words
 
 
@@ -258,11 +268,11 @@ def _time_problems(job, partition):
 
 
 def _demands(job):
-    """Return (key of the job, what a worker needs, what a node has of it, form of a number) of each resource."""
+    """Return (key of the job, what a worker needs, what a node has of it, its noun) of each resource."""
     memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
     return (
-        ("worker_gpu", job["worker_gpu"], gpus_of, "%d GPUs"),
-        ("worker_cpu", job["worker_cpu"], lambda node: node["cpus"], "%d CPUs"),
+        ("worker_gpu", job["worker_gpu"], gpus_of, "GPU"),
+        ("worker_cpu", job["worker_cpu"], lambda node: node["cpus"], "CPU"),
         ("worker_memory", memory, lambda node: node["memory_mib"], None),
     )
 
@@ -270,13 +280,13 @@ def _demands(job):
 def _worker_problems(job, known, where):
     """Return for each resource that no node has enough of it for one worker."""
     problems = []
-    for key, needed, amount, form in _demands(job):
+    for key, needed, amount, noun in _demands(job):
         best = max(known, key=amount, default=None)
         most = amount(best) if best else 0
         if best is not None and needed <= most:
             continue
-        if form:
-            shown = (form % needed, form % most)
+        if noun:
+            shown = (quantity(needed, noun), quantity(most, noun))
         else:
             shown = (
                 "%.4g GB with worker_shared_memory" % (needed / GIB),
@@ -294,19 +304,20 @@ def _count_problems(job, known, where):
     fit = [
         node
         for node in known
-        if all(needed <= amount(node) for _key, needed, amount, _form in _demands(job))
+        if all(needed <= amount(node) for _key, needed, amount, _noun in _demands(job))
     ]
     if len(fit) >= job["worker_count"]:
         return []
-    advice = "at most %d workers" % len(fit) if fit else "smaller workers"
+    advice = "at most %s" % quantity(len(fit), "worker") if fit else "smaller workers"
     return [
-        "worker_count: each worker has a host of its own, but %d hosts %s are large enough for one (%s) and the job has %d workers; "
+        "worker_count: each worker has a host of its own, but %s %s %s large enough for one (%s) and the job has %s; "
         "use %s"
         % (
-            len(fit),
+            quantity(len(fit), "host"),
             where,
+            "is" if len(fit) == 1 else "are",
             names(node["name"] for node in fit),
-            job["worker_count"],
+            quantity(job["worker_count"], "worker"),
             advice,
         )
     ]
@@ -607,9 +618,8 @@ def job_count_words(reason: str, usage: list, account: str) -> str:
         limit, used, what = "max_submitted", "submitted", "waiting and running"
     for entry in usage:
         if entry["account"] == account and entry["user"] and entry[limit] is not None:
-            return "you have %d %s jobs in group %s, which allows each person %d" % (
-                entry[used]["used"],
-                what,
+            return "you have %s in group %s, which allows each person %d" % (
+                quantity(entry[used]["used"], "%s job" % what),
                 account,
                 entry[limit],
             )
@@ -672,7 +682,7 @@ def cost(job: dict, usage: list, accounts: list) -> str:
     asked, quota = job["worker_count"] * job["worker_gpu"], quota_left(job, usage, accounts)
     if not asked:
         return "it asks for no GPU"
-    words = "it asks for %d GPU%s" % (asked, "s" * (asked > 1))
+    words = "it asks for %s" % quantity(asked, "GPU")
     if not quota:
         return words
     name, used, limit = quota

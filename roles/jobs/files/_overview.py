@@ -15,6 +15,7 @@ import _job_limits
 from _commands import away_lines, show_jobs
 from _messages import Refused
 from _output import GOOD, amount, out, printable
+from _quantity import quantity
 from _site import Site
 from _slurm_client import (
     NoAnswer,
@@ -79,18 +80,18 @@ def _show_overview(found: dict) -> None:
     if jobs:
         show_jobs(jobs[-SHOWN:])
     for entry in found["classes"]:
-        print(
-            "%d of %d GPUs are free (%s)" % (entry["free"], entry["gpus"], printable(entry["name"]))
-        )
+        gpus, verb = quantity(entry["gpus"], "GPU"), "is" if entry["gpus"] == 1 else "are"
+        print("%d of %s %s free (%s)" % (entry["free"], gpus, verb, printable(entry["name"])))
     for line in found["out_of_service"]:
         print(printable(line))
     for entry in found["accounts"]:
         print(
-            "group %s uses %s of %s GPUs, you use %s"
+            "group %s uses %s of %s GPU%s, you use %s"
             % (
                 printable(entry["account"]),
                 entry.get("gpus_used", 0),
                 amount(entry["gpus"]),
+                "" if entry["gpus"] == 1 else "s",
                 entry.get("person_gpus_used", 0),
             )
         )

@@ -17,6 +17,7 @@ import time
 import uuid
 
 import _files
+import _job_file
 import _job_text
 from _messages import Refused
 
@@ -25,6 +26,8 @@ CONFIG = os.environ.get("TRAINYARD_JOBS_CONFIG") or "/etc/trainyard/jobs.json"
 KEPT_SECONDS = 30 * 86400
 #: Role monitoring writes it on the scheduler's host: the waiting jobs of all people, without names. Seconds for which it counts, and its size at most.
 QUEUE, QUEUE_SECONDS, QUEUE_BYTES = "/run/trainyard-queue/queue.json", 300, 16 << 20
+#: In the home of a person: when Slurm sends mails about jobs that do not say so, and its size at most.
+MAIL_DEFAULT, MAIL_BYTES = ".config/trainyard/mail", 200
 #: Where the operator's public keys of people are on this host.
 PEOPLE = "/etc/trainyard/people"
 
@@ -129,7 +132,18 @@ class Site:
             "output": os.path.join(self.folder, ".out", "%j.log"),
             "workdir": workdir,
             "mail": self.config.get("mail", False),
+            "mail_default": self.mail_default() if self.config.get("mail") else None,
         }
+
+    def mail_default(self) -> list | None:
+        """Return when the person wants mails about jobs without the key mail, None without a choice."""
+        path = os.path.join(self.home, MAIL_DEFAULT)
+        try:
+            return _job_file.mail_default(_files.read_regular(path, MAIL_BYTES))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise Refused("%s: %s" % (path, error)) from error
 
     def in_home(self, path):
         """Return a path with the home of the person in place of ~."""

@@ -214,6 +214,22 @@ def find(number):
     raise Refused("you have no job %s; `trainyard list --all` shows yours" % number)
 
 
+def find_of_all(number: str) -> dict:
+    """Return a job that Slurm shows the person, the own ones and to an operator those of all people, as a dict with the keys of list, its C(person) and its
+    C(admin_comment). Refused without one."""
+    for job in jobs_of_all():
+        if str(job["id"]) == number:
+            return dict(of_active(job), person=job["user"], admin_comment="")
+    mark = "|%s|" % uuid.uuid4().hex
+    start = (datetime.datetime.now(datetime.timezone.utc) - ALL).strftime("%Y-%m-%dT%H:%M:%S")
+    command = _slurm.finished_command(mark, start, with_admin_comment=True)
+    command.append("--jobs=" + number)
+    for job in reversed(parsed(command, lambda text: _slurm.parse_finished(text, mark, True))):
+        if str(job["raw_id"]) == number:
+            return dict(of_ended(job), person=job["user"], admin_comment=job["admin_comment"])
+    raise Refused("Slurm shows you no job %s" % number)
+
+
 def of_active(job):
     return {
         "id": str(job["id"]),

@@ -21,6 +21,7 @@ import _job_text
 import _slurm
 from _messages import Refused
 from _output import NO_ANSWER, local, moment_of, out
+from _quantity import quantity
 from _site import Site
 from _slurm_client import (
     NoAnswer,
@@ -207,6 +208,11 @@ def site_problems(site, job, state=None):
             if job["copy_results"] and not site.config.get("rclone")
             else []
         )
+        + (
+            ["mail: this cluster sends no mails (jobs_mail); remove the key"]
+            if job["mail"] and not site.config.get("mail")
+            else []
+        )
     )
 
 
@@ -261,7 +267,7 @@ def warnings_of(job):
     found = []
     if re.search(r"\bsleep\s+(?:infinity|inf)\b", job["command"]):
         end = (
-            "after %d minutes" % job["max_minutes"]
+            "after %s" % quantity(job["max_minutes"], "minute")
             if job["max_minutes"]
             else "at the time limit of the queue"
         )

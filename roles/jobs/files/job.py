@@ -30,7 +30,7 @@ import _job_text
 import _job_watch
 from _files import read, read_json, write_private
 from _job_result import STOPPED
-from _messages import Refused, say
+from _messages import Refused, printable, say
 
 CONFIG = "/etc/trainyard/jobs.json"
 #: Of role job_container: variables that each container gets.
@@ -62,6 +62,8 @@ LOOK_SECONDS = 15
 MINUTES = 60
 #: Time limit of rclone, in seconds. Only good jobs are copied: after a stop Slurm leaves no time for it.
 COPY_SECONDS = 6 * 3600
+#: Begin of Slurm's comment of a job that failed, which Slurm's mails have (roles/slurm_controller/files/mail.py), its length at most, and seconds for it.
+FAILED, MOST_COMMENT, COMMENT_SECONDS = "trainyard: failed: ", 2000, 20
 #: What becomes of a job without a judged job that this release can read.
 AGAIN = "job %s cannot run: %s. Submit it again with: trainyard clone %s"
 
@@ -495,6 +497,9 @@ class Job:
             where = "warning: %s cannot be written: %s" % (path, error.strerror)
         for line in summary(result) + [where]:
             say(line)
+        text = failed_comment(result["first_failed"])
+        if text and (read_json(CONFIG) or {}).get("mail"):
+            comment(self.number, text)
         return result["exit_code"]
 
     def run(self):
@@ -530,6 +535,38 @@ class Job:
                 _job_result.write_json(self.folder + "/result.json", result)
             result["copied"] = copy(self.job["copy_results"], self.folder)
         return self.tell(result)
+
+
+def failed_comment(failed: dict | None) -> str:
+    """Return Slurm's comment of a job whose workers failed, empty without a known cause.
+
+    :param failed: C(first_failed) of the result.
+    """
+    if not failed or not failed["causes"]:
+        return ""
+    cause = failed["causes"][0]
+    todo = cause["fix"][:1].upper() + cause["fix"][1:]
+    words = "worker %d on host %s failed first: %s. %s" % (
+        failed["rank"],
+        failed["host"],
+        cause["cause"],
+        todo,
+    )
+    return FAILED + printable(words)[:MOST_COMMENT]
+
+
+def comment(number: str, text: str) -> None:
+    """Write Slurm's comment of this job. Slurm's own user cannot read the folder of the job. A job ends as it has, also if Slurm refuses."""
+    command = ["scontrol", "update", "JobId=" + number, "Comment=" + text]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=COMMENT_SECONDS,
+            check=False,
+        )
 
 
 def hosts_of(environment):

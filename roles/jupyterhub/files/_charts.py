@@ -32,6 +32,18 @@ CURVES = (
     ("Power", "trainyard_gpu_power_watts", 1, "W"),
     ("Temperature", "trainyard_gpu_temperature_celsius", 1, "\u00b0C"),
 )
+#: Curves of its workers: title, expression, factor and unit.
+OF_WORKERS = (
+    (
+        "CPUs in use",
+        'rate(trainyard_job_cpu_seconds_total{slurm_job="%(job)d"}[%(window)ds])',
+        1,
+        "CPUs",
+    ),
+    ("Memory", 'trainyard_job_memory_bytes{slurm_job="%(job)d"}', 1 / (1 << 30), "GiB"),
+)
+#: Seconds in which the reader of a host, which runs each minute, has written several values.
+WORKER_WINDOW = 240
 
 
 def seconds_of(stamp: str) -> float:
@@ -60,23 +72,45 @@ def instant(query: str) -> str:
     return "query?" + urlencode({"query": query})
 
 
-def curve_queries(job: dict, now: float, person: str) -> list:
-    """Return the addresses of the queries for the curves of a job, over its own time.
+def _of_person(job: dict, person: str) -> str:
+    """Return the part of a query that leaves nothing unless a job is one of a person.
 
     C(job) comes from a program that runs as the person, who can change its answer. So whose job it is, the metrics of the scheduler say.
     """
-    if not job["started"] or not PERSON.fullmatch(person):
-        return []
+    return 'and on () trainyard_slurm_job_info{slurm_job="%d",user="%s"}' % (int(job["id"]), person)
+
+
+def _span(job: dict, now: float, curves: int) -> tuple[float, float, int]:
+    """Return begin and end of a job that has started, and the seconds between two points of a picture with so many curves."""
     start = seconds_of(job["started"])
     end = max(start, seconds_of(job["ended"]) if job["ended"] else now)
-    points = max(2, min(MOST_POINTS, ALL_POINTS // max(1, job["gpus"])))
-    step = max(LEAST_STEP, math.ceil((end - start) / (points - 1)))
-    number = int(job["id"])
-    of_job = "and on (instance, uuid) (trainyard_gpu_job == %d)" % number
-    of_person = 'and on () trainyard_slurm_job_info{slurm_job="%d",user="%s"}' % (number, person)
+    points = max(2, min(MOST_POINTS, ALL_POINTS // max(1, curves)))
+    return start, end, max(LEAST_STEP, math.ceil((end - start) / (points - 1)))
+
+
+def curve_queries(job: dict, now: float, person: str) -> list:
+    """Return the addresses of the queries for the curves of the GPUs of a job, over its own time."""
+    if not job["started"] or not PERSON.fullmatch(person):
+        return []
+    span = _span(job, now, job["gpus"])
+    of_job = "and on (instance, uuid) (trainyard_gpu_job == %d)" % int(job["id"])
+    of_person = _of_person(job, person)
     return [
-        ranged("%s %s %s" % (metric, of_job, of_person), start, end, step)
+        ranged("%s %s %s" % (metric, of_job, of_person), *span)
         for _title, metric, _factor, _unit in CURVES
+    ]
+
+
+def worker_queries(job: dict, now: float, person: str) -> list:
+    """Return the addresses of the queries for the CPUs and the memory of each worker of a job, over its own time."""
+    if not job["started"] or not PERSON.fullmatch(person):
+        return []
+    start, end, step = _span(job, now, int(job["workers"]))
+    values = {"job": int(job["id"]), "window": max(WORKER_WINDOW, 2 * step)}
+    of_person = _of_person(job, person)
+    return [
+        ranged("%s %s" % (expression % values, of_person), start, end, step)
+        for _title, expression, _factor, _unit in OF_WORKERS
     ]
 
 
@@ -256,9 +290,18 @@ def stacked(title: str, unit: str, series: list) -> dict:
 
 def panels_of(answers: list) -> list:
     """Return the charts of a job for its page. C(answers) are those to P(curve_queries), None where there is none."""
+    return _panels(CURVES, answers, "{instance}, GPU {gpu}")
+
+
+def worker_panels(answers: list) -> list:
+    """Return the charts of the workers of a job, each with the name of its host. C(answers) are those to P(worker_queries)."""
+    return _panels(OF_WORKERS, answers, "{instance}")
+
+
+def _panels(curves: tuple, answers: list, name: str) -> list:
     panels = []
-    for (title, _metric, factor, unit), answer in zip(CURVES, answers):
-        series = series_of(answer, factor)
+    for (title, _query, factor, unit), answer in zip(curves, answers):
+        series = series_of(answer, factor, name)
         if series:
             panels.append(chart(title, unit, series, 100.0 if unit == "%" else 0))
     return panels

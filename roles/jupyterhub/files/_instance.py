@@ -61,9 +61,12 @@ ACTIONS = (
     "stop_job",
     "clone",
     "operators",
+    "any_job",
     "node",
 )
-OF_JOB = ("status", "stop", "job", "log", "stop_job", "clone")
+OF_JOB = ("status", "stop", "job", "log", "any_job", "stop_job", "clone")
+#: A name of an account that can be a part of a path.
+ACCOUNT = r"[a-z_][a-z0-9_.-]{0,31}"
 #: Bytes of a job file that a person sends.
 MAX_TEXT = 1 << 18
 
@@ -360,10 +363,10 @@ def choices_of(accounts, nodes, images, default_image, approved=(), registries=(
     if not accounts:
         reason = "you have no account on this cluster"
     elif quota is not None and quota < of_host:
-        reason = "%s, so %d at most" % (
-            "your account has %d GPUs" % quota
-            if len(accounts) == 1
-            else "your accounts have %d GPUs" % quota,
+        reason = "%s %d %s, so %d at most" % (
+            "your account has" if len(accounts) == 1 else "your accounts have",
+            quota,
+            "GPU" if quota == 1 else "GPUs",
             quota,
         )
     else:

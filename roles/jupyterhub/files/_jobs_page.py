@@ -75,6 +75,11 @@ def gigabytes(mebibytes: object) -> str:
     return "%.4g" % (mebibytes / 1024) if isinstance(mebibytes, (int, float)) else "-"
 
 
+def counted(number: object, noun: str) -> str:
+    """Return 1 GPU, 2 GPUs. Only for nouns that take an s. The services of the hub do not load the shared modules of hosts."""
+    return "%s %s%s" % (number, noun, "" if str(number) == "1" else "s")
+
+
 def level(percent: object) -> int:
     """Return the class of the style sheet, 0 to 9, for a use in percent."""
     return min(9, max(0, int(percent) // 10))
@@ -117,6 +122,7 @@ def environment() -> jinja2.Environment:
         plain=plain,
         sentence=sentence,
         level=level,
+        counted=counted,
     )
     return found
 
@@ -267,8 +273,9 @@ def cost_words(job: dict, accounts: list) -> str:
         return ""
     for entry in accounts:
         if entry["account"] == job["account"] and entry["gpus"] is not None:
-            return "%d of the %d GPUs of group %s" % (job["gpus"], entry["gpus"], entry["account"])
-    return "%d GPUs, without a limit" % job["gpus"]
+            whole = counted(entry["gpus"], "GPU")
+            return "%d of the %s of group %s" % (job["gpus"], whole, entry["account"])
+    return "%s, without a limit" % counted(job["gpus"], "GPU")
 
 
 def folder_addresses(hub: str, folder: object, share: str) -> dict:

@@ -18,6 +18,7 @@ import importlib
 import io
 import json
 import os
+import re
 import resource
 import shlex
 import signal
@@ -382,6 +383,31 @@ def operators(trainyard, _site, _request):
     }
 
 
+def any_job(trainyard, site, request):
+    """A job of any person, as far as Slurm shows it to this one. Its folder and log are private: this helper reads them with no rights but the person's own."""
+    number = str(request["job"])
+    found = trainyard.find_of_all(number)
+    comment = trainyard.usage_library().parse_summary(found.pop("admin_comment"))
+    found["efficiency"] = {"GPU use": trainyard.usage_library().words(comment)} if comment else {}
+    found["why"] = ""
+    if found["state"] in trainyard.WAITING:
+        found["why"] = trainyard._job_limits.why(found, [], trainyard.nodes_now())
+    return {"job": found, "log": log_of_person(trainyard, site, found["person"], number)}
+
+
+def log_of_person(trainyard, site, person, number):
+    """Return the end of the log of a job of somebody, None if this person may not read it or there is none."""
+    if not re.fullmatch(_instance.ACCOUNT, person):
+        return None
+    path = os.path.join(site.config["jobs"], person, ".out", number + ".log")
+    try:
+        with trainyard._files.open_regular(path) as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - LOG_BYTES))
+            return stream.read(LOG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
 def node(trainyard, _site, request):
     """Drain or resume a host as the person, whose rights Slurm knows."""
     known = {each["name"] for each in trainyard.nodes_now()}
@@ -450,6 +476,7 @@ DO = {
     "clone": clone,
     "submit": submit,
     "operators": operators,
+    "any_job": any_job,
     "node": node,
 }
 

@@ -25,7 +25,7 @@ CONFIG = "/etc/trainyard/hub/hub.json"
 #: Of role monitoring_server, if this is its host. Seconds for an answer: pages work without it.
 PROMETHEUS, PATIENCE = "https://localhost:9090/api/v1/", 3
 #: Of role verify: its last report, if this is the host of its metrics.
-REPORT = "/var/lib/trainyard/hub/verify.html"
+REPORT = "/var/lib/trainyard/portal/verify.html"
 #: Bytes of a job file that a person uploads.
 MAX_FILE = 1 << 18
 #: For so long people share an answer of Prometheus about the cluster.
@@ -163,6 +163,16 @@ async def ask_all(queries: dict) -> dict:
     return dict(zip(queries, answers))
 
 
+async def ask_curves(job: dict, person: str) -> tuple:
+    """Return the charts that Prometheus has of a job of a person, and whether it has answered."""
+    now = time.time()
+    queries = _charts.curve_queries(job, now, person)
+    more = _charts.worker_queries(job, now, person)
+    told = await asyncio.gather(*[ask_prometheus(query) for query in queries + more])
+    panels = _charts.panels_of(told[: len(queries)])
+    return panels + _charts.worker_panels(told[len(queries) :]), None not in told
+
+
 def rank_of(handler) -> int | None:
     """Return the worker of a log that the address names, None for all of them."""
     text = handler.get_query_argument("rank", "")
@@ -179,10 +189,9 @@ class Job(Page):
         if "error" in answer:
             return self.refuse("Job %s" % number, answer)
         job = answer["job"]
-        queries = _charts.curve_queries(job, time.time(), self.get_current_user()["name"])
-        told = await asyncio.gather(*[ask_prometheus(query) for query in queries])
         # Those of Prometheus are over all the time of the job.
-        panels, titles = _charts.panels_of(told), set()
+        panels, has_prometheus = await ask_curves(job, self.get_current_user()["name"])
+        titles = set()
         titles.update(panel["title"] for panel in panels)
         for panel in _charts.hour_panels(answer["curves"], answer["workers"]):
             if panel["title"].partition(",")[0] not in titles:
@@ -201,7 +210,7 @@ class Job(Page):
             ssh=answer["ssh"],
             endpoints=endpoints,
             panels=panels,
-            has_prometheus=None not in told,
+            has_prometheus=has_prometheus,
             slow=_charts.slow_words(job.get("usage") or []),
             latest=_jobs_page.latest_end(job),
             cost=_jobs_page.cost_words(job, answer["accounts"]),
@@ -342,13 +351,17 @@ class Usage(Page):
         return self.finish(answer["csv"])
 
 
-class Operators(Page):
-    """The page of operators, and their actions, which the log of this service and Slurm keep with their names."""
+class OfOperators(Page):
+    """A page for operators alone."""
 
     def prepare(self):
         # Before the login there is no person. The methods ask for it.
         if self.get_current_user() and not self.is_operator():
             raise web.HTTPError(403, reason="This page is for operators")
+
+
+class Operators(OfOperators):
+    """The page of operators, and their actions, which the log of this service and Slurm keep with their names."""
 
     @web.authenticated
     async def get(self):
@@ -385,7 +398,28 @@ class Operators(Page):
         return self.redirect(PREFIX + "operators")
 
 
-class Report(Operators):
+class OperatorJob(OfOperators):
+    """The page of a job of anybody, for operators: what Slurm and Prometheus have of it, and its log if the operator's own account may read it."""
+
+    @web.authenticated
+    async def get(self, number):
+        answer = await self.ask("any_job", job=number)
+        if "error" in answer:
+            return self.refuse("Job %s" % number, answer)
+        job = answer["job"]
+        panels, has_prometheus = await ask_curves(job, str(job["person"]))
+        return self.show(
+            "job",
+            job=job,
+            of_person=job["person"],
+            panels=panels,
+            has_prometheus=has_prometheus,
+            latest=_jobs_page.latest_end(job),
+            log=answer["log"],
+        )
+
+
+class Report(OfOperators):
     """The last report of verify. It is one file with a style of its own, and without scripts."""
 
     @web.authenticated
@@ -429,6 +463,7 @@ async def main():
             (PREFIX + r"usage(\.csv)?", Usage),
             (PREFIX + "operators", Operators),
             (PREFIX + "operators/report", Report),
+            ("%soperators/job/%s" % (PREFIX, number), OperatorJob),
             ("%sjob/%s" % (PREFIX, number), Job),
             ("%sjob/%s/log" % (PREFIX, number), Log),
             ("%sjob/%s/(stop|clone)" % (PREFIX, number), Act),

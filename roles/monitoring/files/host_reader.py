@@ -1,12 +1,14 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""host_reader SETTINGS: writes the metrics of shares, certificates, processors and the kernel log of this host, once. A timer starts it, as root."""
+"""host_reader SETTINGS: writes the metrics of shares, certificates, processors, jobs and the kernel log of this host, once. A timer starts it, as root."""
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -17,6 +19,7 @@ sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 import _files
 import _gpu_numbers
 import _host_health
+import _job_watch
 import _metrics
 import _mountinfo
 
@@ -27,6 +30,13 @@ COUNTS = "/run/trainyard/metrics.json"
 ERRORS = "/var/lib/trainyard/health.json"
 BOOT = "/proc/sys/kernel/random/boot_id"
 SECONDS = 10
+GROUPS = "/sys/fs/cgroup"
+#: Control groups of Slurm's jobs, and their line of /proc/PID/cgroup without the path: version 2, and version 1.
+OF_JOBS = (
+    ("/system.slice/*slurmstepd.scope/job_*", "", "0::"),
+    ("/slurm*/uid_*/job_*", "/cpuacct", "2:cpuacct:"),
+    ("/slurm*/uid_*/job_*", "/memory", "1:memory:"),
+)
 
 
 def output(command: list[str], seconds: float = SECONDS) -> str | None:
@@ -94,6 +104,19 @@ def kernel_log() -> str | None:
     return _host_health.with_record(record if isinstance(record, dict) else {}, boot, text)
 
 
+def job_loads(root: str = GROUPS) -> dict[int, dict]:
+    """Return what each job of Slurm uses on this host, as _job_watch.load_of does, by its number."""
+    groups: dict[int, str] = {}
+    for pattern, folder, line in OF_JOBS:
+        for path in glob.glob(root + folder + pattern):
+            number = re.search("/job_([0-9]{1,18})$", path)
+            if number:
+                job = int(number.group(1))
+                group = line + path[len(root + folder) :]
+                groups[job] = groups.get(job, "") + group + "\n"
+    return {job: _job_watch.load_of(text, root) for job, text in groups.items()}
+
+
 def families(settings: dict) -> list[_metrics.Family]:
     mounts = _files.read("/proc/self/mountinfo")
     ends = {path: end_of(path) for path in settings["certificates"]}
@@ -102,6 +125,7 @@ def families(settings: dict) -> list[_metrics.Family]:
     found = [
         *_metrics.share_families([(path, space(path, mounts)) for path in settings["shares"]]),
         _metrics.certificate_family(known),
+        *_metrics.job_load_families(job_loads()),
         _metrics.cpu_family(_files.read("/proc/stat"), os.sysconf("SC_CLK_TCK")),
         _metrics.Family(
             "trainyard_host_gpus_expected",

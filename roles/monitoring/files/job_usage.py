@@ -28,6 +28,7 @@ import _messages
 import _metrics
 import _slurm
 import _usage
+from _quantity import quantity
 
 TLS = "/etc/trainyard/monitoring/tls"
 #: What was told of idle jobs, in the folder of this user.
@@ -168,6 +169,21 @@ def all_idle(jobs: list[dict], counts: dict[int, int]) -> list[dict]:
     ]
 
 
+def warning(job: dict, minutes: int) -> str:
+    """Return what a job is told that has not used its GPUs for some minutes."""
+    if job["gpus"] == 1:
+        words, use = "the GPU of job %d has not been used" % job["id"], "it"
+    else:
+        words = "none of the %d GPUs of job %d has been used" % (job["gpus"], job["id"])
+        use = "one"
+    return "%s for %s. The job is stopped in %d minutes unless it uses %s" % (
+        words,
+        quantity(minutes, "minute"),
+        GRACE // 60,
+        use,
+    )
+
+
 def decisions(told: dict, idle: list[dict], running: set[int], now: float) -> tuple:
     """Return jobs to warn, jobs to stop, and what to remember of jobs: when each was warned, and when it was stopped.
 
@@ -295,11 +311,7 @@ def end_idle_jobs(settings: dict, now: float) -> None:
     running = {job["id"] for job in jobs if job["state"] == "running"}
     warn, stop, kept = decisions(read_state(), all_idle(jobs, counts), running, now)
     for job in warn:
-        tell(
-            job,
-            "none of the %d GPUs of job %d has been used for %d minutes. The job is stopped in %d minutes unless it uses one"
-            % (job["gpus"], job["id"], minutes, GRACE // 60),
-        )
+        tell(job, warning(job, minutes))
     for job in stop:
         tell(job, "job %d is stopped: it has not used its GPUs since the warning" % job["id"])
         ask(["scancel", str(job["id"])])

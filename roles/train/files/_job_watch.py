@@ -337,8 +337,13 @@ def load(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
 
     Only Slurm's group of the job is meant: others also hold processes of other jobs.
     """
+    return load_of(read(own), root)
+
+
+def load_of(groups, root="/sys/fs/cgroup"):
+    """Return the same for control groups in the form of /proc/PID/cgroup."""
     found = {"cpu_seconds": None, "memory": None}
-    for line in read(own).splitlines():
+    for line in groups.splitlines():
         number, names, path = (line.split(":", 2) + ["", ""])[:3]
         at = re.match(r"(.*/job_[0-9]+)(/|$)", path)
         if not at:

@@ -101,8 +101,8 @@ def test_programs_import_what_is_beside_them_or_shared():
         lost += ["%s: %s" % (name, module) for module in needs - set(ON_HOSTS[role]) - placed()]
         used |= needs
     assert lost == []
-    # Others of them import the first three. trainyard-run mounts the other one in containers.
-    assert placed() - used == {"_quantity", "_parse_error", "_finding", "_launchers"}
+    # Others of them import the first two. trainyard-run mounts the other one in containers.
+    assert placed() - used == {"_parse_error", "_finding", "_launchers"}
 
 
 def test_programs_look_there_before_they_import():

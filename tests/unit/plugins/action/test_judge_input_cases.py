@@ -852,6 +852,7 @@ REFUSED = (
     + bad("image_relay_remove_data", "perhaps", 2, [])
     + bad("jobs_default_image", "a b", "-a", ["a"], "a:1\n")
     + bad("jobs_mail", "perhaps", 2, [])
+    + bad("jobs_mail_program", "sendmail", "/usr/sbin/send mail -t\n", 2)
     + bad("job_container_enabled", "perhaps", 2, [])
     + bad("job_container_images", ["a b"], ["-a"], ["a:1\n"], [1.5])
     + bad("job_container_shm_size", "0g", "8", "8t", "1.5g", "8g\n", ["8g"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,9 +23,11 @@ from ansible.template import Templar
 
 from ansible_collections.trainyard.gpu.plugins.action import compare_reports, verify_report
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _jupyterhub_plan
 
 drawn_once = charts.drawn_once
 ROOT = Path(__file__).parents[4]
+ROLES = ROOT / "roles"
 
 
 def act(module, check=False, task_vars=None, **args):
@@ -90,18 +93,41 @@ def test_metrics_have_the_verdict_also_if_it_is_bad(verify, sent):
 
 
 def test_operators_of_the_portal_have_the_page(verify, sent):
-    """In one module run with the metrics, for the account of the portal alone."""
-    told = verify(metrics=METRICS, portal="/var/lib/trainyard/hub/verify.html")
-    metrics, page = sent.files
+    """In one module run with the metrics. The account of the portal reads it, and cannot replace it: folder and file are root's."""
+    told = verify(metrics=METRICS, portal="/var/lib/trainyard/portal/verify.html")
+    metrics, folder, page = sent.files
     assert metrics["path"] == METRICS
     content = page.pop("content")
     assert content == Path(told["folder"], "report.html").read_text(encoding="utf-8")
     assert page == {
-        "path": "/var/lib/trainyard/hub/verify.html",
-        "mode": "0600",
-        "owner": "trainyard-hub",
+        "path": "/var/lib/trainyard/portal/verify.html",
+        "mode": "0640",
+        "owner": "root",
         "group": "trainyard-hub",
     }
+    assert folder == {
+        "path": "/var/lib/trainyard/portal",
+        "state": "directory",
+        "mode": "0750",
+        "owner": "root",
+        "group": "trainyard-hub",
+    }
+
+
+def test_the_page_of_operators_is_in_no_folder_of_another_account():
+    """A FIFO or a link there would make root wait, or write elsewhere. Role, portal and removal name one path."""
+    paths = {
+        re.search("'(/[^']+/verify.html)'", _text("verify/tasks/main.yml")).group(1),
+        re.search('REPORT = "(.+)"', _text("jupyterhub/files/jobs_page.py")).group(1),
+        re.search("__jupyterhub_portal: (.+)", _text("jupyterhub/vars/main.yml")).group(1)
+        + "/verify.html",
+    }
+    [path] = paths
+    assert not path.startswith(_jupyterhub_plan.STATE + "/")
+
+
+def _text(name):
+    return (ROLES / name).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -6,50 +6,10 @@ import json
 import re
 
 import pytest
-from role_variables import ROLES
+from monitoring_daemons import WANTED
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _monitoring_plan as planned
 
-HOSTS = [
-    {"name": "front", "address": "192.0.2.10"},
-    {"name": "gpu-a", "address": "192.0.2.11"},
-    {"name": "gpu-b", "address": "2001:db8::12"},
-]
-FILES = ROLES / "monitoring/files"
-WANTED = {
-    "host": "gpu-a",
-    "hosts": HOSTS,
-    "prometheus_host": "front",
-    "has_slurm": True,
-    "has_marks": True,
-    "scheduler_host": "front",
-    "release": "debian 12",
-    "gpus": 8,
-    "npus": 0,
-    "share": "/share",
-    "certificates": ["/etc/trainyard/tls/hub.pem"],
-    # As ansible-core before 2.19 gives them.
-    "interval": "15",
-    "port": 9100,
-    "retention_days": 90,
-    "retention_gib": 20,
-    "idle_hours": 2,
-    "idle_minutes": "60",
-    "mail": False,
-    "people_see": "own",
-    "gpu_source": "nvidia_smi",
-    "receivers": [],
-    "routes": [],
-    "alertmanagers": [],
-    "remote_write": [],
-    "rules": {},
-    "grafana_dir": "",
-    "rules_text": (FILES / "rules.yml").read_text(encoding="utf-8"),
-    "dcgm_text": (FILES / "dcgm.yml").read_text(encoding="utf-8"),
-    "site_rules": {},
-    "dashboards": {"cluster.json": "{}"},
-    "programs": {"gpu_reader": "g", "host_reader": "h", "slurm_reader": "s", "job_usage": "u"},
-}
 NOTHING = {
     "record": {},
     "placed_packages": False,

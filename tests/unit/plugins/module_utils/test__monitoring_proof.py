@@ -75,6 +75,10 @@ def test_jobs_of_gpus():
         "job 8 has 2 GPUs, and metrics of 1",
         "job 11 has 8 GPUs, and metrics of 0",
     ]
+    assert proof.wrong_jobs(marked((9, "a", 0)), [job(7, gpus=1)], {}, NOW + 3600) == [
+        "1 GPU has job 9, which is not in the queue",
+        "job 7 has 1 GPU, and metrics of 0",
+    ]
     # Nothing is known yet of a job that has just begun.
     assert proof.wrong_jobs({}, [job(7)], {}, NOW + 119) == []
     assert proof.wrong_jobs({}, [job(7)], {}, NOW + 121) != []

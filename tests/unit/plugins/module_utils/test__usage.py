@@ -91,6 +91,8 @@ def test_other_texts_of_administrators(text):
     [
         ({}, []),
         ({"used": 3}, ["5 of its 8 GPUs were never used; request fewer"]),
+        ({"used": 7}, ["1 of its 8 GPUs was never used; request fewer"]),
+        ({"stopped": 1}, ["it was stopped, because none of its GPUs had been used for 1 minute;"]),
         ({"used": 0, "use": 0}, ["its GPUs were never used; check that the program finds them"]),
         ({"use": 0.14}, ["its GPUs were used 14 % on average; look for what they wait for"]),
         ({"use": 0.15}, []),

@@ -73,6 +73,21 @@ def test_each_key_of_slurm():
     assert "--mail-type=END,FAIL,REQUEUE" in _batch.options(judged(), dict(PLACE, mail=True))
 
 
+def test_when_slurm_sends_mails():
+    def types(default, **values):
+        place = dict(PLACE, mail=True, mail_default=default)
+        found = _batch.options(judged(**values), place)
+        return [option for option in found if option.startswith("--mail")]
+
+    assert types(None) == ["--mail-type=END,FAIL,REQUEUE"]
+    assert types(["start"]) == ["--mail-type=BEGIN"]
+    assert types([]) == []
+    # The job counts more than its person.
+    assert types(["start"], mail="fail, end") == ["--mail-type=END,FAIL"]
+    assert types(["start"], mail="none") == []
+    assert "--mail" not in " ".join(options(mail="fail"))
+
+
 def test_an_interactive_job_is_one_command(tmp_path):
     (tmp_path / "sh").symlink_to("/bin/dash")
     command = _batch.interactive_command(

@@ -572,6 +572,39 @@ def test_a_job_that_fails_is_tried_again_and_explained(whole):
     )
 
 
+@pytest.mark.parametrize("mail", [True, False])
+def test_a_job_that_fails_tells_slurm_why_for_its_mails(whole, tmp_path, mail):
+    """Only where Slurm sends mails. A Slurm that refuses changes nothing."""
+    config = {"jobs": str(tmp_path / "jobs"), "mail": mail}
+    (tmp_path / "jobs.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "bin/scontrol").write_text(
+        '#!/bin/bash\nif [ "$1" = update ]; then printf "%%s\\n" "$@" > %s; exit 1; fi\necho h0\n'
+        % (tmp_path / "update"),
+        encoding="utf-8",
+    )
+    command = 'echo "CUDA driver version is insufficient for CUDA runtime version"; exit 3'
+    process, _folder, text = whole(dict(SMALL, command=command))
+    said, _none = process.communicate(text, timeout=60)
+    assert process.returncode == 3, said
+    assert (tmp_path / "update").exists() is mail
+    if mail:
+        words = (tmp_path / "update").read_text(encoding="utf-8").splitlines()
+        assert words[:2] == ["update", "JobId=7"] and len(words) == 3
+        begin = (
+            "Comment=trainyard: failed: worker 0 on host h0 failed first: the driver is older than"
+        )
+        assert words[2].startswith(begin)
+
+
+def test_the_comment_of_a_job_is_one_short_line(program):
+    cause = {"cause": "a\nb\x1b", "fix": "c" * 5000}
+    failed = {"rank": 1, "host": "h", "causes": [cause]}
+    found = program.failed_comment(failed)
+    assert found.startswith("trainyard: failed: worker 1 on host h failed first: a?b?. Cccc")
+    assert len(found) == 2019
+    assert program.failed_comment(None) == program.failed_comment(dict(failed, causes=[])) == ""
+
+
 def test_a_job_that_is_stopped_says_so(whole):
     process, folder, text = whole(dict(SMALL, worker_count="2", command="sleep 300"))
     process.stdin.write(text)

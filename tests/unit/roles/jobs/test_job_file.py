@@ -35,6 +35,28 @@ def problems(text, *changes, **more):
     return caught.value.problems
 
 
+@pytest.mark.parametrize(
+    "text, events",
+    [
+        ("", None),
+        ("mail: none", []),
+        ("mail: fail", ["fail"]),
+        ("mail: fail, start,", ["start", "fail"]),
+        ("mail: [end, requeue]", ["end", "requeue"]),
+        ('mail: ""', None),
+    ],
+)
+def test_when_mails_are_sent(text, events):
+    assert read(SAMPLE + text + "\n")["mail"] == events
+
+
+def test_what_a_person_has_chosen_for_all_jobs():
+    assert _job_file.mail_default("end, fail\n") == ["end", "fail"]
+    assert _job_file.mail_default("none") == [] and _job_file.mail_default("\n") is None
+    with pytest.raises(ValueError, match="'begin' is not possible; use none, or some of start"):
+        _job_file.mail_default("begin")
+
+
 def test_the_parameter_file_of_the_guide():
     job = read(
         "name=first_job\nkind=PyTorchJob\nworker_count=1\nworker_cpu=4\nworker_gpu=0\nworker_memory=4\nworker_shared_memory=4\n"
@@ -63,6 +85,7 @@ def test_the_parameter_file_of_the_guide():
         "services": {"ssh": False, "jupyter": False, "tensorboard": ""},
         "environment_aliases": "none",
         "copy_results": "",
+        "mail": None,
     }
     # A new key has its default.
     assert {key: job[key] for key in expected} == expected
@@ -141,6 +164,9 @@ def test_all_keys_in_yaml():
         ("services: [[ssh]]", "a list is not one of"),
         ("environment_aliases: DLWS", "did you mean dlws?"),
         ("copy_results: /data", "use remote:path"),
+        ("mail: begin", "mail: 'begin' is not possible; use none, or some of start, end, fail"),
+        ("mail: [end, none]", "mail: 'none' is not possible"),
+        ("mail: {end: true}", "mail: several keys is not possible"),
         ("copy_results: ':s3,secret=x:bucket'", "use remote:path"),
         ("copy_results: '-x:y'", "use remote:path"),
         (

@@ -97,7 +97,7 @@ def test_the_tightest_limit_counts():
         ),
         (
             {"workspace_id": "language", "worker_gpu": "2"},
-            "each person of account language has 1 at most",
+            "worker_gpu: the job needs 2 GPUs (1 worker with 2 each), but each person of account language has 1 at most",
         ),
         (
             {"workspace_id": "vision", "max_minutes": "601"},
@@ -110,7 +110,7 @@ def test_the_tightest_limit_counts():
         ),
         (
             {"workspace_id": "language", "worker_memory": "6.5", "worker_shared_memory": "2"},
-            "worker_memory: the job needs 8.5 GB (1 workers with 8.5 each), but account language has 8 at most; use less",
+            "worker_memory: the job needs 8.5 GB (1 worker with 8.5 each), but account language has 8 at most; use less",
         ),
     ],
 )
@@ -119,6 +119,21 @@ def test_accounts(values, said):
         judged(**values), _job_limits.accounts_of(ASSOCIATIONS, "anna"), "anna"
     )
     assert len(problems) == (said is not None) and (said or "") in "".join(problems), problems
+
+
+def test_words_for_one():
+    """One GPU, one CPU, one host and one job."""
+    free = node("a", gpus=1, cpus=3, memory=3072)
+    assert _job_limits.largest_worker([free]) == "a worker can have 1 GPU, 1 CPU and 2 GB now, on a"
+    full = dict(free, name="b", cpus_allocated=3)
+    assert "\n1 GPU of b is free, but no CPU is" in _job_limits.largest_worker([full])
+    job = judged(worker_count="2", worker_gpu="1", worker_memory="1")
+    assert "\n".join(_job_limits.host_problems(job, [free], [])) == (
+        "worker_count: each worker has a host of its own, but 1 host of this cluster is large enough for one (a) and the job has 2 workers; use at most 1 worker"
+    )
+    assert _job_limits.full_problems({"submitted": 1, "max_submitted": 1, "account": "vision"}) == [
+        "workspace_id: you have 1 waiting and running job in account vision, which allows each person 1; wait until one ends, or stop one"
+    ]
 
 
 def test_a_person_without_an_account():

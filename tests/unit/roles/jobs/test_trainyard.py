@@ -112,6 +112,7 @@ class Run:
                     "_log_causes",
                     "_error_signatures",
                     "_host_health",
+                    "_quantity",
                 )
             ),
             ROOT / "roles/train/files/_job_hang.py",
@@ -1455,6 +1456,33 @@ def test_the_space_of_images(run, answer, last, said):
         and done.stderr == said
     )
     assert said or "your images in the registry (GB)" in done.stdout
+
+
+def test_mails_as_the_job_or_its_person_has_chosen(run):
+    def sent(*words):
+        done = run("submit", run.file(), *words)
+        assert done.returncode == 0, done.stderr
+        script = (run.here / "script").read_text(encoding="utf-8")
+        return [line for line in script.splitlines() if "--mail" in line]
+
+    # Not at this site.
+    assert sent() == []
+    done = run("submit", run.file(), "--set", "mail=end")
+    assert done.returncode == 2
+    assert "mail: this cluster sends no mails (jobs_mail); remove the key" in done.stderr
+    path = run.here / "jobs.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(dict(config, mail=True)), encoding="utf-8")
+    assert sent() == ["#SBATCH --mail-type=END,FAIL,REQUEUE"]
+    chosen = run.here / "home/.config/trainyard/mail"
+    chosen.parent.mkdir(parents=True)
+    chosen.write_text("start, fail\n", encoding="utf-8")
+    assert sent() == ["#SBATCH --mail-type=BEGIN,FAIL"]
+    assert sent("--set", "mail=none") == []
+    chosen.write_text("always\n", encoding="utf-8")
+    done = run("submit", run.file())
+    assert done.returncode == 2
+    assert "%s: 'always' is not possible; use none, or some of start, end" % chosen in done.stderr
 
 
 def test_a_job_too_many(run):

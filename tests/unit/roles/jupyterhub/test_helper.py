@@ -498,6 +498,44 @@ def test_what_operators_see(helper_module, tmp_path, monkeypatch, command):
     assert (host["name"], host["gpus"], host["free"]["gpus"]) == ("gpu-1", 8, 5)
 
 
+def test_an_operator_sees_a_job_of_somebody_else(helper_module, tmp_path, monkeypatch, command):
+    """What Slurm shows the operator's account. The log only if this account may read it, and never the operator's own of that number."""
+    begin = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=400)
+    job = dict(ended(7, "ben", begin, 0), raw_id=7, name="a", qos="normal", nodes=["gpu-1"])
+    job.update(reason="", exit_code=1, signal=0)
+    job["admin_comment"] = "ty1:gpus=4,seen=4,used=2,hours=4,use=0.4,idle=0.25,mem=3"
+    asked = []
+
+    def parsed(words, _parse):
+        asked.append(words)
+        return [job]
+
+    # Of its module.
+    monkeypatch.setitem(command.find_of_all.__globals__, "jobs_of_all", list)
+    monkeypatch.setitem(command.find_of_all.__globals__, "parsed", parsed)
+    site = OfPerson(tmp_path)
+    site.config = {"jobs": str(tmp_path)}
+    found = helper_module.any_job(command, site, {"job": 7})
+    assert "--allusers" in asked[0] and "--jobs=7" in asked[0]
+    assert (found["job"]["person"], found["job"]["id"], found["log"]) == ("ben", "7", None)
+    assert found["job"]["efficiency"]["GPU use"].startswith("40 % on average, 2 of 4 GPUs used")
+    assert "admin_comment" not in found["job"] and "folder" not in found["job"]
+    log = tmp_path / "ben/.out/7.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"x" * 200000 + b"end\n\xff")
+    text = helper_module.any_job(command, site, {"job": 7})["log"]
+    assert text.endswith("end\n\ufffd") and len(text) == 100000
+    # No FIFO, and no other folder.
+    log.unlink()
+    os.mkfifo(log)
+    assert helper_module.any_job(command, site, {"job": 7})["log"] is None
+    job["user"] = "../ben"
+    assert helper_module.any_job(command, site, {"job": 7})["log"] is None
+    job["raw_id"] = 8
+    with pytest.raises(command.Refused, match="Slurm shows you no job 7"):
+        helper_module.any_job(command, site, {"job": 7})
+
+
 def test_an_operator_acts_as_a_person_of_slurm(helper_module, tmp_path, monkeypatch, command):
     """By one command of Slurm, whose reason is one word of it."""
     ran = []

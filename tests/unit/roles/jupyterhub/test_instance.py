@@ -202,7 +202,7 @@ def test_good_requests():
     "accounts, most, why",
     [
         ([ACCOUNT], 4, "your account has 4 GPUs, so 4 at most"),
-        ([dict(ACCOUNT, person_gpus=1)], 1, "your account has 1 GPUs"),
+        ([dict(ACCOUNT, person_gpus=1)], 1, "your account has 1 GPU, so"),
         ([ACCOUNT, dict(ACCOUNT, account="language", gpus=6)], 6, "your accounts have 6 GPUs"),
         ([ACCOUNT, dict(ACCOUNT, gpus=None)], 8, "no host has more than 8"),
         ([dict(ACCOUNT, gpus=16)], 8, "no host has more than 8"),

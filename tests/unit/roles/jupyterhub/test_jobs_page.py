@@ -232,6 +232,7 @@ def test_hostile_texts_stay_texts():
         drawn("cluster", **hostile_cluster()),
         drawn("usage", months=hostile(portal.months()[:1]), groups=hostile([used]), most=9),
         drawn("operators", **hostile_operators()),
+        drawn("job", job=running, of_person=HOSTILE, panels=[], log=HOSTILE, latest=HOSTILE),
         drawn("problem", heading=HOSTILE, problems=[HOSTILE], since=HOSTILE),
     ]
     for text in shown:
@@ -463,6 +464,32 @@ def test_the_queries_of_curves():
         charts.curve_queries(dict(job, id="1 or vector(1)"), now, "anna")
 
 
+def test_the_queries_of_workers():
+    """As those of GPUs: of one job, and only if it is one of the person."""
+    job = portal.shown_job(started="2026-11-01T00:00:00Z", ended="2026-11-11T00:00:00Z")
+    cpus, memory = (asked_of(text) for text in charts.worker_queries(job, 0.0, "anna"))
+    of_person = ' and on () trainyard_slurm_job_info{slurm_job="9998",user="anna"}'
+    expected = 'rate(trainyard_job_cpu_seconds_total{slurm_job="9998"}[7232s])' + of_person
+    assert (cpus["query"], cpus["step"]) == (expected, "3616")
+    assert memory["query"] == 'trainyard_job_memory_bytes{slurm_job="9998"}' + of_person
+    now = charts.seconds_of(job["started"]) + 60
+    (short, _memory) = charts.worker_queries(dict(job, ended=None), now, "anna")
+    assert "[240s]" in asked_of(short)["query"]
+    assert charts.worker_queries(dict(job, started=None), now, "anna") == []
+    assert charts.worker_queries(job, now, 'a"} or x{y="') == []
+
+
+def test_curves_of_workers_over_the_time_of_the_job():
+    rows = [({"instance": "gpu-0%d" % number}, [number, 2, 3]) for number in (1, 2)]
+    panels = charts.worker_panels([portal.matrix(rows), None])
+    assert [(panel["title"], panel["unit"]) for panel in panels] == [("CPUs in use", "CPUs")]
+    assert [each["name"] for each in panels[0]["legend"]] == ["gpu-01", "gpu-02"]
+    # The last hour of the job's own record is shown only without them.
+    hour = charts.hour_panels([], portal.workers())
+    titles = [panel["title"].partition(",")[0] for panel in hour]
+    assert titles == [title for title, *_more in charts.OF_WORKERS]
+
+
 def test_what_others_use_is_asked_only_if_the_site_shows_it():
     """With monitoring_people_see: own, the page of the cluster has no curve of accounts, and no use of a GPU."""
     assert set(charts.cluster_queries(portal.NOW, False)) == {"health"}
@@ -576,6 +603,23 @@ def test_the_queue_by_reason():
     assert "No job waits" in drawn("cluster", **portal.cluster_values(hosts, [], {}))
 
 
+def test_the_page_of_a_job_of_somebody_else():
+    """For operators: no action, no folder, and the log only if there is one."""
+    job = dict(portal.a_job(5, "running", started="2026-11-01T23:00:00Z"), person="ben")
+    values = {"job": job, "of_person": "ben", "panels": [], "has_prometheus": True, "latest": ""}
+    page = Page(drawn("job", **values, log=None))
+    assert page.of("form") == [] and page.of("pre") == []
+    assert "Folder and log belong to ben, and your account cannot read them" in page.text
+    assert not any("/job/5/" in attrs.get("href", "") for attrs in page.of("a"))
+    page = Page(drawn("job", **values, log="<b>step 1</b>"))
+    assert page.of("form") == [] and "<b>step 1</b>" in page.text and page.of("b") == []
+    own = portal.operator_values(portal.of_all(), portal.told_of_operators(), pages)
+    number, person = own["jobs"][0]["id"], own["jobs"][0]["person"]
+    for name, folder in (("somebody", "operators/job/"), (person, "job/")):
+        text = pages.render("operators", dict(FRAME, person=name), **own)
+        assert 'href="%s%s%s"' % (PREFIX, folder, number) in text
+
+
 def test_the_page_of_operators(rendered):
     page = Page(rendered["operators"])
     # The severe alert first, and none that does not fire yet.
@@ -638,6 +682,7 @@ def test_when_a_job_ends_and_what_it_takes():
     accounts = portal.home()["accounts"]
     assert pages.cost_words(job, accounts) == "16 of the 64 GPUs of group vision"
     assert pages.cost_words(job, []) == "16 GPUs, without a limit"
+    assert pages.cost_words(dict(job, gpus=1), []) == "1 GPU, without a limit"
     assert pages.cost_words(dict(job, gpus=0), accounts) == ""
     found = pages.folder_addresses("https://hub.test", "/data1/share/a b/<x>", "/data1/share/")
     assert found == {

@@ -211,6 +211,13 @@ def test_idle_jobs_are_warned_and_then_stopped(cluster):
     assert _usage.notes(_usage.parse_summary("ty1:gpus=2,seen=0,stopped=60"))
 
 
+def test_the_words_for_one_gpu_and_one_minute(cluster):
+    one = {"id": 7, "gpus": 1, "name": "first", "user": "ann"}
+    assert job_usage.warning(one, 1) == (
+        "the GPU of job 7 has not been used for 1 minute. The job is stopped in 30 minutes unless it uses it"
+    )
+
+
 def test_a_job_that_uses_a_gpu_again_is_warned_anew(cluster):
     settings = dict(SETTINGS, idle_minutes=60)
     cluster.queue = running(7)

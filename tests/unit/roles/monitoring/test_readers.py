@@ -275,9 +275,10 @@ def test_the_time_of_a_gap_belongs_to_no_job(host):
 
 def test_the_program_runs_alone(tmp_path):
     """With the modules as on a host: in one folder."""
+    folders = ("roles/host_library/files", "roles/train/files", "plugins/module_utils")
     for name in FILES.glob("*.py"):
         code = "import runpy, sys; sys.path[:0] = %r; runpy.run_path(%r, run_name='x')" % (
-            [str(ROOT / folder) for folder in ("roles/host_library/files", "plugins/module_utils")],
+            [str(ROOT / folder) for folder in folders],
             str(name),
         )
         done = subprocess.run(
@@ -488,3 +489,55 @@ def test_settings_are_json(tmp_path):
     path.write_text(json.dumps({"interval": 15, "source": "dcgm", "jobs": False}), encoding="utf-8")
     reader = gpu_reader.Reader(json.loads(path.read_text(encoding="utf-8")))
     assert reader.interval == 15 and reader.jobs() is None
+
+
+GROUPS = {
+    # Version 2, with a job that has a second slurmd's scope and one without memory.
+    "v2": {
+        "system.slice/slurmstepd.scope/job_7/cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
+        "system.slice/slurmstepd.scope/job_7/memory.current": "1073741824\n",
+        "system.slice/slurmstepd.scope/job_7/step_0/user/cpu.stat": "usage_usec 9\n",
+        "system.slice/gpu-a_slurmstepd.scope/job_12345678/cpu.stat": "usage_usec 1000000\n",
+        "system.slice/slurmstepd.scope/system/cpu.stat": "usage_usec 9\n",
+        "system.slice/slurmstepd.scope/job_x/cpu.stat": "usage_usec 9\n",
+        "user.slice/job_9/cpu.stat": "usage_usec 9\n",
+    },
+    "v1": {
+        "cpuacct/slurm/uid_2001/job_7/cpuacct.usage": "2500000000\n",
+        "memory/slurm/uid_2001/job_7/memory.usage_in_bytes": "1073741824\n",
+        "memory/slurm/uid_2001/job_7/step_0/memory.usage_in_bytes": "9\n",
+        "cpuacct/slurm_gpu-a/uid_2002/job_12345678/cpuacct.usage": "1000000000\n",
+        "cpuacct/user.slice/uid_2001/job_9/cpuacct.usage": "9\n",
+    },
+    "none": {},
+}
+
+
+@pytest.mark.parametrize("version", GROUPS)
+def test_what_each_job_uses(tmp_path, version):
+    """On trees as both versions of control groups have them. A job whose memory is not known has no such series."""
+    for name, text in GROUPS[version].items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    loads = host_reader.job_loads(str(tmp_path))
+    assert loads == (
+        {
+            7: {"cpu_seconds": 2.5, "memory": 1 << 30},
+            12345678: {"cpu_seconds": 1.0, "memory": None},
+        }
+        if version != "none"
+        else {}
+    )
+    text = host_reader._metrics.render(host_reader._metrics.job_load_families(loads))
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert lines == (
+        [
+            'trainyard_job_cpu_seconds_total{slurm_job="7"} 2.5',
+            'trainyard_job_cpu_seconds_total{slurm_job="12345678"} 1',
+            'trainyard_job_memory_bytes{slurm_job="7"} 1073741824',
+        ]
+        if version != "none"
+        else []
+    )
+    assert check_metrics(text) == ""

@@ -117,6 +117,9 @@ def test_rules_are_changed_by_name(tmp_path):
     # A group without rules is none.
     assert "verify" not in [group["name"] for group in json.loads(document)["groups"]]
     assert "[4h]" in changed["GpuAllocatedButIdle"]["expr"] and "IDLE" not in document
+    for hours, words in ((4, "for 4 hours"), (1, "for 1 hour")):
+        idle = rules(planned.rules_document(TEXT, {}, hours))["GpuAllocatedButIdle"]
+        assert idle["annotations"]["summary"].endswith(words)
     assert changed["HostDown"]["annotations"]["documentation"].endswith("monitoring.md#hostdown")
     assert promtool(tmp_path, document, "check", "rules", "rules.yml").returncode == 0
     assert planned.unknown_rules(TEXT, {"DiskNearlyFul": False}) == ["DiskNearlyFul"]
