@@ -82,7 +82,13 @@ class Rate(TypedDict):
     compared: bool
 
 
-class _OfHosts(TypedDict, total=False):
+class _Card(TypedDict, total=False):
+    """C(name) is only of a network card."""
+
+    name: str
+
+
+class _OfHosts(_Card, total=False):
     """C(remarks) are what other tools warn of. Only the host itself has them."""
 
     remarks: list[str]
@@ -123,7 +129,7 @@ class Judged(_Named):
     rates: dict[str, Rate]
 
 
-class Shown(TypedDict):
+class Shown(_Card):
     """A device for the report and its file."""
 
     kind: str
@@ -544,7 +550,7 @@ def _unit(test: str, value: float) -> str:
     return "%.4g %s" % (value, "TFLOP/s" if test.startswith("matmul") else "GB/s")
 
 
-def _name(device: Judged) -> str:
+def _name(device: Device | Judged) -> str:
     if device["kind"] == "host":
         return "the host"
     if device["kind"] == "hca":
@@ -718,7 +724,7 @@ def _verdict(device: Judged) -> str:
 
 def _shown(device: Judged) -> Shown:
     """Return a device for the report and its file."""
-    return {
+    shown: Shown = {
         "kind": device["kind"],
         "serial": device["serial"],
         "host": device["host"],
@@ -734,8 +740,10 @@ def _shown(device: Judged) -> Shown:
             if rate["relative"] is not None
         },
         "state": {key: value for key, value in device["state"].items() if key != "slowed"},
-        **({"name": device["name"]} if "name" in device else {}),
     }
+    if "name" in device:
+        shown["name"] = device["name"]
+    return shown
 
 
 # --- between hosts ------------------------------------------------------------------------------------------------------------
@@ -787,7 +795,7 @@ def link_check(runs: list[dict[str, Any]], collective: str, hosts: list[str]) ->
     )
 
 
-def rail_devices(answer: dict) -> list[dict]:
+def rail_devices(answer: dict[str, Any]) -> list[Device]:
     """Return the cards that were measured alone, as devices, from the answer of the bandwidth job: C(rails) and, by host, C(facts).
 
     A card was measured with one or two others. The best of these counts, because the other one may be slow.
@@ -806,16 +814,18 @@ def rail_devices(answer: dict) -> list[dict]:
     return _told_apart(found)
 
 
-def _rail_fault(run: dict) -> str:
+def _rail_fault(run: dict[str, Any]) -> str:
     """Return why a measurement over one card counts for nothing."""
     if run["error"]:
-        return run["error"]
+        return str(run["error"])
     if run["wrong"]:
         return "%d wrong values" % run["wrong"]
     return "" if run["busbw_gb_s"] else "nothing was measured"
 
 
-def _rail_device(host: str, number: int, rail: dict, own: list[dict], software: str) -> dict:
+def _rail_device(
+    host: str, number: int, rail: dict[str, Any], own: list[dict[str, Any]], software: str
+) -> Device:
     good = [run["busbw_gb_s"] for run in own if not _rail_fault(run)]
     broken = [
         "with %s: %s" % (", ".join(name for name in run["hosts"] if name != host), _rail_fault(run))
@@ -840,15 +850,15 @@ def _rail_device(host: str, number: int, rail: dict, own: list[dict], software: 
     }
 
 
-def judge_rails(answer: dict, filed: dict) -> dict:
+def judge_rails(answer: dict[str, Any], filed: Filed) -> Verdict:
     """Return the judged cards and the finding about them. C(filed) are earlier results by serial number, as for P(judge)."""
     found = rail_devices(answer)
     rates = judge(found, filed, lambda model: {})["devices"]
-    scores = {device["serial"]: {"rail": score(device["rates"]["rail"])} for device in found}
+    scores = {device["serial"]: _scores(device) for device in found}
     peers = _peers(found, scores, filed)
     slow, broken = [], []
     for device in found:
-        value = scores[device["serial"]]["rail"]
+        value = scores[device["serial"]].get("rail")
         if device["error"]:
             broken.append("%s: %s" % (_name(device), device["error"]))
         elif value is not None:
@@ -875,8 +885,9 @@ def judge_rails(answer: dict, filed: dict) -> dict:
 
 def filed_result(device: Shown, generated: str) -> dict[str, Any]:
     """Return what the file of a device keeps of this run."""
-    keys = ("kind", "model", "host", "index", "software", "verdict", "wrong", "rates", "state")
-    keys += ("name",) if "name" in device else ()
+    keys = ["kind", "model", "host", "index", "software", "verdict", "wrong", "rates", "state"]
+    if "name" in device:
+        keys.append("name")
     found: dict[str, Any] = dict(device)
     return dict({key: found[key] for key in keys}, generated=generated)
 

@@ -555,7 +555,9 @@ def parse_pfc(text: str) -> dict[str, int]:
     for line in text.splitlines():
         name, colon, words = line.strip().partition(":")
         count = _number(words.strip()) if colon else None
-        for key, pattern in _PFC if count is not None else ():
+        if count is None:
+            continue
+        for key, pattern in _PFC:
             match = pattern.match(name)
             if match:
                 priority = next(each for each in match.groups() if each)

@@ -548,7 +548,7 @@ def cpu_family(text: str, ticks: int) -> Family:
     )
 
 
-def job_load_families(loads: dict[int, dict]) -> list[Family]:
+def job_load_families(loads: dict[int, dict[str, Any]]) -> list[Family]:
     """Return the time of processors and the memory of each job of Slurm on this host.
 
     :param loads: by number of the job, C(cpu_seconds) and C(memory) in bytes, None for what is not known.

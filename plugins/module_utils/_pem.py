@@ -76,7 +76,7 @@ def check(pem: str) -> None:
         raise ParseError(f"OpenSSL cannot parse the certificate: {error}") from error
 
 
-def fingerprints(texts):
+def fingerprints(texts: list[str]) -> list[str]:
     """Return the SHA-256 fingerprints of all certificates in the texts, none if a text cannot be read."""
     try:
         return [fingerprint for text in texts for fingerprint in certificates(text)]

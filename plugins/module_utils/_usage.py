@@ -29,7 +29,7 @@ try:
     from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 except ImportError:
     # Beside the program in a folder of a host.
-    from _quantity import quantity
+    from _quantity import quantity  # type: ignore[import-not-found,no-redef]
 
 __all__ = [
     "COLUMNS",

@@ -17,8 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-# ansible-core has no types.
-from ansible.module_utils.common.yaml import yaml_load  # type: ignore[import-untyped]
+from ansible.module_utils.common.yaml import yaml_load
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
     is_of_driver,

@@ -7,17 +7,36 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from typing import Any, TypedDict
+
+Package = tuple[str, str]
 
 
-def series_of(version):
+class Plan(TypedDict):
+    """What role cuda_toolkit installs. cuda_toolkits explains the keys."""
+
+    folders: dict[str, str]
+    chosen: str
+    priority: int
+    packages: list[str]
+    asked: dict[str, str]
+    holds: list[str]
+    lacks_packages: bool
+    missing_runfiles: list[dict[str, Any]]
+    new_folders: list[str]
+    wrong: list[str]
+
+
+def series_of(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def number(version):
+def number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
-def packages_of(versions, cudnn, cuda):
+def packages_of(versions: Iterable[str], cudnn: str, cuda: str) -> list[Package]:
     """Name and version; a series alone has no version."""
     found = []
     for version in versions:
@@ -35,7 +54,7 @@ def packages_of(versions, cudnn, cuda):
     return found + [(name, cudnn) for name in names]
 
 
-def wrong_releases(folders, found):
+def wrong_releases(folders: dict[str, str], found: dict[str, Any]) -> list[str]:
     """Return a sentence for each folder whose compiler is of another release. C(folders) are the releases by folder."""
     sentences = []
     for folder, release in folders.items():
@@ -45,7 +64,7 @@ def wrong_releases(folders, found):
     return sentences
 
 
-def lacks(installed, name, version):
+def lacks(installed: dict[str, Any], name: str, version: str) -> bool:
     """Return whether a package is missing, not held, or of another version. C(version) is empty where any will do."""
     there = installed.get(name)
     if not there or not there["held"]:
@@ -53,12 +72,12 @@ def lacks(installed, name, version):
     return bool(version) and there["version"] != version
 
 
-def _patterns_to_hold(versions):
+def _patterns_to_hold(versions: Iterable[object]) -> list[str]:
     names = [series_of(str(version)).replace(".", "-") for version in versions]
     return [pattern % name for name in names for pattern in ("*-%s", "cuda-toolkit-%s-*")]
 
 
-def _versions_asked(packages):
+def _versions_asked(packages: Iterable[Package]) -> dict[str, str]:
     """Return the versions by package. A name without a version has its series."""
     asked = {}
     for name, version in packages:
@@ -66,7 +85,13 @@ def _versions_asked(packages):
     return asked
 
 
-def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
+def cuda_toolkits(
+    versions: Sequence[object],
+    runfiles: Sequence[dict[str, Any]] = (),
+    chosen: object = "",
+    cudnn: object = "",
+    found: dict[str, Any] | None = None,
+) -> Plan:
     """Return the plan of the requested toolkits and of cuDNN.
 
     C(versions) are installed as packages. Each is a series (12.4), a release (12.4.1) or the version of a package (12.4.1-1). C(runfiles) come from NVIDIA's

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import (
     ParseError,
     fingerprint,
-    printable,
+    one_line,
 )
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def setting_differences(
             continue
         if sorted(value.lower() for value in values) != sorted(value.lower() for value in expected):
             yield _difference(
-                "sshd reads %s from %s as '%s'" % (name, path, printable(", ".join(values))),
+                "sshd reads %s from %s as '%s'" % (name, path, one_line(", ".join(values))),
                 "%s '%s'" % (name, ", ".join(expected)),
             )
 

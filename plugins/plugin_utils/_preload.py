@@ -12,8 +12,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-# ansible-core has no types.
-from ansible.plugins.loader import filter_loader  # type: ignore[import-untyped]
+from ansible.plugins.loader import filter_loader
 
 from ansible_collections.trainyard.gpu.plugins import filter as filters
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._decisions import DECISIONS, PLUGINS

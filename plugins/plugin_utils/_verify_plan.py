@@ -642,7 +642,12 @@ def decide_verify_unmeasured(
 
 
 def decide_verify_nodes(
-    checks: list, draining: list, scheduler: dict, hosts: list, blame=(), suspect=()
-) -> dict:
+    checks: list[dict[str, Any]],
+    draining: list[str],
+    scheduler: dict[str, Any],
+    hosts: list[str],
+    blame: Sequence[dict[str, Any]] = (),
+    suspect: Collection[str] = (),
+) -> Nodes:
     """As nodes. C(scheduler) is a result of M(trainyard.gpu.slurm_info), empty if it has not run."""
     return nodes(checks, blame, suspect, draining, scheduler.get("nodes") or [], hosts)

@@ -74,7 +74,12 @@ def answering_gpu(security_updates):
     """The GPU that prepare.yml has put on the bus has a device node and answers. No module is loaded: a mount below /proc would stop rootless containers."""
     answer = ANSWER.read_text(encoding="utf-8").replace("00000000:00:06.0", "00000000:01:00.0")
     for host in HOSTS:
-        on(host, "rm --force /dev/nvidia[1-9]; mkdir /etc/vendor-fixtures/nvidia-smi")
+        on(host, "rm --force /dev/nvidia[1-9]; mkdir --parents /etc/vendor-fixtures/nvidia-smi")
+        # Purging Docker has emptied the volume that prepare.yml has put below the storage of jobs.
+        store = "/var/lib/trainyard/containers"
+        on(host, "! mountpoint --quiet %s || umount --recursive %s" % (store, store))
+        on(host, "mkdir --parents /var/lib/docker/of-jobs %s" % store)
+        on(host, "mount --bind /var/lib/docker/of-jobs %s" % store)
         # A container boots no kernel of its own, and DKMS has built no module for one.
         on(host, "rm --force /boot/vmlinuz-*")
         on(host, "cat > /etc/vendor-fixtures/nvidia-smi/xml", answer)
