@@ -209,7 +209,11 @@ def _files(requested: Requested, is_login: bool, is_training: bool) -> list[Mana
 
 
 def jobs_plan(requested: Requested, host: str) -> Plan:
-    """Return the plan of a host by its inventory name. See the filter."""
+    """Return the plan of a host by its inventory name.
+
+    C(files) are for M(trainyard.gpu.managed_files), C(packages) what the host needs of the distribution, C(absent) paths of files of this role that the host has to
+    lack, and C(folders), on one host only, those on the share for M(trainyard.gpu.shared_folders).
+    """
     is_login = host in requested["login_hosts"]
     is_training = host in requested["training_hosts"]
     files = _files(requested, is_login, is_training)
@@ -234,7 +238,7 @@ def owned() -> list[str]:
 
 
 def jobs_drift(found: Found, requested: Requested, host: str) -> list[Difference]:
-    """Return what differs from the plan of a host, one row each. See the filter."""
+    """Return what differs from the plan of a host, one row each; none if a run of role jobs would change nothing."""
     plan = jobs_plan(requested, host)
     rows = [
         difference(path, "absent", "present")
