@@ -211,8 +211,8 @@ def _files(requested: Requested, is_login: bool, is_training: bool) -> list[Mana
 def jobs_plan(requested: Requested, host: str) -> Plan:
     """Return the plan of a host by its inventory name.
 
-    C(files) are for M(trainyard.gpu.managed_files), C(packages) what the host needs of the distribution, C(absent) paths of files of this role that the host has to
-    lack, and C(folders), on one host only, those on the share for M(trainyard.gpu.shared_folders).
+    C(files) are for M(trainyard.gpu.managed_files), C(packages) what the host needs of the distribution, C(absent) paths of files of this role that the host
+    has to lack, and C(folders), on one host only, those on the share for M(trainyard.gpu.shared_folders).
     """
     is_login = host in requested["login_hosts"]
     is_training = host in requested["training_hosts"]

@@ -1184,10 +1184,10 @@ def _certificate(requested: Requested, address: str) -> Certificate:
 def jupyterhub_plan(requested: Requested, host: str) -> Plan:
     """Return what role jupyterhub places on a host.
 
-    C(requested): C(enabled); C(hub_host) and C(training_hosts), inventory names; C(members), C(name) and C(address) of each host; C(accounts), as slurm_accounts;
-    C(users), as shared_storage_users; C(containers), whether jobs run in them; C(programs), their content by name; C(requirements), C(npm_package), C(npm_lock)
-    and C(vscode_pinned), the pinned packages; C(vscode_build), the program that builds VS Code; C(proxy_token), a new secret; and the variables of the role
-    without their prefix.
+    C(requested): C(enabled); C(hub_host) and C(training_hosts), inventory names; C(members), C(name) and C(address) of each host; C(accounts), as
+    slurm_accounts; C(users), as shared_storage_users; C(containers), whether jobs run in them; C(programs), their content by name; C(requirements),
+    C(npm_package), C(npm_lock) and C(vscode_pinned), the pinned packages; C(vscode_build), the program that builds VS Code; C(proxy_token), a new secret; and
+    the variables of the role without their prefix.
 
     Returns C(parts), hub on its host and notebook on training hosts, C(problems), C(packages), C(certificate), C(folder), C(names) and C(addresses) of the one
     that the role makes, C(needs_ca), whether the host needs that of the role's authority, C(hub_environment) and C(notebook_environment), options of
