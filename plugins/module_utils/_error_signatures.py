@@ -3871,6 +3871,30 @@ SIGNATURES = [
             "https://docs.docker.com/reference/cli/docker/image/pull/",
         ),
         (
+            "image_not_on_host",
+            IMAGE,
+            SPECIAL,
+            [r"trainyard-run: image '([^'\s]{1,200})' is not on this host"],
+            [
+                "trainyard-run: image 'trainyard/training:32800908144e' is not on this host; images here: localhost/trainyard/training:eea5ae0acb27. Use one of them"
+            ],
+            "image {1} is not in the image store of the host",
+            "use an image that `trainyard images` lists, or one of a registry of this cluster",
+            "run playbook scheduler, which loads the training image and those of job_container_images",
+            PODMAN,
+        ),
+        (
+            "container_refused",
+            SETUP,
+            GENERAL,
+            [r"trainyard-run: ([^\n]{1,300})"],
+            ["trainyard-run: mount: 'data:/data' is not SOURCE[:TARGET[:ro]] with absolute paths"],
+            "a container of the job was not started: {1}",
+            "do what the message says",
+            "do what the message says",
+            PODMAN,
+        ),
+        (
             "mount_missing",
             STORAGE,
             SPECIAL,
