@@ -49,7 +49,7 @@ JOB = """name: two
 worker_count: 2
 worker_gpu: 1
 command: |
-  echo "$RANK of $WORLD_SIZE as $(id -un) in $(. /etc/os-release; echo $ID)"
+  echo "$SLURM_PROCID of $SLURM_NTASKS as $(id -un) in $(. /etc/os-release; echo $ID)"
   ls /dev | grep '^nvidia[0-9]'
   python3 -c 'import horovod, torch; print(torch.__version__)'
 """
@@ -148,11 +148,11 @@ def test_a_persons_job_runs_in_containers():
     deadline = time.monotonic() + 180
     while True:
         job = json.loads(person("trainyard show %s --json" % number))
-        if job["state"] not in ("queued", "running", "ending"):
+        if job["state"] not in ("waiting", "starting", "running", "ending"):
             break
         assert time.monotonic() < deadline, job
         time.sleep(2)
-    assert job["state"] == "completed", (job, person("trainyard logs %s" % number))
+    assert job["state"] == "done", (job, person("trainyard logs %s" % number))
     for rank, name in enumerate(QUEUE):
         told = person("trainyard logs %s --rank %d" % (number, rank)).splitlines()
         # The host says Ubuntu, and the image is Debian's.
