@@ -148,11 +148,11 @@ def test_a_persons_job_runs_in_containers():
     deadline = time.monotonic() + 180
     while True:
         job = json.loads(person("trainyard show %s --json" % number))
-        if job["state"] not in ("waiting", "starting", "running", "ending"):
+        if job["state"] not in ("pending", "configuring", "running", "completing"):
             break
         assert time.monotonic() < deadline, job
         time.sleep(2)
-    assert job["state"] == "done", (job, person("trainyard logs %s" % number))
+    assert job["state"] == "completed", (job, person("trainyard logs %s" % number))
     for rank, name in enumerate(QUEUE):
         told = person("trainyard logs %s --rank %d" % (number, rank)).splitlines()
         # The host says Ubuntu, and the image is Debian's.
