@@ -1180,7 +1180,7 @@ def test_a_job_that_hangs_tells_where_its_ranks_wait(ranks, tmp_path, monkeypatc
         # On a busy machine more than a minute may have passed, which the sentence would tell.
         launched.progress.since = time.monotonic()
         # Not while the three still are a shell, which becomes sleep: the runner would then see another state than this look.
-        waits = "rank 2 on here waits for a pipe, ranks 0, 1 and 3 on here: sleeps"
+        waits = "rank 2 on here waits for a pipe, ranks 0, 1 and 3 on here sleep"
         return is_first and said.startswith(waits)
 
     monkeypatch.setattr(launched.progress, "look", look)
@@ -1188,7 +1188,7 @@ def test_a_job_that_hangs_tells_where_its_ranks_wait(ranks, tmp_path, monkeypatc
     assert code == 143 and result["hang"] in result["warnings"], result
     said = (Path(launched.job_dir) / "hang.txt").read_text(encoding="utf-8")
     first = said.splitlines()[0]
-    assert first.startswith("rank 2 on lab-a waits for a pipe, ranks 0, 1 and 3 on lab-a: sleeps")
+    assert first.startswith("rank 2 on lab-a waits for a pipe, ranks 0, 1 and 3 on lab-a sleep")
     assert result["hang"] == "at its end: %s. See %s/hang.txt" % (first, launched.job_dir)
     assert "=== host lab-b\n" in said
     told = (Path(launched.job_dir) / "rank.3.log").read_text(encoding="utf-8")
