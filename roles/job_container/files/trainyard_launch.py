@@ -891,7 +891,7 @@ class Ranks(object):
         """Report for the worker what its ranks have reported. Role train reads the records of the ranks itself."""
         found = {each["rank"]: self.record(each["rank"]).get("report") for each in self.ranks}
         reports = {rank: report for rank, report in found.items() if isinstance(report, dict)}
-        report, problem = common_report(dict(dict.fromkeys(found, {}), **reports))
+        report, problem = common_report({**dict.fromkeys(found, {}), **reports})
         if problem:
             print("trainyard-launch: on %s %s" % (socket.gethostname(), problem), file=sys.stderr)
         if os.environ.get("TRAINYARD_RANK_REPORT") and report:
