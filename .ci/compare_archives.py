@@ -126,8 +126,20 @@ def differing(fact: dict, packages: list[Package]) -> list[str]:
     return found
 
 
+def link_collection() -> None:
+    """Let files of this checkout import each other as parts of the collection, which is not installed here."""
+    for name, folders in (
+        ("ansible_collections", []),
+        ("ansible_collections.trainyard", []),
+        ("ansible_collections.trainyard.gpu", [str(ROOT)]),
+    ):
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__path__ = folders
+
+
 def module_of(path: str) -> ModuleType:
-    """Load a file of the repository that needs no collection."""
+    """Load a file of the repository that needs no Ansible."""
+    link_collection()
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
