@@ -1053,23 +1053,37 @@ def node_history(options):
     )
 
 
+def node_row(node: dict) -> dict:
+    """Return what people may see of a host: states, reason, and what is free."""
+    return dict(
+        name=node["name"],
+        states=node["states"],
+        available=node["available_for_jobs"],
+        reason=node["reason"],
+        since=node["reason_time"] if node["reason"] else None,
+        classes=node["features"],
+        cpus=node["cpus"],
+        memory_mib=node["memory_mib"],
+        gpus=_job_limits.gpus_of(node),
+        free=_job_limits.free(node),
+    )
+
+
 def node_rows(known: list) -> list:
-    """Return what people may see of each host: states, reason, and what is free."""
-    return [
-        dict(
-            name=node["name"],
-            states=node["states"],
-            available=node["available_for_jobs"],
-            reason=node["reason"],
-            since=node["reason_time"] if node["reason"] else None,
-            classes=node["features"],
-            cpus=node["cpus"],
-            memory_mib=node["memory_mib"],
-            gpus=_job_limits.gpus_of(node),
-            free=_job_limits.free(node),
-        )
-        for node in known
-    ]
+    """Return P(node_row) of each host."""
+    return [node_row(node) for node in known]
+
+
+def node_cells(entry: dict) -> tuple:
+    """Return the cells of a host of P(node_row) in the table of hosts."""
+    return (
+        entry["name"],
+        "in service" if entry["available"] else "out of service",
+        "%d of %d" % (entry["free"]["cpus"], entry["cpus"]),
+        "%.0f of %.0f" % (entry["free"]["memory_mib"] / GIB, entry["memory_mib"] / GIB),
+        "%d of %d" % (entry["free"]["gpus"], entry["gpus"]),
+        ",".join(entry["classes"]) or "-",
+    )
 
 
 def nodes(options):
@@ -1081,17 +1095,7 @@ def nodes(options):
     def lines(entries):
         table(
             ("HOST", "STATE", "FREE CPUS", "FREE GB", "FREE GPUS", "CLASSES"),
-            [
-                (
-                    entry["name"],
-                    "in service" if entry["available"] else "out of service",
-                    "%d of %d" % (entry["free"]["cpus"], entry["cpus"]),
-                    "%.0f of %.0f" % (entry["free"]["memory_mib"] / GIB, entry["memory_mib"] / GIB),
-                    "%d of %d" % (entry["free"]["gpus"], entry["gpus"]),
-                    ",".join(entry["classes"]) or "-",
-                )
-                for entry in entries
-            ],
+            [node_cells(entry) for entry in entries],
         )
         for line in away_lines(known):
             print(printable(line))

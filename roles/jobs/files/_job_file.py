@@ -748,28 +748,22 @@ def to_yaml(values):
 def _lines_of(key, value, depth):
     head = "  " * depth + key + ":"
     if isinstance(value, dict):
-        return (
-            [head + " {}"]
-            if not value
-            else [head]
-            + [line for name in value for line in _lines_of(name, value[name], depth + 1)]
-        )
+        if not value:
+            return [head + " {}"]
+        return [head] + [line for name in value for line in _lines_of(name, value[name], depth + 1)]
     if isinstance(value, (list, tuple)):
-        return (
-            [head + " [" + ", ".join(_scalar(entry) for entry in value) + "]"]
-            if not any(isinstance(entry, dict) for entry in value)
-            else [head]
-            + [
-                "  " * (depth + 1)
-                + "- {"
-                + ", ".join("%s: %s" % (name, _scalar(entry[name])) for name in entry)
-                + "}"
-                if isinstance(entry, dict)
-                else "  " * (depth + 1) + "- " + _scalar(entry)
-                for entry in value
-            ]
-        )
+        if not any(isinstance(entry, dict) for entry in value):
+            return [head + " [" + ", ".join(_scalar(entry) for entry in value) + "]"]
+        dash = "  " * (depth + 1) + "- "
+        return [head] + [dash + _entry(entry) for entry in value]
     return [head + " " + _scalar(value)]
+
+
+def _entry(value):
+    """Return an entry of a list: several keys, or one value."""
+    if not isinstance(value, dict):
+        return _scalar(value)
+    return "{" + ", ".join("%s: %s" % (name, _scalar(value[name])) for name in value) + "}"
 
 
 def _scalar(value):

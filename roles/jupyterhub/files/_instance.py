@@ -274,7 +274,10 @@ def check_node(request: dict) -> None:
 
 def line_of(text: str) -> str:
     """Return a text without what a terminal or a log would obey."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    for character in set(text):
+        if not character.isprintable():
+            text = text.replace(character, "?")
+    return text
 
 
 CHECKS = {
@@ -436,9 +439,8 @@ def start_fields(choices: dict, former: dict, default_class: str = "") -> list:
     value = dict(
         DEFAULTS, worker_image=choices["image"], host_class="" if former else default_class
     )
-    value.update(
-        (key, text if isinstance(text, str) else "") for key, text in chosen(former).items()
-    )
+    for key, text in chosen(former).items():
+        value[key] = text if isinstance(text, str) else ""
     gpus, cpus, memory = choices["gpus"], choices["cpus"], choices["memory"]
     most = choices["minutes"]
     limit = "your account allows %d at most" % most if most else "empty: the limit of the queue"
