@@ -419,9 +419,10 @@ def _image_fields(choices: dict, value: str) -> list:
     return found
 
 
-def _number(key, label, value, most, note, least=1, step="1"):
+def _number(key, label, value, most, note):
+    """Return a field for a whole number from 1."""
     found = {"kind": "number", "key": key, "label": label, "value": value}
-    return dict(found, least=least, most=most, step=step, note=note)
+    return dict(found, least=1, most=most, step="1", note=note)
 
 
 def _list(key, label, value, names, empty):
@@ -445,12 +446,12 @@ def start_fields(choices: dict, former: dict, default_class: str = "") -> list:
     most = choices["minutes"]
     limit = "your account allows %d at most" % most if most else "empty: the limit of the queue"
     gb, minutes = "Memory in GB", "Minutes until it ends"
+    of_gpus = _number("worker_gpu", "GPUs", value["worker_gpu"], gpus["most"], gpus["why"])
+    of_memory = _number("worker_memory", gb, value["worker_memory"], memory["most"], memory["why"])
     found = _image_fields(choices, value["worker_image"]) + [
-        _number("worker_gpu", "GPUs", value["worker_gpu"], gpus["most"], gpus["why"], least=0),
+        dict(of_gpus, least=0),
         _number("worker_cpu", "CPUs", value["worker_cpu"], cpus["most"], cpus["why"]),
-        _number(
-            "worker_memory", gb, value["worker_memory"], memory["most"], memory["why"], "0.5", "0.5"
-        ),
+        dict(of_memory, least="0.5", step="0.5"),
         _number("max_minutes", minutes, value.get("max_minutes", ""), most, limit),
     ]
     if choices["classes"]:
