@@ -993,6 +993,16 @@ def place_of(options, environment):
     return place
 
 
+def warn_of_locked_memory(limit):
+    """Print that a limit in bytes is too low for InfiniBand, unless there is none."""
+    if limit != resource.RLIM_INFINITY:
+        print(
+            "trainyard-run: InfiniBand needs more locked memory than this host allows (%d bytes)"
+            % limit,
+            file=sys.stderr,
+        )
+
+
 def prepare(options, environment, config):
     """Return the plan of the container. It writes the files of the task."""
     job, person = job_id(options, environment), person_of_job()
@@ -1024,12 +1034,8 @@ def prepare(options, environment, config):
     mounts = folders_of_person(config.get("share") or "", home)
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
     infiniband = infiniband_devices(glob.glob("/dev/infiniband/*"))
-    if infiniband and limit != resource.RLIM_INFINITY:
-        print(
-            "trainyard-run: InfiniBand needs more locked memory than this host allows (%d bytes)"
-            % limit,
-            file=sys.stderr,
-        )
+    if infiniband:
+        warn_of_locked_memory(limit)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     return {
         "job": job,

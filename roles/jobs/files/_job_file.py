@@ -699,19 +699,31 @@ def _together(job: dict, lines: dict, priorities: list | tuple, default_image: s
     return problems
 
 
-def chosen_priority(value, preemptible, priorities):
-    """Return the name of a priority and the nice value in it. Numbers from 1 to 9 are spread over the priorities; 9 is the highest."""
-    ordered = [entry["name"] for entry in sorted(priorities, key=lambda entry: entry["priority"])]
-    preempted = [
+def _preempted(ordered: list, priorities: list) -> list:
+    """Return those of the names whose jobs end for jobs of another priority, in their order."""
+    return [
         name
         for name in ordered
         if any(name in (entry.get("preempts") or []) for entry in priorities)
     ]
+
+
+def _default_priority(preemptible: bool, ordered: list, preempted: list) -> str:
+    """Return the name of the priority of a job that requests none. Empty for the one of Slurm."""
+    if not preemptible:
+        return "normal" if "normal" in ordered else ""
+    if not preempted:
+        raise _Fault("no priority of this cluster is preempted; remove preemptible")
+    return preempted[0]
+
+
+def chosen_priority(value, preemptible, priorities):
+    """Return the name of a priority and the nice value in it. Numbers from 1 to 9 are spread over the priorities; 9 is the highest."""
+    ordered = [entry["name"] for entry in sorted(priorities, key=lambda entry: entry["priority"])]
+    preempted = _preempted(ordered, priorities)
     allowed = "1 to 9, or one of " + ", ".join(ordered) if ordered else "1 to 9"
     if value == "":
-        if preemptible and not preempted:
-            raise _Fault("no priority of this cluster is preempted; remove preemptible")
-        return (preempted[0] if preemptible else "normal" if "normal" in ordered else ""), 0
+        return _default_priority(preemptible, ordered, preempted), 0
     if re.fullmatch(r"[1-9]", value) and value not in ordered:
         name, nice = _numbered(int(value), ordered)
     elif value in ordered:

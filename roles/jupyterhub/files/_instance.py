@@ -337,6 +337,32 @@ def allowed(names, registries):
     ]
 
 
+def gpu_quota(accounts: list):
+    """Return how many GPUs a person may have at once. More than all accounts allow is refused. None if one of them has no limit.
+
+    With one of the accounts chosen, less may be refused.
+    """
+    quotas = []
+    for entry in accounts:
+        limits = [entry["gpus"], entry["person_gpus"], entry["job_gpus"]]
+        quotas.append(min((limit for limit in limits if limit is not None), default=None))
+    return None if not quotas or None in quotas else max(quotas)
+
+
+def gpu_reason(accounts: list, quota, of_host: int) -> str:
+    """Return why a person can have no more GPUs. C(quota) is of P(gpu_quota), and C(of_host) the GPUs of the largest host."""
+    if not accounts:
+        return "you have no account on this cluster"
+    if quota is None or quota >= of_host:
+        return "no host has more than %d" % of_host
+    return "%s %d %s, so %d at most" % (
+        "your account has" if len(accounts) == 1 else "your accounts have",
+        quota,
+        "GPU" if quota == 1 else "GPUs",
+        quota,
+    )
+
+
 def choices_of(accounts, nodes, images, default_image, approved=(), registries=()):
     """Return what a person may choose: C(images), C(classes), C(accounts) and the largest amounts, each with the reason of its limit.
 
@@ -347,33 +373,10 @@ def choices_of(accounts, nodes, images, default_image, approved=(), registries=(
     :param registries: beginnings of the names of images that people may pull.
     """
     images = sorted(set(images) | set(allowed(approved, registries)))
-    # More than all accounts allow is refused. With one of them chosen, less may be refused.
-    limits = [
-        min(
-            (
-                value
-                for value in (entry["gpus"], entry["person_gpus"], entry["job_gpus"])
-                if value is not None
-            ),
-            default=None,
-        )
-        for entry in accounts
-    ]
-    quota = None if not limits or None in limits else max(limits)
+    quota = gpu_quota(accounts)
     of_host = largest(nodes, "gpus")
     gpus = of_host if quota is None else min(of_host, quota)
     minutes = [entry["max_minutes"] for entry in accounts]
-    if not accounts:
-        reason = "you have no account on this cluster"
-    elif quota is not None and quota < of_host:
-        reason = "%s %d %s, so %d at most" % (
-            "your account has" if len(accounts) == 1 else "your accounts have",
-            quota,
-            "GPU" if quota == 1 else "GPUs",
-            quota,
-        )
-    else:
-        reason = "no host has more than %d" % of_host
     return {
         "images": images,
         "image": default_image if default_image in images else "",
@@ -382,7 +385,7 @@ def choices_of(accounts, nodes, images, default_image, approved=(), registries=(
         "saved_problem": "",
         "classes": sorted({name for node in nodes for name in node["classes"]}),
         "accounts": [entry["account"] for entry in accounts],
-        "gpus": {"most": gpus, "why": reason},
+        "gpus": {"most": gpus, "why": gpu_reason(accounts, quota, of_host)},
         "cpus": {
             "most": largest(nodes, "cpus"),
             "why": "no host has more than %d" % largest(nodes, "cpus"),
