@@ -326,6 +326,8 @@ import glob
 import ipaddress
 import os
 import platform
+from collections.abc import Callable
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _infiniband
@@ -390,49 +392,75 @@ FIXES = {
 class Sysfs:
     """Texts of a device's files, and the errors of files that exist but cannot be read."""
 
-    def __init__(self, root, say):
-        """C(say) runs a tool of the host, and returns what it prints."""
-        self.root, self.say = root, say
+    def __init__(self, root: str, name: str) -> None:
+        self.root = root
+        self.folder = os.path.join(root, "class/infiniband", name)
+        self.texts: dict[str, str] = {}
+        self.errors: dict[str, str | None] = {}
 
-    def device(self, name):
-        folder = os.path.join(self.root, "class/infiniband", name)
-        texts, errors = {}, {}
+    def read(self, path: str, within: str) -> None:
+        """Read a file below a folder. One that does not exist is left out."""
+        try:
+            # Not every driver writes UTF-8.
+            with open(os.path.join(within, path), encoding="utf-8", errors="replace") as file:
+                self.texts[path] = file.read()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self.errors[path] = error.strerror
 
-        def take(path, within=folder):
-            try:
-                # Not every driver writes UTF-8.
-                with open(os.path.join(within, path), encoding="utf-8", errors="replace") as file:
-                    texts[path] = file.read()
-            except FileNotFoundError:
-                return
-            except OSError as error:
-                errors[path] = error.strerror
-
-        for pattern in FILES + [
-            "ports/*/hw_counters/" + counter for counter in _infiniband.HARDWARE
-        ]:
-            for path in glob.glob(os.path.join(folder, pattern)):
-                take(os.path.relpath(path, folder))
+    def read_files(self) -> None:
+        """Read what the device and its ports say of themselves."""
+        counters = ["ports/*/hw_counters/" + counter for counter in _infiniband.HARDWARE]
+        for pattern in FILES + counters:
+            for path in glob.glob(os.path.join(self.folder, pattern)):
+                self.read(os.path.relpath(path, self.folder), self.folder)
         for path in LINKS:
-            if os.path.islink(os.path.join(folder, path)):
-                texts[path] = os.path.basename(os.path.realpath(os.path.join(folder, path)))
+            if os.path.islink(os.path.join(self.folder, path)):
+                target = os.path.realpath(os.path.join(self.folder, path))
+                self.texts[path] = os.path.basename(target)
+
+    def read_gid_attributes(self) -> None:
+        """Read type and interface of each address."""
         # The table has up to 256 entries. Reading the attributes of an empty one is an error.
-        for path in [path for path in texts if "/gids/" in path and texts[path].strip() != NO_GID]:
+        addresses = [path for path in self.texts if "/gids/" in path]
+        for path in [path for path in addresses if self.texts[path].strip() != NO_GID]:
             for attribute in ("types", "ndevs"):
-                take(path.replace("/gids/", "/gid_attrs/%s/" % attribute))
-        interfaces = {
-            os.path.basename(path) for path in glob.glob(os.path.join(folder, "device/net/*"))
-        }
-        for name in interfaces | {
-            texts[path].strip() for path in texts if "/gid_attrs/ndevs/" in path
-        }:
+                of_address = path.replace("/gids/", "/gid_attrs/%s/" % attribute)
+                self.read(of_address, self.folder)
+
+    def interfaces(self) -> set[str]:
+        """Return the names of the device's own network interfaces."""
+        found = glob.glob(os.path.join(self.folder, "device/net/*"))
+        return {os.path.basename(path) for path in found}
+
+    def read_interfaces(self) -> None:
+        """Read the state of the device's interfaces, and of those of its addresses, such as a bond."""
+        names = {text.strip() for path, text in self.texts.items() if "/gid_attrs/ndevs/" in path}
+        for name in self.interfaces() | names:
             for file in ("operstate", "bonding/slaves"):
-                take("net/%s/%s" % (name, file), within=os.path.join(self.root, "class"))
-        # The kernel has no files of flow control by priority. InfiniBand has none.
-        layers = {words.strip() for path, words in texts.items() if path.endswith("/link_layer")}
-        for name in interfaces if "Ethernet" in layers else ():
-            texts[_infiniband.STATISTICS % name] = self.say("ethtool", "-S", name)
-        return texts, errors
+                self.read("net/%s/%s" % (name, file), os.path.join(self.root, "class"))
+
+    def read_statistics(self, say: Callable[..., str]) -> None:
+        """Read the flow control by priority, of which the kernel has no files. InfiniBand has none.
+
+        :param say: runs a tool of the host, and returns what it prints.
+        """
+        layers = [text for path, text in self.texts.items() if path.endswith("/link_layer")]
+        if "Ethernet" not in [layer.strip() for layer in layers]:
+            return
+        for name in self.interfaces():
+            self.texts[_infiniband.STATISTICS % name] = say("ethtool", "-S", name)
+
+
+def sysfs_of(root: str, name: str, say: Callable[..., str]) -> Sysfs:
+    """Return what the kernel says of a device. C(say) is of P(Sysfs.read_statistics)."""
+    found = Sysfs(root, name)
+    found.read_files()
+    found.read_gid_attributes()
+    found.read_interfaces()
+    found.read_statistics(say)
+    return found
 
 
 class Tools:
@@ -538,6 +566,28 @@ class Host:
             )
 
 
+def requested_networks(module: AnsibleModule) -> list[Any]:
+    """Return the networks of the option. The module fails with one that is not valid."""
+    networks = []
+    for text in module.params["network"] or []:
+        try:
+            networks.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            module.fail_json(
+                msg="network: '%s' is not a valid network: %s. Give a CIDR such as 192.0.2.0/24"
+                % (text, error)
+            )
+    return networks
+
+
+def why_none(adapters: list[dict[str, Any]], folder: str) -> tuple[str, str]:
+    """Return the cause why a host has no device in a folder of sysfs, and what shows it."""
+    if adapters:
+        found = ["adapter {bus_id}".format(**adapter) for adapter in adapters]
+        return "driver_not_loaded", ", ".join(found)
+    return "no_devices", "%s has none, and the PCI bus no adapter" % folder
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -553,15 +603,7 @@ def main():
     root, container = module.params["sysfs_root"], module.params["container"]
     check_names(module, "container")
     check_timeout(module)
-    networks = []
-    for text in module.params["network"] or []:
-        try:
-            networks.append(ipaddress.ip_network(text))
-        except ValueError as error:
-            module.fail_json(
-                msg="network: '%s' is not a valid network: %s. Give a CIDR such as 192.0.2.0/24"
-                % (text, error)
-            )
+    networks = requested_networks(module)
 
     host, tools = Host(module), Tools(module)
     adapters = [] if container else fabric_adapters(root)
@@ -573,22 +615,13 @@ def main():
     if reads_sysfs:
         folder = os.path.join(root, "class/infiniband")
         names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-        devices = [
-            _infiniband.describe_device(
-                name, *Sysfs(root, host.say).device(name), networks=networks
+        devices = []
+        for name in names:
+            found = sysfs_of(root, name, host.say)
+            devices.append(
+                _infiniband.describe_device(name, found.texts, found.errors, networks=networks)
             )
-            for name in names
-        ]
-        cause, evidence = (
-            (None, None)
-            if devices
-            else (
-                "driver_not_loaded",
-                ", ".join("adapter {bus_id}".format(**adapter) for adapter in adapters),
-            )
-            if adapters
-            else ("no_devices", "%s has none, and the PCI bus no adapter" % folder)
-        )
+        cause, evidence = (None, None) if devices else why_none(adapters, folder)
     else:
         found, cause, evidence = tools.devices()
         absent = "not said by " + ", ".join(tools.used)

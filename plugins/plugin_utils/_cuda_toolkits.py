@@ -85,6 +85,18 @@ def _versions_asked(packages: Iterable[Package]) -> dict[str, str]:
     return asked
 
 
+def _missing_runfiles(
+    runfiles: Iterable[dict[str, Any]], folders: dict[str, str], cuda: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the runfiles whose folder lacks the release of C(folders), each with its C(folder). C(cuda) are the toolkits of the host by folder."""
+    missing = []
+    for runfile in runfiles:
+        folder = "/usr/local/cuda-" + series_of(str(runfile["version"]))
+        if cuda.get(folder, {}).get("release") != folders[folder]:
+            missing.append(dict(runfile, folder=folder))
+    return missing
+
+
 def cuda_toolkits(
     versions: Sequence[object],
     runfiles: Sequence[dict[str, Any]] = (),
@@ -112,16 +124,7 @@ def cuda_toolkits(
         series = series_of(str(chosen))
     packages = packages_of([str(version) for version in versions], str(cudnn), series)
     installed, cuda = found.get("packages", {}), found.get("cuda", {})
-
-    files = [
-        dict(runfile, folder="/usr/local/cuda-" + series_of(str(runfile["version"])))
-        for runfile in runfiles
-    ]
-    missing = [
-        runfile
-        for runfile in files
-        if cuda.get(runfile["folder"], {}).get("release") != folders[runfile["folder"]]
-    ]
+    missing = _missing_runfiles(runfiles, folders, cuda)
     return {
         "folders": folders,
         "chosen": "/usr/local/cuda-" + series if series else "",

@@ -582,7 +582,11 @@ def run(command, environment, before=None):
         signal.signal(number, lambda received, _frame: child.send_signal(received))
     if before:
         before(child)
-    code = child.wait()
+    return exit_code(child.wait())
+
+
+def exit_code(code):
+    """Return the exit code of a child as a shell has it: 128 and the number of the signal that ended it."""
     return 128 - code if code < 0 else code
 
 
@@ -878,7 +882,7 @@ class Ranks(object):
             return 128 + self.stopped
         self.tell_failures(before)
         own = [each["code"] or 128 + signal.SIGKILL for each in before]
-        bad = [128 - code if code < 0 else code for code in codes if code]
+        bad = [exit_code(code) for code in codes if code]
         if bad and not own:
             print(
                 "trainyard-launch: %s ended with exit code %d on %s, although no rank failed. Its message is above"
@@ -889,9 +893,11 @@ class Ranks(object):
 
     def report(self):
         """Report for the worker what its ranks have reported. Role train reads the records of the ranks itself."""
-        found = {each["rank"]: self.record(each["rank"]).get("report") for each in self.ranks}
-        reports = {rank: report for rank, report in found.items() if isinstance(report, dict)}
-        report, problem = common_report({**dict.fromkeys(found, {}), **reports})
+        reports = {}
+        for each in self.ranks:
+            found = self.record(each["rank"]).get("report")
+            reports[each["rank"]] = found if isinstance(found, dict) else {}
+        report, problem = common_report(reports)
         if problem:
             print("trainyard-launch: on %s %s" % (socket.gethostname(), problem), file=sys.stderr)
         if os.environ.get("TRAINYARD_RANK_REPORT") and report:

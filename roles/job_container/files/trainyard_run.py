@@ -28,6 +28,7 @@ import stat
 import subprocess
 import sys
 import time
+import typing
 
 # Teardown would find the folder of the compiled modules.
 sys.dont_write_bytecode = True
@@ -107,6 +108,19 @@ START_ROOT = '. %s/environment; exec "${TRAINYARD_KERNEL_PYTHON:-python3}" %s "$
     INSIDE,
     ROOT_INSIDE,
 )
+
+
+class Worker(typing.NamedTuple):
+    """One worker of a step of a job: the task of Slurm that this program is."""
+
+    job: str
+    step: str
+    #: Its C(index), the C(count) of workers, their C(nodes) and its number on its host, C(local).
+    place: dict
+    #: Numbers of its devices on the host.
+    gpus: list
+    #: C(uid), C(gid), C(name) and C(home) of the person who runs the job.
+    person: dict
 
 
 # --- pure functions: what Slurm says, in data ---
@@ -428,14 +442,15 @@ def podman_command(plan, config, options_only=False):
     return command + ["--entrypoint=/bin/sh", plan["image"], "-c", START, "sh"] + plan["command"]
 
 
-def own_variables(job, step, place, entries, ports, gpus, person, config, exists=os.path.exists):
+def own_variables(worker, entries, ports, config, exists=os.path.exists):
     """Return the variables that every job has."""
+    place, person = worker.place, worker.person
     me = entries[place["index"]]
     first = entries[0]
-    visible = ",".join(str(number) for number in range(len(gpus)))
+    visible = ",".join(str(number) for number in range(len(worker.gpus)))
     found = {
-        "TRAINYARD_JOB_ID": job,
-        "TRAINYARD_STEP_ID": step,
+        "TRAINYARD_JOB_ID": worker.job,
+        "TRAINYARD_STEP_ID": worker.step,
         "TRAINYARD_WORKER_INDEX": str(place["index"]),
         "TRAINYARD_WORKER_COUNT": str(place["count"]),
         "TRAINYARD_WORKER_ADDRESS": me["address"],
@@ -644,8 +659,10 @@ def fail_if_late(deadline, seconds, entries, count):
         )
 
 
-def lead(job, step, count, own, uid, keys, ranges, seconds=PEER_SECONDS):
+def lead(worker, own, keys, ranges, seconds=PEER_SECONDS):
     """First worker: collect the entries of all workers, and send each of them the result."""
+    job, step = worker.job, worker.step
+    count, uid = worker.place["count"], worker.person["uid"]
     entries, workers_waiting = {0: own}, []
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
@@ -707,14 +724,15 @@ def _kept(connection, said, entries):
     return [connection]
 
 
-def follow(job, step, place, own, uid, first, ports, seconds=PEER_SECONDS):
+def follow(worker, own, first, ports, seconds=PEER_SECONDS):
     """Other workers: send the own entry to the first one, and return its result. Its port is one of those that the step tries.
 
     All ports are tried at the same time, because another person may have one of them there, and say nothing.
     """
+    job, step, uid = worker.job, worker.step, worker.person["uid"]
     began = time.monotonic()
     deadline = began + seconds
-    message = {"job": job, "step": step, "index": place["index"], "entry": own}
+    message = {"job": job, "step": step, "index": worker.place["index"], "entry": own}
     with contextlib.ExitStack() as stack:
         waiting = stack.enter_context(selectors.DefaultSelector())
         messages, tried, made = Messages(waiting), {}, {}
@@ -975,6 +993,16 @@ def place_of(options, environment):
     return place
 
 
+def warn_of_locked_memory(limit):
+    """Print that a limit in bytes is too low for InfiniBand, unless there is none."""
+    if limit != resource.RLIM_INFINITY:
+        print(
+            "trainyard-run: InfiniBand needs more locked memory than this host allows (%d bytes)"
+            % limit,
+            file=sys.stderr,
+        )
+
+
 def prepare(options, environment, config):
     """Return the plan of the container. It writes the files of the task."""
     job, person = job_id(options, environment), person_of_job()
@@ -982,9 +1010,10 @@ def prepare(options, environment, config):
     runtime, disk = os.path.join(RUNTIME, job), os.path.join(config["storage"], "jobs", job)
     private_folder(runtime, person["uid"])
     private_folder(disk, person["uid"])
-    image, stores = provide_image(
-        options.image, person, config, runtime, disk, environment, not options.dry_run
-    )
+    if options.dry_run:
+        image, stores = stored_image(options.image, person, config)
+    else:
+        image, stores = provide_image(options.image, person, config, runtime, disk, environment)
     place, step = place_of(options, environment), step_name(environment)
     devices = _gpu_numbers.read_host(config["gpus"])
     gpus = _gpu_numbers.of_task(environment, config, devices)
@@ -992,30 +1021,21 @@ def prepare(options, environment, config):
         os.path.join(runtime, "task.%s.%d" % (step, int(environment.get("SLURM_PROCID") or 0)))
     )
     if not options.dry_run:
+        is_pulled = can_be_pulled(options.image, config.get("registries") or [])
         write_task(
             folder,
-            job,
-            step,
-            place,
-            gpus,
-            person,
+            Worker(job, step, place, gpus, person),
             environment,
             config,
-            PULL_SECONDS
-            if can_be_pulled(options.image, config.get("registries") or [])
-            else PEER_SECONDS,
+            PULL_SECONDS if is_pulled else PEER_SECONDS,
             options.root,
         )
     home = person["home"]
     mounts = folders_of_person(config.get("share") or "", home)
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
     infiniband = infiniband_devices(glob.glob("/dev/infiniband/*"))
-    if infiniband and limit != resource.RLIM_INFINITY:
-        print(
-            "trainyard-run: InfiniBand needs more locked memory than this host allows (%d bytes)"
-            % limit,
-            file=sys.stderr,
-        )
+    if infiniband:
+        warn_of_locked_memory(limit)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     return {
         "job": job,
@@ -1069,28 +1089,28 @@ def beside(name):
         sys.path.remove(LIBRARY)
 
 
-def provide_image(name, person, config, runtime, disk, environment, pulls):
-    """Return the ID of an image and the stores of the host. It is pulled first if it is in a registry of the site and not on this host."""
+def stored_image(name, person, config):
+    """Return the ID of an image of this host and the stores of the host. Raises Refused without such an image."""
+    stores = own_stores(config, person["uid"])
+    lists = [
+        _files.read_json(os.path.join(path, "overlay-images", "images.json")) or []
+        for path in stores
+    ]
+    return find_image(name, lists), stores
 
-    def look():
-        stores = own_stores(config, person["uid"])
-        return find_image(
-            name,
-            [
-                _files.read_json(os.path.join(path, "overlay-images", "images.json")) or []
-                for path in stores
-            ],
-        ), stores
+
+def provide_image(name, person, config, runtime, disk, environment):
+    """Return the ID of an image and the stores of the host. It is pulled first if it is in a registry of the site and not on this host."""
 
     def is_there():
         with contextlib.suppress(Refused):
-            return bool(look())
+            return bool(stored_image(name, person, config))
         return False
 
     try:
-        return look()
+        return stored_image(name, person, config)
     except Refused:
-        if not pulls or not can_be_pulled(name, config.get("registries") or []):
+        if not can_be_pulled(name, config.get("registries") or []):
             raise
     images = beside("_images")
     print("trainyard-run: pulling %s" % name, file=sys.stderr, flush=True)
@@ -1111,20 +1131,19 @@ def provide_image(name, person, config, runtime, disk, environment, pulls):
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(mark)
-    return look()
+    return stored_image(name, person, config)
 
 
-def write_task(
-    folder, job, step, place, gpus, person, environment, config, seconds=PEER_SECONDS, root=False
-):
+def write_task(folder, worker, environment, config, seconds=PEER_SECONDS, root=False):
     """Write what the command and trainyard-launch read in the container. C(seconds) is the time in which the other workers have to start."""
+    place = worker.place
     address = own_address(environment.get("SLURMD_NODENAME") or socket.gethostname(), config)
-    ranges = (_files.read_json(PORTS % job) or {}).get("ports") or []
-    candidates = step_ports(ranges, step)
+    ranges = (_files.read_json(PORTS % worker.job) or {}).get("ports") or []
+    candidates = step_ports(ranges, worker.step)
     own = {
         "address": address,
-        "slots": len(gpus) or 1,
-        "devices": gpus,
+        "slots": len(worker.gpus) or 1,
+        "devices": worker.gpus,
         "ports": [port for port in candidates if free(address, port)],
         "local": place["local"],
     }
@@ -1134,21 +1153,11 @@ def write_task(
         )
         said = {"entries": [own], "ports": common_ports([own]), "keys": {}}
     elif place["index"] == 0:
-        said = lead(
-            job, step, place["count"], own, person["uid"], make_keys(folder), ranges, seconds
-        )
+        said = lead(worker, own, make_keys(folder), ranges, seconds)
     else:
-        said = follow(
-            job,
-            step,
-            place,
-            own,
-            person["uid"],
-            own_address(place["nodes"][0], config),
-            candidates,
-            seconds,
-        )
-    values = own_variables(job, step, place, said["entries"], said["ports"], gpus, person, config)
+        first = own_address(place["nodes"][0], config)
+        said = follow(worker, own, first, candidates, seconds)
+    values = own_variables(worker, said["entries"], said["ports"], config)
     _files.write_private(
         os.path.join(folder, "environment"),
         environment_text(
@@ -1165,8 +1174,8 @@ def write_task(
         os.path.join(folder, "job.json"),
         json.dumps(
             {
-                "job": job,
-                "step": step,
+                "job": worker.job,
+                "step": worker.step,
                 "index": place["index"],
                 "count": place["count"],
                 "entries": said["entries"],
@@ -1338,16 +1347,18 @@ def newest_task(tasks, number):
     return max(own)[1] if own else None
 
 
-def enter_command(job, name, store, config, terminal, command, root=False):
+def container_name(job, task):
+    """Return the name of the container of a task, whose folder is C(task.STEP.NUMBER)."""
+    return "job-%s.%s" % (job, task[len("task.") :])
+
+
+def enter_command(container, config, terminal, command, root=False):
     """Return the command of podman that runs a command in a container of the job, with its environment.
 
+    C(container) has its C(name) and what P(podman_command) needs to find it: C(store), C(runtime) and C(stores).
     As root it is a root whose files are the person's, as the share has them: ID 0 of the container itself is one that only this host knows.
     """
-    options = podman_command(
-        {"store": store, "runtime": os.path.join(RUNTIME, job), "stores": []},
-        config,
-        options_only=True,
-    )
+    options = podman_command(container, config, options_only=True)
     options += (
         ["exec"]
         + (["--interactive", "--tty"] if terminal else ["--interactive"])
@@ -1356,7 +1367,7 @@ def enter_command(job, name, store, config, terminal, command, root=False):
     return (
         options
         + [
-            "job-%s.%s" % (job, name[len("task.") :]),
+            container["name"],
             "/bin/sh",
             "-c",
             START_ROOT if root else START,
@@ -1401,16 +1412,14 @@ def enter(options, environment, config):
         raise Refused(
             "only instances of the hub can be entered as root; in a job, everything runs as its person"
         )
-    store = os.path.join(config["storage"], "jobs", job, "store")
-    command = enter_command(
-        job,
-        name,
-        store,
-        config,
-        sys.stdin.isatty() and sys.stdout.isatty(),
-        options.command,
-        options.root,
-    )
+    container = {
+        "name": container_name(job, name),
+        "store": os.path.join(config["storage"], "jobs", job, "store"),
+        "runtime": runtime,
+        "stores": [],
+    }
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    command = enter_command(container, config, terminal, options.command, options.root)
     if options.dry_run:
         print(" ".join(shlex.quote(word) for word in command))
         return 0
@@ -1436,7 +1445,7 @@ def save(options, environment, config):
     try:
         image = images.save(
             options.save,
-            "job-%s.%s" % (job, name[len("task.") :]),
+            container_name(job, name),
             {"name": entry.pw_name, "uid": entry.pw_uid},
             config,
             place,

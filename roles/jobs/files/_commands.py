@@ -427,6 +427,23 @@ def endpoint_words(endpoint):
     return endpoint["command"] + ("   then open " + endpoint["url"] if endpoint["url"] else "")
 
 
+def shown_gpus(devices: list, count: int):
+    """Return which of the GPUs that nvidia-smi shows are those of a job. Where Slurm limits the devices of a job, it shows only its own."""
+    is_limited = not devices or max(devices) >= count or len(devices) >= count
+    return range(count) if is_limited else devices
+
+
+def hour_use(minutes: list, gpu: int) -> dict:
+    """Return C(hour_percent) and C(hour_memory_mib) of a GPU, None where nothing was measured. C(minutes) are those of a watcher."""
+    samples = [minute["gpus"][gpu] for minute in minutes if gpu < len(minute["gpus"])]
+    count = sum(sample[1] for sample in samples)
+    memory = [sample[2] for sample in samples if sample[2] is not None]
+    return {
+        "hour_percent": round(sum(sample[0] for sample in samples) / count) if count else None,
+        "hour_memory_mib": max(memory, default=None),
+    }
+
+
 def usage(site, number, hosts):
     """Return the use of each GPU of a running job: now, and in the last hour."""
     found = []
@@ -434,30 +451,18 @@ def usage(site, number, hosts):
         told = site.json_of(number, "watch.%d.json" % rank) or {}
         now, minutes = told.get("now") or [], told.get("minutes") or []
         devices = [int(device) for device in told.get("devices") or [] if device.isdigit()]
-        # Where Slurm limits the devices of a job, nvidia-smi shows only its own.
-        chosen = (
-            devices
-            if devices and max(devices) < len(now) and len(devices) < len(now)
-            else range(len(now))
-        )
-        for gpu in chosen:
-            samples = [minute["gpus"][gpu] for minute in minutes if gpu < len(minute["gpus"])]
-            count = sum(sample[1] for sample in samples)
+        for gpu in shown_gpus(devices, len(now)):
+            last_hour = hour_use(minutes, gpu)
             found.append(
-                {
-                    "host": host,
-                    "worker": rank,
-                    "gpu": gpu,
-                    "percent": now[gpu][0],
-                    "memory_mib": now[gpu][1],
-                    "memory_total_mib": now[gpu][2],
-                    "hour_percent": round(sum(sample[0] for sample in samples) / count)
-                    if count
-                    else None,
-                    "hour_memory_mib": max(
-                        (sample[2] for sample in samples if sample[2] is not None), default=None
-                    ),
-                }
+                dict(
+                    host=host,
+                    worker=rank,
+                    gpu=gpu,
+                    percent=now[gpu][0],
+                    memory_mib=now[gpu][1],
+                    memory_total_mib=now[gpu][2],
+                    **last_hour,
+                )
             )
     return found
 
@@ -511,6 +516,43 @@ def show_usage(found):
         )
 
 
+def measured_use(text: str, number: str) -> dict:
+    """Return what Slurm has measured of a job, from the lines of sacct.
+
+    :return: C(cpu) seconds of all steps, C(seconds) that the job ran on C(cpus), the most C(memory) of a step in MB, the time C(limit) in minutes as text,
+        and the summary of its GPUs, C(told), or None.
+    """
+    found = {"cpu": 0.0, "seconds": 0, "cpus": 0, "memory": 0.0, "limit": "", "told": None}
+    for line in text.splitlines():
+        fields = line.split("|", 7)
+        if len(fields) != 8:
+            continue
+        if fields[0] == number:
+            found["seconds"], found["cpus"] = int(fields[1] or 0), int(fields[2] or 0)
+            found["limit"] = fields[6]
+            found["told"] = usage_library().parse_summary(fields[7]) if fields[7] else None
+        else:
+            found["cpu"] += cpu_seconds(fields[3])
+            memory = float(re.sub(r"[^0-9.]", "", fields[4]) or 0)
+            found["memory"] = max(found["memory"], memory)
+    return found
+
+
+def shares_used(measured: dict) -> dict:
+    """Return in words how much of its CPUs, memory and time a job has used. C(measured) is of P(measured_use)."""
+    found = {}
+    cpu, seconds, cpus = measured["cpu"], measured["seconds"], measured["cpus"]
+    if cpu and seconds and cpus:
+        found["CPU used"] = "%.0f %% of %s" % (100 * cpu / (seconds * cpus), quantity(cpus, "CPU"))
+    if measured["memory"]:
+        found["memory used"] = "%.1f GB at most, by one worker" % (measured["memory"] / GIB)
+    limit = measured["limit"]
+    if seconds and limit.isdigit() and int(limit):
+        share = 100 * seconds / (60 * int(limit))
+        found["time used"] = "%.0f %% of %s" % (share, quantity(int(limit), "minute"))
+    return found
+
+
 def efficiency(number, gpus):
     """Return how much of its CPUs, memory and time a job has used, as far as Slurm has measured it, and of its GPUs, in words."""
     kept = {"GPUs used": gpus} if gpus else {}
@@ -530,32 +572,15 @@ def efficiency(number, gpus):
     except NoAnswer:
         # The controller has told the rest, without the database.
         return kept
-    cpu, seconds, cpus, memory, limit, told = 0.0, 0, 0, 0.0, "", None
-    for line in text.splitlines():
-        fields = line.split("|", 7)
-        if len(fields) != 8:
-            continue
-        if fields[0] == number:
-            seconds, cpus, limit = int(fields[1] or 0), int(fields[2] or 0), fields[6]
-            told = usage_library().parse_summary(fields[7]) if fields[7] else None
-        else:
-            cpu += cpu_seconds(fields[3])
-            memory = max(memory, float(re.sub(r"[^0-9.]", "", fields[4]) or 0))
-    found = {}
-    if cpu and seconds and cpus:
-        found["CPU used"] = "%.0f %% of %s" % (100 * cpu / (seconds * cpus), quantity(cpus, "CPU"))
-    if memory:
-        found["memory used"] = "%.1f GB at most, by one worker" % (memory / GIB)
-    if seconds and limit.isdigit() and int(limit):
-        share = 100 * seconds / (60 * int(limit))
-        found["time used"] = "%.0f %% of %s" % (share, quantity(int(limit), "minute"))
+    measured = measured_use(text, number)
+    told = measured["told"]
     if told:
         # Of all the time, also for jobs of sbatch and srun.
         notes = usage_library().notes(told)
         kept["GPU use"] = usage_library().words(told)
         if notes:
             kept["note"] = "; ".join(notes)
-    return dict(found, **kept)
+    return dict(shares_used(measured), **kept)
 
 
 def cpu_seconds(text):
@@ -1053,23 +1078,37 @@ def node_history(options):
     )
 
 
+def node_row(node: dict) -> dict:
+    """Return what people may see of a host: states, reason, and what is free."""
+    return dict(
+        name=node["name"],
+        states=node["states"],
+        available=node["available_for_jobs"],
+        reason=node["reason"],
+        since=node["reason_time"] if node["reason"] else None,
+        classes=node["features"],
+        cpus=node["cpus"],
+        memory_mib=node["memory_mib"],
+        gpus=_job_limits.gpus_of(node),
+        free=_job_limits.free(node),
+    )
+
+
 def node_rows(known: list) -> list:
-    """Return what people may see of each host: states, reason, and what is free."""
-    return [
-        dict(
-            name=node["name"],
-            states=node["states"],
-            available=node["available_for_jobs"],
-            reason=node["reason"],
-            since=node["reason_time"] if node["reason"] else None,
-            classes=node["features"],
-            cpus=node["cpus"],
-            memory_mib=node["memory_mib"],
-            gpus=_job_limits.gpus_of(node),
-            free=_job_limits.free(node),
-        )
-        for node in known
-    ]
+    """Return P(node_row) of each host."""
+    return [node_row(node) for node in known]
+
+
+def node_cells(entry: dict) -> tuple:
+    """Return the cells of a host of P(node_row) in the table of hosts."""
+    return (
+        entry["name"],
+        "in service" if entry["available"] else "out of service",
+        "%d of %d" % (entry["free"]["cpus"], entry["cpus"]),
+        "%.0f of %.0f" % (entry["free"]["memory_mib"] / GIB, entry["memory_mib"] / GIB),
+        "%d of %d" % (entry["free"]["gpus"], entry["gpus"]),
+        ",".join(entry["classes"]) or "-",
+    )
 
 
 def nodes(options):
@@ -1081,17 +1120,7 @@ def nodes(options):
     def lines(entries):
         table(
             ("HOST", "STATE", "FREE CPUS", "FREE GB", "FREE GPUS", "CLASSES"),
-            [
-                (
-                    entry["name"],
-                    "in service" if entry["available"] else "out of service",
-                    "%d of %d" % (entry["free"]["cpus"], entry["cpus"]),
-                    "%.0f of %.0f" % (entry["free"]["memory_mib"] / GIB, entry["memory_mib"] / GIB),
-                    "%d of %d" % (entry["free"]["gpus"], entry["gpus"]),
-                    ",".join(entry["classes"]) or "-",
-                )
-                for entry in entries
-            ],
+            [node_cells(entry) for entry in entries],
         )
         for line in away_lines(known):
             print(printable(line))

@@ -699,19 +699,31 @@ def _together(job: dict, lines: dict, priorities: list | tuple, default_image: s
     return problems
 
 
-def chosen_priority(value, preemptible, priorities):
-    """Return the name of a priority and the nice value in it. Numbers from 1 to 9 are spread over the priorities; 9 is the highest."""
-    ordered = [entry["name"] for entry in sorted(priorities, key=lambda entry: entry["priority"])]
-    preempted = [
+def _preempted(ordered: list, priorities: list) -> list:
+    """Return those of the names whose jobs end for jobs of another priority, in their order."""
+    return [
         name
         for name in ordered
         if any(name in (entry.get("preempts") or []) for entry in priorities)
     ]
+
+
+def _default_priority(preemptible: bool, ordered: list, preempted: list) -> str:
+    """Return the name of the priority of a job that requests none. Empty for the one of Slurm."""
+    if not preemptible:
+        return "normal" if "normal" in ordered else ""
+    if not preempted:
+        raise _Fault("no priority of this cluster is preempted; remove preemptible")
+    return preempted[0]
+
+
+def chosen_priority(value, preemptible, priorities):
+    """Return the name of a priority and the nice value in it. Numbers from 1 to 9 are spread over the priorities; 9 is the highest."""
+    ordered = [entry["name"] for entry in sorted(priorities, key=lambda entry: entry["priority"])]
+    preempted = _preempted(ordered, priorities)
     allowed = "1 to 9, or one of " + ", ".join(ordered) if ordered else "1 to 9"
     if value == "":
-        if preemptible and not preempted:
-            raise _Fault("no priority of this cluster is preempted; remove preemptible")
-        return (preempted[0] if preemptible else "normal" if "normal" in ordered else ""), 0
+        return _default_priority(preemptible, ordered, preempted), 0
     if re.fullmatch(r"[1-9]", value) and value not in ordered:
         name, nice = _numbered(int(value), ordered)
     elif value in ordered:
@@ -748,28 +760,22 @@ def to_yaml(values):
 def _lines_of(key, value, depth):
     head = "  " * depth + key + ":"
     if isinstance(value, dict):
-        return (
-            [head + " {}"]
-            if not value
-            else [head]
-            + [line for name in value for line in _lines_of(name, value[name], depth + 1)]
-        )
+        if not value:
+            return [head + " {}"]
+        return [head] + [line for name in value for line in _lines_of(name, value[name], depth + 1)]
     if isinstance(value, (list, tuple)):
-        return (
-            [head + " [" + ", ".join(_scalar(entry) for entry in value) + "]"]
-            if not any(isinstance(entry, dict) for entry in value)
-            else [head]
-            + [
-                "  " * (depth + 1)
-                + "- {"
-                + ", ".join("%s: %s" % (name, _scalar(entry[name])) for name in entry)
-                + "}"
-                if isinstance(entry, dict)
-                else "  " * (depth + 1) + "- " + _scalar(entry)
-                for entry in value
-            ]
-        )
+        if not any(isinstance(entry, dict) for entry in value):
+            return [head + " [" + ", ".join(_scalar(entry) for entry in value) + "]"]
+        dash = "  " * (depth + 1) + "- "
+        return [head] + [dash + _entry(entry) for entry in value]
     return [head + " " + _scalar(value)]
+
+
+def _entry(value):
+    """Return an entry of a list: several keys, or one value."""
+    if not isinstance(value, dict):
+        return _scalar(value)
+    return "{" + ", ".join("%s: %s" % (name, _scalar(value[name])) for name in value) + "}"
 
 
 def _scalar(value):

@@ -111,6 +111,28 @@ def default_partition(partitions: list) -> dict | None:
     return next((entry for entry in partitions if entry["default"]), None)
 
 
+def _quota_problems(job: dict, mine: dict) -> list:
+    """Return whether a job needs more GPUs than its account allows: the first limit that it exceeds."""
+    asked = job["worker_count"] * job["worker_gpu"]
+    for key, whose in (
+        ("gpus", "account %s has" % mine["account"]),
+        ("person_gpus", "each person of account %s has" % mine["account"]),
+        ("job_gpus", "a job of account %s has" % mine["account"]),
+    ):
+        if mine[key] is not None and asked > mine[key]:
+            return [
+                "worker_gpu: the job needs %s (%s with %d each), but %s %d at most; use fewer"
+                % (
+                    quantity(asked, "GPU"),
+                    quantity(job["worker_count"], "worker"),
+                    job["worker_gpu"],
+                    whose,
+                    mine[key],
+                )
+            ]
+    return []
+
+
 def account_problems(job, accounts, person):
     if not accounts:
         return [
@@ -126,25 +148,7 @@ def account_problems(job, accounts, person):
     mine = known.get(job["workspace_id"]) or (accounts[0] if len(accounts) == 1 else None)
     if not mine:
         return []
-    problems, asked = [], job["worker_count"] * job["worker_gpu"]
-    for key, whose in (
-        ("gpus", "account %s has" % mine["account"]),
-        ("person_gpus", "each person of account %s has" % mine["account"]),
-        ("job_gpus", "a job of account %s has" % mine["account"]),
-    ):
-        if mine[key] is not None and asked > mine[key]:
-            problems.append(
-                "worker_gpu: the job needs %s (%s with %d each), but %s %d at most; use fewer"
-                % (
-                    quantity(asked, "GPU"),
-                    quantity(job["worker_count"], "worker"),
-                    job["worker_gpu"],
-                    whose,
-                    mine[key],
-                )
-            )
-            break
-    problems += size_problems(job, mine) + full_problems(mine)
+    problems = _quota_problems(job, mine) + size_problems(job, mine) + full_problems(mine)
     if job["max_minutes"] and mine["max_minutes"] and job["max_minutes"] > mine["max_minutes"]:
         problems.append(
             "max_minutes: %d is longer than account %s allows; use at most %d"
@@ -361,27 +365,28 @@ def with_tag(image):
     return image if "@" in image or ":" in image.rpartition("/")[2] else image + ":latest"
 
 
+def _offered_platforms(image: str, approved: list) -> list:
+    """Return the platforms of an image of the site's registry. Empty if they are not known."""
+    for entry in approved:
+        name, digest = entry["name"], entry.get("digest")
+        if with_tag(image) in (name, "%s@%s" % (re.sub(r":[^:/]+$", "", name), digest)):
+            return entry.get("platforms") or []
+    return []
+
+
+def _possible_hosts(job: dict, nodes: list, partitions: list) -> list:
+    """Return the hosts of the default partition that have the class of a job."""
+    partition = default_partition(partitions)
+    known = [node for node in nodes if partition is None or node["name"] in partition["nodes"]]
+    return [
+        node for node in known if not job["host_class"] or job["host_class"] in node["features"]
+    ]
+
+
 def platform_problems(job, approved, nodes, partitions):
     """Return why no host of the job's class can run an image. C(approved) are the images of the site's registry, whose platforms are known."""
-    offered = next(
-        (
-            entry.get("platforms") or []
-            for entry in approved
-            if with_tag(job["worker_image"])
-            in (
-                entry["name"],
-                "%s@%s" % (re.sub(r":[^:/]+$", "", entry["name"]), entry.get("digest")),
-            )
-        ),
-        [],
-    )
-    partition = default_partition(partitions)
-    known = [
-        node
-        for node in nodes
-        if (partition is None or node["name"] in partition["nodes"])
-        and (not job["host_class"] or job["host_class"] in node["features"])
-    ]
+    offered = _offered_platforms(job["worker_image"], approved)
+    known = _possible_hosts(job, nodes, partitions)
     # A host that has never registered has none.
     if not offered or not known or not all(node["architecture"] for node in known):
         return []
@@ -518,9 +523,7 @@ def _limit_reason(reason: str, account: str, priority: str) -> str:
         whose = "priority %s" % (priority or "of the job")
     amount = "minutes of " + what if minutes else what
     if kind == "Min":
-        more = "a larger %s or another priority" % key if key else "another priority"
-        less = "fewer" if what.endswith("s") else "less"
-        return "it asks for %s %s than %s requires, %s" % (less, what, whose, _AGAIN % more)
+        return _least_words(whose, what, key)
     if kind == "Grp":
         return _group_words(whose, amount, minutes)
     if per == "User" or what.endswith("jobs") and per != "Account":
@@ -541,6 +544,18 @@ def _limit_reason(reason: str, account: str, priority: str) -> str:
             )
         )
     fewer = "a smaller " + (key or "request") + (" or max_minutes" if minutes else "")
+    return _most_words(whose, amount, per, fewer)
+
+
+def _least_words(whose: str, what: str, key: str) -> str:
+    """Return the words for what a job has to ask for at least. C(key) of a job file asks for it, if there is one."""
+    more = "a larger %s or another priority" % key if key else "another priority"
+    less = "fewer" if what.endswith("s") else "less"
+    return "it asks for %s %s than %s requires, %s" % (less, what, whose, _AGAIN % more)
+
+
+def _most_words(whose: str, amount: str, per: str, fewer: str) -> str:
+    """Return the words for what a job can ask for at most, on each host if C(per) is C(Node)."""
     place = "host" if per == "Node" else "job"
     return "it asks for more %s than %s allows one %s, %s" % (amount, whose, place, _AGAIN % fewer)
 

@@ -110,14 +110,17 @@ def _read_pairs(used, known_keys):
     return found
 
 
+def _starts_of_keys(line, known_keys):
+    """Return where in a line a known key with its equals sign begins."""
+    keys = "|".join(map(re.escape, known_keys))
+    return {match.start(1) for match in re.finditer(r"(?:^|\s)((?:%s)=)" % keys, line)}
+
+
 def _one_line_each(entry, known_keys):
     """Return a line per key of a file that is one line: a value ends where a known key begins outside of quotes."""
     number, line = entry
     parts, quote, opened, inside = [], "", 0, ""
-    starts = {
-        match.start(1)
-        for match in re.finditer(r"(?:^|\s)((?:%s)=)" % "|".join(map(re.escape, known_keys)), line)
-    }
+    starts = _starts_of_keys(line, known_keys)
     for at, character in enumerate(line):
         if at in starts and not quote:
             parts.append("")

@@ -48,11 +48,10 @@ def painted(text: str) -> str:
 def printable(text):
     """Return text without characters that a terminal would obey."""
     text = str(text)
-    return (
-        text
-        if text.isprintable()
-        else "".join(character if character.isprintable() else "?" for character in text)
-    )
+    for character in set(text):
+        if not character.isprintable():
+            text = text.replace(character, "?")
+    return text
 
 
 def table(heads, rows):

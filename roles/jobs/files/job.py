@@ -404,10 +404,12 @@ class Job:
 
     def watched(self) -> list:
         """Return what the watcher of each worker has written last."""
-        found = [
-            read_json("%s/watch.%d.json" % (self.folder, rank)) for rank in range(len(self.hosts))
-        ]
-        return [each if isinstance(each, dict) else {} for each in found]
+        return [self.watched_on(rank) for rank in range(len(self.hosts))]
+
+    def watched_on(self, rank: int) -> dict:
+        """Return what the watcher of a worker has written last. Empty if it has written nothing that can be read."""
+        found = read_json("%s/watch.%d.json" % (self.folder, rank))
+        return found if isinstance(found, dict) else {}
 
     def pass_on(self, stream):
         """Print what srun says, and note when each task ended. The clocks of the hosts may differ."""

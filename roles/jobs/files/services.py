@@ -56,9 +56,14 @@ def jupyter_config(token, folder, **place):
     return "\n".join(lines) + "\n"
 
 
+def number_of(part):
+    """Return the number of a part of a release. 0 for a part such as C(0a1)."""
+    return int(part) if part.isdigit() else 0
+
+
 def tensorboard_arguments(folder, release):
     """Return the arguments of TensorBoard. Its data server, which it has since 2.5, would listen on a port."""
-    numbers = [int(part) if part.isdigit() else 0 for part in release.split(".")[:2]]
+    numbers = [number_of(part) for part in release.split(".")[:2]]
     return ["tensorboard", "--logdir", folder] + (
         ["--load_fast=false"] if numbers >= [2, 5] else []
     )

@@ -274,7 +274,10 @@ def check_node(request: dict) -> None:
 
 def line_of(text: str) -> str:
     """Return a text without what a terminal or a log would obey."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    for character in set(text):
+        if not character.isprintable():
+            text = text.replace(character, "?")
+    return text
 
 
 CHECKS = {
@@ -334,6 +337,32 @@ def allowed(names, registries):
     ]
 
 
+def gpu_quota(accounts: list):
+    """Return how many GPUs a person may have at once. More than all accounts allow is refused. None if one of them has no limit.
+
+    With one of the accounts chosen, less may be refused.
+    """
+    quotas = []
+    for entry in accounts:
+        limits = [entry["gpus"], entry["person_gpus"], entry["job_gpus"]]
+        quotas.append(min((limit for limit in limits if limit is not None), default=None))
+    return None if not quotas or None in quotas else max(quotas)
+
+
+def gpu_reason(accounts: list, quota, of_host: int) -> str:
+    """Return why a person can have no more GPUs. C(quota) is of P(gpu_quota), and C(of_host) the GPUs of the largest host."""
+    if not accounts:
+        return "you have no account on this cluster"
+    if quota is None or quota >= of_host:
+        return "no host has more than %d" % of_host
+    return "%s %d %s, so %d at most" % (
+        "your account has" if len(accounts) == 1 else "your accounts have",
+        quota,
+        "GPU" if quota == 1 else "GPUs",
+        quota,
+    )
+
+
 def choices_of(accounts, nodes, images, default_image, approved=(), registries=()):
     """Return what a person may choose: C(images), C(classes), C(accounts) and the largest amounts, each with the reason of its limit.
 
@@ -344,33 +373,10 @@ def choices_of(accounts, nodes, images, default_image, approved=(), registries=(
     :param registries: beginnings of the names of images that people may pull.
     """
     images = sorted(set(images) | set(allowed(approved, registries)))
-    # More than all accounts allow is refused. With one of them chosen, less may be refused.
-    limits = [
-        min(
-            (
-                value
-                for value in (entry["gpus"], entry["person_gpus"], entry["job_gpus"])
-                if value is not None
-            ),
-            default=None,
-        )
-        for entry in accounts
-    ]
-    quota = None if not limits or None in limits else max(limits)
+    quota = gpu_quota(accounts)
     of_host = largest(nodes, "gpus")
     gpus = of_host if quota is None else min(of_host, quota)
     minutes = [entry["max_minutes"] for entry in accounts]
-    if not accounts:
-        reason = "you have no account on this cluster"
-    elif quota is not None and quota < of_host:
-        reason = "%s %d %s, so %d at most" % (
-            "your account has" if len(accounts) == 1 else "your accounts have",
-            quota,
-            "GPU" if quota == 1 else "GPUs",
-            quota,
-        )
-    else:
-        reason = "no host has more than %d" % of_host
     return {
         "images": images,
         "image": default_image if default_image in images else "",
@@ -379,7 +385,7 @@ def choices_of(accounts, nodes, images, default_image, approved=(), registries=(
         "saved_problem": "",
         "classes": sorted({name for node in nodes for name in node["classes"]}),
         "accounts": [entry["account"] for entry in accounts],
-        "gpus": {"most": gpus, "why": reason},
+        "gpus": {"most": gpus, "why": gpu_reason(accounts, quota, of_host)},
         "cpus": {
             "most": largest(nodes, "cpus"),
             "why": "no host has more than %d" % largest(nodes, "cpus"),
@@ -416,9 +422,10 @@ def _image_fields(choices: dict, value: str) -> list:
     return found
 
 
-def _number(key, label, value, most, note, least=1, step="1"):
+def _number(key, label, value, most, note):
+    """Return a field for a whole number from 1."""
     found = {"kind": "number", "key": key, "label": label, "value": value}
-    return dict(found, least=least, most=most, step=step, note=note)
+    return dict(found, least=1, most=most, step="1", note=note)
 
 
 def _list(key, label, value, names, empty):
@@ -436,19 +443,18 @@ def start_fields(choices: dict, former: dict, default_class: str = "") -> list:
     value = dict(
         DEFAULTS, worker_image=choices["image"], host_class="" if former else default_class
     )
-    value.update(
-        (key, text if isinstance(text, str) else "") for key, text in chosen(former).items()
-    )
+    for key, text in chosen(former).items():
+        value[key] = text if isinstance(text, str) else ""
     gpus, cpus, memory = choices["gpus"], choices["cpus"], choices["memory"]
     most = choices["minutes"]
     limit = "your account allows %d at most" % most if most else "empty: the limit of the queue"
     gb, minutes = "Memory in GB", "Minutes until it ends"
+    of_gpus = _number("worker_gpu", "GPUs", value["worker_gpu"], gpus["most"], gpus["why"])
+    of_memory = _number("worker_memory", gb, value["worker_memory"], memory["most"], memory["why"])
     found = _image_fields(choices, value["worker_image"]) + [
-        _number("worker_gpu", "GPUs", value["worker_gpu"], gpus["most"], gpus["why"], least=0),
+        dict(of_gpus, least=0),
         _number("worker_cpu", "CPUs", value["worker_cpu"], cpus["most"], cpus["why"]),
-        _number(
-            "worker_memory", gb, value["worker_memory"], memory["most"], memory["why"], "0.5", "0.5"
-        ),
+        dict(of_memory, least="0.5", step="0.5"),
         _number("max_minutes", minutes, value.get("max_minutes", ""), most, limit),
     ]
     if choices["classes"]:

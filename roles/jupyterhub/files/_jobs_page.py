@@ -294,7 +294,10 @@ def folder_addresses(hub: str, folder: object, share: str) -> dict:
 
 def by_waste(jobs: list, busy: dict) -> list:
     """Return the jobs of all people: those that run first, the least used at the top, then those that wait. C(busy) has percents by number."""
-    rows = [dict(job, busy=busy.get(job["id"]) if job["gpus"] else None) for job in jobs]
+    rows = []
+    for job in jobs:
+        percent = busy.get(job["id"]) if job["gpus"] else None
+        rows.append(dict(job, busy=percent))
 
     def place(job: dict) -> tuple:
         known = 101 if job["busy"] is None else job["busy"]

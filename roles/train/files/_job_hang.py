@@ -937,10 +937,8 @@ def ask(folder: str, hosts: list, seconds: float = ANSWER_SECONDS) -> list:
                 found[worker] = answered
         time.sleep(0.2)
     silent = {"said": "its worker did not answer within %d s" % seconds}
-    return [
-        dict(_checked(found[worker]) if worker in found else silent, host=host)
-        for worker, host in enumerate(hosts)
-    ]
+    checked = {worker: _checked(answered) for worker, answered in found.items()}
+    return [dict(checked.get(worker, silent), host=host) for worker, host in enumerate(hosts)]
 
 
 def _checked(found: dict) -> dict:

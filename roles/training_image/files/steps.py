@@ -207,9 +207,8 @@ def remove_retired(vendor, folder=APT):
             return False
         signed_by = entry["signed_by"]
         if "BEGIN PGP" in signed_by:
-            # In deb822 a dot stands for an empty line.
-            lines = [line.strip() for line in signed_by.splitlines()]
-            text = "\n".join(line if line != "." else "" for line in lines)
+            lines = [indented_line(" " + line.strip()) for line in signed_by.splitlines()]
+            text = "\n".join(lines)
             keys = keys_of(text.encode("ascii", "replace"))
         elif signed_by:
             keys = set()
@@ -326,16 +325,18 @@ def apt(repositories=(), pin=""):
             os.unlink(path)
 
 
+def indented_line(line):
+    """Return the text of a line that a space indents. In deb822 a dot stands for an empty line."""
+    return "" if line == " ." else line[1:]
+
+
 def keys_as_files(text, folder):
     """Move the keys in the sources to files and return (sources, [(name, key)]). apt before 2.3 does not support keys in the deb822 text."""
     keys = []
 
     def move(found):
-        key = (
-            "\n".join("" if line == " ." else line[1:] for line in found.group(1).splitlines())
-            + "\n"
-        )
-        keys.append(("site-%d.asc" % len(keys), key))
+        lines = [indented_line(line) for line in found.group(1).splitlines()]
+        keys.append(("site-%d.asc" % len(keys), "\n".join(lines) + "\n"))
         return "Signed-By: %s\n" % os.path.join(folder, keys[-1][0])
 
     return re.sub(r"(?m)^Signed-By:\n((?: .*\n)+)", move, text), keys

@@ -250,13 +250,9 @@ class Job(object):
     def gather(self, value):
         """Return the values of all ranks in their order, on all ranks: as text, added to zeros. Not every binding can send objects."""
         text = json.dumps(value).encode()
-        lengths = self.sum(
-            self.binding.array(
-                [float(len(text)) if rank == self.rank else 0.0 for rank in self.everybody]
-            ),
-            self.everybody,
-            "lengths",
-        )
+        own_length = [0.0] * len(self.everybody)
+        own_length[self.rank] = float(len(text))
+        lengths = self.sum(self.binding.array(own_length), self.everybody, "lengths")
         lengths = [int(length) for length in self.binding.values(lengths)]
         place, length = sum(lengths[: self.rank]), sum(lengths)
         mine = [0.0] * place + [float(byte) for byte in text] + [0.0] * (length - place - len(text))

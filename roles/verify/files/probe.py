@@ -251,9 +251,10 @@ def result_of(output, code):
     for line in output.splitlines():
         if line.startswith(MARK):
             return json.loads(line[len(MARK) :])
-    words = " ".join(
-        "".join(character if character.isprintable() else " " for character in output).split()
-    )
+    for character in set(output):
+        if not character.isprintable():
+            output = output.replace(character, " ")
+    words = " ".join(output.split())
     return {
         "failed": "exit code %s%s" % (code, ": " + words[-TAIL:] if words else " and no output")
     }

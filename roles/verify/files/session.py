@@ -172,13 +172,11 @@ def first_environment() -> dict:
 
 
 def environment_of(variables: dict) -> dict:
-    return {
-        name: [
-            digest_of(value),
-            value if SHOWN.match(name) else "",
-        ]
-        for name, value in variables.items()
-    }
+    found = {}
+    for name, value in variables.items():
+        shown = value if SHOWN.match(name) else ""
+        found[name] = [digest_of(value), shown]
+    return found
 
 
 def digest_of(text: str) -> str:

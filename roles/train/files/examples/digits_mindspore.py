@@ -133,7 +133,10 @@ def averaged(gradients):
 # Each rank starts with other parameters, and then takes those of rank 0: the others add zeros.
 mindspore.set_seed(args.seed + rank)
 own = Training()
-begin = [total(value if rank == 0 else numpy.zeros_like(value)) for value in own.values()]
+values = own.values()
+if rank > 0:
+    values = [numpy.zeros_like(value) for value in values]
+begin = [total(value) for value in values]
 own = Training(begin)
 alone = Training(begin) if rank == 0 else None
 

@@ -311,13 +311,9 @@ def test_what_starts_ranks_of_mindspore_is_in_each_container():
     ]
     variables = [
         run.own_variables(
-            "7",
-            "0",
-            {"index": 0, "count": 1},
+            run.Worker("7", "0", {"index": 0, "count": 1}, [], {"home": "/h", "name": "a"}),
             [{"address": "10.0.0.1", "slots": 1}],
             {"ssh": 1, "master": 2},
-            [],
-            {"home": "/h", "name": "a"},
             {"gpus": {}},
             lambda path, there=there: there,
         )
@@ -400,13 +396,9 @@ def test_devices_without_links_are_refused(gpus):
 
 def test_the_numbers_of_npus_in_the_container():
     own = run.own_variables(
-        "7",
-        "0",
-        {"index": 0, "count": 1},
+        run.Worker("7", "0", {"index": 0, "count": 1}, [4, 5], {"home": "/home/a", "name": "a"}),
         [{"address": "10.0.0.1", "slots": 2}],
         {"ssh": 1, "master": 2},
-        [4, 5],
-        {"home": "/home/a", "name": "a"},
         RINGS,
     )
     slurm = {"SLURM_STEP_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "4,5"}
@@ -490,10 +482,10 @@ def test_a_running_container_is_entered():
         "task.batch.1",
         None,
     )
+    assert run.container_name("7", "task.1.0") == "job-7.1.0"
+    container = {"name": "job-7.1.0", "store": "/store", "runtime": "/runtime", "stores": []}
     command = run.enter_command(
-        "7",
-        "task.1.0",
-        "/store",
+        container,
         {"podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs"},
         False,
         ["id", "-u"],
@@ -515,7 +507,8 @@ def test_a_running_container_is_entered():
 
 def test_an_instance_is_entered_as_root():
     """Of the container, with the person's ID in its place."""
-    command = run.enter_command("7", "task.batch.0", "/store", CONFIG, True, ["bash"], root=True)
+    container = {"name": "job-7.batch.0", "store": "/store", "runtime": "/runtime", "stores": []}
+    command = run.enter_command(container, CONFIG, True, ["bash"], root=True)
     assert command[command.index("exec") :] == [
         "exec",
         "--interactive",
@@ -639,14 +632,11 @@ def stand_in(job, found=None, error=None):
 
 
 def provide(job, name, pulls=True):
+    person = {"uid": os.getuid(), "name": "a"}
+    if not pulls:
+        return run.stored_image(name, person, job.config)
     return run.provide_image(
-        name,
-        {"uid": os.getuid(), "name": "a"},
-        job.config,
-        str(job.runtime),
-        str(job.disk),
-        job.environment,
-        pulls,
+        name, person, job.config, str(job.runtime), str(job.disk), job.environment
     )
 
 
@@ -752,7 +742,7 @@ def test_all_hosts_wait_for_one_that_pulls(monkeypatch, tmp_path):
         "lead",
         lambda *words: (
             waited.append(words[-1])
-            or {"entries": [words[3]] * 2, "ports": {"ssh": 1, "master": 2}, "keys": {}}
+            or {"entries": [words[1]] * 2, "ports": {"ssh": 1, "master": 2}, "keys": {}}
         ),
     )
     place = {"index": 0, "count": 2, "nodes": ["a", "b"], "local": 0}
@@ -760,11 +750,7 @@ def test_all_hosts_wait_for_one_that_pulls(monkeypatch, tmp_path):
     for more in ((), (run.PULL_SECONDS, True)):
         run.write_task(
             str(tmp_path),
-            "7",
-            "0",
-            place,
-            [],
-            {"uid": 1, "home": "/h", "name": "a"},
+            run.Worker("7", "0", place, [], {"uid": 1, "home": "/h", "name": "a"}),
             {},
             dict(CONFIG, environment=str(tmp_path / "environment")),
             *more,
@@ -835,13 +821,9 @@ def test_podman_gets_nothing_of_the_job():
 def test_variables_of_every_job():
     entries = [{"address": "10.0.0.1", "slots": 2}, {"address": "10.0.0.2", "slots": 2}]
     found = run.own_variables(
-        "7",
-        "0",
-        {"index": 1, "count": 2},
+        run.Worker("7", "0", {"index": 1, "count": 2}, [2, 3], {"home": "/home/a", "name": "a"}),
         entries,
         {"ssh": 1, "master": 2, "control": 3},
-        [2, 3],
-        {"home": "/home/a", "name": "a"},
         dict(CONFIG, fabric="10.1.0.0/24"),
     )
     assert {
@@ -885,11 +867,13 @@ def test_a_step_of_one_task_needs_no_port_of_the_job(monkeypatch, tmp_path):
     (tmp_path / "environment").write_text("", encoding="utf-8")
     run.write_task(
         str(tmp_path),
-        "7",
-        "0",
-        {"index": 0, "count": 1, "nodes": ["a"], "local": 0},
-        [],
-        {"uid": 1, "home": "/h", "name": "a"},
+        run.Worker(
+            "7",
+            "0",
+            {"index": 0, "count": 1, "nodes": ["a"], "local": 0},
+            [],
+            {"uid": 1, "home": "/h", "name": "a"},
+        ),
         {},
         dict(CONFIG, environment=str(tmp_path / "environment")),
     )
@@ -927,9 +911,15 @@ def entry(address, ports):
     return {"address": address, "slots": 2, "ports": list(ports), "local": 0}
 
 
+def first_of(count):
+    """The first worker of a step."""
+    return run.Worker("7", "0", {"index": 0, "count": count}, [], {"uid": 2101})
+
+
 def exchange(job, uid, ports, results):
     own = entry("127.0.0.1", ports)
-    results[1] = run.follow(job, "0", {"index": 1, "count": 2}, own, uid, "127.0.0.1", ports, 10)
+    worker = run.Worker(job, "0", {"index": 1, "count": 2}, [], {"uid": uid})
+    results[1] = run.follow(worker, own, "127.0.0.1", ports, 10)
 
 
 def free_range(count):
@@ -944,11 +934,8 @@ def lead_in_background(ports, results, seconds=10):
     leader = threading.Thread(
         target=lambda: results.update(
             led=run.lead(
-                "7",
-                "0",
-                2,
+                first_of(2),
                 entry("127.0.0.1", ports),
-                2101,
                 {"user_private": "k"},
                 [[ports[0], ports[-1]]],
                 seconds,
@@ -975,11 +962,8 @@ def test_workers_agree(clear):
     follower.start()
     # Two ranges, as of a job that has other ones on another host: it listens in both.
     led = run.lead(
-        "7",
-        "0",
-        2,
+        first_of(2),
         entry("127.0.0.1", ports),
-        2101,
         {"user_private": "k"},
         [[ports[0], ports[1]], [ports[2], ports[5]]],
         10,
@@ -1066,11 +1050,10 @@ def test_a_port_of_another_person_delays_no_worker(clear):
 
 def test_a_worker_that_does_not_start_is_named(clear):
     with pytest.raises(TimeoutError, match="worker 1, 2 did not start within 0"):
-        run.lead("7", "0", 3, entry("127.0.0.1", []), 2101, {}, [[free_range(3)[0]] * 2], 0)
+        run.lead(first_of(3), entry("127.0.0.1", []), {}, [[free_range(3)[0]] * 2], 0)
     with pytest.raises(TimeoutError, match="worker 0 on 127.0.0.1 did not answer"):
-        run.follow(
-            "7", "0", {"index": 1}, entry("127.0.0.1", []), 2101, "127.0.0.1", free_range(1), 0.2
-        )
+        worker = run.Worker("7", "0", {"index": 1}, [], {"uid": 2101})
+        run.follow(worker, entry("127.0.0.1", []), "127.0.0.1", free_range(1), 0.2)
 
 
 def test_the_sender_of_a_message_is_checked(monkeypatch, tmp_path):
