@@ -7,11 +7,17 @@ import os
 import sys
 
 import pytest
+from ansible.plugins.loader import init_plugin_loader
+from ansible.utils.collection_loader import AnsibleCollectionConfig
 from cpu_costs import COSTS, told
 from molecule_runs import SIDE_BY_SIDE, MoleculeRuns, cores_between, ticks
 from new_python import NO_NEW, new_python
 from old_python import NONE, old_python
 from real_gpu import what_the_gpu_lacks
+
+# The collection is found as ansible-core finds it. Its finder comes first, whatever test imports the collection's code first.
+if AnsibleCollectionConfig.collection_finder is None:
+    init_plugin_loader()
 
 ORDER = [
     "tests/unit/",
