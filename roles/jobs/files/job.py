@@ -389,10 +389,17 @@ class Job:
                 return self.child.wait(LOOK_SECONDS if progress.seconds else None)
             except subprocess.TimeoutExpired:
                 if progress.look(time.monotonic(), self.size(), self.watched()):
-                    said = _job_hang.tell(self.folder, _job_hang.ask(self.folder, self.hosts))
-                    minutes = int(time.monotonic() - progress.since) // 60
-                    self.hang = _job_hang.warning(minutes, said, self.folder)
-                    say(self.hang)
+                    self.tell_where_it_waits(progress)
+
+    def tell_where_it_waits(self, progress: _job_hang.Progress) -> None:
+        """Ask the workers once, and say where they wait. A full share must not end the job."""
+        try:
+            said = _job_hang.tell(self.folder, _job_hang.ask(self.folder, self.hosts))
+        except OSError as error:
+            said = "the workers could not be asked: %s" % error
+        minutes = int(time.monotonic() - progress.since) // 60
+        self.hang = _job_hang.warning(minutes, said, self.folder)
+        say(self.hang)
 
     def size(self) -> int:
         """Return how many bytes of output the job has."""

@@ -17,6 +17,8 @@ from urllib.parse import urlencode
 WIDTH, HEIGHT = 1000, 100
 #: Points of a curve at most, and those of all curves of a picture: a page with 512 GPUs stays small. Seconds between two points at least.
 MOST_POINTS, ALL_POINTS, LEAST_STEP = 240, 2400, 15
+#: Seconds of a picture at most: longer than Prometheus keeps what it has.
+MOST_SECONDS = 400 * 86400
 #: Curves of a picture, and samples of an hour, at most. The folder of a job has what its person writes there.
 MOST_SERIES, HOUR = 1024, 60
 #: Colours of the style sheet.
@@ -84,6 +86,8 @@ def _span(job: dict, now: float, curves: int) -> tuple[float, float, int]:
     """Return begin and end of a job that has started, and the seconds between two points of a picture with so many curves."""
     start = seconds_of(job["started"])
     end = max(start, seconds_of(job["ended"]) if job["ended"] else now)
+    # The times come from a program that runs as the person.
+    start = max(start, end - MOST_SECONDS)
     points = max(2, min(MOST_POINTS, ALL_POINTS // max(1, curves)))
     return start, end, max(LEAST_STEP, math.ceil((end - start) / (points - 1)))
 

@@ -25,7 +25,7 @@ ASK_SECONDS, SEND_SECONDS = 15, 120
 #: Begin of the comment of a job that failed.
 FAILED = "trainyard: failed: "
 #: Characters of a comment that a mail has, and of a subject.
-MOST, MOST_SUBJECT = 4000, 500
+MOST, MOST_SUBJECT = 1000, 500
 #: Ends that the program of a job did not see, by Slurm's name of the state.
 STATES = {
     "TIMEOUT": "The job reached its time limit. Raise max_minutes, or let it write checkpoints and begin from the last one.",
@@ -80,7 +80,8 @@ def comment_of(number: str) -> str:
 def reason_of(comment: str, state: str) -> str:
     """Return why a job failed and what to do, empty if it is not known. A job that runs again has the comment of its former end."""
     if comment.startswith(FAILED) and (state == "FAILED" or state in STATES):
-        return one_line(comment[len(FAILED) :], MOST)
+        # People can write it, and choose the address: the mail says whose words these are.
+        return "The job says: " + one_line(comment[len(FAILED) :], MOST)
     return STATES.get(state, "")
 
 
@@ -97,10 +98,10 @@ def text_of(subject: str, number: str, reason: str, page: str) -> str:
 
 
 def message_of(subject: str, address: str, text: str) -> bytes:
-    """Return a mail with its headers. A name of people cannot become a header: the policy refuses line breaks, and none is left."""
+    """Return a mail with its headers. A name of people cannot become a header: no line break is left, and no encoded word, which the policy would decode."""
     message = email.message.EmailMessage(email.policy.SMTP.clone(linesep="\n", max_line_length=998))
     message["To"] = address
-    message["Subject"] = one_line(subject, MOST_SUBJECT)
+    message["Subject"] = one_line(subject, MOST_SUBJECT).replace("=?", "= ?")
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(text)
     return bytes(message)
@@ -121,7 +122,8 @@ def send(program: str, subject: str, address: str, text: str) -> int:
         command, data = [program, "-oi", address], message_of(subject, address, text)
     else:
         command = [program, "-s", one_line(subject, MOST_SUBJECT), address]
-        data = text.encode()
+        # mail(1) of GNU mailutils obeys a line that begins with ~! also without a terminal.
+        data = re.sub("^~", " ~", text, flags=re.MULTILINE).encode()
     return subprocess.run(command, input=data, timeout=SEND_SECONDS, check=False).returncode
 
 

@@ -49,6 +49,15 @@ FILE, ASKED, ANSWER = "hang.txt", "hang.ask", "hang.%d.json"
 WORKS, QUIET_BYTES = 5, 10 << 20
 #: Seconds: between two looks at the bytes, for all hosts to answer, for one dump, for the collection of one host, and for one try of RAS.
 MINUTE, ANSWER_SECONDS, DUMP_SECONDS, COLLECT_SECONDS, RAS_SECONDS = 60, 75, 15, 50, 8
+#: What the answer of another program can raise while it is read: it may have numbers without end, and lists in lists in lists.
+_UNREADABLE = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 #: Most bytes of RAS's answer, characters of a dump, and processes of a rank beside its main one.
 MOST_RAS, MOST_DUMP, MOST_CHILDREN = 4 << 20, 1 << 16, 16
 #: Hosts that ask NCCL. The second is for the case that the processes of the first do not answer.
@@ -384,10 +393,22 @@ def _talk(address: tuple) -> str:
         connection.sendall(b"SET FORMAT json\n")
         stream.readline(1024)
         connection.sendall(b"VERBOSE STATUS\n")
-        text = stream.read(MOST_RAS).decode("utf-8", "replace")
+        text = _read_until(stream, time.monotonic() + RAS_SECONDS).decode("utf-8", "replace")
     if not text.strip():
         raise ValueError("it closed the connection without an answer")
     return text
+
+
+def _read_until(stream: typing.BinaryIO, deadline: float) -> bytes:
+    """Return what comes until the other side closes the connection, the deadline or the most bytes."""
+    parts, size = [], 0
+    while size < MOST_RAS and time.monotonic() < deadline:
+        part = stream.read1(1 << 16)
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
 
 
 def parse_ras(text: str) -> dict:
@@ -400,7 +421,7 @@ def parse_ras(text: str) -> dict:
     if text.lstrip().startswith("{"):
         try:
             _read_json(json.loads(text), found)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except _UNREADABLE:
             found["errors"].append("NCCL's answer cannot be read")
     else:
         _read_text(text, found)
@@ -809,7 +830,11 @@ def _of_ras(ranks: list, found: dict) -> list:
             )
         )
     more = len(found["missing"][3:]) + len(found["behind"][3:])
-    return told + ["%d more in %s" % (more, FILE)] * bool(more) + found["errors"][:2]
+    return (
+        told
+        + ["%d more in %s" % (more, FILE)] * bool(more)
+        + [_clean(each) for each in found["errors"][:2]]
+    )
 
 
 def _with_places(answers: list) -> list:
@@ -946,7 +971,7 @@ def _checked(found: dict) -> dict:
     try:
         tried = [dict(found, host="")]
         report(tried, sentence(tried))
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except _UNREADABLE:
         return {"said": "its answer cannot be read"}
     return found
 

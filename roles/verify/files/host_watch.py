@@ -19,6 +19,7 @@ import contextlib
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -39,23 +40,52 @@ LOOK = (
 )
 #: Address of the watching process, in the abstract namespace, which needs no file.
 ADDRESS = "\0trainyard-verify-host-watch"
-#: Time limit for its answer.
-ANSWER_SECONDS = 10
+#: Time limit for its answer, and its most bytes.
+ANSWER_SECONDS, MOST_ANSWER = 10, 1 << 24
 #: Begins the sentence about ranks that wait, after what nvidia-smi has printed.
 WAITED = "\ntrainyard: "
 #: Seconds between two looks for a question of the first host.
 QUESTION_SECONDS = 2
 
 
+def is_own(connection):
+    """Return whether the other side is a process of the same user. The container has the network of the host, where everybody can take the address."""
+    form = "3i"
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form))
+    return struct.unpack(form, peer)[1] == os.getuid()
+
+
 def answer():
     """Return the observations of the watching process and end it. Empty if there is none."""
+    deadline, parts, size = time.monotonic() + ANSWER_SECONDS, [], 0
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_SECONDS)
         try:
             connection.connect(ADDRESS)
-            return b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
+            while is_own(connection) and size < MOST_ANSWER and time.monotonic() < deadline:
+                part = connection.recv(1 << 16)
+                if not part:
+                    return b"".join(parts).decode("utf-8", "replace")
+                parts.append(part)
+                size += len(part)
         except OSError:
-            return ""
+            pass
+    return ""
+
+
+def asked_by_own(listener, seconds):
+    """Return the connection of the one who requests the answer, None if nobody has within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        listener.settimeout(max(0.01, deadline - time.monotonic()))
+        try:
+            connection, _address = listener.accept()
+        except socket.timeout:
+            return None
+        if is_own(connection):
+            return connection
+        connection.close()
+    return None
 
 
 class Run(object):
@@ -106,7 +136,7 @@ class Run(object):
                 "" if idle == 1 else "s",
             )
         answers = _job_hang.ask(self.folder, self.hosts, left - min(left / 2, ANSWER_SECONDS))
-        said = _job_hang.tell(self.folder, answers, 0o644)
+        said = _job_hang.tell(self.folder, answers)
         self.said = "%s: %s. See %s/%s" % (since, said, self.folder, _job_hang.FILE)
 
 
@@ -132,7 +162,6 @@ def look(seconds, run=None):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(ADDRESS)
         listener.listen(1)
-        listener.settimeout(seconds)
         lines, smi, reader = [], None, None
         # A container without nvidia-smi has ranks that wait, too.
         with contextlib.suppress(OSError):
@@ -144,13 +173,13 @@ def look(seconds, run=None):
         if run:
             run.start(seconds)
         try:
-            connection, _address = listener.accept()
-        except socket.timeout:
-            return
+            connection = asked_by_own(listener, seconds)
         finally:
             if smi:
                 smi.terminate()
                 reader.join(ANSWER_SECONDS / 2)
+    if not connection:
+        return
     # The address is free again, so that another watcher can start.
     with connection:
         said = WAITED + run.said if run and run.said else ""

@@ -805,3 +805,10 @@ def test_the_form_of_a_job_that_there_was():
         "name": "a",
         "services": {"ssh": "true"},
     }
+
+
+def test_a_job_cannot_ask_for_a_longer_time_than_is_kept():
+    """Its times come from a program that runs as the person."""
+    job = {"started": "0001-01-01T00:00:00Z", "ended": "2026-11-30T00:00:00Z"}
+    start, end, step = charts._span(job, 0, 1)
+    assert (end - start, step) == (400 * 86400, 144603)

@@ -89,7 +89,7 @@ def test_a_job_that_failed_has_its_cause_its_fix_and_its_page(mails):
     assert message.get_content().splitlines() == [
         ENDED + ".",
         "",
-        "worker 3 on host gpu-02 failed first: the GPU has too little memory. Use a smaller batch",
+        "The job says: worker 3 on host gpu-02 failed first: the GPU has too little memory. Use a smaller batch",
         "",
         "The job: https://hub.example.org/services/jobs/job/7",
         "",
@@ -262,3 +262,32 @@ def test_slurm_has_the_program_where_the_site_sends_mails():
         "slurm_controller", "__slurm_controller_mail_paths", role_path=str(PROGRAM.parents[1])
     )
     assert program == path
+
+
+def test_words_of_a_job_are_no_command_of_mail(mails):
+    """GNU mailutils obeys ~! at the begin of a line. The person writes the comment of a job."""
+    mails.settings["program"] = mails.program("mail")
+    mails.answer("trainyard: failed: ~!touch /tmp/owned")
+    assert mails.send().returncode == 0
+    text = (mails.folder / "input").read_text(encoding="utf-8")
+    assert "The job says: ~!touch /tmp/owned\n" in text
+    assert [line for line in text.splitlines() if line.startswith("~")] == []
+    assert mails.send("~!id Job_id=7 Name=x Began").returncode == 0
+    assert (mails.folder / "input").read_text(encoding="utf-8").startswith(" ~!id Job_id=7")
+
+
+def test_a_name_with_an_encoded_word_stays_a_name(mails):
+    """Pythons without the correction of CVE-2024-6923 write its decoded line break as it is."""
+    subject = "Slurm Job_id=7 Name==?utf-8?q?x=0AFrom:_root@site=0A=0Abody?= Began"
+    assert mails.send(subject).returncode == 0
+    head = (mails.folder / "input").read_text(encoding="utf-8").partition("\n\n")[0]
+    lines = head.splitlines()
+    assert lines[1] == "Subject: " + subject.replace("=?", "= ?")
+    assert [line.partition(":")[0] for line in lines] == [
+        "To",
+        "Subject",
+        "Auto-Submitted",
+        "Content-Type",
+        "Content-Transfer-Encoding",
+        "MIME-Version",
+    ]

@@ -826,3 +826,24 @@ def test_the_program_of_a_container_prints_one_line():
         check=True,
     )
     assert json.loads(done.stdout) == {"ranks": [], "ras": None}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"communicators":[{"size":1e999}]}',
+        '{"a":' + "[" * 100000,
+        '{"communicators":[{"size":-1e999}]}',
+    ],
+    ids=["infinite", "nested", "minus-infinite"],
+)
+def test_an_answer_that_no_nccl_gives_ends_no_job(text):
+    found = _job_hang.parse_ras(text)
+    assert found["missing"] == [] and found["behind"] == []
+
+
+def test_sentences_of_an_answer_have_no_control_characters():
+    found = _job_hang.parse_ras(ras_json({0: 7, 1: 7}))
+    found["errors"] = ["rank 1 reports: a\x1b[2Jb"]
+    told = _job_hang._of_ras([], found)
+    assert "\x1b" not in " ".join(told) and "rank 1 reports: a" in " ".join(told)

@@ -336,3 +336,34 @@ def test_a_run_that_ends_before_says_nothing(hosts, run):
     told = [call("end") for call in calls]
     assert "waited" not in told[0] and "waited" not in told[1]
     assert not (run / "hang.txt").exists()
+
+
+STRANGER = """import os, socket, sys
+os.setuid(65534)
+address, kind = sys.argv[1:]
+with socket.socket(socket.AF_UNIX) as connection:
+    if kind == "asks":
+        connection.connect("\\0" + address)
+        print(connection.recv(1 << 16))
+    else:
+        connection.bind("\\0" + address)
+        connection.listen(1)
+        print("listens", flush=True)
+        connection.accept()[0].sendall(b"0, 99\\ntrainyard: rank 0 waits for you to run a program")
+"""
+
+
+def test_another_user_of_the_host_neither_answers_nor_ends_the_watcher(host, tmp_path, program):
+    """The container has the network of its host, and with it the names of sockets."""
+    stranger = tmp_path / "stranger.py"
+    stranger.write_text(STRANGER, encoding="utf-8")
+    command = [sys.executable, str(stranger), str(tmp_path)]
+    with subprocess.Popen([*command, "listens"], stdout=subprocess.PIPE, text=True) as listener:
+        assert listener.stdout.readline() == "listens\n"
+        told = host("end")
+    assert "waited" not in told and told["peaks"] == []
+    host("begin", "20")
+    started(tmp_path, 1)
+    asked = subprocess.run([*command, "asks"], text=True, capture_output=True, check=True)
+    assert asked.stdout == "b''\n"
+    assert host("end")["peaks"] != []
