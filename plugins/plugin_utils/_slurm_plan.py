@@ -994,7 +994,8 @@ def slurm_conf(
 ) -> str:
     """Return the text of slurm.conf."""
     notes = []
-    if not cluster.mail_program:
+    names_one = "mailprog" in {key.lower() for key in requested.options}
+    if not cluster.mail_program and not names_one:
         notes = ["No mail program is installed on the scheduler, so --mail-type has no effect."]
     lines = _heading(*notes) + _merged(_own_keys(requested, cluster), requested.options)
     lines += [_node_line(node) for node in planned.nodes.values() if node["known"]]

@@ -14,9 +14,33 @@ import jinja2
 import pytest
 import yaml
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _recipe
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
+    _compat,
+    _docker_engine_plan,
+    _driver_plan,
+    _nfs_server_plan,
+    _shared_storage_plan,
+    _slurm_plan,
+    _vendor_source,
+    _verify_plan,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._decisions import DECISIONS, function
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Decisions that hand their keywords to a tuple with names, which the signature does not show.
+PASSED_ON = {
+    "base_image_problems": _recipe.Build,
+    "docker_engine_plan": _docker_engine_plan.Answers,
+    "image_fit": _compat.ImageRequest,
+    "nfs_server_plan": _nfs_server_plan.Requested,
+    "nvidia_driver_plan": _driver_plan.Requested,
+    "nvidia_driver_state": _driver_plan.Operation,
+    "shared_storage_plan": _shared_storage_plan.Requested,
+    "slurm_plan": _slurm_plan.Requested,
+    "vendor_source": _vendor_source.Requested,
+    "verify_unmeasured": _verify_plan.Measurement,
+}
 INTERNAL = "trainyard.gpu.attributes.internal"
 POSIX_INFO = "trainyard.gpu.attributes.posix_info"
 COLLECTION = "ansible_collections.trainyard.gpu."
@@ -295,6 +319,12 @@ def test_each_call_of_a_decision_fits_its_function():
                     bind("input", *arguments, **keywords)
                 except TypeError as error:
                     wrong.append("%s: %s: %s" % (path.relative_to(ROOT), name, error))
+                if name in PASSED_ON:
+                    fields = set(PASSED_ON[name].__annotations__) | set(signature.parameters)
+                    wrong += [
+                        "%s: %s has no %s" % (path.relative_to(ROOT), name, keyword)
+                        for keyword in sorted(set(keywords) - fields)
+                    ]
     assert wrong == []
     assert sorted(made) == sorted(DECISIONS)
 

@@ -24,7 +24,7 @@ def ruff(_folder, _artifact):
 
 
 def mypy(folder, _artifact):
-    """The types of what all modules and programs share. pyproject.toml lists the files that are not typed yet."""
+    """The types of what all modules and programs share: all files of both packages."""
     packages = ["ansible_collections.trainyard.gpu.plugins." + name for name in PACKAGES]
     # .dev has a link to this checkout. mypy reads what the collection imports from the environment of the tests.
     run(

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 
+import _messages
 from _slurm_client import GIB
 
 GOOD, FAILED, REFUSED, NO_ANSWER = 0, 1, 2, 3
@@ -45,13 +46,9 @@ def painted(text: str) -> str:
     return "\x1b[%sm%s\x1b[0m" % (colour, text)
 
 
-def printable(text):
-    """Return text without characters that a terminal would obey."""
-    text = str(text)
-    for character in set(text):
-        if not character.isprintable():
-            text = text.replace(character, "?")
-    return text
+def printable(value):
+    """Return a value as text without characters that a terminal would obey."""
+    return _messages.printable(str(value))
 
 
 def table(heads, rows):

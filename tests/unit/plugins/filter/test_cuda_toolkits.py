@@ -1,4 +1,4 @@
-"""Filter cuda_toolkits: names, versions and missing packages of a host."""
+"""Decision cuda_toolkits: names, versions and missing packages of a host."""
 
 from __future__ import annotations
 

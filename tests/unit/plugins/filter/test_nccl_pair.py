@@ -1,4 +1,4 @@
-"""Filter nccl_pair: one resolver and one pin, for hosts and for images."""
+"""Decision nccl_pair: one resolver and one pin, for hosts and for images."""
 
 from __future__ import annotations
 

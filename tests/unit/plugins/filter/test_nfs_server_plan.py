@@ -1,4 +1,4 @@
-"""Filter nfs_server_plan: which clients get which exports, what differs on the server, and conflicts."""
+"""Decision nfs_server_plan: which clients get which exports, what differs on the server, and conflicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filter slurm_plan: Slurm's files for clusters of many shapes, and what is wrong with hosts and variables."""
+"""Decision slurm_plan: Slurm's files for clusters of many shapes, and what is wrong with hosts and variables."""
 
 from __future__ import annotations
 

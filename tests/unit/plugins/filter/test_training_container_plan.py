@@ -1,4 +1,4 @@
-"""Filters training_container_plan and training_container_faults: what is missing, the options for Docker, and when nothing has to be done."""
+"""Decisions training_container_plan and training_container_faults: what is missing, the options for Docker, and when nothing has to be done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filter upgrade_plan: which hosts need an upgrade, and which work after it."""
+"""Decision upgrade_plan: which hosts need an upgrade, and which work after it."""
 
 from __future__ import annotations
 

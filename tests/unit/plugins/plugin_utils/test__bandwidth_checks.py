@@ -1,4 +1,4 @@
-"""Filter bandwidth_checks: checks of a measurement with their fixes."""
+"""Decision bandwidth_checks: checks of a measurement with their fixes."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_every_table_is_read_by_a_question():
         for table in tables
         if 'facts["%s"]["%s"]' % (top, table) not in code
     ]
-    # By the test of the recommended version, and by that of filter vendor_source, whose own list of directories must not contradict it.
+    # By the test of the recommended version, and by that of decision vendor_source, whose own list of directories must not contradict it.
     assert unread == [("container_toolkit", "versions"), ("nccl", "dir_status")]
 
 

@@ -1,4 +1,4 @@
-"""Filter vendor_source: NVIDIA's repository for each system."""
+"""Decision vendor_source: NVIDIA's repository for each system."""
 
 from __future__ import annotations
 
