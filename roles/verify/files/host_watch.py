@@ -74,7 +74,7 @@ def answer():
 
 
 def asked_by_own(listener, seconds):
-    """Return the connection of the one who requests the answer, None if nobody has within so many seconds."""
+    """Return the connection of the one who requests the answer, None if no process of the same user has within so many seconds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         listener.settimeout(max(0.01, deadline - time.monotonic()))
