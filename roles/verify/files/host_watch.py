@@ -40,6 +40,8 @@ LOOK = (
 )
 #: Address of the watching process, in the abstract namespace, which needs no file.
 ADDRESS = "\0trainyard-verify-host-watch"
+#: Seconds that it has to start in.
+START_SECONDS = 5
 #: Time limit for its answer, and its most bytes.
 ANSWER_SECONDS, MOST_ANSWER = 10, 1 << 24
 #: Begins the sentence about ranks that wait, after what nvidia-smi has printed.
@@ -201,9 +203,20 @@ def begin(seconds, *arguments):
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    wait_for_watcher()
     # Data sent before is little compared with the run, so there is no need to wait for slow counters.
     cards = told["cards"]
     return dict(told, counters=counters(cards), by_card=card_counters(cards), lost=losses(cards))
+
+
+def wait_for_watcher():
+    """Wait until the watcher listens: a run that ends at once must find it."""
+    name, deadline = "@" + ADDRESS[1:] + "\n", time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        with open("/proc/net/unix", encoding="utf-8", errors="replace") as stream:
+            if name in stream.read():
+                return
+        time.sleep(0.02)
 
 
 def free_port():
